@@ -1,0 +1,91 @@
+package v1alpha1
+
+// Condition types of OutboxDispatcher. Those of kstatus are Ready, Reconciling and Stalled;
+// Reconciling, Stalled and DeadLettersPresent are bad when True, the others when False.
+const (
+	// ReadyCondition: events are being delivered, or would be if there were any. It is True only
+	// when every positive condition below is True.
+	//
+	// True: Delivering, Paused (as asked for), ScaledToZero (as asked for).
+	// False: the reason of the first condition that is False, or Progressing.
+	// Unknown: the reason of the first condition that is Unknown.
+	ReadyCondition = "Ready"
+
+	// SecretsResolvedCondition: every Secret and key that the spec names is there.
+	//
+	// True: Resolved. False: SecretNotFound, SecretKeyNotFound.
+	SecretsResolvedCondition = "SecretsResolved"
+
+	// SchemaReadyCondition: the outbox schema is there, in a version that the dispatchers work with.
+	//
+	// True: UpToDate.
+	// False: Missing, TooOld, TooNew, Migrating, MigrationFailed.
+	// Unknown: NotObserved.
+	SchemaReadyCondition = "SchemaReady"
+
+	// SourceReachableCondition: the dispatchers reach the database and may log in.
+	//
+	// True: Connected.
+	// False: AuthenticationFailed, PermissionDenied, CertificateInvalid, DatabaseNotFound,
+	// ConnectionFailed.
+	// Unknown: NotObserved.
+	SourceReachableCondition = "SourceReachable"
+
+	// SinkReachableCondition: the destination takes events.
+	//
+	// True: Connected.
+	// False: ConnectionFailed, CertificateInvalid, AuthenticationFailed, Refusing.
+	// Unknown: NotObserved, NotTried.
+	SinkReachableCondition = "SinkReachable"
+
+	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for.
+	//
+	// True: Available, ScaledToZero.
+	// False: Progressing, Unavailable, InvalidPodTemplate, ForeignObject, ApplyRefused.
+	WorkloadAvailableCondition = "WorkloadAvailable"
+
+	// DeadLettersPresentCondition: rows were given up, and wait for a person.
+	//
+	// True: DeadLetters. False: NoDeadLetters. Unknown: NotObserved.
+	DeadLettersPresentCondition = "DeadLettersPresent"
+
+	// ReconcilingCondition (kstatus): the operator is working towards the spec. Absent when not.
+	ReconcilingCondition = "Reconciling"
+
+	// StalledCondition (kstatus): the operator cannot go on until somebody changes something that
+	// waiting does not. Absent when not.
+	StalledCondition = "Stalled"
+)
+
+// Reasons of conditions. An event about a condition has the same reason.
+const (
+	ReasonDelivering           = "Delivering"
+	ReasonPaused               = "Paused"
+	ReasonScaledToZero         = "ScaledToZero"
+	ReasonProgressing          = "Progressing"
+	ReasonNotObserved          = "NotObserved"
+	ReasonNotTried             = "NotTried"
+	ReasonResolved             = "Resolved"
+	ReasonSecretNotFound       = "SecretNotFound"
+	ReasonSecretKeyNotFound    = "SecretKeyNotFound"
+	ReasonUpToDate             = "UpToDate"
+	ReasonMissing              = "Missing"
+	ReasonTooOld               = "TooOld"
+	ReasonTooNew               = "TooNew"
+	ReasonMigrating            = "Migrating"
+	ReasonMigrationFailed      = "MigrationFailed"
+	ReasonConnected            = "Connected"
+	ReasonAuthenticationFailed = "AuthenticationFailed"
+	ReasonPermissionDenied     = "PermissionDenied"
+	ReasonCertificateInvalid   = "CertificateInvalid"
+	ReasonDatabaseNotFound     = "DatabaseNotFound"
+	ReasonConnectionFailed     = "ConnectionFailed"
+	ReasonRefusing             = "Refusing"
+	ReasonAvailable            = "Available"
+	ReasonUnavailable          = "Unavailable"
+	ReasonInvalidPodTemplate   = "InvalidPodTemplate"
+	ReasonForeignObject        = "ForeignObject"
+	ReasonApplyRefused         = "ApplyRefused"
+	ReasonDeadLetters          = "DeadLetters"
+	ReasonNoDeadLetters        = "NoDeadLetters"
+)

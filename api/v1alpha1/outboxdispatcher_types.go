@@ -1,0 +1,295 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// OutboxDispatcher delivers the events of one namespace of a transactional outbox to one sink.
+// The operator runs a Deployment of dispatchers for it and reports here what they see.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=obd,categories=outbox
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now; an estimate above 10,000"
+// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Dead rows that nobody has handled yet"
+// +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPending`,description="Age of the pending row that is due first"
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.status.readyReplicas`,description="Dispatcher pods that are ready"
+// +kubebuilder:printcolumn:name="Sink",type=string,JSONPath=`.status.sink`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`,priority=1,description="The outbox namespace, not the Kubernetes one"
+// +kubebuilder:printcolumn:name="Topics",type=string,JSONPath=`.spec.topics`,priority=1,description="Empty means all"
+// +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must be at most 48 characters, because it becomes part of the names of pods and jobs; choose a shorter name"
+type OutboxDispatcher struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is what is wanted.
+	// +required
+	Spec OutboxDispatcherSpec `json:"spec,omitzero"`
+
+	// status is what was observed.
+	// +optional
+	Status OutboxDispatcherStatus `json:"status,omitzero"`
+}
+
+// OutboxDispatcherList is a list of OutboxDispatchers.
+//
+// +kubebuilder:object:root=true
+type OutboxDispatcherList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []OutboxDispatcher `json:"items"`
+}
+
+// OutboxDispatcherSpec says which events go where, and how.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.pollInterval).getMilliseconds() * 3 <= duration(self.lease).getMilliseconds()",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
+type OutboxDispatcherSpec struct {
+	// namespace is the outbox namespace whose events are delivered: the namespace column of
+	// outbox_events, not a Kubernetes namespace.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Namespace string `json:"namespace,omitempty"`
+
+	// topics are the topics to deliver. None means all topics of the namespace, also those that
+	// appear later.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Topics []string `json:"topics,omitempty"`
+
+	// database holds the outbox.
+	// +required
+	Database Database `json:"database,omitzero"`
+
+	// sink is where events go.
+	// +required
+	Sink Sink `json:"sink,omitzero"`
+
+	// lease is how long a pod holds a row that it has claimed. When the pod dies, another one takes
+	// over after this time; a delivery that takes longer extends its lease. From 3s to 1h.
+	// Defaults to 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('3s') && duration(self) <= duration('1h')",message="lease must be a duration from 3s to 1h, such as 30s"
+	Lease metav1.Duration `json:"lease,omitzero"`
+
+	// pollInterval is the longest wait between two looks for work; under load the dispatcher looks
+	// more often. At most a third of lease. From 10ms to 20m. Defaults to 1s.
+	// +optional
+	// +kubebuilder:default="1s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('20m')",message="pollInterval must be a duration from 10ms to 20m, such as 1s"
+	PollInterval metav1.Duration `json:"pollInterval,omitzero"`
+
+	// batchSize is the most rows that one claim takes. From 1 to 10000. Defaults to 100.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	BatchSize int32 `json:"batchSize,omitempty"`
+
+	// concurrency is how many deliveries a pod runs at once. From 1 to 1000. Defaults to 16.
+	// +optional
+	// +kubebuilder:default=16
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Concurrency int32 `json:"concurrency,omitempty"`
+
+	// maxAttempts is the total of deliveries that a row may begin; after the last one fails the row
+	// is dead and waits for a person. From 1 to 1000. Defaults to 10.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxAttempts int32 `json:"maxAttempts,omitempty"`
+
+	// backoff says how long a row waits after a failed delivery.
+	// +optional
+	// +kubebuilder:default={strategy: Exponential}
+	Backoff Backoff `json:"backoff,omitzero"`
+
+	// gracePeriod is how long deliveries in flight may take when a pod stops. From 0s to 1h.
+	// Defaults to 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) <= duration('1h')",message="gracePeriod must be a duration from 0s to 1h, such as 30s"
+	GracePeriod metav1.Duration `json:"gracePeriod,omitzero"`
+
+	// replicas is how many dispatcher pods run. They share the work without overlap. From 0 to 100.
+	// Defaults to 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// state is Running or Paused. Paused dispatchers claim nothing; their pods still run and report
+	// the backlog. Defaults to Running.
+	// +optional
+	// +kubebuilder:default=Running
+	State DispatcherState `json:"state,omitempty"`
+
+	// podTemplate is merged (as a strategic merge patch) over the pod template that the operator
+	// makes: labels, annotations, resources, affinity, tolerations, serviceAccountName, env, volumes,
+	// sidecars, anything that a pod can have. The dispatcher's container is named "dispatcher".
+	// The operator refuses, with the condition Stalled, what is no valid pod template.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	PodTemplate *runtime.RawExtension `json:"podTemplate,omitempty"`
+}
+
+// DispatcherState says whether a dispatcher claims rows.
+// +kubebuilder:validation:Enum=Running;Paused
+type DispatcherState string
+
+const (
+	// StateRunning dispatchers claim and deliver.
+	StateRunning DispatcherState = "Running"
+	// StatePaused dispatchers claim nothing.
+	StatePaused DispatcherState = "Paused"
+)
+
+// Backoff says how long a row waits after a failed delivery.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.base) || !has(self.max) || duration(self.base) <= duration(self.max)",fieldPath=".base",message="base must be at most max; lower base or raise max"
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'Multiplier' || (!has(self.multiplier) && !has(self.jitterPercent))",fieldPath=".strategy",message="multiplier and jitterPercent belong to strategy Multiplier; set it, or remove them"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'PowerOfTwo' || (!has(self.base) && !has(self.max))",fieldPath=".strategy",message="strategy PowerOfTwo has fixed delays; remove base and max, or choose Exponential"
+type Backoff struct {
+	// strategy is how the delay d grows with the number of attempts n.
+	// Exponential: d = min(base * 2^(n-1), max), then uniform between d/2 and d.
+	// Multiplier: d = min(base * multiplier^(n-1), max), then more or less by jitterPercent.
+	// PowerOfTwo: d = 2^min(n, 10) seconds.
+	// Linear: d = min(base * (n+1), max).
+	// Defaults to Exponential.
+	// +optional
+	// +kubebuilder:default=Exponential
+	Strategy BackoffStrategy `json:"strategy,omitempty"`
+
+	// base is the first delay. From 1ms to 24h. Defaults to 1s; for Linear, 60s.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be a duration from 1ms to 24h, such as 1s"
+	Base *metav1.Duration `json:"base,omitempty"`
+
+	// max bounds the delay, before jitter. From 1ms to 24h. Defaults to 5m; for Linear, 1h.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="max must be a duration from 1ms to 24h, such as 5m"
+	Max *metav1.Duration `json:"max,omitempty"`
+
+	// multiplier is the growth of strategy Multiplier, a decimal from "1" to "10". Defaults to "2".
+	// +optional
+	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:Pattern=`^([1-9](\.[0-9]{1,4})?|10(\.0{1,4})?)$`
+	Multiplier string `json:"multiplier,omitempty"`
+
+	// jitterPercent is the spread of strategy Multiplier, in percent of the delay, to either side.
+	// From 0 to 100. Defaults to 25.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	JitterPercent *int32 `json:"jitterPercent,omitempty"`
+}
+
+// BackoffStrategy names a policy of retries.
+// +kubebuilder:validation:Enum=Exponential;Multiplier;PowerOfTwo;Linear
+type BackoffStrategy string
+
+const (
+	// BackoffExponential doubles, with equal jitter.
+	BackoffExponential BackoffStrategy = "Exponential"
+	// BackoffMultiplier grows by a chosen factor, with symmetric jitter.
+	BackoffMultiplier BackoffStrategy = "Multiplier"
+	// BackoffPowerOfTwo is 2^n seconds up to 1024, without jitter.
+	BackoffPowerOfTwo BackoffStrategy = "PowerOfTwo"
+	// BackoffLinear grows by base each time, without jitter.
+	BackoffLinear BackoffStrategy = "Linear"
+)
+
+// OutboxDispatcherStatus is what was observed.
+type OutboxDispatcherStatus struct {
+	// observedGeneration is the generation that this status is about.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions say what works and what does not. Ready is always there; see conditions.go for all
+	// types and reasons.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// pending counts rows that are due now. Above 10000 it is an estimate.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Pending *int64 `json:"pending,omitempty"`
+
+	// scheduled counts rows that are due later: delayed by their producer, or waiting for a retry.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Scheduled *int64 `json:"scheduled,omitempty"`
+
+	// processing counts rows that a dispatcher holds.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Processing *int64 `json:"processing,omitempty"`
+
+	// dead counts rows that were given up and that nobody has handled yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Dead *int64 `json:"dead,omitempty"`
+
+	// estimated is true when one of the counts is an estimate.
+	// +optional
+	Estimated bool `json:"estimated,omitempty"`
+
+	// oldestPending is the creation time of the pending row that is due first.
+	// +optional
+	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
+
+	// observedTime is when the counts were taken, on the database's clock.
+	// +optional
+	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
+
+	// sink names the kind of sink.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Sink string `json:"sink,omitempty"`
+
+	// replicas counts the dispatcher pods; readyReplicas those that are ready.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Replicas int32 `json:"replicas"`
+
+	// readyReplicas counts the dispatcher pods that are ready.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ReadyReplicas int32 `json:"readyReplicas"`
+
+	// selector selects the dispatcher pods, for the scale subresource.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Selector string `json:"selector,omitempty"`
+}

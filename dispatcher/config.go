@@ -1,0 +1,102 @@
+package dispatcher
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config says how a [Dispatcher] works. The zero value of a field means its default.
+type Config struct {
+	// Topics to deliver. None means all of the namespace, found again now and then.
+	Topics []string
+	// Lease is how long a claimed row is held before another worker may claim it. A delivery that
+	// takes longer extends it. Defaults to 30s.
+	Lease time.Duration
+	// PollInterval is the longest wait between two looks for work; under load the engine looks
+	// more often. At most Lease / 3 (CONTRACT C-28). Defaults to 1s.
+	PollInterval time.Duration
+	// BatchSize is the most rows that one claim takes. Defaults to 100.
+	BatchSize int
+	// Concurrency is how many Sink.Deliver calls run at once. Defaults to 16.
+	Concurrency int
+	// MaxAttempts is the total of deliveries that a row may begin before it is dead. Defaults to 10.
+	MaxAttempts int
+	// Backoff is the policy of retries. Defaults to DefaultBackoff().
+	Backoff Backoff
+	// GracePeriod is how long Run waits for deliveries in flight after its context ends.
+	// Defaults to 30s.
+	GracePeriod time.Duration
+	// MaxBytes bounds the payload bytes in this process: claimed and not yet written back.
+	// Defaults to 32 MiB.
+	MaxBytes int64
+	// Paused keeps the engine from claiming; it still counts and answers. Defaults to false.
+	Paused bool
+	// Logger gets what an operator needs to know, never a payload. Defaults to slog.Default().
+	Logger *slog.Logger
+	// Observer is told of every outcome. Defaults to none.
+	Observer Observer
+}
+
+// Observer is told what happens, for metrics. Its methods are called from several goroutines and
+// must not block.
+type Observer interface {
+	// Claimed: n rows of the topic were leased.
+	Claimed(topic string, n int)
+	// Delivered: the sink confirmed the event after took.
+	Delivered(e *Event, took time.Duration)
+	// Acked: the row is marked delivered. The latency is from the event's creation to this worker's
+	// claim on the database's clock, plus the time since then.
+	Acked(e *Event, latency time.Duration)
+	// Failed: the delivery failed after took; delay is how long the row waits (0 when it is dead or
+	// released).
+	Failed(e *Event, err error, took, delay time.Duration)
+	// Died: a row became dead.
+	Died(d Death)
+	// LeaseLost: n write-backs were refused because another worker holds the row.
+	LeaseLost(n int)
+}
+
+// Snapshot is what a running [Dispatcher] knows of itself, without asking the database.
+type Snapshot struct {
+	// Draining is true after Run's context has ended.
+	Draining bool
+	// InFlightRows and InFlightBytes are claimed and not yet written back.
+	InFlightRows  int
+	InFlightBytes int64
+	// Source is the state of the database as the engine sees it.
+	Source LinkState
+	// Schema is the last comparison; its State is empty before the first.
+	Schema Schema
+	// Sink is the state of the destination, and Breaker why claiming is paused, if it is.
+	Sink    LinkState
+	Breaker BreakerState
+	// LastError is the newest failure of a delivery, and when it was seen; empty for none.
+	LastError   string
+	LastErrorAt time.Time
+}
+
+// LinkState is the state of something at the other end of a connection.
+type LinkState struct {
+	// Known is false until it was tried once.
+	Known bool
+	// OK is true when the last try succeeded.
+	OK bool
+	// Error is the last try's error when OK is false.
+	Error string
+	// Since is when OK last changed, on this process's clock.
+	Since time.Time
+}
+
+// BreakerState says whether and why claiming is held back (CONTRACT C-32).
+type BreakerState string
+
+// The states of the breaker.
+const (
+	// BreakerClosed: claiming goes on.
+	BreakerClosed BreakerState = "Closed"
+	// BreakerUnreachable: the destination cannot be reached; claiming waits for a probe to succeed.
+	BreakerUnreachable BreakerState = "Unreachable"
+	// BreakerRefusing: the destination answers, and refused the last deliveries one and all; a few
+	// rows at a time are tried until one succeeds.
+	BreakerRefusing BreakerState = "Refusing"
+)

@@ -1,0 +1,171 @@
+// Package config is the word between the two planes: the file that the controller renders and
+// that `dispatcher run -f FILE` loads. A user without Kubernetes writes it by hand.
+//
+// It is plain data. Secrets are never in it: it names the files that hold them. Its names, units
+// and defaults are those of the OutboxDispatcher resource.
+package config
+
+// Config is one dispatcher.
+type Config struct {
+	// Name identifies the dispatcher in logs and metrics. Required.
+	Name string `json:"name"`
+	// Namespace is the outbox namespace whose events are delivered. Required.
+	Namespace string `json:"namespace"`
+	// Topics to deliver. None means all of the namespace.
+	Topics []string `json:"topics,omitempty"`
+	// Database holds the outbox. Required.
+	Database Database `json:"database"`
+	// Lease is how long a claimed row is held. Defaults to 30s.
+	Lease Duration `json:"lease,omitempty"`
+	// PollInterval is the longest wait between two looks for work. At most lease / 3
+	// (CONTRACT C-28). Defaults to 1s.
+	PollInterval Duration `json:"pollInterval,omitempty"`
+	// BatchSize is the most rows that one claim takes, 1 to 10000. Defaults to 100.
+	BatchSize int `json:"batchSize,omitempty"`
+	// Concurrency is how many deliveries run at once, 1 to 1000. Defaults to 16.
+	Concurrency int `json:"concurrency,omitempty"`
+	// MaxAttempts is the total of deliveries that a row may begin, 1 to 1000. Defaults to 10.
+	MaxAttempts int `json:"maxAttempts,omitempty"`
+	// Backoff is the policy of retries.
+	Backoff Backoff `json:"backoff,omitzero"`
+	// GracePeriod is how long deliveries in flight may take after SIGTERM. Defaults to 30s.
+	GracePeriod Duration `json:"gracePeriod,omitempty"`
+	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
+	// Defaults to Running.
+	State State `json:"state,omitempty"`
+	// Sink is where events go. Exactly one member must be set.
+	Sink Sink `json:"sink"`
+	// Server is the port for health, metrics and status.
+	Server Server `json:"server,omitzero"`
+	// Log says what to log.
+	Log Log `json:"log,omitzero"`
+}
+
+// State says whether a dispatcher claims.
+type State string
+
+// The states.
+const (
+	Running State = "Running"
+	Paused  State = "Paused"
+)
+
+// Database says how to reach the outbox. Exactly one of DSN, DSNFile and Connection must be set.
+type Database struct {
+	// DSN is a connection string, for trying things out. Keep passwords out of it: use DSNFile.
+	DSN string `json:"dsn,omitempty"`
+	// DSNFile holds a connection string (URL or key=value).
+	DSNFile string `json:"dsnFile,omitempty"`
+	// Connection names one file for each part.
+	Connection *Connection `json:"connection,omitempty"`
+	// Schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
+	Schema string `json:"schema,omitempty"`
+	// SSLMode is disable, prefer, require, verify-ca or verify-full. It overrides the DSN's.
+	// Defaults to verify-full when caFile is set, else to what the DSN says.
+	SSLMode string `json:"sslMode,omitempty"`
+	// CAFile holds the PEM certificates that the server's certificate is checked against.
+	CAFile string `json:"caFile,omitempty"`
+}
+
+// Connection names files that hold the parts of a connection, as a mounted Secret does.
+type Connection struct {
+	HostFile     string `json:"hostFile"`
+	PortFile     string `json:"portFile,omitempty"`
+	DatabaseFile string `json:"databaseFile"`
+	UserFile     string `json:"userFile"`
+	PasswordFile string `json:"passwordFile"`
+}
+
+// Backoff is the policy of retries (CONTRACT C-25).
+type Backoff struct {
+	// Strategy is Exponential, Multiplier, PowerOfTwo or Linear. Defaults to Exponential.
+	//   Exponential: d = min(base * 2^(attempts-1), max), then uniform in [d/2, d].
+	//   Multiplier:  d = min(base * multiplier^(attempts-1), max), then ± jitter percent.
+	//   PowerOfTwo:  2^min(attempts, 10) seconds, no jitter.
+	//   Linear:      base * (attempts+1), at most max, no jitter.
+	Strategy string `json:"strategy,omitempty"`
+	// Base is the first delay. Defaults to 1s, and to 60s for Linear.
+	Base Duration `json:"base,omitempty"`
+	// Max bounds the delay before jitter. Defaults to 5m, and to 1h for Linear.
+	Max Duration `json:"max,omitempty"`
+	// Multiplier is the factor of Multiplier, such as "2.0": from 1 to 10. Defaults to "2".
+	Multiplier string `json:"multiplier,omitempty"`
+	// JitterPercent is the spread of Multiplier, 0 to 100. Defaults to 25.
+	JitterPercent *int `json:"jitterPercent,omitempty"`
+}
+
+// Sink is where events go. Exactly one member must be set.
+type Sink struct {
+	HTTP *HTTPSink `json:"http,omitempty"`
+	Log  *LogSink  `json:"log,omitempty"`
+}
+
+// HTTPMode is how events are put into a request.
+type HTTPMode string
+
+// The modes, as the CloudEvents HTTP binding names them.
+const (
+	Binary     HTTPMode = "Binary"
+	Structured HTTPMode = "Structured"
+	Batch      HTTPMode = "Batch"
+)
+
+// HTTPSink posts CloudEvents 1.0 to a URL.
+type HTTPSink struct {
+	// URL is http or https. Required.
+	URL string `json:"url"`
+	// Mode is Binary (attributes as headers), Structured (one JSON object) or Batch (a JSON array).
+	// Defaults to Binary.
+	Mode HTTPMode `json:"mode,omitempty"`
+	// BatchSize is the most events in a request, 1 to 1000, in mode Batch. Defaults to 100.
+	BatchSize int `json:"batchSize,omitempty"`
+	// Timeout bounds one request. Defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+	// Headers are added to every request. Not for secrets: see auth.
+	Headers map[string]string `json:"headers,omitempty"`
+	// Auth are credentials; at most one member is set.
+	Auth *HTTPAuth `json:"auth,omitempty"`
+	// TLS is for https URLs.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// HTTPAuth names files that hold credentials. They are read again when they change.
+type HTTPAuth struct {
+	BearerTokenFile string     `json:"bearerTokenFile,omitempty"`
+	Basic           *BasicAuth `json:"basic,omitempty"`
+}
+
+// BasicAuth names the files of a user name and a password.
+type BasicAuth struct {
+	UsernameFile string `json:"usernameFile"`
+	PasswordFile string `json:"passwordFile"`
+}
+
+// TLS says whom to trust and how to identify oneself.
+type TLS struct {
+	// CAFile holds PEM certificates that replace the system's roots.
+	CAFile string `json:"caFile,omitempty"`
+	// CertFile and KeyFile are the client's certificate and key, both or neither.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// ServerName is checked against the server's certificate instead of the URL's host.
+	ServerName string `json:"serverName,omitempty"`
+}
+
+// LogSink writes one JSON line per event to standard output, for trying things out.
+type LogSink struct {
+	// Payload includes the payload in the line. Defaults to false.
+	Payload bool `json:"payload,omitempty"`
+}
+
+// Server is the port for health, metrics and status.
+type Server struct {
+	// Address is host:port. Defaults to 127.0.0.1:8080; the operator sets :8080.
+	Address string `json:"address,omitempty"`
+}
+
+// Log says what to log.
+type Log struct {
+	// Level is debug, info, warn or error. Defaults to info.
+	Level string `json:"level,omitempty"`
+}

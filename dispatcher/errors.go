@@ -1,0 +1,91 @@
+package dispatcher
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// DeadReason says why a row is dead. The values are those of the dead_reason column and of the
+// metrics' reason label (CONTRACT C-40).
+type DeadReason string
+
+// The reasons a row can be dead for.
+const (
+	// ReasonMaxRetriesExceeded: the last allowed attempt failed.
+	ReasonMaxRetriesExceeded DeadReason = "max_retries_exceeded"
+	// ReasonPoisonMessage: the event made its handler panic until no attempt was left.
+	ReasonPoisonMessage DeadReason = "poison_message"
+	// ReasonSchemaValidationFailed: the payload breaks its schema or a business rule.
+	ReasonSchemaValidationFailed DeadReason = "schema_validation_failed"
+	// ReasonProcessingTimeout: the lease of the last allowed attempt expired without an outcome.
+	ReasonProcessingTimeout DeadReason = "processing_timeout"
+	// ReasonPermanentFailure: the destination refused the event for good.
+	ReasonPermanentFailure DeadReason = "permanent_failure"
+)
+
+// ErrNoHandler is returned by [Handlers] for an event whose topic has no handler. It is a failed
+// delivery like any other: retried, not lost (CONTRACT C-29).
+var ErrNoHandler = errors.New("no handler for the topic")
+
+// A sink says what a failed delivery means by wrapping its error. An error that is not wrapped is
+// the row's own failure: it spends an attempt and is retried by the backoff policy.
+
+// Unavailable marks err as the destination's failure as a whole: it could not be reached, so the
+// event was surely not delivered. The row goes back with its attempt, and claiming pauses until a
+// probe succeeds (CONTRACT C-32). Use it only when nothing of the event was sent: an attempt that
+// is given back is published again under the same fencing token.
+func Unavailable(err error) error { return &unavailableError{err} }
+
+// IsUnavailable reports whether err, or one it wraps, was made by [Unavailable].
+func IsUnavailable(err error) bool {
+	var u *unavailableError
+	return errors.As(err, &u)
+}
+
+// Permanent marks err as final: the row becomes dead with the reason at once, whatever attempts
+// are left.
+func Permanent(reason DeadReason, err error) error { return &permanentError{reason, err} }
+
+// PermanentReason returns the reason of an error made by [Permanent], and whether err is one.
+func PermanentReason(err error) (DeadReason, bool) {
+	var p *permanentError
+	if errors.As(err, &p) {
+		return p.reason, true
+	}
+	return "", false
+}
+
+// RetryAfter marks err as a failure after which the destination asked for a pause of at least d.
+// It spends an attempt; the row is retried after d or the backoff policy's delay, whichever is longer.
+func RetryAfter(d time.Duration, err error) error { return &retryAfterError{d, err} }
+
+// RetryAfterDelay returns the delay of an error made by [RetryAfter], or 0.
+func RetryAfterDelay(err error) time.Duration {
+	var r *retryAfterError
+	if errors.As(err, &r) {
+		return r.delay
+	}
+	return 0
+}
+
+type unavailableError struct{ err error }
+
+func (e *unavailableError) Error() string { return e.err.Error() }
+func (e *unavailableError) Unwrap() error { return e.err }
+
+type permanentError struct {
+	reason DeadReason
+	err    error
+}
+
+func (e *permanentError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
+func (e *permanentError) Unwrap() error { return e.err }
+
+type retryAfterError struct {
+	delay time.Duration
+	err   error
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }

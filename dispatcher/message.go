@@ -1,0 +1,63 @@
+package dispatcher
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Event is one claimed row of outbox_events: what a [Sink] publishes.
+// Sinks and handlers must treat it as read-only.
+type Event struct {
+	// ID is the event's UUID (version 7), made by the producer. Consumers dedupe on it; they know
+	// it as tracking_id.
+	ID uuid.UUID
+	// Seq is the order of insertion. It has gaps that fill late: never use it as a cursor.
+	Seq int64
+	// Namespace and Topic say which stream the event belongs to.
+	Namespace string
+	Topic     string
+	// TenantID is the tenant the event belongs to, if any.
+	TenantID uuid.NullUUID
+	// DedupeKey is the producer's idempotency key, unique in its namespace and topic. Empty for none.
+	DedupeKey string
+	// PartitionKey is the producer's explicit key, if any. See [Event.Key].
+	PartitionKey string
+	// EventType, AggregateType and AggregateID describe what happened, and to what. Each may be empty.
+	EventType     string
+	AggregateType string
+	AggregateID   string
+	// Headers are the producer's: correlation id, trace context (traceparent, tracestate),
+	// schema version. Never nil.
+	Headers map[string]string
+	// Payload is the event's JSON. The engine never reads it and never logs it (CONTRACT C-73).
+	Payload json.RawMessage
+	// CreatedAt is the database's time of the producer's transaction.
+	CreatedAt time.Time
+	// Attempt is the number of this delivery, from 1: the fencing token (CONTRACT C-27).
+	Attempt int
+}
+
+// Key is what messages are partitioned by: the partition key, else the aggregate id, else the
+// event id (CONTRACT C-71).
+func (e *Event) Key() string {
+	switch {
+	case e.PartitionKey != "":
+		return e.PartitionKey
+	case e.AggregateID != "":
+		return e.AggregateID
+	default:
+		return e.ID.String()
+	}
+}
+
+// Lease names the attempt that a worker holds. Ack, nack, extend and release succeed only for it.
+func (e *Event) Lease() Lease { return Lease{ID: e.ID, Attempt: e.Attempt} }
+
+// Lease identifies one attempt of one row: the right to write its outcome back, until it expires
+// or is written.
+type Lease struct {
+	ID      uuid.UUID
+	Attempt int
+}

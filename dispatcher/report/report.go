@@ -1,0 +1,104 @@
+// Package report is the way back between the two planes: what a dispatcher says on /status, and
+// the controller reads. It is plain data, and never holds a payload or a secret.
+package report
+
+import "time"
+
+// Path is where a dispatcher serves its Status as JSON.
+const Path = "/status"
+
+// Status is what one dispatcher process knows.
+type Status struct {
+	// Name, Namespace and Topics are the configuration's; no topics means all.
+	Name      string   `json:"name"`
+	Namespace string   `json:"namespace"`
+	Topics    []string `json:"topics,omitempty"`
+	// Version is the binary's; Worker is this process's id in locked_by.
+	Version string `json:"version"`
+	Worker  string `json:"worker"`
+	// State is Running, Paused or Draining.
+	State string `json:"state"`
+	// StartedAt is the process's start, on its own clock.
+	StartedAt time.Time `json:"startedAt"`
+	// Source is the database, Schema its version, Sink the destination.
+	Source Link   `json:"source"`
+	Schema Schema `json:"schema"`
+	Sink   Link   `json:"sink"`
+	// InFlight is claimed and not yet written back.
+	InFlight InFlight `json:"inFlight"`
+	// Backlog is nil until it was counted once, and keeps the last count while the database is away.
+	Backlog *Backlog `json:"backlog,omitempty"`
+	// LastError is the newest failed delivery.
+	LastError *Error `json:"lastError,omitempty"`
+}
+
+// LinkState is the state of a connection.
+type LinkState string
+
+// The states. Refusing is for a sink that answers, and refused the last deliveries one and all.
+const (
+	Unknown     LinkState = "Unknown"
+	Reachable   LinkState = "Reachable"
+	Unreachable LinkState = "Unreachable"
+	Refusing    LinkState = "Refusing"
+)
+
+// Link is something at the other end of a connection.
+type Link struct {
+	State LinkState `json:"state"`
+	// Reason is one word for the cause, such as ConnectionRefused, AuthenticationFailed,
+	// CertificateInvalid. Empty when reachable.
+	Reason string `json:"reason,omitempty"`
+	// Message is a sentence with the cause and the remedy. Empty when reachable.
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// Schema is the state of the outbox schema.
+type Schema struct {
+	// State is Ready, Missing, TooOld, TooNew or Unknown.
+	State    string `json:"state"`
+	Version  int    `json:"version"`
+	Required int    `json:"required"`
+	Message  string `json:"message,omitempty"`
+}
+
+// InFlight is claimed and not yet written back.
+type InFlight struct {
+	Rows  int   `json:"rows"`
+	Bytes int64 `json:"bytes"`
+}
+
+// Backlog is the whole outbox as this dispatcher's topics see it, not this process's share.
+type Backlog struct {
+	// ObservedAt is the database's time of the count.
+	ObservedAt time.Time `json:"observedAt"`
+	Counts
+	// Topics has one entry per topic.
+	Topics []TopicCounts `json:"topics,omitempty"`
+}
+
+// Counts are numbers of rows (CONTRACT C-96).
+type Counts struct {
+	// Pending are due now; Scheduled are due later; Processing are leased; Dead wait for a person.
+	Pending    int64 `json:"pending"`
+	Scheduled  int64 `json:"scheduled"`
+	Processing int64 `json:"processing"`
+	Dead       int64 `json:"dead"`
+	// Estimated is true when any of them is above the cap and so an estimate.
+	Estimated bool `json:"estimated,omitempty"`
+	// OldestPending is the creation time of the pending row that is due first.
+	OldestPending *time.Time `json:"oldestPending,omitempty"`
+}
+
+// TopicCounts are the counts of one topic.
+type TopicCounts struct {
+	Topic string `json:"topic"`
+	Counts
+}
+
+// Error is a failure and when it was seen.
+type Error struct {
+	At      time.Time `json:"at"`
+	Message string    `json:"message"`
+}

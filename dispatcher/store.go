@@ -1,0 +1,141 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Store is the outbox table as the engine uses it, bound to one worker and one namespace. What
+// each method must do is spelled out, and tested, by storetest.Exercise. Package pgstore is the
+// implementation.
+//
+// All methods are safe for concurrent use. None retries: an error means that the outcome is
+// unknown, and the caller may call again.
+type Store interface {
+	// Claim leases rows that are due: pending with next_attempt_at in the past, or processing
+	// with an expired lease, each with attempts < MaxAttempts (CONTRACT C-20). Each topic's rows
+	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
+	// way and are told in Claimed.Dead (CONTRACT C-22).
+	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
+
+	// Ack marks the leases' rows delivered. It returns those that this worker no longer held;
+	// their rows are unchanged (CONTRACT C-23).
+	Ack(ctx context.Context, leases []Lease) (lost []Lease, err error)
+
+	// Nack records failed attempts: each row goes back to pending with its delay, or becomes dead
+	// with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41).
+	Nack(ctx context.Context, failures []Failure) (lost []Lease, err error)
+
+	// Extend moves the leases' end to now + lease on the database's clock (CONTRACT C-31).
+	Extend(ctx context.Context, leases []Lease, lease time.Duration) (lost []Lease, err error)
+
+	// Release puts the leases' rows back to pending, due as before, with the attempt given back.
+	// Only for deliveries that never began (CONTRACT C-30, C-32).
+	Release(ctx context.Context, leases []Lease) (lost []Lease, err error)
+
+	// Topics lists the namespace's topics that have live (pending or processing) rows.
+	Topics(ctx context.Context) ([]string, error)
+
+	// Depth counts the backlog of the topics; none means all. It is cheap at any backlog: exact
+	// up to DepthCap per count, an estimate marked as such above it (CONTRACT C-96).
+	Depth(ctx context.Context, topics []string) (Depth, error)
+
+	// Schema compares the schema's version with the one this store needs.
+	Schema(ctx context.Context) (Schema, error)
+}
+
+// DepthCap is the count up to which [Store.Depth] is exact.
+const DepthCap = 10_000
+
+// ClaimRequest says what to claim.
+type ClaimRequest struct {
+	// Shares are the topics to claim from and the most rows to take of each.
+	Shares []Share
+	// Lease is how long the rows are held, from the database's now.
+	Lease time.Duration
+	// MaxAttempts is the total of deliveries that a row may begin.
+	MaxAttempts int
+	// MaxBytes bounds the payloads' stored size in one claim. The first row is claimed whatever
+	// its size, so that a large one is never stuck. 0 means no bound.
+	MaxBytes int64
+}
+
+// Share is one topic's part in a claim.
+type Share struct {
+	Topic string
+	Limit int
+}
+
+// Claimed is the outcome of a claim.
+type Claimed struct {
+	// Events are leased to this worker, topic by topic in the order of the request.
+	Events []*Event
+	// Dead are rows that had no attempt left and became dead.
+	Dead []Death
+}
+
+// Death tells of a row that became dead.
+type Death struct {
+	ID       uuid.UUID
+	Topic    string
+	Attempts int
+	Reason   DeadReason
+}
+
+// Failure is the outcome of a failed attempt.
+type Failure struct {
+	Lease Lease
+	// Error is stored as last_error. It names no secret and no payload; longer than 2,000 bytes
+	// it is cut.
+	Error string
+	// Delay is how long the row waits, from the database's now. Not used when Reason is set.
+	Delay time.Duration
+	// Reason makes the row dead. Empty means retry.
+	Reason DeadReason
+}
+
+// Depth is the backlog at one moment.
+type Depth struct {
+	// ObservedAt is the database's time of the count.
+	ObservedAt time.Time
+	// Topics has one entry for each topic that has rows, or that was asked for.
+	Topics []TopicDepth
+}
+
+// TopicDepth is the backlog of one topic.
+type TopicDepth struct {
+	Topic string
+	// Pending are due now; Scheduled are due later; Processing are leased; Dead are those whose
+	// death nobody has handled yet.
+	Pending, Scheduled, Processing, Dead Count
+	// OldestPending is the creation time of the pending row that is due first. Zero for none.
+	OldestPending time.Time
+}
+
+// Count is a number of rows, exact unless it says otherwise.
+type Count struct {
+	N         int64
+	Estimated bool
+}
+
+// SchemaState compares a database's schema with the one a store needs.
+type SchemaState string
+
+// The states of a schema.
+const (
+	SchemaReady   SchemaState = "Ready"
+	SchemaMissing SchemaState = "Missing"
+	SchemaTooOld  SchemaState = "TooOld"
+	SchemaTooNew  SchemaState = "TooNew"
+)
+
+// Schema is the outcome of [Store.Schema].
+type Schema struct {
+	State SchemaState
+	// Version is the database's, 0 when Missing; Required is the one the store needs.
+	Version, Required int
+	// Message says in one sentence what is wrong and what to do. Empty when Ready.
+	Message string
+}
