@@ -4,7 +4,7 @@ package v1alpha1
 // Reconciling, Stalled and DeadLettersPresent are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any. It is True only
-	// when every positive condition below is True.
+	// when every positive condition below is True, or when nothing is asked to run.
 	//
 	// True: Delivering, Paused (as asked for), ScaledToZero (as asked for).
 	// False: the reason of the first condition that is False, or Progressing.
@@ -49,11 +49,16 @@ const (
 	// True: DeadLetters. False: NoDeadLetters. Unknown: NotObserved.
 	DeadLettersPresentCondition = "DeadLettersPresent"
 
-	// ReconcilingCondition (kstatus): the operator is working towards the spec. Absent when not.
+	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
+	// needs, and goes on by itself. Absent when not.
+	//
+	// True: Progressing, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound.
 	ReconcilingCondition = "Reconciling"
 
 	// StalledCondition (kstatus): the operator cannot go on until somebody changes something that
 	// waiting does not. Absent when not.
+	//
+	// True: InvalidPodTemplate, ForeignObject, ApplyRefused.
 	StalledCondition = "Stalled"
 )
 

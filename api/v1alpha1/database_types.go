@@ -12,43 +12,48 @@ type Database struct {
 	// +kubebuilder:default=outbox
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_]*$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case letters, digits and underscores, that starts with a letter or an underscore and not with pg_; such as outbox"
 	Schema string `json:"schema,omitempty"`
 
 	// tls says how the connection is secured.
 	// +optional
 	TLS *DatabaseTLS `json:"tls,omitempty"`
 
-	// migration says who creates and upgrades the schema. Without it nobody does: run
-	// `dispatcher migrate up` yourself.
+	// migration says who creates and upgrades the schema. Without it nobody does:
+	// run `dispatcher migrate up` yourself.
 	// +optional
 	Migration *Migration `json:"migration,omitempty"`
 }
 
 // DatabaseSecret names a Secret in the same namespace, and its keys.
 //
-// +kubebuilder:validation:AtMostOneOf=dsnKey;keys
+// +kubebuilder:validation:XValidation:rule="!has(self.dsnKey) || !has(self.keys)",message="dsnKey and keys exclude each other; keep dsnKey when the Secret holds a connection string, keys when it holds host, user and password apart"
 type DatabaseSecret struct {
 	// name is the Secret's name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 
-	// dsnKey is the key that holds a connection string, as a URL or as key=value words.
-	// Defaults to dsn, when keys is not set.
+	// dsnKey is the key that holds a connection string, as a URL or as key=value
+	// words. When neither dsnKey nor keys is set: dsn.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="dsnKey must be a key of a Secret: letters, digits, dashes, dots and underscores"
 	DSNKey string `json:"dsnKey,omitempty"`
 
-	// keys name the keys that hold one part of the connection each, as in the Secrets that database
-	// operators make.
+	// keys name the keys that hold one part of the connection each, as in the
+	// Secrets that database operators make. `keys: {}` fits those of
+	// CloudNativePG.
 	// +optional
 	Keys *ConnectionKeys `json:"keys,omitempty"`
 }
 
 // ConnectionKeys are keys of a Secret.
+//
+// +kubebuilder:validation:XValidation:rule="[self.host, self.port, self.database, self.user, self.password].all(key, key.matches('^[A-Za-z0-9._-]+$'))",message="keys must be keys of a Secret: letters, digits, dashes, dots and underscores"
 type ConnectionKeys struct {
 	// host is the key of the host name. Defaults to host.
 	// +optional
@@ -56,24 +61,28 @@ type ConnectionKeys struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Host string `json:"host,omitempty"`
+
 	// port is the key of the port. Defaults to port.
 	// +optional
 	// +kubebuilder:default=port
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Port string `json:"port,omitempty"`
+
 	// database is the key of the database's name. Defaults to dbname.
 	// +optional
 	// +kubebuilder:default=dbname
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Database string `json:"database,omitempty"`
+
 	// user is the key of the user name. Defaults to username.
 	// +optional
 	// +kubebuilder:default=username
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	User string `json:"user,omitempty"`
+
 	// password is the key of the password. Defaults to password.
 	// +optional
 	// +kubebuilder:default=password
@@ -84,15 +93,18 @@ type ConnectionKeys struct {
 
 // DatabaseTLS says how the connection is secured.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || !(self.mode in ['verify-ca', 'verify-full']) || has(self.ca)",fieldPath=".ca",message="mode verify-ca and verify-full need a ca to verify against; set tls.ca to the key of a Secret that holds it"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || !self.mode.startsWith('verify-') || has(self.ca)",fieldPath=".ca",reason=FieldValueRequired,message="mode verify-ca and verify-full need a ca to verify with; set tls.ca to the Secret and the key that hold it"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode.startsWith('verify-') || !has(self.ca)",fieldPath=".mode",message="only the modes verify-ca and verify-full verify with the ca; set one of them, or remove tls.ca"
 type DatabaseTLS struct {
-	// mode is disable, prefer, require, verify-ca or verify-full, as in libpq. It overrides what the
-	// connection string says. Defaults to verify-full when ca is set.
+	// mode is disable, prefer, require, verify-ca or verify-full, as in libpq; it
+	// overrides what the connection string says. When not set: verify-full with a
+	// ca, else what the connection string says.
 	// +optional
 	// +kubebuilder:validation:Enum=disable;prefer;require;verify-ca;verify-full
 	Mode string `json:"mode,omitempty"`
 
-	// ca is the key of a Secret that holds the PEM certificates to verify the server with.
+	// ca is the key of a Secret that holds the PEM certificates to verify the
+	// server with.
 	// +optional
 	CA *SecretKey `json:"ca,omitempty"`
 }
@@ -103,11 +115,14 @@ type SecretKey struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
+
 	// key is the key in it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a Secret: letters, digits, dashes, dots and underscores"
 	Key string `json:"key,omitempty"`
 }
 
@@ -117,19 +132,21 @@ type SecretName struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 }
 
 // Migration says who creates and upgrades the outbox schema.
 type Migration struct {
-	// policy is Job (the operator runs a Job that migrates the schema, and grants the dispatcher's
-	// login what it needs) or None. Defaults to Job.
+	// policy is Job (the operator runs a Job that migrates the schema, and grants
+	// the dispatcher's login what it needs) or None. Defaults to Job.
 	// +optional
 	// +kubebuilder:default=Job
 	Policy MigrationPolicy `json:"policy,omitempty"`
 
-	// secret holds the login that the Job uses; it needs an owner's rights. Defaults to
-	// database.secret, whose login must then own the schema.
+	// secret holds the login that the Job uses; it needs an owner's rights.
+	// Without it the Job uses database.secret, whose login must then own the
+	// schema.
 	// +optional
 	Secret *DatabaseSecret `json:"secret,omitempty"`
 }

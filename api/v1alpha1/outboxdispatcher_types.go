@@ -23,7 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Topics",type=string,JSONPath=`.spec.topics`,priority=1,description="Empty means all"
 // +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must be at most 48 characters, because it becomes part of the names of pods and jobs; choose a shorter name"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of pods and jobs; choose another name"
 type OutboxDispatcher struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
@@ -50,17 +50,17 @@ type OutboxDispatcherList struct {
 
 // OutboxDispatcherSpec says which events go where, and how.
 //
-// +kubebuilder:validation:XValidation:rule="duration(self.pollInterval).getMilliseconds() * 3 <= duration(self.lease).getMilliseconds()",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
+// +kubebuilder:validation:XValidation:rule="![self.lease, self.pollInterval].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(self.pollInterval) + duration(self.pollInterval) + duration(self.pollInterval) <= duration(self.lease)",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
 type OutboxDispatcherSpec struct {
-	// namespace is the outbox namespace whose events are delivered: the namespace column of
-	// outbox_events, not a Kubernetes namespace.
+	// namespace is the outbox namespace whose events are delivered: the namespace
+	// column of outbox_events, not a Kubernetes namespace.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// topics are the topics to deliver. None means all topics of the namespace, also those that
-	// appear later.
+	// topics are the topics to deliver. None means all topics of the namespace,
+	// also those that appear later.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -76,41 +76,45 @@ type OutboxDispatcherSpec struct {
 	// +required
 	Sink Sink `json:"sink,omitzero"`
 
-	// lease is how long a pod holds a row that it has claimed. When the pod dies, another one takes
-	// over after this time; a delivery that takes longer extends its lease. From 3s to 1h.
-	// Defaults to 30s.
+	// lease is how long a pod holds a row that it has claimed. When the pod dies,
+	// another one takes over after this time; a delivery that takes longer extends
+	// its lease. From 3s to 1h. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('3s') && duration(self) <= duration('1h')",message="lease must be a duration from 3s to 1h, such as 30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('3s') && duration(self) <= duration('1h')",message="lease must be a duration from 3s to 1h, such as 30s"
 	Lease metav1.Duration `json:"lease,omitzero"`
 
-	// pollInterval is the longest wait between two looks for work; under load the dispatcher looks
-	// more often. At most a third of lease. From 10ms to 20m. Defaults to 1s.
+	// pollInterval is the longest wait between two looks for work; under load the
+	// dispatcher looks more often. At most a third of lease. From 10ms to 20m.
+	// Defaults to 1s.
 	// +optional
 	// +kubebuilder:default="1s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('20m')",message="pollInterval must be a duration from 10ms to 20m, such as 1s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('20m')",message="pollInterval must be a duration from 10ms to 20m, such as 1s"
 	PollInterval metav1.Duration `json:"pollInterval,omitzero"`
 
-	// batchSize is the most rows that one claim takes. From 1 to 10000. Defaults to 100.
+	// batchSize is the most rows that one claim takes. From 1 to 10000. Defaults
+	// to 100.
 	// +optional
 	// +kubebuilder:default=100
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	BatchSize int32 `json:"batchSize,omitempty"`
 
-	// concurrency is how many deliveries a pod runs at once. From 1 to 1000. Defaults to 16.
+	// concurrency is how many deliveries a pod runs at once. From 1 to 1000.
+	// Defaults to 16.
 	// +optional
 	// +kubebuilder:default=16
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Concurrency int32 `json:"concurrency,omitempty"`
 
-	// maxAttempts is the total of deliveries that a row may begin; after the last one fails the row
-	// is dead and waits for a person. From 1 to 1000. Defaults to 10.
+	// maxAttempts is the total of deliveries that a row may begin; after the last
+	// one fails the row is dead and waits for a person. From 1 to 1000. Defaults
+	// to 10.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=1
@@ -122,33 +126,35 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:default={strategy: Exponential}
 	Backoff Backoff `json:"backoff,omitzero"`
 
-	// gracePeriod is how long deliveries in flight may take when a pod stops. From 0s to 1h.
-	// Defaults to 30s.
+	// gracePeriod is how long deliveries in flight may take when a pod stops. From
+	// 1s to 1h. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) <= duration('1h')",message="gracePeriod must be a duration from 0s to 1h, such as 30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="gracePeriod must be a duration from 1s to 1h, such as 30s"
 	GracePeriod metav1.Duration `json:"gracePeriod,omitzero"`
 
-	// replicas is how many dispatcher pods run. They share the work without overlap. From 0 to 100.
-	// Defaults to 1.
+	// replicas is how many dispatcher pods run. They share the work without
+	// overlap. From 0 to 100. Defaults to 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// state is Running or Paused. Paused dispatchers claim nothing; their pods still run and report
-	// the backlog. Defaults to Running.
+	// state is Running or Paused. Paused dispatchers claim nothing; their pods
+	// still run and report the backlog. Defaults to Running.
 	// +optional
 	// +kubebuilder:default=Running
 	State DispatcherState `json:"state,omitempty"`
 
-	// podTemplate is merged (as a strategic merge patch) over the pod template that the operator
-	// makes: labels, annotations, resources, affinity, tolerations, serviceAccountName, env, volumes,
-	// sidecars, anything that a pod can have. The dispatcher's container is named "dispatcher".
-	// The operator refuses, with the condition Stalled, what is no valid pod template.
+	// podTemplate is merged (as a strategic merge patch) over the pod template
+	// that the operator makes: labels, annotations, resources, affinity,
+	// tolerations, serviceAccountName, env, volumes, sidecars, anything that a pod
+	// can have. The dispatcher's container is named "dispatcher". What is no valid
+	// pod template stops no pod that runs; the condition WorkloadAvailable says
+	// what is wrong with it.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -169,13 +175,13 @@ const (
 
 // Backoff says how long a row waits after a failed delivery.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.base) || !has(self.max) || duration(self.base) <= duration(self.max)",fieldPath=".base",message="base must be at most max; lower base or raise max"
+// +kubebuilder:validation:XValidation:rule="![has(self.base) ? self.base : '1s', has(self.max) ? self.max : '1s'].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(has(self.base) ? self.base : self.strategy == 'Linear' ? '60s' : '1s') <= duration(has(self.max) ? self.max : self.strategy == 'Linear' ? '1h' : '5m')",fieldPath=".base",message="base must be at most max; lower base or raise max (when not set they are 1s and 5m; for Linear, 60s and 1h)"
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'Multiplier' || (!has(self.multiplier) && !has(self.jitterPercent))",fieldPath=".strategy",message="multiplier and jitterPercent belong to strategy Multiplier; set it, or remove them"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'PowerOfTwo' || (!has(self.base) && !has(self.max))",fieldPath=".strategy",message="strategy PowerOfTwo has fixed delays; remove base and max, or choose Exponential"
 type Backoff struct {
 	// strategy is how the delay d grows with the number of attempts n.
 	// Exponential: d = min(base * 2^(n-1), max), then uniform between d/2 and d.
-	// Multiplier: d = min(base * multiplier^(n-1), max), then more or less by jitterPercent.
+	// Multiplier: d = min(base * multiplier^(n-1), max), +/- jitterPercent.
 	// PowerOfTwo: d = 2^min(n, 10) seconds.
 	// Linear: d = min(base * (n+1), max).
 	// Defaults to Exponential.
@@ -183,28 +189,31 @@ type Backoff struct {
 	// +kubebuilder:default=Exponential
 	Strategy BackoffStrategy `json:"strategy,omitempty"`
 
-	// base is the first delay. From 1ms to 24h. Defaults to 1s; for Linear, 60s.
+	// base is the delay that strategy starts from. From 1ms to 24h. When not set:
+	// 1s; for Linear, 60s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be a duration from 1ms to 24h, such as 1s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be a duration from 1ms to 24h, such as 1s"
 	Base *metav1.Duration `json:"base,omitempty"`
 
-	// max bounds the delay, before jitter. From 1ms to 24h. Defaults to 5m; for Linear, 1h.
+	// max bounds the delay, before jitter. From 1ms to 24h. When not set: 5m; for
+	// Linear, 1h.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="max must be a duration from 1ms to 24h, such as 5m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="max must be a duration from 1ms to 24h, such as 5m"
 	Max *metav1.Duration `json:"max,omitempty"`
 
-	// multiplier is the growth of strategy Multiplier, a decimal from "1" to "10". Defaults to "2".
+	// multiplier is the growth of strategy Multiplier, a decimal from "1" to "10".
+	// When not set: "2".
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
-	// +kubebuilder:validation:Pattern=`^([1-9](\.[0-9]{1,4})?|10(\.0{1,4})?)$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9]([.][0-9]+)?|10([.]0+)?)$')",message="multiplier must be a decimal from \"1\" to \"10\" in quotes, such as \"2\" or \"1.5\""
 	Multiplier string `json:"multiplier,omitempty"`
 
-	// jitterPercent is the spread of strategy Multiplier, in percent of the delay, to either side.
-	// From 0 to 100. Defaults to 25.
+	// jitterPercent is the spread of strategy Multiplier, in percent of the delay,
+	// to either side. From 0 to 100. When not set: 25.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
@@ -233,8 +242,11 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions say what works and what does not. Ready is always there; see conditions.go for all
-	// types and reasons.
+	// conditions say what works: Ready (events are delivered, or would be),
+	// SecretsResolved, SchemaReady, SourceReachable, SinkReachable,
+	// WorkloadAvailable; and what does not: DeadLettersPresent, Reconciling,
+	// Stalled. Reason is the cause in one word, message a sentence with the
+	// remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -246,7 +258,8 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Pending *int64 `json:"pending,omitempty"`
 
-	// scheduled counts rows that are due later: delayed by their producer, or waiting for a retry.
+	// scheduled counts rows that are due later: delayed by their producer, or
+	// waiting for a retry.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Scheduled *int64 `json:"scheduled,omitempty"`
@@ -269,7 +282,8 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
 
-	// observedTime is when the counts were taken, on the database's clock.
+	// observedTime is when the counts were taken, on the database's clock. It stays as long as they
+	// stay the same.
 	// +optional
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 

@@ -6,7 +6,7 @@ import (
 
 // Sink is where events go: exactly one of its members.
 //
-// +kubebuilder:validation:ExactlyOneOf=http;log
+// +kubebuilder:validation:XValidation:rule="has(self.http) != has(self.log)",message="sink must have exactly one of http and log; add the one that events go to, or remove the other"
 type Sink struct {
 	// http posts CloudEvents 1.0 to a URL.
 	// +optional
@@ -26,17 +26,20 @@ type HTTPSink struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != '' && !url(self).getHost().contains('@')",message="url must be an http:// or https:// URL with a host, without user or password; put credentials into auth"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]')",message="url must be an http:// or https:// URL with a host, such as https://orders.example.com/events"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?#]*@')",message="url must not hold a user or a password, because everybody may read it; put credentials into a Secret and name it in auth"
 	URL string `json:"url,omitempty"`
 
-	// mode is how events are put into a request, as the CloudEvents HTTP binding names it: Binary
-	// (attributes as headers, payload as body), Structured (one JSON object) or Batch (a JSON array
-	// of up to batchSize events). Defaults to Binary.
+	// mode is how events are put into a request, as the CloudEvents HTTP binding
+	// names it: Binary (attributes as headers, payload as body), Structured (one
+	// JSON object) or Batch (a JSON array of up to batchSize events). Defaults to
+	// Binary.
 	// +optional
 	// +kubebuilder:default=Binary
 	Mode HTTPMode `json:"mode,omitempty"`
 
-	// batchSize is the most events in a request of mode Batch. From 1 to 1000. Defaults to 100.
+	// batchSize is the most events in a request of mode Batch. From 1 to 1000.
+	// When not set: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
@@ -47,7 +50,7 @@ type HTTPSink struct {
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 10ms to 10m, such as 10s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 10ms to 10m, such as 10s"
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 
 	// headers are added to every request. They are not secret: see auth.
@@ -55,6 +58,7 @@ type HTTPSink struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
 	Headers []HTTPHeader `json:"headers,omitempty"`
 
 	// auth are the credentials that every request carries.
@@ -81,42 +85,52 @@ const (
 
 // HTTPHeader is one header of a request.
 type HTTPHeader struct {
-	// name is the header's name. Names that start with ce- are the dispatcher's own.
+	// name is the header's name: letters, digits and dashes. Those that start with
+	// ce-, and a few more, are the dispatcher's own.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'content-type', 'content-length', 'host'])",message="name must be a header name of letters, digits and dashes, and not one that the dispatcher sets itself (ce-*, authorization, content-type, content-length, host)"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding'])",message="name must be a header of letters, digits and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding); choose another, or auth for credentials"
 	Name string `json:"name,omitempty"`
+
 	// value is the header's value.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
 	Value string `json:"value,omitempty"`
 }
 
 // HTTPAuth are credentials: exactly one of its members.
 //
-// +kubebuilder:validation:ExactlyOneOf=bearer;basic
+// +kubebuilder:validation:XValidation:rule="has(self.bearer) != has(self.basic)",message="auth must have exactly one of bearer and basic; add the one that the server asks for, or remove the other"
 type HTTPAuth struct {
 	// bearer is the key of a Secret that holds a bearer token.
 	// +optional
 	Bearer *SecretKey `json:"bearer,omitempty"`
-	// basic names a Secret with the keys username and password (type kubernetes.io/basic-auth).
+
+	// basic names a Secret with the keys username and password (type
+	// kubernetes.io/basic-auth).
 	// +optional
 	Basic *SecretName `json:"basic,omitempty"`
 }
 
-// TLS says whom to trust, and how to identify oneself.
+// TLS says whom to trust, and how to identify oneself: at least one of its members.
 //
-// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.ca) || has(self.clientCertificate) || has(self.serverName)",message="tls must have ca, clientCertificate or serverName; add what the server needs, or remove tls"
 type TLS struct {
-	// ca is the key of a Secret that holds PEM certificates; they replace the system's roots.
+	// ca is the key of a Secret that holds PEM certificates; they replace the
+	// system's roots.
 	// +optional
 	CA *SecretKey `json:"ca,omitempty"`
-	// clientCertificate names a Secret with the keys tls.crt and tls.key (type kubernetes.io/tls).
+
+	// clientCertificate names a Secret with the keys tls.crt and tls.key (type
+	// kubernetes.io/tls).
 	// +optional
 	ClientCertificate *SecretName `json:"clientCertificate,omitempty"`
-	// serverName is checked against the server's certificate instead of the url's host.
+
+	// serverName is checked against the server's certificate instead of the url's
+	// host.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -127,5 +141,6 @@ type TLS struct {
 type LogSink struct {
 	// payload includes the event's payload in the line. Defaults to false.
 	// +optional
+	// +kubebuilder:default=false
 	Payload bool `json:"payload,omitempty"`
 }

@@ -1,0 +1,109 @@
+package v1alpha1_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+// What a person sees, printed by kubectl itself.
+//
+// CONTRACT: C-100
+func TestColumns(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(envtest.Start(t), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "columns"}}); err != nil {
+		t.Fatal(err)
+	}
+
+	createWithStatus(t, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
+	createWithStatus(t, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
+		Pending: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
+		Replicas: 2, ReadyReplicas: 2, Sink: "log",
+		Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
+	})
+	createWithStatus(t, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
+		Pending: new(int64(1000000)), Processing: new(int64(16)), Dead: new(int64(3)),
+		OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
+		Replicas:      2, ReadyReplicas: 1, Sink: "http",
+		Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
+	})
+
+	for _, test := range []struct {
+		args string
+		want []string
+	}{
+		{"get obd --namespace columns", []string{
+			"NAME    READY   PENDING   DEAD   OLDEST   REPLICAS   SINK   AGE",
+			"fresh                                                       AGE",
+			"idle    True    0         0               2          log    AGE",
+			"stuck   False   1000000   3      30h      1          http   AGE",
+		}},
+		{"get obd --namespace columns --output wide", []string{
+			`NAME    READY   PENDING   DEAD   OLDEST   REPLICAS   SINK   AGE   NAMESPACE   TOPICS                               PROCESSING   MESSAGE`,
+			`fresh                                                       AGE   orders`,
+			`idle    True    0         0               2          log    AGE   orders                                           0            Events are delivered.`,
+			`stuck   False   1000000   3      30h      1          http   AGE   orders      ["order.placed","order.cancelled"]   16           The sink refuses connections.`,
+		}},
+	} {
+		out, err := envtest.Kubectl(t, "", strings.Fields(test.args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := trailing.ReplaceAllString(age.ReplaceAllString(out, "AGE   "), "\n")
+		if want := strings.Join(test.want, "\n") + "\n"; got != want {
+			t.Errorf("kubectl %s:\n%s\nwant\n%s", test.args, got, want)
+		}
+	}
+}
+
+var (
+	age      = regexp.MustCompile(`\b[0-9]{1,2}s\b *`) // of an object made a moment ago
+	trailing = regexp.MustCompile(` *\n`)
+)
+
+func ready(status metav1.ConditionStatus, reason, message string) []metav1.Condition {
+	return []metav1.Condition{{
+		Type: v1alpha1.ReadyCondition, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
+	}}
+}
+
+func createWithStatus(t *testing.T, c client.Client, name string, topics []string, status v1alpha1.OutboxDispatcherStatus) {
+	t.Helper()
+	obd := &v1alpha1.OutboxDispatcher{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name},
+		Spec: v1alpha1.OutboxDispatcherSpec{
+			Namespace: "orders",
+			Topics:    topics,
+			Database:  v1alpha1.Database{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+		},
+	}
+	if err := c.Create(t.Context(), obd); err != nil {
+		t.Fatal(err)
+	}
+	if status.Sink == "" {
+		return // as before the first pass of the operator
+	}
+	obd.Status = status
+	if err := c.Status().Update(t.Context(), obd); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,166 @@
+package v1alpha1_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var crdFile = filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxdispatchers.yaml")
+
+// kubectl apply keeps the whole object in an annotation, which may have 256 KiB.
+func TestCRDFitsIntoAnAnnotation(t *testing.T) {
+	info, err := os.Stat(crdFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() >= 256<<10 {
+		t.Errorf("%s has %d bytes; kubectl apply needs less than 262144", crdFile, info.Size())
+	}
+}
+
+// Bounds keep an object small and its CEL rules cheap; descriptions are what kubectl explain shows.
+func TestEveryFieldIsBoundedAndDescribed(t *testing.T) {
+	visited := 0
+	walk(t, func(path string, s *apiextensionsv1.JSONSchemaProps) {
+		visited++
+		t.Run(path, func(t *testing.T) {
+			checkBounds(t, path, s)
+			checkDescription(t, path, s)
+			checkDefault(t, s)
+		})
+	})
+	if visited < 80 {
+		t.Errorf("only %d fields were visited", visited)
+	}
+}
+
+func checkBounds(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	switch s.Type {
+	case "string":
+		if s.MaxLength == nil && len(s.Enum) == 0 && s.Format == "" {
+			t.Error("a string without maxLength, enum or format")
+		}
+	case "array":
+		if s.MaxItems == nil {
+			t.Error("a list without maxItems")
+		}
+		if s.XListType == nil {
+			t.Error("a list without a list type")
+		}
+	case "integer":
+		if s.Minimum == nil || s.Maximum == nil && strings.HasPrefix(path, "spec.") {
+			t.Error("an integer without bounds")
+		}
+	case "object":
+		if s.AdditionalProperties != nil {
+			t.Error("a map; use a list with a key, which can be bounded and merged")
+		}
+	}
+	if s.XPreserveUnknownFields != nil && path != "spec.podTemplate" {
+		t.Error("unknown fields are kept; only podTemplate may")
+	}
+}
+
+func checkDescription(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	name := path[strings.LastIndex(path, ".")+1:]
+	if strings.HasSuffix(name, "[]") { // what an item is, the list's description says
+		return
+	}
+	if !strings.HasPrefix(s.Description, name+" ") {
+		t.Errorf("the description must start with %q: %s", name, s.Description)
+	}
+	if !strings.HasSuffix(s.Description, ".") {
+		t.Errorf("the description must end with a full stop: %s", s.Description)
+	}
+}
+
+var defaultsTo = regexp.MustCompile(`Defaults\s+to\s+(\S+)\.(\s|$)`)
+
+// checkDefault compares what the description says with what the API server does. A default that
+// hangs on other fields is the operator's, and worded differently.
+func checkDefault(t *testing.T, s *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	var documented, actual string
+	if m := defaultsTo.FindStringSubmatch(s.Description); m != nil {
+		documented = m[1]
+	}
+	if s.Default != nil && s.Type != "object" {
+		var v any
+		if err := json.Unmarshal(s.Default.Raw, &v); err != nil {
+			t.Fatal(err)
+		}
+		if text, ok := v.(string); ok {
+			actual = text
+		} else {
+			actual = string(s.Default.Raw)
+		}
+	}
+	if documented != actual {
+		t.Errorf("the description says that the default is %q, the schema %q", documented, actual)
+	}
+}
+
+// CONTRACT: C-101
+func TestEveryRuleHasAnInvalidSample(t *testing.T) {
+	var expected strings.Builder
+	for _, file := range files(t, "invalid-samples") {
+		expected.WriteString(strings.Join(expectations(t, file), "\n") + "\n")
+	}
+	rules := 0
+	check := func(path string, s *apiextensionsv1.JSONSchemaProps) {
+		for _, rule := range s.XValidations {
+			rules++
+			if rule.Message == "" || !strings.Contains(expected.String(), rule.Message) {
+				t.Errorf("%s: no file of config/invalid-samples expects %q (rule %s)", path, rule.Message, rule.Rule)
+			}
+		}
+	}
+	check("", root(t))
+	walk(t, check)
+	if rules < 20 {
+		t.Errorf("only %d rules were found", rules)
+	}
+}
+
+// walk visits every field below the root, but what the API machinery brings.
+func walk(t *testing.T, visit func(path string, s *apiextensionsv1.JSONSchemaProps)) {
+	t.Helper()
+	var fields func(path string, s *apiextensionsv1.JSONSchemaProps)
+	fields = func(path string, s *apiextensionsv1.JSONSchemaProps) {
+		for name, field := range s.Properties {
+			if path == "" && (name == "apiVersion" || name == "kind" || name == "metadata") {
+				continue
+			}
+			at := strings.TrimPrefix(path+"."+name, ".")
+			visit(at, &field)
+			if field.Items != nil {
+				visit(at+"[]", field.Items.Schema)
+				fields(at+"[]", field.Items.Schema)
+			}
+			fields(at, &field)
+		}
+	}
+	fields("", root(t))
+}
+
+func root(t *testing.T) *apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	data, err := os.ReadFile(crdFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		t.Fatal(err)
+	}
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+}

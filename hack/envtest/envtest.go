@@ -1,0 +1,158 @@
+// Package envtest gives tests a real API server: etcd and kube-apiserver on 127.0.0.1, with the
+// CRDs of config/crd. There is no controller manager, scheduler or kubelet, so nothing happens to
+// an object unless a test does it.
+//
+//	func TestMain(m *testing.M) { envtest.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		cfg := envtest.Start(t)
+//	}
+package envtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// assetsEnv names the directory of the binaries. Without it hack/kube builds them.
+const assetsEnv = "KUBEBUILDER_ASSETS"
+
+var server struct {
+	sync.Mutex
+	inMain bool
+	env    *envtest.Environment
+	config *rest.Config
+	err    error
+}
+
+// Main runs a package's tests and exits; a server that they started is stopped, also when a signal
+// ends the tests early. Call it from TestMain.
+func Main(m *testing.M) {
+	server.inMain = true
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		stop()
+		os.Exit(1)
+	}()
+	code := m.Run()
+	stop()
+	os.Exit(code)
+}
+
+// Start returns an administrator's way to the API server, which all tests of the process share:
+// the first call starts it, in about 3 s. A test that needs a place of its own makes a namespace.
+//
+// The binaries are those in KUBEBUILDER_ASSETS; when it is not set, hack/kube/build.sh provides
+// them, which takes minutes the first time.
+func Start(tb testing.TB) *rest.Config {
+	tb.Helper()
+	server.Lock()
+	defer server.Unlock()
+	if !server.inMain {
+		tb.Fatal("envtest.Start: nobody would stop the server; add func TestMain(m *testing.M) { envtest.Main(m) } to the package")
+	}
+	if server.env == nil && server.err == nil {
+		server.err = start()
+	}
+	if server.err != nil {
+		tb.Fatalf("start the API server: %v", server.err)
+	}
+	return rest.CopyConfig(server.config)
+}
+
+// Kubectl runs kubectl with the arguments as the administrator of the API server. The error holds
+// what it wrote to standard error.
+func Kubectl(tb testing.TB, stdin string, args ...string) (stdout string, err error) {
+	tb.Helper()
+	Start(tb)
+	kubeconfig := filepath.Join(tb.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, server.env.KubeConfig, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.CommandContext(tb.Context(), server.env.ControlPlane.KubectlPath, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, errs.String())
+	}
+	return out.String(), nil
+}
+
+// Root is the checkout's top directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "hack", "kube", "build.sh")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("hack/kube/build.sh is in no parent of the working directory; run the tests inside the checkout")
+		}
+	}
+}
+
+func start() error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	assets := os.Getenv(assetsEnv)
+	if assets == "" {
+		if assets, err = build(root); err != nil {
+			return err
+		}
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := env.Start()
+	if err != nil {
+		return errors.Join(err, env.Stop())
+	}
+	server.env, server.config = env, config
+	return nil
+}
+
+// build returns the directory of the binaries that hack/kube pins.
+func build(root string) (string, error) {
+	cmd := exec.Command(filepath.Join(root, "hack", "kube", "build.sh"), "test")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("hack/kube/build.sh test: %w; its output above says why, or set %s to a directory with etcd, kube-apiserver and kubectl", err, assetsEnv)
+	}
+	lines := strings.Fields(string(out))
+	return lines[len(lines)-1], nil
+}
+
+func stop() {
+	server.Lock()
+	defer server.Unlock()
+	if server.env == nil {
+		return
+	}
+	if err := server.env.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "envtest: stop the API server:", err)
+	}
+	server.env = nil
+}
