@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# down.sh [--purge]: stops the cluster. Its objects and images are kept for the next up.sh, unless
+# --purge is given: then nothing of it is left. Does nothing when there is no cluster.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+case ${1-} in
+  '' | --purge) ;;
+  *) echo "usage: $0 [--purge]" >&2; exit 2 ;;
+esac
+
+if uses_kind; then
+  . "$HERE/kind.sh"
+  kind_down
+  exit
+fi
+[ "$(uname -s)$(id -u)" = Linux0 ] || exit 0 # there can be none
+
+lock
+kill_node
+if [ -d "$RUN" ]; then
+  exec 9>"$NODE_LOCK"
+  lock_node
+fi
+clear_away
+if [ "${1-}" = --purge ]; then
+  for net in "$HOST_NET" "$POD_NET" "$SERVICE_NET"; do
+    ip route delete blackhole "$net" metric 4096 2>/dev/null || true
+  done
+  rm -rf "$RUN" "$STATE"
+fi
