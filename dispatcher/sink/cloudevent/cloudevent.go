@@ -1,0 +1,137 @@
+package cloudevent
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// New returns e as a CloudEvent 1.0. The data is e's payload, not a copy of it.
+func New(e *dispatcher.Event) event.Event {
+	contentType := event.ApplicationJSON
+	c := &event.EventContextV1{
+		ID:              e.ID.String(),
+		Source:          source(e),
+		Type:            text(e.Topic),
+		DataContentType: &contentType,
+		Time:            &types.Timestamp{Time: e.CreatedAt},
+		Extensions:      extensions(e),
+	}
+	if !blank(e.EventType) {
+		c.Type = text(e.EventType)
+	}
+	if !blank(e.AggregateID) {
+		subject := text(e.AggregateID)
+		c.Subject = &subject
+	}
+	return event.Event{Context: c, DataEncoded: e.Payload}
+}
+
+// blank is true for what CloudEvents readers take for an empty string.
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
+
+func source(e *dispatcher.Event) types.URIRef {
+	return types.URIRef{URL: url.URL{
+		Path:    "/outbox/" + e.Namespace + "/" + e.Topic,
+		RawPath: "/outbox/" + url.PathEscape(e.Namespace) + "/" + url.PathEscape(e.Topic),
+	}}
+}
+
+func extensions(e *dispatcher.Event) map[string]any {
+	x := make(map[string]any, len(taken)+len(e.Headers))
+	x["trackingid"] = e.ID.String()
+	x["fencingtoken"] = int32(e.Attempt)
+	x["attempt"] = int32(e.Attempt)
+	x["outboxnamespace"] = text(e.Namespace)
+	x["topic"] = text(e.Topic)
+	x["sequence"] = fmt.Sprintf("%019d", e.Seq)
+	x["partitionkey"] = text(e.Key())
+	if e.TenantID.Valid {
+		x["tenantid"] = e.TenantID.UUID.String()
+	}
+	setText(x, "dedupekey", e.DedupeKey)
+	setText(x, "aggregatetype", e.AggregateType)
+	setText(x, "aggregateid", e.AggregateID)
+	addHeaders(x, e.Headers)
+	return x
+}
+
+func setText(x map[string]any, name, value string) {
+	if value != "" {
+		x[name] = text(value)
+	}
+}
+
+// taken are the names that a header cannot have: those of CloudEvents and of the dispatcher,
+// whether or not this event has the attribute.
+var taken = map[string]bool{
+	"specversion": true, "id": true, "source": true, "type": true, "subject": true, "time": true,
+	"datacontenttype": true, "dataschema": true, "data": true,
+	"trackingid": true, "dedupekey": true, "fencingtoken": true, "attempt": true,
+	"outboxnamespace": true, "topic": true, "aggregatetype": true, "aggregateid": true,
+	"tenantid": true, "sequence": true, "partitionkey": true,
+}
+
+func addHeaders(x map[string]any, headers map[string]string) {
+	// Sorted, so that names which collide get the same numbers at each delivery.
+	for _, header := range slices.Sorted(maps.Keys(headers)) {
+		base := attributeName(header)
+		name := base
+		for n := 2; x[name] != nil; n++ {
+			name = base + strconv.Itoa(n)
+		}
+		x[name] = text(headers[header])
+	}
+}
+
+// attributeName is the name of a header's attribute before collisions between headers are solved.
+func attributeName(header string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
+			return r
+		case 'A' <= r && r <= 'Z':
+			return r + 'a' - 'A'
+		default:
+			return -1
+		}
+	}, header)
+	if name == "" || taken[name] {
+		return "header" + name
+	}
+	return name
+}
+
+// text replaces what CloudEvents forbids in a String.
+func text(s string) string {
+	if isPrintableASCII(s) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r < 0x20, 0x7F <= r && r <= 0x9F, // control characters
+			0xFDD0 <= r && r <= 0xFDEF, r&0xFFFE == 0xFFFE: // non-characters
+			return utf8.RuneError
+		default:
+			return r // a byte that is not UTF-8 comes as RuneError
+		}
+	}, s)
+}
+
+func isPrintableASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7E {
+			return false
+		}
+	}
+	return true
+}

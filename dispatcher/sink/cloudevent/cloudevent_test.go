@@ -1,0 +1,179 @@
+package cloudevent
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+func base() *dispatcher.Event {
+	return &dispatcher.Event{
+		ID: uuid.MustParse("0197a1e0-0000-7000-8000-000000000001"), Seq: 42,
+		Namespace: "shop", Topic: "orders", Headers: map[string]string{},
+		Payload: json.RawMessage(`{"order":7}`), CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 2,
+	}
+}
+
+// The attributes of a whole and of a bare event are tested by sinktest.Exercise, on every sink.
+
+// CONTRACT: C-71
+func TestPartitionKey(t *testing.T) {
+	e := base()
+	for _, want := range []string{e.ID.String(), "aggregate", "explicit"} {
+		switch want {
+		case "aggregate":
+			e.AggregateID = want
+		case "explicit":
+			e.PartitionKey = want
+		}
+		if got := New(e).Extensions()["partitionkey"]; got != want {
+			t.Errorf("partitionkey is %v, want %s", got, want)
+		}
+	}
+}
+
+// CONTRACT: C-70
+func TestIntegersAreNumbers(t *testing.T) {
+	line, err := New(base()).MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Attempt, FencingToken json.Number
+		Sequence              string
+	}
+	if err := json.Unmarshal(line, &got); err != nil || got.Attempt != "2" || got.FencingToken != "2" {
+		t.Errorf("attempt and fencingtoken must be JSON numbers: %v in %s", err, line)
+	}
+	if got.Sequence != "0000000000000000042" {
+		t.Errorf("sequence is %q; it must sort as text", got.Sequence)
+	}
+}
+
+func TestSource(t *testing.T) {
+	for _, test := range []struct{ namespace, topic, want string }{
+		{"shop", "orders", "/outbox/shop/orders"},
+		{"a b", "x/y", "/outbox/a%20b/x%2Fy"},
+		{"日本", "100%?#", "/outbox/%E6%97%A5%E6%9C%AC/100%25%3F%23"},
+		{"shop", "order.placed-v1_x~:@", "/outbox/shop/order.placed-v1_x~:@"},
+	} {
+		e := base()
+		e.Namespace, e.Topic = test.namespace, test.topic
+		if got := New(e).Source(); got != test.want {
+			t.Errorf("source of %q, %q is %q, want %q", test.namespace, test.topic, got, test.want)
+		}
+	}
+}
+
+func TestTypeAndSubject(t *testing.T) {
+	for _, test := range []struct{ eventType, aggregateID, wantType, wantSubject string }{
+		{"", "", "orders", ""},
+		{"OrderPlaced", "o-7", "OrderPlaced", "o-7"},
+		{" ", "\t", "orders", ""}, // CloudEvents readers take blank for empty, which they refuse
+	} {
+		e := base()
+		e.EventType, e.AggregateID = test.eventType, test.aggregateID
+		ce := New(e)
+		if ce.Type() != test.wantType || ce.Subject() != test.wantSubject {
+			t.Errorf("%q, %q: type %q and subject %q, want %q and %q", test.eventType, test.aggregateID,
+				ce.Type(), ce.Subject(), test.wantType, test.wantSubject)
+		}
+	}
+}
+
+// The table of doc.go, and what it says beside the table.
+//
+// CONTRACT: C-70
+func TestHeaders(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		headers, want map[string]string
+	}{
+		{"plain", map[string]string{"traceparent": "00-1-2-01", "tracestate": "a=b"}, map[string]string{"traceparent": "00-1-2-01", "tracestate": "a=b"}},
+		{"cleaned", map[string]string{"correlation_id": "1", "Schema-Version": "2"}, map[string]string{"correlationid": "1", "schemaversion": "2"}},
+		{"reserved", map[string]string{"source": "1", "tenant_id": "2", "Data": "3", "specversion": "4", "dedupeKey": "5"},
+			map[string]string{"headersource": "1", "headertenantid": "2", "headerdata": "3", "headerspecversion": "4", "headerdedupekey": "5"}},
+		{"empty name", map[string]string{"___": "1", "日本": "2"}, map[string]string{"header": "1", "header2": "2"}},
+		{"collision", map[string]string{"correlation_id": "2", "correlationId": "1", "CORRELATION-ID": "0"},
+			map[string]string{"correlationid": "0", "correlationid2": "1", "correlationid3": "2"}},
+		{"collision with a number", map[string]string{"a": "1", "A": "0", "a2": "2"}, map[string]string{"a": "0", "a2": "1", "a22": "2"}},
+		{"empty value", map[string]string{"flag": ""}, map[string]string{"flag": ""}},
+		{"illegal values", map[string]string{"a": "x\ny", "b": "\x00\x7f\u0085", "c": "\xff", "d": "é 日本 😀", "e": "\ufffe\ufdd0\U0001ffff"},
+			map[string]string{"a": "x\ufffdy", "b": "\ufffd\ufffd\ufffd", "c": "\ufffd", "d": "é 日本 😀", "e": "\ufffd\ufffd\ufffd"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := base()
+			own := New(e).Extensions()
+			e.Headers = test.headers
+			got := New(e).Extensions()
+			for name, value := range own {
+				if got[name] != value {
+					t.Errorf("a header changed the attribute %s from %v to %v", name, value, got[name])
+				}
+				delete(got, name)
+			}
+			want := map[string]any{}
+			for name, value := range test.want {
+				want[name] = value
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// Whatever a row holds, the CloudEvents SDK accepts what becomes of it and reads it back.
+func TestAlwaysValid(t *testing.T) {
+	nasty := []string{"x", " ", "a b", "\n", "\xff\xfe", "\u0000", "%zz", "\"\\", "日本", "..", "/", "?#", "ce-id", strings.Repeat("x", 300)}
+	for i, s := range nasty {
+		e := base()
+		e.Namespace, e.DedupeKey, e.PartitionKey, e.EventType, e.AggregateType, e.AggregateID = s, s, s, s, s, s
+		e.Headers = map[string]string{s: s, nasty[(i+1)%len(nasty)]: s}
+		e.TenantID = uuid.NullUUID{UUID: e.ID, Valid: true}
+		ce := New(e)
+		if err := ce.Validate(); err != nil {
+			t.Errorf("%q: %v", s, err)
+		}
+		line, err := ce.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back event.Event
+		if err := json.Unmarshal(line, &back); err != nil {
+			t.Errorf("%q: %v", s, err)
+			continue
+		}
+		if len(back.Extensions()) != len(ce.Extensions()) || back.Source() != ce.Source() || string(back.Data()) != string(e.Payload) {
+			t.Errorf("%q: read back as %v, want %v", s, back, ce)
+		}
+		for name := range ce.Extensions() {
+			if !event.IsExtensionNameValid(name) || name != strings.ToLower(name) {
+				t.Errorf("%q makes the attribute name %q", s, name)
+			}
+		}
+	}
+}
+
+// A new attribute of the dispatcher must be added to the names that headers cannot have.
+func TestTakenIsComplete(t *testing.T) {
+	e := base()
+	e.DedupeKey, e.AggregateType, e.AggregateID = "d", "t", "i"
+	e.TenantID = uuid.NullUUID{UUID: e.ID, Valid: true}
+	for name := range New(e).Extensions() {
+		if !taken[name] {
+			t.Errorf("%s is missing from taken", name)
+		}
+	}
+	if n := len(slices.Collect(maps.Keys(taken))); n != len(New(e).Extensions())+9 {
+		t.Errorf("taken has %d names; nine of CloudEvents and those of the dispatcher are %d", n, len(New(e).Extensions())+9)
+	}
+}

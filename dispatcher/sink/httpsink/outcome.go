@@ -1,0 +1,153 @@
+package httpsink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// maxRetryAfter bounds the pause that a destination may ask for.
+const maxRetryAfter = time.Hour
+
+// answered maps a status. The answer's body, reason phrase and headers are never quoted: they may
+// echo the request (CONTRACT C-73).
+func (s *sink) answered(resp *http.Response) error {
+	code := resp.StatusCode
+	if code >= 200 && code <= 299 {
+		return nil
+	}
+	err := fmt.Errorf("%s answered %d %s; %s", s.target, code, http.StatusText(code), remedy(code))
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
+		return reason.With(reason.AuthenticationFailed, err)
+	case retried(code):
+		if pause := retryAfter(resp.Header); pause > 0 {
+			return dispatcher.RetryAfter(pause, err)
+		}
+	}
+	return err
+}
+
+// retried are the statuses that tell of the destination's moment, not of the event.
+func retried(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return code >= 500
+}
+
+func remedy(code int) string {
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return "check the credentials in auth, and what they may do there"
+	case code == http.StatusProxyAuthRequired:
+		return "put the proxy's credentials into HTTP_PROXY or HTTPS_PROXY"
+	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone:
+		return "check the path of url, and that it takes POST"
+	case code == http.StatusRequestEntityTooLarge:
+		return "raise the destination's limit, lower batchSize, or make smaller events"
+	case code == http.StatusUnsupportedMediaType:
+		return "choose the mode that the destination understands"
+	case code == http.StatusTooManyRequests:
+		return "lower concurrency, or raise the destination's limit"
+	case retried(code):
+		return "the destination's log says why; the event is retried"
+	case code < 400:
+		return "redirects are not followed, so set url to the final address"
+	default:
+		return "the destination refuses this event, and its log says why"
+	}
+}
+
+// retryAfter reads a pause in seconds or up to a date. The date is compared with the answer's own
+// Date, so that no clock of ours matters; without one it is ignored.
+func retryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	} else if errors.Is(err, strconv.ErrRange) {
+		return maxRetryAfter
+	}
+	until, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return 0
+	}
+	return max(0, min(until.Sub(now), maxRetryAfter))
+}
+
+// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
+type timedOut string
+
+func (t timedOut) Error() string { return string(t) }
+func (timedOut) Timeout() bool   { return true }
+
+// broken is a request without an answer that may have been received.
+func (s *sink) broken(ctx context.Context, err error) error {
+	// Only fixed words: net/http quotes what it cannot parse, which may echo the request.
+	what := errors.New("broke off, or gave no valid HTTP answer; see its log, and check that url names an HTTP server")
+	switch {
+	case ctx.Err() != nil:
+		what = timedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or make it answer sooner", s.timeout))
+	case errors.Is(err, errSent), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		what = errors.New("closed the connection without an answer; the destination's log may say why")
+	}
+	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have received the event, so this counts as an attempt", s.target, what))
+}
+
+// unreachable is a failure before anything was sent. The texts of dial and handshake errors name
+// addresses and certificates, and nothing of the request.
+func (s *sink) unreachable(err error) error {
+	var dns *net.DNSError
+	var remote *net.OpError
+	var slow net.Error
+	var notTLS tls.RecordHeaderError
+	var authority x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var host x509.HostnameError
+	word, remedy := reason.ConnectionFailed, "check that it runs, and that the network lets the dispatcher reach it"
+	switch {
+	case errors.As(err, &dns):
+		remedy = "check the host in url, and the dispatcher's DNS"
+	case errors.As(err, &notTLS):
+		remedy = "no TLS is spoken there: use an http:// url, or the port that speaks TLS"
+	case errors.As(err, &authority):
+		remedy = "name a file with the certificate of its authority in tls.caFile"
+	case errors.As(err, &host):
+		remedy = "use a host in url that the certificate names, or set tls.serverName to one"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		remedy = "renew the destination's certificate, and check the dispatcher's clock"
+	case reason.IsCertificateRefused(err):
+		remedy = "the destination does not accept the client certificate: set tls.certFile and tls.keyFile to one that it trusts"
+	case reason.IsCertificate(err):
+		remedy = "give the destination a valid certificate"
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		remedy = "the destination refuses the TLS handshake: it may want a client certificate, in tls.certFile and tls.keyFile, and its log says more"
+	case errors.As(err, &slow) && slow.Timeout():
+		err = timedOut(fmt.Sprintf("no connection within %s", s.timeout))
+	}
+	if reason.IsCertificate(err) {
+		word = reason.CertificateInvalid
+	}
+	return dispatcher.Unavailable(reason.With(word, fmt.Errorf("cannot connect to %s: %w; %s", s.target, err, remedy)))
+}
+
+func (s *sink) interrupted(ctx context.Context) error {
+	return fmt.Errorf("posting to %s was interrupted: %w", s.target, ctx.Err())
+}

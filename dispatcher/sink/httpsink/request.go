@@ -1,0 +1,192 @@
+package httpsink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+)
+
+// reserved are the headers that this package or net/http sets.
+var reserved = []string{"Authorization", "Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding"}
+
+// headers returns what every request carries.
+func headers(configured map[string]string) (http.Header, error) {
+	h := http.Header{"User-Agent": {userAgent()}}
+	for name, value := range configured {
+		key := http.CanonicalHeaderKey(name)
+		switch {
+		case slices.Contains(reserved, key), strings.HasPrefix(key, "Ce-"):
+			return nil, fmt.Errorf("http sink: header %q is set by the dispatcher itself; remove it from headers", name)
+		case !validName(name):
+			return nil, fmt.Errorf("http sink: header name %q is not valid; use letters, digits and dashes", name)
+		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F }):
+			return nil, fmt.Errorf("http sink: the value of header %q holds a control character; remove it", name)
+		}
+		h[key] = []string{value}
+	}
+	return h, nil
+}
+
+func validName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
+	})
+}
+
+// userAgent is outbox-dispatcher with the version of this module, where the build knows it.
+func userAgent() string {
+	const name, module = "outbox-dispatcher", "github.com/outbox-operator/outbox-operator"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return name
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Version != "" && m.Version != "(devel)" {
+			return name + "/" + m.Version
+		}
+	}
+	return name
+}
+
+// request returns the request for the events, and what will be known about its sending.
+func (s *sink) request(ctx context.Context, events []*dispatcher.Event) (*http.Request, *sending, error) {
+	header := make(http.Header, len(s.header)+24)
+	for name, values := range s.header {
+		header[name] = values
+	}
+	body, err := s.encode(header, events)
+	if err != nil {
+		return nil, nil, fmt.Errorf("http sink: event %s cannot be written as a CloudEvent: %w; correct the row", events[0].ID, err)
+	}
+	sent := &sending{}
+	req := (&http.Request{
+		Method: http.MethodPost, URL: s.url, Host: s.url.Host, Header: header,
+		Body:          io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body)),
+		GetBody:       func() (io.ReadCloser, error) { return sent.again(body) },
+	}).WithContext(httptrace.WithClientTrace(ctx, sent.trace()))
+	return req, sent, nil
+}
+
+// encode adds the headers of the mode and returns the body.
+func (s *sink) encode(header http.Header, events []*dispatcher.Event) ([]byte, error) {
+	if s.mode == config.Binary {
+		ce := cloudevent.New(events[0])
+		return ce.DataEncoded, (*binding.EventMessage)(&ce).ReadBinary(context.Background(), binaryHeader(header))
+	}
+	var body bytes.Buffer
+	if s.mode == config.Structured {
+		header["Content-Type"] = []string{event.ApplicationCloudEventsJSON}
+		ce := cloudevent.New(events[0])
+		err := event.WriteJson(&ce, &body)
+		return body.Bytes(), err
+	}
+	header["Content-Type"] = []string{event.ApplicationCloudEventsBatchJSON}
+	separator := byte('[')
+	for _, e := range events {
+		body.WriteByte(separator)
+		separator = ','
+		ce := cloudevent.New(e)
+		if err := event.WriteJson(&ce, &body); err != nil {
+			return nil, err
+		}
+	}
+	body.WriteByte(']')
+	return body.Bytes(), nil
+}
+
+// binaryHeader takes an event's attributes in the binary mode. The SDK's own writer leaves out the
+// percent-encoding.
+type binaryHeader http.Header
+
+var _ binding.BinaryWriter = binaryHeader(nil)
+
+func (h binaryHeader) SetAttribute(a spec.Attribute, value any) error {
+	if a.Kind() == spec.DataContentType {
+		http.Header(h).Set("Content-Type", value.(string))
+		return nil
+	}
+	return h.SetExtension(a.Name(), value)
+}
+
+func (h binaryHeader) SetExtension(name string, value any) error {
+	text, err := types.Format(value)
+	if err != nil {
+		return err
+	}
+	// The canonical form: names have no dash, so only the first letter is a capital.
+	h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{percentEncode(text)}
+	return nil
+}
+
+func (binaryHeader) Start(context.Context) error { return nil }
+func (binaryHeader) SetData(io.Reader) error     { return nil }
+func (binaryHeader) End(context.Context) error   { return nil }
+
+// percentEncode encodes a header's value (CloudEvents HTTP binding, 3.1.3.2).
+func percentEncode(s string) string {
+	must := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
+	n := 0
+	for i := range len(s) {
+		if must(s[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	b := make([]byte, 0, len(s)+2*n)
+	for i := range len(s) {
+		if c := s[i]; must(c) {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+// sending knows whether something of a request may have left this process.
+type sending struct{ connected, wroteHeaders atomic.Bool }
+
+var errSent = errors.New("not sent again: the destination may have received it")
+
+func (s *sending) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		// net/http asks for another connection only after one on which nothing was written, or
+		// after again allowed it.
+		GetConn:      func(string) { s.connected.Store(false) },
+		GotConn:      func(httptrace.GotConnInfo) { s.connected.Store(true) },
+		WroteHeaders: func() { s.wroteHeaders.Store(true) },
+	}
+}
+
+// maybe is true from the moment that the request has a connection: writing may have begun.
+func (s *sending) maybe() bool { return s.connected.Load() || s.wroteHeaders.Load() }
+
+// again is net/http's way to send the body a second time on another connection. It is allowed only
+// when the first connection took nothing.
+func (s *sending) again(body []byte) (io.ReadCloser, error) {
+	if s.wroteHeaders.Load() {
+		return nil, errSent
+	}
+	return io.NopCloser(bytes.NewReader(body)), nil
+}

@@ -1,0 +1,47 @@
+package sink_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+)
+
+func TestNew(t *testing.T) {
+	http := &config.HTTPSink{URL: "https://consumer.example/events", Mode: config.Batch, BatchSize: 7}
+	for name, test := range map[string]struct {
+		cfg  config.Sink
+		want string
+	}{
+		"none":    {config.Sink{}, "sink: nothing is set; set http or log"},
+		"both":    {config.Sink{HTTP: http, Log: &config.LogSink{}}, "sink: http and log are set; keep one of them"},
+		"invalid": {config.Sink{HTTP: &config.HTTPSink{}}, "http sink: url is not an http:// or https:// URL with a host; write it as https://host/path"},
+	} {
+		if got, err := sink.New(test.cfg, nil); err == nil || err.Error() != test.want || got != nil {
+			t.Errorf("%s: got %v, %v; want the error %q", name, got, err, test.want)
+		}
+	}
+	s, err := sink.New(config.Sink{HTTP: http}, nil)
+	if err != nil || s.BatchSize() != 7 {
+		t.Errorf("the http sink: %v, %v", s, err)
+	}
+	var out strings.Builder
+	s, err = sink.New(config.Sink{Log: &config.LogSink{}}, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders"}
+	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil || !strings.Contains(out.String(), e.ID.String()) {
+		t.Errorf("the log sink wrote %q, %v", out.String(), err)
+	}
+}
+
+func TestReason(t *testing.T) {
+	if got := sink.Reason(dispatcher.Unavailable(dispatcher.ErrNoHandler)); got != "ConnectionFailed" {
+		t.Errorf("the reason is %q", got)
+	}
+}

@@ -1,0 +1,77 @@
+package sinktest
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/types"
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// Destination is a sink and the real thing at its other end, as Exercise drives them.
+type Destination struct {
+	// Sink publishes to the destination. Exercise closes it.
+	Sink dispatcher.Sink
+	// Arrived returns everything that the destination took, in any order.
+	Arrived func() []Message
+	// Refuse makes the destination refuse one event. nil: it cannot refuse.
+	Refuse func(id uuid.UUID)
+	// BatchWide says that a refused event fails the whole batch, because the protocol has one
+	// answer for a batch.
+	BatchWide bool
+	// NoPayload says that this sink does not publish payloads.
+	NoPayload bool
+	// Hang makes the destination take requests and never answer, until the test ends. It returns
+	// a channel that gets a value for each request that waits. nil: it cannot hang.
+	Hang func() (waiting <-chan struct{})
+	// Stop makes the destination unreachable, Start brings it back at the same address.
+	// nil: it is always there.
+	Stop, Start func()
+}
+
+// Message is an event as it arrived.
+type Message struct {
+	// Attributes are named as package cloudevent names them, in their canonical text form.
+	Attributes map[string]string
+	// Payload is the data as text.
+	Payload string
+}
+
+// MessageOf reads a message that the CloudEvents SDK understands: a binding.Message of any
+// protocol, or an event by binding.ToMessage.
+func MessageOf(t *testing.T, m binding.Message) Message {
+	t.Helper()
+	e, err := binding.ToEvent(t.Context(), m)
+	if err != nil {
+		t.Fatalf("what arrived is no CloudEvent: %v", err)
+	}
+	if err := e.Validate(); err != nil {
+		t.Errorf("what arrived is no valid CloudEvent: %v", err)
+	}
+	got := Message{Attributes: map[string]string{}, Payload: string(e.Data())}
+	if err := (*binding.EventMessage)(e).ReadBinary(t.Context(), attributes(got.Attributes)); err != nil {
+		t.Fatalf("what arrived has an attribute that is no text: %v", err)
+	}
+	return got
+}
+
+// attributes takes a message's attributes in their canonical text form.
+type attributes map[string]string
+
+func (a attributes) SetAttribute(attribute spec.Attribute, value any) error {
+	return a.SetExtension(attribute.Name(), value)
+}
+
+func (a attributes) SetExtension(name string, value any) (err error) {
+	a[name], err = types.Format(value)
+	return err
+}
+
+func (attributes) Start(context.Context) error { return nil }
+func (attributes) SetData(io.Reader) error     { return nil }
+func (attributes) End(context.Context) error   { return nil }
