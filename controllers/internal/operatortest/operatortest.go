@@ -1,0 +1,164 @@
+// Package operatortest lets tests run the operator with the rights that config/rbac gives it, and no
+// others.
+package operatortest
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+// operator is the account of config/rbac.
+const operator = "system:serviceaccount:outbox-system:outbox-operator"
+
+// Admin returns a client that may do everything and reads from the API server.
+func Admin(t *testing.T) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(envtest.Start(t), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Operator returns the operator's way to the API server. It tells record of each request and its
+// outcome.
+func Operator(t *testing.T, record func(*http.Request, *http.Response)) *rest.Config {
+	t.Helper()
+	Granted(t)
+	cfg := envtest.Start(t)
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: operator}
+	cfg.QPS = -1
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil {
+				record(req, resp)
+			}
+			return resp, err
+		})
+	})
+	return cfg
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+var granted struct {
+	once   sync.Once
+	rights []string
+}
+
+// Granted applies config/rbac, once for a process, and returns what the operator may do there, as
+// "group/resource verb".
+func Granted(t *testing.T) []string {
+	t.Helper()
+	granted.once.Do(func() {
+		admin := Admin(t)
+		objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "outbox-system"}}}
+		objects = append(objects, read(t)...)
+		for _, o := range objects {
+			if err := admin.Create(t.Context(), o); err != nil {
+				t.Fatalf("create %T %s: %v", o, o.GetName(), err)
+			}
+		}
+		granted.rights = rights(objects)
+	})
+	if len(granted.rights) == 0 {
+		t.Fatal("config/rbac grants the operator nothing")
+	}
+	return granted.rights
+}
+
+// read decodes the files of config/rbac.
+func read(t *testing.T) []client.Object {
+	t.Helper()
+	root, err := envtest.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "config", "rbac", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []client.Object
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(string(text)), 4096); ; {
+			var raw runtime.RawExtension
+			if decoder.Decode(&raw) != nil {
+				break
+			}
+			o, _, err := clientgoscheme.Codecs.UniversalDeserializer().Decode(raw.Raw, nil, nil)
+			if runtime.IsMissingKind(err) || runtime.IsNotRegisteredError(err) {
+				continue // the kustomization
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			objects = append(objects, o.(client.Object))
+		}
+	}
+	return objects
+}
+
+// rights are those of the roles that are bound to the operator's account.
+func rights(objects []client.Object) []string {
+	rules, bound := map[string][]rbacv1.PolicyRule{}, map[string]bool{}
+	bind := func(ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
+		for _, s := range subjects {
+			if s.Kind == rbacv1.ServiceAccountKind && "system:serviceaccount:"+s.Namespace+":"+s.Name == operator {
+				bound[ref.Kind+"/"+ref.Name] = true
+			}
+		}
+	}
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			rules["ClusterRole/"+o.Name] = o.Rules
+		case *rbacv1.Role:
+			rules["Role/"+o.Name] = o.Rules
+		case *rbacv1.ClusterRoleBinding:
+			bind(o.RoleRef, o.Subjects)
+		case *rbacv1.RoleBinding:
+			bind(o.RoleRef, o.Subjects)
+		}
+	}
+	var rights []string
+	for role := range bound {
+		for _, rule := range rules[role] {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						rights = append(rights, group+"/"+resource+" "+verb)
+					}
+				}
+			}
+		}
+	}
+	return rights
+}

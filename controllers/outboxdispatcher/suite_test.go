@@ -1,0 +1,286 @@
+package outboxdispatcher_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	SetDefaultEventuallyTimeout(20 * time.Second)
+	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	envtest.Main(m)
+}
+
+// cluster is a namespace with a manager of its own. The test plays the Deployment and Job
+// controllers and the kubelet, and an HTTP server plays the pods.
+type cluster struct {
+	*WithT
+	t         *testing.T
+	ctx       context.Context
+	admin     client.Client
+	namespace string
+	requests  *requests
+	pods      *podServer
+	stop      func()
+}
+
+// start starts a manager that looks at the pods every interval.
+func start(t *testing.T, interval time.Duration) *cluster {
+	t.Helper()
+	t.Parallel()
+	g, admin := NewWithT(t), operatortest.Admin(t)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "test-",
+		Labels:       map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}
+	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
+	c := &cluster{WithT: g, t: t, ctx: t.Context(), admin: admin, namespace: namespace.Name,
+		requests: &requests{}, pods: newPodServer(t)}
+	c.stop = c.run(interval)
+	return c
+}
+
+// run starts a manager and stops it with the test.
+func (c *cluster) run(interval time.Duration) (stop func()) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	pods := observe.NewClient()
+	pods.URL = c.pods.url
+	mgr, err := manager.New(ctx, operatortest.Operator(c.t, c.requests.record), manager.Options{
+		DispatcherImage: "outbox-operator:v1",
+		ObserveInterval: interval,
+		WatchNamespace:  c.namespace,
+		MetricsAddress:  "0",
+		ProbeAddress:    "0",
+		Pods:            pods,
+	})
+	c.Expect(err).NotTo(HaveOccurred())
+	done := make(chan error)
+	go func() { done <- mgr.Start(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				c.t.Errorf("the manager ended: %v", err)
+			}
+		})
+	}
+	c.t.Cleanup(stop)
+	return stop
+}
+
+// requests counts what the manager asks of the API server.
+type requests struct {
+	mu    sync.Mutex
+	other []string // reads that are not watches, and writes
+}
+
+func (r *requests) record(req *http.Request, _ *http.Response) {
+	if req.URL.Query().Has("watch") || !strings.Contains(req.URL.Path, "/namespaces/") {
+		return // the cache's, and discovery
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.other = append(r.other, req.Method+" "+req.URL.Path)
+}
+
+// all returns the requests so far.
+func (r *requests) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.other...)
+}
+
+// writes returns the writes so far.
+func (r *requests) writes() []string {
+	var writes []string
+	for _, request := range r.all() {
+		if !strings.HasPrefix(request, http.MethodGet) {
+			writes = append(writes, request)
+		}
+	}
+	return writes
+}
+
+// passes waits for n more passes that ask pods.
+func (c *cluster) passes(n int64) {
+	c.t.Helper()
+	// The pass that asks now may have started before this call, so one more than n must begin.
+	target := c.pods.asked.Load() + n + 1
+	c.Eventually(c.pods.asked.Load).Should(BeNumerically(">=", target))
+}
+
+// dispatcher is a plain OutboxDispatcher and the Secret that it names.
+func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
+	return &v1alpha1.OutboxDispatcher{
+		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace},
+		Spec: v1alpha1.OutboxDispatcherSpec{
+			Namespace: "shop",
+			Database:  v1alpha1.Database{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+		},
+	}
+}
+
+// migrated is dispatcher with a migration Job.
+func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
+	obd := c.dispatcher()
+	obd.Spec.Database.Migration = &v1alpha1.Migration{Secret: &v1alpha1.DatabaseSecret{Name: "orders-owner"}}
+	return obd
+}
+
+func (c *cluster) create(objects ...client.Object) {
+	c.t.Helper()
+	for _, o := range objects {
+		c.Expect(c.admin.Create(c.ctx, o)).To(Succeed())
+	}
+}
+
+func (c *cluster) secret(name string, data ...string) *corev1.Secret {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, StringData: map[string]string{}}
+	for i := 0; i < len(data); i += 2 {
+		secret.StringData[data[i]] = data[i+1]
+	}
+	return secret
+}
+
+// edit changes an object, again when somebody else was faster.
+func edit[T client.Object](c *cluster, o T, change func(T)) {
+	c.t.Helper()
+	c.Eventually(func() error {
+		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		change(o)
+		return c.admin.Update(c.ctx, o)
+	}).Should(Succeed())
+}
+
+// fetch waits until the object is there.
+func fetch[T client.Object](c *cluster, o T, name string) T {
+	c.t.Helper()
+	o.SetName(name)
+	o.SetNamespace(c.namespace)
+	c.Eventually(func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o) }).Should(Succeed())
+	return o
+}
+
+func (c *cluster) deployment() *appsv1.Deployment {
+	c.t.Helper()
+	return fetch(c, &appsv1.Deployment{}, "orders-dispatcher")
+}
+
+// job waits for the only migration Job.
+func (c *cluster) job() *batchv1.Job {
+	c.t.Helper()
+	var jobs batchv1.JobList
+	c.Eventually(func(g Gomega) {
+		g.Expect(c.admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
+		g.Expect(jobs.Items).To(HaveLen(1))
+	}).Should(Succeed())
+	return &jobs.Items[0]
+}
+
+// healthy is what a pod says when all is well.
+func (c *cluster) healthy() report.Status {
+	return report.Status{
+		Name:    c.namespace + "/orders",
+		State:   "Running",
+		Source:  report.Link{State: report.Reachable},
+		Schema:  report.Schema{State: "Ready", Version: 1, Required: 1},
+		Sink:    report.Link{State: report.Reachable},
+		Backlog: &report.Backlog{ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+	}
+}
+
+// get reads the OutboxDispatcher.
+func (c *cluster) get() *v1alpha1.OutboxDispatcher {
+	c.t.Helper()
+	return fetch(c, &v1alpha1.OutboxDispatcher{}, "orders")
+}
+
+// want is a condition: its type, status and reason, and a part of its message.
+type want struct {
+	kind    string
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+}
+
+// expect waits until the conditions are as wanted and kstatus comes to the conclusion.
+func (c *cluster) expect(conclusion status.Status, wants ...want) {
+	c.t.Helper()
+	c.Eventually(func(g Gomega) {
+		obd := c.get()
+		for _, w := range wants {
+			got := meta.FindStatusCondition(obd.Status.Conditions, w.kind)
+			g.Expect(got).NotTo(BeNil(), "%s in %v", w.kind, obd.Status.Conditions)
+			g.Expect([]any{got.Status, got.Reason}).To(Equal([]any{w.status, w.reason}), "%s: %s", w.kind, got.Message)
+			g.Expect(got.Message).To(ContainSubstring(w.message))
+			g.Expect(got.ObservedGeneration).To(Equal(obd.Generation))
+		}
+		g.Expect(kstatus(g, obd)).To(Equal(conclusion), "%v", obd.Status.Conditions)
+	}).Should(Succeed())
+}
+
+func kstatus(g Gomega, obd *v1alpha1.OutboxDispatcher) status.Status {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obd)
+	g.Expect(err).NotTo(HaveOccurred())
+	result, err := status.Compute(&unstructured.Unstructured{Object: content})
+	g.Expect(err).NotTo(HaveOccurred())
+	return result.Status
+}
+
+func replicas(n int32) func(*v1alpha1.OutboxDispatcher) {
+	return func(obd *v1alpha1.OutboxDispatcher) { obd.Spec.Replicas = ptr.To(n) }
+}
+
+// jobs are the migration Jobs.
+func (c *cluster) jobs() []batchv1.Job {
+	c.t.Helper()
+	var jobs batchv1.JobList
+	c.Expect(c.admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
+	return jobs.Items
+}
+
+// loadConfig reads the rendered file as it is, without the binary's defaults.
+func (c *cluster) loadConfig() (rendered config.Config) {
+	c.t.Helper()
+	text := fetch(c, &corev1.ConfigMap{}, "orders-dispatcher").Data["config.yaml"]
+	c.Expect(yaml.UnmarshalStrict([]byte(text), &rendered)).To(Succeed())
+	return rendered
+}
+
+func pdb(c *cluster) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher", Namespace: c.namespace}}
+}
