@@ -17,7 +17,8 @@ type Store interface {
 	// Claim leases rows that are due: pending with next_attempt_at in the past, or processing
 	// with an expired lease, each with attempts < MaxAttempts (CONTRACT C-20). Each topic's rows
 	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
-	// way and are told in Claimed.Dead (CONTRACT C-22).
+	// way and are told in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
+	// returns, but one without rows means that none is.
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 
 	// Ack marks the leases' rows delivered. It returns those that this worker no longer held;
@@ -39,7 +40,8 @@ type Store interface {
 	Topics(ctx context.Context) ([]string, error)
 
 	// Depth counts the backlog of the topics; none means all. It is cheap at any backlog: exact
-	// up to DepthCap per count, an estimate marked as such above it (CONTRACT C-96).
+	// up to DepthCap per count (pending and processing together), an estimate marked as such above
+	// it (CONTRACT C-96).
 	Depth(ctx context.Context, topics []string) (Depth, error)
 
 	// Schema compares the schema's version with the one this store needs.
@@ -57,7 +59,7 @@ type ClaimRequest struct {
 	Lease time.Duration
 	// MaxAttempts is the total of deliveries that a row may begin.
 	MaxAttempts int
-	// MaxBytes bounds the payloads' stored size in one claim. The first row is claimed whatever
+	// MaxBytes bounds the payloads' size as text in one claim. The first row is claimed whatever
 	// its size, so that a large one is never stuck. 0 means no bound.
 	MaxBytes int64
 }
@@ -74,6 +76,9 @@ type Claimed struct {
 	Events []*Event
 	// Dead are rows that had no attempt left and became dead.
 	Dead []Death
+	// At is the database's time of the claim: the events' ages are measured from it (CONTRACT C-3).
+	// Not set without events.
+	At time.Time
 }
 
 // Death tells of a row that became dead.

@@ -1,0 +1,142 @@
+package pgstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// newServer is an outbox on a server where nothing else goes on.
+func newServer(t *testing.T) (planned, *postgres.Server) {
+	t.Helper()
+	srv := pgtest.Server(t)
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return newPlanned(t, srv.DSN("postgres")), srv
+}
+
+// An event costs a bounded number of WAL bytes, and a claim touches no index. Both are counts: they
+// are the same on any machine.
+func TestBudgets(t *testing.T) {
+	t.Parallel()
+	p, _ := newServer(t)
+	const (
+		batch   = 100
+		batches = 100
+		events  = batch * batches
+	)
+	// 200 bytes of payload, no dedupe key.
+	inserted := p.wal(func() {
+		for range batches {
+			p.exec(`select outbox.enqueue('shop', 'orders', jsonb_build_object('k', repeat('x', 191))) from generate_series(1, $1::integer)`, batch)
+		}
+	})
+	if size := scalar[int](p.outbox, `select max(payload_bytes) from outbox.outbox_events`); size != 200 {
+		t.Fatalf("the payload has %d bytes, want 200", size)
+	}
+
+	store := p.Store("shop", uuid.New())
+	var held [][]dispatcher.Lease
+	claimed := p.wal(func() {
+		for range batches {
+			c, err := store.Claim(t.Context(), share("orders", batch))
+			if err != nil || len(c.Events) != batch {
+				t.Fatalf("claimed %d events, %v", len(c.Events), err)
+			}
+			held = append(held, leasesOf(c.Events))
+		}
+	})
+	p.exec(`select pg_stat_force_next_flush()`)
+	hot := scalar[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
+	updated := scalar[int](p.outbox, `select n_tup_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
+
+	acked := p.wal(func() {
+		for _, leases := range held {
+			if lost, err := store.Ack(t.Context(), leases); err != nil || len(lost) > 0 {
+				t.Fatalf("lost %v, %v", lost, err)
+			}
+		}
+	})
+	t.Logf("WAL bytes per event: %d to insert, %d to claim, %d to ack; %d of %d claims HOT", inserted/events, claimed/events, acked/events, hot, updated)
+	if updated != events || hot < events*95/100 {
+		t.Errorf("%d of %d claims were HOT, want 95%% of %d", hot, updated, events)
+	}
+	if perEvent := (claimed + acked) / events; perEvent > 450 {
+		t.Errorf("claim and ack write %d bytes of WAL for an event, want at most 450", perEvent)
+	}
+	if perEvent := (inserted + claimed + acked) / events; perEvent > 1050 {
+		t.Errorf("insert, claim and ack write %d bytes of WAL for an event, want at most 1,050", perEvent)
+	}
+}
+
+// wal is how many bytes of WAL the server writes meanwhile.
+func (p planned) wal(work func()) int64 {
+	p.Helper()
+	const position = `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
+	before := scalar[int64](p.outbox, position)
+	work()
+	return scalar[int64](p.outbox, position) - before
+}
+
+// Claims of a backlog stay as cheap as the first, even when a long transaction keeps the entries of
+// delivered rows in the index.
+func TestBacklogBehindSnapshot(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	p := newPlanned(t, dsn)
+	p.fill(20_000, "orders")
+	snapshot := newOutbox(t, dsn)
+	tx, err := snapshot.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(t.Context()) })
+	if _, err := tx.Exec(t.Context(), `select count(*) from outbox.outbox_events`); err != nil {
+		t.Fatal(err)
+	}
+
+	const index = `select idx_blks_read + idx_blks_hit from pg_statio_user_indexes where indexrelname = 'outbox_events_live'`
+	store := p.Store("shop", uuid.New())
+	began := time.Now()
+	reads := make([]int64, 0, 40)
+	for range cap(reads) {
+		p.exec(`select pg_stat_force_next_flush()`)
+		before := scalar[int64](p.outbox, index)
+		claimed, err := store.Claim(t.Context(), share("orders", 500))
+		if err != nil || len(claimed.Events) != 500 {
+			t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
+		}
+		p.exec(`select pg_stat_force_next_flush()`)
+		reads = append(reads, scalar[int64](p.outbox, index)-before)
+		if lost, err := store.Ack(t.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
+			t.Fatalf("lost %v, %v", lost, err)
+		}
+	}
+	costly := 0
+	for _, n := range reads {
+		if n > reads[0]+40 { // a claim that begins or ends within a page has some rows that are not HOT
+			costly++
+		}
+	}
+	t.Logf("pages of the index that a claim of 500 read: %v", reads)
+	// Now and then a claim starts at the front. On a slow machine that is a few of the forty.
+	if allowed := int(time.Since(began)/pgstore.FullPass) + 1; costly > allowed {
+		t.Errorf("%d claims read far more of the index than the first, want at most %d", costly, allowed)
+	}
+}

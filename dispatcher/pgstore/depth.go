@@ -1,0 +1,122 @@
+package pgstore
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// samplePages is how many pages of a table an estimate reads.
+const samplePages = 500
+
+// Topics implements [dispatcher.Store].
+func (s *Store) Topics(ctx context.Context) ([]string, error) {
+	return s.topics(ctx, false)
+}
+
+func (s *Store) topics(ctx context.Context, withDead bool) (topics []string, err error) {
+	err = s.run(ctx, durable, s.sql.topics, []any{s.namespace, withDead}, func(rows pgx.Rows) (err error) {
+		topics, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return nil, s.wrap("list topics", err)
+	}
+	return topics, nil
+}
+
+// Depth implements [dispatcher.Store].
+func (s *Store) Depth(ctx context.Context, topics []string) (dispatcher.Depth, error) {
+	if len(topics) == 0 {
+		var err error
+		if topics, err = s.topics(ctx, true); err != nil {
+			return dispatcher.Depth{}, err
+		}
+	}
+	depth, err := s.count(ctx, topics)
+	if err != nil {
+		return dispatcher.Depth{}, s.wrap("count the backlog", err)
+	}
+	if err := s.estimate(ctx, depth.Topics); err != nil {
+		return dispatcher.Depth{}, s.wrap("estimate the backlog", err)
+	}
+	return depth, nil
+}
+
+// count counts each topic up to the cap and one.
+func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, error) {
+	var depth dispatcher.Depth
+	args := []any{s.namespace, topics, dispatcher.DepthCap}
+	err := s.run(ctx, durable, s.sql.depth, args, func(rows pgx.Rows) error {
+		var t dispatcher.TopicDepth
+		var oldest *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Dead.N, &oldest, &depth.ObservedAt}, func() error {
+			t.OldestPending = time.Time{}
+			if oldest != nil {
+				t.OldestPending = *oldest
+			}
+			depth.Topics = append(depth.Topics, t)
+			return nil
+		})
+		return err
+	})
+	return depth, err
+}
+
+// estimate replaces the counts that ran into the cap. What was counted is their lower bound.
+func (s *Store) estimate(ctx context.Context, depths []dispatcher.TopicDepth) error {
+	events, dead := map[string]*dispatcher.TopicDepth{}, map[string]*dispatcher.TopicDepth{}
+	for i := range depths {
+		d := &depths[i]
+		if d.Pending.N+d.Processing.N > dispatcher.DepthCap {
+			d.Pending.Estimated, d.Processing.Estimated = true, true
+			events[d.Topic] = d
+		}
+		if d.Scheduled.N > dispatcher.DepthCap {
+			d.Scheduled.Estimated = true
+			events[d.Topic] = d
+		}
+		if d.Dead.N > dispatcher.DepthCap {
+			d.Dead.Estimated = true
+			dead[d.Topic] = d
+		}
+	}
+	var topic string
+	var n, scheduled int64
+	err := s.sample(ctx, s.sql.sampleEvents, events, []any{&topic, &n, &scheduled}, func() {
+		d := events[topic]
+		raise(&d.Pending, n-d.Processing.N)
+		raise(&d.Scheduled, scheduled)
+	})
+	if err != nil {
+		return err
+	}
+	return s.sample(ctx, s.sql.sampleDead, dead, []any{&topic, &n}, func() { raise(&dead[topic].Dead, n) })
+}
+
+// sample runs a sampling statement for the topics, if there are any.
+func (s *Store) sample(ctx context.Context, sql string, depths map[string]*dispatcher.TopicDepth, targets []any, each func()) error {
+	if len(depths) == 0 {
+		return nil
+	}
+	topics := slices.Collect(maps.Keys(depths))
+	return s.run(ctx, durable, sql, []any{s.namespace, topics, samplePages}, func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, targets, func() error {
+			each()
+			return nil
+		})
+		return err
+	})
+}
+
+// raise sets an estimated count to n, if that is more than was counted.
+func raise(c *dispatcher.Count, n int64) {
+	if c.Estimated {
+		c.N = max(c.N, n)
+	}
+}

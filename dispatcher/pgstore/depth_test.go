@@ -1,0 +1,53 @@
+package pgstore_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// Every count is exact up to the cap, and an estimate that says so from there on.
+// CONTRACT: C-96
+func TestDepthCap(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	const n = dispatcher.DepthCap
+	o.fill(n, "pending", "scheduled")
+	o.exec(`update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, n)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
+		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1, 'replayed', now(), 'me' from generate_series(1, 1000)`)
+	o.wantCounts(0, false)
+
+	o.fill(2*n, "pending", "scheduled")
+	o.exec(`update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, 2*n)
+	o.wantCounts(2*n/10, true)
+}
+
+// wantCounts checks each count against SQL. It may be off by so much.
+func (o outbox) wantCounts(off int64, estimated bool) {
+	o.Helper()
+	depth, err := o.Store("shop", uuid.New()).Depth(o.Context(), nil)
+	if err != nil {
+		o.Fatal(err)
+	}
+	got := map[string]dispatcher.TopicDepth{}
+	for _, d := range depth.Topics {
+		got[d.Topic] = d
+	}
+	for topic, count := range map[string]dispatcher.Count{
+		"pending": got["pending"].Pending, "scheduled": got["scheduled"].Scheduled, "dead": got["dead"].Dead,
+	} {
+		want := scalar[int64](o, `select (select count(*) from outbox.outbox_events where topic = $1)
+			+ (select count(*) from outbox.outbox_dead_letters where topic = $1 and resolution is null)`, topic)
+		if count.Estimated != estimated || max(count.N-want, want-count.N) > off {
+			o.Errorf("%s is %+v, want %d, estimated: %t", topic, count, want, estimated)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package pgstore
+
+import (
+	"embed"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// queries are the statements, for one schema.
+type queries struct {
+	claim, ack, nack, extend, release, topics, depth, sampleEvents, sampleDead string
+}
+
+// load reads the files, which name the tables in the default schema, so that they run as they are.
+func load(schema string) queries {
+	read := func(name string) string {
+		sql, err := files.ReadFile("sql/" + name + ".sql")
+		if err != nil {
+			panic(err) // the binary was built without it
+		}
+		return strings.ReplaceAll(string(sql), "outbox.outbox_", pgx.Identifier{schema}.Sanitize()+".outbox_")
+	}
+	return queries{
+		claim: read("claim"), ack: read("ack"), nack: read("nack"), extend: read("extend"), release: read("release"),
+		topics: read("topics"), depth: read("depth"), sampleEvents: read("sample_events"), sampleDead: read("sample_dead"),
+	}
+}

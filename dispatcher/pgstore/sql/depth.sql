@@ -1,0 +1,36 @@
+-- Counts the backlog of topics, each count up to a cap and one (CONTRACT C-96).
+-- $1 namespace; $2 topics; $3 cap.
+select asked.topic, due.pending, due.processing, scheduled.n, dead.n, oldest.created_at, now()
+from unnest($2::text[]) as asked (topic)
+cross join lateral (
+    select count(*) filter (where status = 'pending') as pending,
+           count(*) filter (where status = 'processing') as processing
+    from (
+        select status from outbox.outbox_events
+        where live and namespace = $1::text and topic = asked.topic and next_attempt_at <= now()
+        order by next_attempt_at, id
+        limit $3::integer + 1
+    ) as front
+) as due
+cross join lateral (
+    select count(*) as n
+    from (
+        select from outbox.outbox_events
+        where live and namespace = $1::text and topic = asked.topic and next_attempt_at > now()
+        limit $3::integer + 1
+    ) as later
+) as scheduled
+cross join lateral (
+    select count(*) as n
+    from (
+        select from outbox.outbox_dead_letters
+        where resolution is null and namespace = $1::text and topic = asked.topic
+        limit $3::integer + 1
+    ) as open
+) as dead
+left join lateral (
+    select created_at from outbox.outbox_events
+    where live and namespace = $1::text and topic = asked.topic and next_attempt_at <= now() and status = 'pending'
+    order by next_attempt_at, id
+    limit 1
+) as oldest on true

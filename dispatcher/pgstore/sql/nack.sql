@@ -1,0 +1,22 @@
+-- Records failed attempts: back to pending after a delay, or dead with a dead letter
+-- (CONTRACT C-24, C-41).
+-- $1 ids and $2 attempts of the leases, sorted by id; $3 worker; $4 errors; $5 delays; $6 reasons,
+-- '' to retry. The conditions are as in ack.sql.
+with nacked as (
+    update outbox.outbox_events as e
+    set status = case failure.reason when '' then 'pending' else 'dead' end,
+        dead_reason = nullif(failure.reason, ''),
+        next_attempt_at = case failure.reason when '' then now() + failure.delay else e.next_attempt_at end,
+        last_error = failure.error, locked_by = null, locked_until = null, updated_at = now()
+    from unnest($1::uuid[], $2::integer[], $4::text[], $5::interval[], $6::text[])
+        as failure (id, attempt, error, delay, reason)
+    where e.id between failure.id and failure.id and e.attempts = failure.attempt and e.locked_by = $3::uuid
+    returning e.id, e.namespace, e.topic, e.attempts, e.dead_reason, e.last_error
+),
+letters as (
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, details)
+    select id, namespace, topic, dead_reason, attempts, jsonb_build_object('error', last_error, 'worker', $3::uuid)
+    from nacked
+    where dead_reason is not null
+)
+select id, attempts from nacked

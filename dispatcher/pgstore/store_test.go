@@ -1,0 +1,151 @@
+package pgstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/storetest"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// Every verb works with a dispatcher's grants and no other right.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
+		o := newOutbox(t, pgtest.Migrated(t))
+		o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
+		return o
+	})
+}
+
+// outbox is a migrated database.
+type outbox struct {
+	*testing.T
+	*pgxpool.Pool               // of the owner
+	stores        *pgxpool.Pool // of the stores
+}
+
+var _ storetest.Outbox = outbox{}
+
+func newOutbox(t *testing.T, dsn string) outbox {
+	t.Helper()
+	pool := pgtest.Pool(t, dsn)
+	return outbox{t, pool, pool}
+}
+
+func (o outbox) Store(namespace string, worker uuid.UUID) dispatcher.Store {
+	return pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: namespace, Worker: worker})
+}
+
+// login makes a role with the grants of a kind, and returns its connection string.
+func (o outbox) login(kind migrations.Kind) string {
+	o.Helper()
+	role := "outbox_test_" + strings.ToLower(rand.Text())
+	o.exec(`create role ` + role + ` login password 'test'`)
+	o.Cleanup(func() {
+		_, err := o.Exec(context.Background(), `drop owned by `+role+`; drop role `+role)
+		if err != nil {
+			o.Errorf("drop role: %v", err)
+		}
+	})
+	for _, sql := range migrations.Grants(pgtest.Schema, role, kind) {
+		o.exec(sql)
+	}
+	dsn, err := url.Parse(o.Config().ConnString())
+	if err != nil {
+		o.Fatal(err)
+	}
+	dsn.User = url.UserPassword(role, "test")
+	return dsn.String()
+}
+
+func (o outbox) Enqueue(events ...storetest.Event) {
+	o.Helper()
+	var batch pgx.Batch
+	for _, e := range events {
+		headers := e.RawHeaders
+		if headers == "" {
+			headers = "{}"
+		}
+		batch.Queue(`insert into outbox.outbox_events (id, namespace, topic, tenant_id, dedupe_key, partition_key,
+				event_type, aggregate_type, aggregate_id, headers, payload, next_attempt_at)
+			values ($1, $2, $3, $4, nullif($5, ''), nullif($6, ''), nullif($7, ''), nullif($8, ''), nullif($9, ''),
+				$10, $11, now() + $12)`,
+			e.ID, e.Namespace, e.Topic, e.TenantID, e.DedupeKey, e.PartitionKey,
+			e.EventType, e.AggregateType, e.AggregateID, headers, e.Payload, e.Delay)
+	}
+	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
+		o.Fatalf("enqueue: %v", err)
+	}
+}
+
+func (o outbox) Row(id uuid.UUID) (row storetest.Row) {
+	o.Helper()
+	var until *time.Time
+	err := o.QueryRow(o.Context(), `select status, attempts, next_attempt_at, locked_by, locked_until,
+			coalesce(last_error, ''), coalesce(dead_reason, ''), updated_at
+		from outbox.outbox_events where id = $1`, id).Scan(&row.Status, &row.Attempts, &row.NextAttemptAt, &row.LockedBy,
+		&until, &row.LastError, &row.DeadReason, &row.UpdatedAt)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		o.Fatalf("read row %s: %v", id, err)
+	}
+	if until != nil {
+		row.LockedUntil = *until
+	}
+	return row
+}
+
+func (o outbox) Letters(id uuid.UUID) []storetest.Letter {
+	o.Helper()
+	rows, err := o.Query(o.Context(), `select namespace, topic, reason, attempts, details, died_at, resolution is not null
+		from outbox.outbox_dead_letters where event_id = $1 order by id`, id)
+	if err != nil {
+		o.Fatalf("read dead letters of %s: %v", id, err)
+	}
+	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storetest.Letter])
+	if err != nil {
+		o.Fatalf("read dead letters of %s: %v", id, err)
+	}
+	return letters
+}
+
+func (o outbox) Revive(id uuid.UUID, attempts int) {
+	o.Helper()
+	o.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null, attempts = $2, updated_at = now()
+		where id = $1 and status = 'dead'`, id, attempts)
+}
+
+func (o outbox) Now() time.Time {
+	o.Helper()
+	return scalar[time.Time](o, `select clock_timestamp()`)
+}
+
+func (o outbox) exec(sql string, args ...any) {
+	o.Helper()
+	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
+		o.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// scalar returns the one value that sql selects.
+func scalar[T any](o outbox, sql string, args ...any) (value T) {
+	o.Helper()
+	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
+		o.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}

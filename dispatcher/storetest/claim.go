@@ -1,0 +1,262 @@
+package storetest
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// An event comes as it was enqueued.
+func claimEvent(r rig) {
+	full := Event{Event: dispatcher.Event{
+		ID: uuid.Must(uuid.NewV7()), Namespace: namespace, Topic: topic,
+		TenantID:     uuid.NullUUID{UUID: uuid.New(), Valid: true},
+		PartitionKey: "p", EventType: "OrderPlaced", AggregateType: "order", AggregateID: "42",
+		Payload: json.RawMessage(`{"n": 12345678901234567890.123, "text": "Füße 🦶"}`),
+	}, RawHeaders: `{"correlation_id": "c-\u00e4", "schema_version": 2, "sampled": true, "none": null, "nested": {"a": [1]}}`}
+	full.DedupeKey = full.TenantID.UUID.String() + "/1"
+	r.Enqueue(full, event(topic))
+
+	events := r.claim(r.store, 2, lease)
+	if len(events) != 2 {
+		r.Fatalf("claimed %d events, want 2", len(events))
+	}
+	got := *events[0]
+	want := full.Event
+	want.Attempt = 1
+	want.Seq, want.CreatedAt = got.Seq, got.CreatedAt
+	want.Headers = map[string]string{
+		"correlation_id": "c-ä", "schema_version": "2", "sampled": "true", "none": "null", "nested": `{"a": [1]}`,
+	}
+	if !equalEvents(got, want) {
+		r.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got.Seq < 1 || events[1].Seq <= got.Seq {
+		r.Errorf("Seq is %d and then %d, want it to rise", got.Seq, events[1].Seq)
+	}
+	r.wantBetween("CreatedAt", got.CreatedAt, r.Now().Add(-time.Hour), r.Now())
+
+	bare := *events[1]
+	if bare.Headers == nil || len(bare.Headers) > 0 || bare.TenantID.Valid || bare.DedupeKey != "" || bare.PartitionKey != "" ||
+		bare.EventType != "" || bare.AggregateType != "" || bare.AggregateID != "" {
+		r.Errorf("a bare event came as %+v", bare)
+	}
+}
+
+func equalEvents(a, b dispatcher.Event) bool {
+	if !maps.Equal(a.Headers, b.Headers) || string(a.Payload) != string(b.Payload) || !a.CreatedAt.Equal(b.CreatedAt) {
+		return false
+	}
+	return a.ID == b.ID && a.Seq == b.Seq && a.Namespace == b.Namespace && a.Topic == b.Topic && a.TenantID == b.TenantID &&
+		a.DedupeKey == b.DedupeKey && a.PartitionKey == b.PartitionKey && a.EventType == b.EventType &&
+		a.AggregateType == b.AggregateType && a.AggregateID == b.AggregateID && a.Attempt == b.Attempt
+}
+
+// CONTRACT: C-20, C-21
+func claimLease(r rig) {
+	id := r.enqueue(topic, 1)[0]
+	before := r.Row(id)
+	from := r.Now()
+	claimed := r.request(r.store, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts,
+	})
+	r.wantIDs("claimed", claimed.Events, id)
+	r.wantBetween("Claimed.At", claimed.At, from, r.Now())
+	row := r.Row(id)
+	if row.Status != "processing" || row.Attempts != 1 || row.LockedBy.UUID != r.worker || row.LockedUntil.IsZero() {
+		r.Fatalf("row is %+v, want processing, 1 attempt, held by %s", row, r.worker)
+	}
+	r.wantBetween("locked_until", row.LockedUntil, from.Add(lease), r.Now().Add(lease))
+	r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+	if !row.NextAttemptAt.Equal(before.NextAttemptAt) {
+		r.Errorf("next_attempt_at moved from %v to %v", before.NextAttemptAt, row.NextAttemptAt)
+	}
+}
+
+// Topics come in the order of the request, each with its own limit, its rows in order of
+// (next_attempt_at, id).
+// CONTRACT: C-21
+func claimOrder(r rig) {
+	late, early := event("b"), event("b")
+	late.Delay, early.Delay = -time.Second, -time.Minute
+	b := r.enqueue("b", 3)
+	a := r.enqueue("a", 5)
+	r.Enqueue(late, early)
+	claimed := r.request(r.store, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: "b", Limit: 4}, {Topic: "none", Limit: 9}, {Topic: "a", Limit: 2}},
+		Lease:  lease, MaxAttempts: maxAttempts,
+	})
+	r.wantIDs("claimed", claimed.Events, early.ID, late.ID, b[0], b[1], a[0], a[1])
+}
+
+func claimNotDue(r rig) {
+	later := event(topic)
+	later.Delay = time.Hour
+	r.Enqueue(later)
+	r.wantIDs("claimed", r.claim(r.store, 10, lease))
+	r.wantFree(later.ID, "pending", 0)
+}
+
+func claimNamespace(r rig) {
+	foreign := event(topic)
+	foreign.Namespace = "bank"
+	r.Enqueue(foreign)
+	r.wantIDs("claimed in the wrong namespace", r.claim(r.store, 10, lease))
+	r.wantIDs("claimed in its own", r.claim(r.Store("bank", r.worker), 10, lease), foreign.ID)
+}
+
+// A held row is nobody else's, not even its own worker's once more.
+// CONTRACT: C-20
+func claimExclusive(r rig) {
+	ids := r.enqueue(topic, 4)
+	r.wantIDs("first claim", r.claim(r.store, 2, lease), ids[:2]...)
+	r.wantIDs("another worker's", r.claim(r.other, 1, lease), ids[2])
+	r.wantIDs("own second", r.claim(r.store, 10, lease), ids[3])
+	r.wantIDs("with nothing left", r.claim(r.other, 10, lease))
+}
+
+// CONTRACT: C-20, C-21
+func claimExpired(r rig) {
+	e := r.one(gone)
+	again := r.claim(r.other, 1, lease)
+	r.wantIDs("claimed after expiry", again, e.ID)
+	if again[0].Attempt != 2 {
+		r.Errorf("attempt is %d, want 2", again[0].Attempt)
+	}
+}
+
+// Full batches come one after the other, and rows that become due before the last batch are found at
+// the end of the backlog at the latest: a claim without rows means that nothing is due.
+func claimBacklog(r rig) {
+	first := r.enqueue(topic, 6)
+	r.wantIDs("first batch", r.claim(r.store, 3, gone), first[:3]...)
+	early := event(topic)
+	early.Delay = -time.Hour
+	r.Enqueue(early)
+	var rest []*dispatcher.Event
+	for range 20 {
+		events := r.claim(r.store, 3, lease)
+		if rest = append(rest, events...); len(events) == 0 {
+			break
+		}
+	}
+	seen := map[uuid.UUID]int{}
+	for _, e := range rest {
+		seen[e.ID]++
+	}
+	for _, id := range append(first, early.ID) {
+		if seen[id] != 1 {
+			r.Errorf("row %s came %d times after the first batch, want once", id, seen[id])
+		}
+	}
+	if len(seen) != 7 {
+		r.Errorf("%d rows came, want 7", len(seen))
+	}
+}
+
+// Bytes bound a claim, and never keep its first row back.
+func claimBytes(r rig) {
+	events := make([]Event, 6)
+	ids := make([]uuid.UUID, len(events))
+	for i := range events {
+		events[i] = event(topic)
+		ids[i] = events[i].ID
+		events[i].Delay = -time.Hour
+		events[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 1000) + `"`) // compresses well: memory is what counts
+	}
+	events[3].Payload = json.RawMessage(`"` + strings.Repeat("x", 10_000) + `"`)
+	r.Enqueue(events...)
+	for i, want := range [][]uuid.UUID{ids[:2], ids[2:3], ids[3:4], ids[4:]} {
+		claimed := r.request(r.store, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts, MaxBytes: 2100,
+		})
+		r.wantIDs("claim "+string(rune('1'+i)), claimed.Events, want...)
+	}
+}
+
+// Rows without an attempt left die on the way, each with its record.
+// CONTRACT: C-22, C-40, C-41
+func claimExhausted(r rig) {
+	r.enqueue(topic, 2)
+	events := r.claim(r.store, 10, gone)
+	crashed, retried := events[0].ID, events[1].ID
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: events[1].Lease(), Error: "no"}})
+	r.wantLost("nack", lost, err)
+	fresh := r.enqueue(topic, 1)[0]
+
+	from := r.Now()
+	claimed := r.request(r.other, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: topic, Limit: 3}}, Lease: lease, MaxAttempts: 1,
+	})
+	r.wantIDs("claimed beside the dead", claimed.Events, fresh)
+	want := map[uuid.UUID]dispatcher.Death{
+		crashed: {ID: crashed, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonProcessingTimeout},
+		retried: {ID: retried, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonMaxRetriesExceeded},
+	}
+	if len(claimed.Dead) != len(want) {
+		r.Fatalf("dead are %v, want %v", claimed.Dead, want)
+	}
+	for _, d := range claimed.Dead {
+		if d != want[d.ID] {
+			r.Errorf("death is %+v, want %+v", d, want[d.ID])
+		}
+		row := r.wantFree(d.ID, "dead", d.Attempts)
+		if row.DeadReason != string(d.Reason) {
+			r.Errorf("dead_reason is %q, want %q", row.DeadReason, d.Reason)
+		}
+		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+		r.wantLetter(d.ID, d.Reason, d.Attempts)
+	}
+	if got := r.Letters(crashed)[0].Details["worker"]; got != r.worker.String() {
+		r.Errorf("the record names the worker %v, want the one whose lease expired, %s", got, r.worker)
+	}
+	if got := r.Letters(retried)[0].Details["error"]; got != "no" {
+		r.Errorf("the record has the error %v, want the last one", got)
+	}
+}
+
+// Any number of rows without an attempt does not hide those behind them, nor another topic.
+// CONTRACT: C-22
+func claimExhaustedFront(r rig) {
+	r.enqueue(topic, 25)
+	if n := len(r.claim(r.store, 25, gone)); n != 25 {
+		r.Fatalf("claimed %d rows, want 25", n)
+	}
+	fresh := r.enqueue(topic, 1)[0]
+	claimed := r.request(r.other, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: 1,
+	})
+	r.wantIDs("claimed behind the dead", claimed.Events, fresh)
+	if len(claimed.Dead) != 25 {
+		r.Errorf("%d rows died, want 25", len(claimed.Dead))
+	}
+}
+
+func claimNothing(r rig) {
+	for _, shares := range [][]dispatcher.Share{nil, {{Topic: topic, Limit: 5}}, {{Topic: topic, Limit: 0}}} {
+		claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: shares, Lease: lease, MaxAttempts: maxAttempts})
+		if len(claimed.Events)+len(claimed.Dead) > 0 {
+			r.Errorf("claimed %v of an empty outbox", claimed)
+		}
+	}
+}
+
+// wantLetter checks the newest dead letter of a row.
+func (r rig) wantLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int) Letter {
+	r.Helper()
+	letters := r.Letters(id)
+	if len(letters) == 0 {
+		r.Fatalf("row %s has no dead letter", id)
+	}
+	l := letters[len(letters)-1]
+	if l.Namespace != namespace || l.Topic != topic || l.Reason != string(reason) || l.Attempts != attempts || l.Resolved {
+		r.Errorf("dead letter is %+v, want an open one for %s after %d attempts", l, reason, attempts)
+	}
+	r.wantBetween("died_at", l.DiedAt, r.Now().Add(-time.Hour), r.Now())
+	return l
+}

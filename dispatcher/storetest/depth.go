@@ -1,0 +1,120 @@
+package storetest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// A topic is listed while it has rows that are pending, scheduled or leased.
+func topics(r rig) {
+	r.wantTopics()
+	scheduled := event("scheduled")
+	scheduled.Delay = time.Hour
+	foreign := event("foreign")
+	foreign.Namespace = "bank"
+	r.Enqueue(scheduled, foreign, event("b"), event("b"), event("a"))
+	r.wantTopics("a", "b", "scheduled")
+	claimed := r.request(r.store, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: "a", Limit: 1}, {Topic: "b", Limit: 2}}, Lease: lease, MaxAttempts: maxAttempts,
+	})
+	r.wantTopics("a", "b", "scheduled")
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{
+		{Lease: claimed.Events[0].Lease(), Reason: dispatcher.ReasonPoisonMessage},
+	})
+	r.wantLost("nack", lost, err)
+	lost, err = r.store.Ack(r.Context(), leases(claimed.Events[1:]))
+	r.wantLost("ack", lost, err)
+	r.wantTopics("scheduled")
+}
+
+func (r rig) wantTopics(want ...string) {
+	r.Helper()
+	got, err := r.store.Topics(r.Context())
+	if err != nil {
+		r.Fatalf("Topics: %v", err)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		r.Errorf("topics are %q, want %q", got, want)
+	}
+}
+
+// Small counts are exact, whatever state the rows are in.
+// CONTRACT: C-96
+func depth(r rig) {
+	var events []Event
+	for _, delay := range []time.Duration{-4 * time.Minute, -3 * time.Minute, -2 * time.Minute, -time.Minute, 0, time.Hour, time.Hour} {
+		e := event(topic)
+		e.Delay = delay
+		events = append(events, e)
+	}
+	r.Enqueue(append(events, event("unasked"))...)
+	claimed := r.claim(r.store, 3, lease)
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: claimed[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}})
+	r.wantLost("nack", lost, err)
+	lost, err = r.store.Ack(r.Context(), []dispatcher.Lease{claimed[1].Lease()})
+	r.wantLost("ack", lost, err)
+
+	exactly := func(n int64) dispatcher.Count { return dispatcher.Count{N: n} }
+	want := dispatcher.TopicDepth{Topic: topic, Pending: exactly(2), Scheduled: exactly(2), Processing: exactly(1), Dead: exactly(1)}
+	from := r.Now()
+	for _, test := range []struct {
+		asked  []string
+		topics int
+	}{{[]string{topic}, 1}, {[]string{topic, "empty"}, 2}, {nil, 2}} {
+		got, err := r.store.Depth(r.Context(), test.asked)
+		if err != nil {
+			r.Fatalf("Depth: %v", err)
+		}
+		r.wantBetween("ObservedAt", got.ObservedAt, from, r.Now())
+		byTopic := map[string]dispatcher.TopicDepth{}
+		for _, d := range got.Topics {
+			if none := d.Topic == "empty"; none != d.OldestPending.IsZero() || d.OldestPending.After(r.Now()) {
+				r.Errorf("OldestPending of %q is %v, want a time: %t", d.Topic, d.OldestPending, !none)
+			}
+			d.OldestPending = time.Time{}
+			byTopic[d.Topic] = d
+		}
+		if byTopic[topic] != want {
+			r.Errorf("Depth(%q) is %+v, want %+v", test.asked, byTopic[topic], want)
+		}
+		if len(got.Topics) != test.topics {
+			r.Errorf("Depth(%q) has %d topics, want %d: %+v", test.asked, len(got.Topics), test.topics, got.Topics)
+		}
+	}
+}
+
+// An outbox without rows has no topics, one with nothing but an open death has one, and what is not
+// due yet is not the oldest pending.
+// CONTRACT: C-96
+func depthEmpty(r rig) {
+	got, err := r.store.Depth(r.Context(), nil)
+	if err != nil || len(got.Topics) != 0 {
+		r.Errorf("Depth of an empty outbox is %+v, %v", got, err)
+	}
+	e := r.one(lease)
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Reason: dispatcher.ReasonPoisonMessage}})
+	r.wantLost("nack", lost, err)
+	got, err = r.store.Depth(r.Context(), nil)
+	want := dispatcher.TopicDepth{Topic: topic, Dead: dispatcher.Count{N: 1}}
+	if err != nil || len(got.Topics) != 1 || got.Topics[0] != want {
+		r.Errorf("Depth is %+v, %v, want %+v", got.Topics, err, want)
+	}
+	later := event("later")
+	later.Delay = time.Hour
+	r.Enqueue(later)
+	got, err = r.store.Depth(r.Context(), []string{"later"})
+	want = dispatcher.TopicDepth{Topic: "later", Scheduled: dispatcher.Count{N: 1}}
+	if err != nil || len(got.Topics) != 1 || got.Topics[0] != want {
+		r.Errorf("Depth is %+v, %v, want %+v", got.Topics, err, want)
+	}
+}
+
+func schema(r rig) {
+	got, err := r.store.Schema(r.Context())
+	if err != nil || got.State != dispatcher.SchemaReady || got.Message != "" || got.Version < got.Required || got.Required < 1 {
+		r.Errorf("Schema is %+v, %v, want it ready", got, err)
+	}
+}

@@ -1,0 +1,232 @@
+// Package storetest says what a [dispatcher.Store] must do, as tests: every store runs [Exercise]
+// against a real database.
+package storetest
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// Outbox is an empty outbox and the means to fill it and to look into it. Its methods fail the test
+// when they cannot do their work.
+type Outbox interface {
+	// Store returns a store for a worker and a namespace.
+	Store(namespace string, worker uuid.UUID) dispatcher.Store
+	// Enqueue commits events, all in one transaction. Delay is from the database's now.
+	Enqueue(events ...Event)
+	// Row reads a row: the zero Row when there is none.
+	Row(id uuid.UUID) Row
+	// Letters reads the dead letters of a row, oldest first.
+	Letters(id uuid.UUID) []Letter
+	// Revive puts a dead row back to pending with the attempts, as a replay does, and leaves its
+	// dead letters as they are.
+	Revive(id uuid.UUID, attempts int)
+	// Now is the database's time.
+	Now() time.Time
+}
+
+// Event is what a producer enqueues.
+type Event struct {
+	dispatcher.Event
+	// RawHeaders are stored instead of Headers, if set.
+	RawHeaders string
+	Delay      time.Duration
+}
+
+// Row is what a store changes of a row.
+type Row struct {
+	Status        string
+	Attempts      int
+	NextAttemptAt time.Time
+	LockedBy      uuid.NullUUID
+	LockedUntil   time.Time // zero for none
+	LastError     string
+	DeadReason    string
+	UpdatedAt     time.Time
+}
+
+// Letter is a dead letter.
+type Letter struct {
+	Namespace, Topic string
+	Reason           string
+	Attempts         int
+	Details          map[string]any
+	DiedAt           time.Time
+	Resolved         bool
+}
+
+// Exercise tests a store. It calls open for each sub-test, with its own t; the sub-tests run in
+// parallel.
+func Exercise(t *testing.T, open func(t *testing.T) Outbox) {
+	for _, test := range []struct {
+		name string
+		run  func(rig)
+	}{
+		{"Claim/Event", claimEvent},
+		{"Claim/Lease", claimLease},
+		{"Claim/Order", claimOrder},
+		{"Claim/NotDue", claimNotDue},
+		{"Claim/Namespace", claimNamespace},
+		{"Claim/Exclusive", claimExclusive},
+		{"Claim/Expired", claimExpired},
+		{"Claim/Backlog", claimBacklog},
+		{"Claim/Bytes", claimBytes},
+		{"Claim/Exhausted", claimExhausted},
+		{"Claim/ExhaustedFront", claimExhaustedFront},
+		{"Claim/Nothing", claimNothing},
+		{"Ack", ack},
+		{"Ack/Expired", ackExpired},
+		{"Nack/Retry", nackRetry},
+		{"Nack/Dead", nackDead},
+		{"Nack/DeadTwice", nackDeadTwice},
+		{"Nack/Text", nackText},
+		{"Extend", extend},
+		{"Release", release},
+		{"Fencing/LostLease", lostLease},
+		{"Fencing/OwnOldLease", ownOldLease},
+		{"Fencing/Final", final},
+		{"Fencing/Token", token},
+		{"Topics", topics},
+		{"Depth", depth},
+		{"Depth/Empty", depthEmpty},
+		{"Schema", schema},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(newRig(t, open(t)))
+		})
+	}
+}
+
+const (
+	namespace   = "shop"
+	topic       = "orders"
+	maxAttempts = 3
+	lease       = time.Minute
+	// gone is a lease that has expired by the next statement.
+	gone = time.Microsecond
+)
+
+// rig is an outbox and two workers on it.
+type rig struct {
+	*testing.T
+	Outbox
+	worker       uuid.UUID
+	store, other dispatcher.Store
+}
+
+func newRig(t *testing.T, outbox Outbox) rig {
+	worker := uuid.New()
+	return rig{t, outbox, worker, outbox.Store(namespace, worker), outbox.Store(namespace, uuid.New())}
+}
+
+// enqueue adds n events to a topic, due now and in the order of their ids.
+func (r rig) enqueue(topic string, n int) []uuid.UUID {
+	r.Helper()
+	events := make([]Event, n)
+	ids := make([]uuid.UUID, n)
+	for i := range events {
+		events[i] = event(topic)
+		ids[i] = events[i].ID
+	}
+	r.Enqueue(events...)
+	return ids
+}
+
+// event is a small event with a new id, higher than those before it.
+func event(topic string) Event {
+	return Event{Event: dispatcher.Event{
+		ID: uuid.Must(uuid.NewV7()), Namespace: namespace, Topic: topic, Payload: json.RawMessage(`{"n": 1}`),
+	}}
+}
+
+// claim claims up to limit rows of the rig's topic with a store.
+func (r rig) claim(store dispatcher.Store, limit int, lease time.Duration) []*dispatcher.Event {
+	r.Helper()
+	claimed := r.request(store, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: topic, Limit: limit}}, Lease: lease, MaxAttempts: maxAttempts,
+	})
+	if len(claimed.Dead) > 0 {
+		r.Fatalf("claim buried %v", claimed.Dead)
+	}
+	return claimed.Events
+}
+
+func (r rig) request(store dispatcher.Store, req dispatcher.ClaimRequest) dispatcher.Claimed {
+	r.Helper()
+	claimed, err := store.Claim(r.Context(), req)
+	if err != nil {
+		r.Fatalf("Claim: %v", err)
+	}
+	return claimed
+}
+
+// one enqueues an event and claims it with the rig's own store.
+func (r rig) one(lease time.Duration) *dispatcher.Event {
+	r.Helper()
+	id := r.enqueue(topic, 1)[0]
+	events := r.claim(r.store, 1, lease)
+	r.wantIDs("claimed", events, id)
+	return events[0]
+}
+
+// wantIDs checks which events came, and in which order.
+func (r rig) wantIDs(what string, events []*dispatcher.Event, want ...uuid.UUID) {
+	r.Helper()
+	got := make([]uuid.UUID, len(events))
+	for i, e := range events {
+		got[i] = e.ID
+	}
+	if !slices.Equal(got, want) {
+		r.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// wantLost runs a write-back and checks which leases it reported lost.
+func (r rig) wantLost(what string, lost []dispatcher.Lease, err error, want ...dispatcher.Lease) {
+	r.Helper()
+	if err != nil {
+		r.Fatalf("%s: %v", what, err)
+	}
+	order := func(a, b dispatcher.Lease) int {
+		return cmp.Or(cmp.Compare(a.ID.String(), b.ID.String()), cmp.Compare(a.Attempt, b.Attempt))
+	}
+	slices.SortFunc(lost, order)
+	slices.SortFunc(want, order)
+	if !slices.Equal(lost, want) {
+		r.Fatalf("%s: lost %v, want %v", what, lost, want)
+	}
+}
+
+// wantFree checks that nobody holds the row, and its status and attempts.
+func (r rig) wantFree(id uuid.UUID, status string, attempts int) Row {
+	r.Helper()
+	row := r.Row(id)
+	if row.Status != status || row.Attempts != attempts || row.LockedBy.Valid || !row.LockedUntil.IsZero() {
+		r.Fatalf("row is %+v, want %s without a lease after %d attempts", row, status, attempts)
+	}
+	return row
+}
+
+// wantBetween checks a time that the database set while the test did something.
+func (r rig) wantBetween(what string, at, from, to time.Time) {
+	r.Helper()
+	if at.Before(from) || at.After(to) {
+		r.Errorf("%s is %v, want between %v and %v", what, at, from, to)
+	}
+}
+
+func leases(events []*dispatcher.Event) []dispatcher.Lease {
+	leases := make([]dispatcher.Lease, len(events))
+	for i, e := range events {
+		leases[i] = e.Lease()
+	}
+	return leases
+}

@@ -1,0 +1,268 @@
+package storetest
+
+import (
+	"reflect"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// CONTRACT: C-23, C-26
+func ack(r rig) {
+	r.enqueue(topic, 3)
+	events := r.claim(r.store, 3, lease)
+	from := r.Now()
+	lost, err := r.store.Ack(r.Context(), leases(events[:2]))
+	r.wantLost("ack", lost, err)
+	for _, e := range events[:2] {
+		row := r.wantFree(e.ID, "delivered", 1)
+		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+	}
+	if row := r.Row(events[2].ID); row.Status != "processing" {
+		r.Errorf("ack changed a row that it was not given: %+v", row)
+	}
+	lost, err = r.store.Ack(r.Context(), leases(events))
+	r.wantLost("second ack", lost, err, leases(events[:2])...)
+	lost, err = r.store.Ack(r.Context(), nil)
+	r.wantLost("ack of nothing", lost, err)
+	r.wantIDs("claimed after delivery", r.claim(r.store, 10, gone))
+}
+
+// A lease that expired is still held until another claim takes it.
+// CONTRACT: C-23
+func ackExpired(r rig) {
+	e := r.one(gone)
+	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{e.Lease()})
+	r.wantLost("ack", lost, err)
+	r.wantFree(e.ID, "delivered", 1)
+}
+
+// CONTRACT: C-24
+func nackRetry(r rig) {
+	r.enqueue(topic, 2)
+	events := r.claim(r.store, 2, lease)
+	from := r.Now()
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{
+		{Lease: events[1].Lease(), Error: "at once"},
+		{Lease: events[0].Lease(), Error: "in an hour", Delay: time.Hour},
+	})
+	r.wantLost("nack", lost, err)
+	for i, want := range []struct {
+		text  string
+		delay time.Duration
+	}{{"in an hour", time.Hour}, {"at once", 0}} {
+		row := r.wantFree(events[i].ID, "pending", 1)
+		if row.LastError != want.text || row.DeadReason != "" {
+			r.Errorf("row is %+v, want last_error %q and no dead_reason", row, want.text)
+		}
+		r.wantBetween("next_attempt_at", row.NextAttemptAt, from.Add(want.delay), r.Now().Add(want.delay))
+		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+		if n := len(r.Letters(events[i].ID)); n != 0 {
+			r.Errorf("a retry has %d dead letters", n)
+		}
+	}
+	again := r.claim(r.other, 10, lease)
+	r.wantIDs("claimed after the nack", again, events[1].ID)
+	if again[0].Attempt != 2 {
+		r.Errorf("attempt is %d, want 2", again[0].Attempt)
+	}
+	lost, err = r.store.Nack(r.Context(), nil)
+	r.wantLost("nack of nothing", lost, err)
+}
+
+// One statement takes deaths of every reason, and retries beside them.
+// CONTRACT: C-24, C-26, C-40, C-41
+func nackDead(r rig) {
+	reasons := []dispatcher.DeadReason{
+		dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed,
+		dispatcher.ReasonProcessingTimeout, dispatcher.ReasonPermanentFailure, "",
+	}
+	r.enqueue(topic, len(reasons))
+	events := r.claim(r.store, len(reasons), lease)
+	failures := make([]dispatcher.Failure, len(reasons))
+	for i, reason := range reasons {
+		failures[i] = dispatcher.Failure{Lease: events[i].Lease(), Error: "failed", Delay: time.Hour, Reason: reason}
+	}
+	lost, err := r.store.Nack(r.Context(), failures)
+	r.wantLost("nack", lost, err)
+	retried := events[5].ID
+	r.wantFree(retried, "pending", 1)
+	for i, reason := range reasons[:5] {
+		row := r.wantFree(events[i].ID, "dead", 1)
+		if row.DeadReason != string(reason) || row.LastError != "failed" {
+			r.Errorf("row is %+v, want dead of %s with the error", row, reason)
+		}
+		l := r.wantLetter(events[i].ID, reason, 1)
+		if l.Details["error"] != "failed" || l.Details["worker"] != r.worker.String() {
+			r.Errorf("details are %v, want the error and the worker", l.Details)
+		}
+	}
+	r.wantIDs("claimed after death", r.claim(r.store, 10, lease))
+}
+
+// CONTRACT: C-41
+func nackDeadTwice(r rig) {
+	e := r.one(lease)
+	for _, attempt := range []int{1, 1} {
+		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{
+			{Lease: dispatcher.Lease{ID: e.ID, Attempt: attempt}, Error: "no", Reason: dispatcher.ReasonPoisonMessage},
+		})
+		r.wantLost("nack", lost, err)
+		r.Revive(e.ID, 0)
+		r.wantIDs("claimed after the replay", r.claim(r.store, 1, lease), e.ID)
+	}
+	if n := len(r.Letters(e.ID)); n != 2 {
+		r.Errorf("a row that died twice has %d dead letters, want 2", n)
+	}
+}
+
+// What PostgreSQL cannot store is replaced, and a long text is cut between two characters.
+// CONTRACT: C-24
+func nackText(r rig) {
+	texts := map[string]string{
+		"":                                      "",
+		"a\x00b\xffc":                           "ab\uFFFDc",
+		strings.Repeat("x", 2000):               strings.Repeat("x", 2000),
+		strings.Repeat("x", 1999) + "ä":         strings.Repeat("x", 1999),
+		strings.Repeat("\xff ", 5000):           strings.Repeat("\uFFFD ", 500),
+		strings.Repeat("x", 1_000_000) + "\x00": strings.Repeat("x", 2000),
+	}
+	for text, want := range texts {
+		e := r.one(lease)
+		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: text, Reason: dispatcher.ReasonPermanentFailure}})
+		r.wantLost("nack", lost, err)
+		if got := r.Row(e.ID).LastError; got != want || !utf8.ValidString(got) {
+			r.Errorf("%.10q... is stored as %d bytes %.10q..., want %d bytes %.10q...", text, len(got), got, len(want), want)
+		}
+	}
+}
+
+// CONTRACT: C-31, C-23
+func extend(r rig) {
+	r.enqueue(topic, 2)
+	events := r.claim(r.store, 2, gone)
+	r.wantIDs("claimed by another worker", r.claim(r.other, 1, lease), events[0].ID)
+	from := r.Now()
+	lost, err := r.store.Extend(r.Context(), leases(events), time.Hour)
+	r.wantLost("extend", lost, err, events[0].Lease())
+	row := r.Row(events[1].ID)
+	if row.Status != "processing" || row.Attempts != 1 || row.LockedBy.UUID != r.worker || row.LockedUntil.IsZero() {
+		r.Fatalf("row is %+v, want it still held", row)
+	}
+	r.wantBetween("locked_until", row.LockedUntil, from.Add(time.Hour), r.Now().Add(time.Hour))
+	r.wantIDs("claimed after the extension", r.claim(r.other, 10, lease))
+}
+
+// CONTRACT: C-30, C-32, C-23
+func release(r rig) {
+	r.enqueue(topic, 2)
+	first := r.claim(r.store, 10, gone)
+	second := r.claim(r.store, 10, gone)
+	before := r.Row(second[0].ID)
+	r.wantIDs("claimed by another worker", r.claim(r.other, 1, lease), second[0].ID)
+	from := r.Now()
+	lost, err := r.store.Release(r.Context(), append(leases(first), leases(second)...))
+	r.wantLost("release", lost, err, first[0].Lease(), first[1].Lease(), second[0].Lease())
+	row := r.wantFree(second[1].ID, "pending", 1)
+	if !row.NextAttemptAt.Equal(before.NextAttemptAt) {
+		r.Errorf("next_attempt_at moved from %v to %v", before.NextAttemptAt, row.NextAttemptAt)
+	}
+	r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+	again := r.claim(r.other, 10, lease)
+	r.wantIDs("claimed after the release", again, second[1].ID)
+	if again[0].Attempt != 2 {
+		r.Errorf("attempt is %d, want 2: the released one again", again[0].Attempt)
+	}
+}
+
+// A worker whose lease another one took changes nothing, by any verb.
+// CONTRACT: C-23
+func lostLease(r rig) {
+	e := r.one(gone)
+	r.wantIDs("claimed by another worker", r.claim(r.other, 1, lease), e.ID)
+	r.wantRefused(e.Lease())
+	lost, err := r.other.Ack(r.Context(), []dispatcher.Lease{{ID: e.ID, Attempt: 2}})
+	r.wantLost("the holder's ack", lost, err)
+}
+
+// The worker is not the whole guard: its own older attempt is refused, beside the newer one too.
+// CONTRACT: C-23
+func ownOldLease(r rig) {
+	e := r.one(gone)
+	old := e.Lease()
+	again := r.claim(r.store, 1, lease)
+	r.wantIDs("claimed again", again, e.ID)
+	r.wantRefused(old)
+	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{old, again[0].Lease()})
+	r.wantLost("ack of both", lost, err, old)
+}
+
+// Nothing leaves delivered or dead, and a row that nobody holds is nobody's to write.
+// CONTRACT: C-23, C-26
+func final(r rig) {
+	delivered, dead, retried, released := r.one(lease), r.one(lease), r.one(lease), r.one(lease)
+	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{delivered.Lease()})
+	r.wantLost("ack", lost, err)
+	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{
+		{Lease: dead.Lease(), Reason: dispatcher.ReasonPoisonMessage}, {Lease: retried.Lease(), Delay: time.Hour},
+	})
+	r.wantLost("nack", lost, err)
+	lost, err = r.store.Release(r.Context(), []dispatcher.Lease{released.Lease()})
+	r.wantLost("release", lost, err)
+	for _, e := range []*dispatcher.Event{delivered, dead, retried, released} {
+		r.wantRefused(e.Lease())
+	}
+	r.wantRefused(dispatcher.Lease{ID: uuid.New(), Attempt: 1})
+}
+
+// wantRefused tries every write-back of the rig's worker with a lease that it does not hold.
+func (r rig) wantRefused(l dispatcher.Lease) {
+	r.Helper()
+	before, letters := r.Row(l.ID), len(r.Letters(l.ID))
+	one := []dispatcher.Lease{l}
+	lost, err := r.store.Ack(r.Context(), one)
+	r.wantLost("ack", lost, err, l)
+	lost, err = r.store.Extend(r.Context(), one, time.Hour)
+	r.wantLost("extend", lost, err, l)
+	lost, err = r.store.Release(r.Context(), one)
+	r.wantLost("release", lost, err, l)
+	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Delay: time.Second}})
+	r.wantLost("nack", lost, err, l)
+	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Reason: dispatcher.ReasonPoisonMessage}})
+	r.wantLost("nack to death", lost, err, l)
+	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.Letters(l.ID)) != letters {
+		r.Errorf("a write-back without the lease changed the row from %+v to %+v", before, after)
+	}
+}
+
+// The attempt number is the fencing token: each claim publishes a higher one, whatever happened to the
+// one before.
+// CONTRACT: C-27
+func token(r rig) {
+	e := r.one(gone)
+	last := e.Attempt
+	for _, end := range []func(dispatcher.Lease) ([]dispatcher.Lease, error){
+		func(dispatcher.Lease) ([]dispatcher.Lease, error) { return nil, nil }, // expires
+		func(l dispatcher.Lease) ([]dispatcher.Lease, error) {
+			return r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l}})
+		},
+		func(l dispatcher.Lease) ([]dispatcher.Lease, error) {
+			return r.store.Extend(r.Context(), []dispatcher.Lease{l}, gone)
+		},
+	} {
+		lost, err := end(dispatcher.Lease{ID: e.ID, Attempt: last})
+		r.wantLost("end of the attempt", lost, err)
+		claimed := r.request(r.store, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: gone, MaxAttempts: 100,
+		})
+		r.wantIDs("claimed", claimed.Events, e.ID)
+		if got := claimed.Events[0].Attempt; got <= last {
+			r.Errorf("token %d came after %d", got, last)
+		}
+		last = claimed.Events[0].Attempt
+	}
+}

@@ -1,0 +1,294 @@
+// Package postgres runs a throw-away PostgreSQL server for tests and demonstrations, from the
+// server binaries on the machine. Nothing of an installed server is touched: the data directory,
+// the port and the settings are its own.
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Options say how a server is made. The zero value is a server for tests.
+type Options struct {
+	// Dir holds the data and the log. It must be empty or missing, and is kept after Stop.
+	// Defaults to a temporary directory that Stop removes.
+	Dir string
+	// Port to listen on. Defaults to a free one.
+	Port int
+	// Listen are the addresses to listen on, with 127.0.0.1 among them. Everyone logs in with a
+	// password. Defaults to 127.0.0.1 alone.
+	Listen []string
+	// Settings are added to postgresql.conf and win over this package's own.
+	Settings map[string]string
+	// Durable makes commits survive the machine's crash. Defaults to false: they survive the
+	// server's crash only, and tests are much faster.
+	Durable bool
+}
+
+// Server is a PostgreSQL server. On Linux it ends with this process at the latest, also when the
+// process is killed. Its methods are not for concurrent use.
+type Server struct {
+	// Port is where the server listens. It stays the same over Restart.
+	Port int
+
+	bin      string // directory of the server's binaries
+	dir      string
+	tempDir  bool
+	password string
+	owner    *syscall.Credential // nil: this process' own user
+	process  *process            // nil: not running
+}
+
+// Start makes a new server and waits until it answers. When the machine has no server binaries,
+// they are installed from the distribution's package, if this process may do that.
+func Start(ctx context.Context, opts Options) (*Server, error) {
+	bin, err := findBinaries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := unprivilegedUser()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{bin: bin, dir: opts.Dir, tempDir: opts.Dir == "", password: rand.Text(), owner: owner}
+	if err := s.init(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop(ctx))
+	}
+	if err := s.startOnPort(ctx, opts); err != nil {
+		return nil, errors.Join(err, s.Stop(ctx))
+	}
+	return s, nil
+}
+
+// DSN is the connection string of the superuser for a database, by way of 127.0.0.1. A new
+// server has the database "postgres".
+func (s *Server) DSN(database string) string {
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword(superuser, s.password),
+		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)),
+		Path:     "/" + database,
+		RawQuery: "sslmode=disable",
+	}
+	return u.String()
+}
+
+// Stop ends the server for good: it shuts down in order, or, when ctx ends first, at once.
+// A temporary directory is removed.
+func (s *Server) Stop(ctx context.Context) error {
+	s.shutdown(ctx)
+	if s.tempDir && s.dir != "" {
+		if err := os.RemoveAll(s.dir); err != nil {
+			return fmt.Errorf("remove the server's directory: %w; remove it by hand", err)
+		}
+	}
+	return nil
+}
+
+// Kill ends the server as a crash does: every connection breaks, nothing is flushed. The data is
+// kept, and Restart recovers it.
+func (s *Server) Kill() {
+	if s.process != nil {
+		s.process.signal(syscall.SIGQUIT)
+		<-s.process.done
+		s.process = nil
+	}
+}
+
+// Restart starts the server again on the same port and data, after it was killed or, in order,
+// when it still runs. It returns when the server answers.
+func (s *Server) Restart(ctx context.Context) error {
+	s.shutdown(ctx)
+	return s.start(ctx)
+}
+
+const superuser = "postgres"
+
+// init makes the directories and the database cluster.
+func (s *Server) init(ctx context.Context) error {
+	if s.tempDir {
+		dir, err := os.MkdirTemp("", "outbox-postgres-")
+		if err != nil {
+			return fmt.Errorf("make the server's directory: %w", err)
+		}
+		s.dir = dir
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("make the server's directory: %w", err)
+	}
+	passwordFile := filepath.Join(s.dir, "password")
+	if err := os.WriteFile(passwordFile, []byte(s.password), 0o600); err != nil {
+		return fmt.Errorf("write the superuser's password: %w", err)
+	}
+	if s.owner != nil {
+		for _, path := range []string{s.dir, passwordFile} {
+			if err := os.Chown(path, int(s.owner.Uid), int(s.owner.Gid)); err != nil {
+				return fmt.Errorf("give %s to the server's user: %w", path, err)
+			}
+		}
+	}
+	initdb := s.command(ctx, "initdb", "--pgdata", s.dataDir(), "--username", superuser,
+		"--pwfile", passwordFile, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb in %s: %w: %s; the directory and its parents must be open to uid %d",
+			s.dir, err, out, s.uid())
+	}
+	hba := "local all all scram-sha-256\nhost all all all scram-sha-256\n"
+	if err := os.WriteFile(filepath.Join(s.dataDir(), "pg_hba.conf"), []byte(hba), 0o600); err != nil {
+		return fmt.Errorf("write pg_hba.conf: %w", err)
+	}
+	return nil
+}
+
+// configure writes the settings. A later line of postgresql.conf wins.
+func (s *Server) configure(opts Options) error {
+	listen := opts.Listen
+	if len(listen) == 0 {
+		listen = []string{"127.0.0.1"}
+	}
+	settings := [][2]string{
+		{"listen_addresses", strings.Join(listen, ",")},
+		{"port", strconv.Itoa(s.Port)},
+		{"unix_socket_directories", ""}, // nobody needs one, and a deep Dir exceeds a socket's path
+		{"max_connections", "300"},
+		{"shared_buffers", "256MB"},
+		{"max_wal_size", "4GB"},
+	}
+	if !opts.Durable {
+		settings = append(settings, [2]string{"fsync", "off"}, [2]string{"full_page_writes", "off"})
+	}
+	for name, value := range opts.Settings {
+		settings = append(settings, [2]string{name, value})
+	}
+	var conf strings.Builder
+	for _, kv := range settings {
+		fmt.Fprintf(&conf, "%s = '%s'\n", kv[0], strings.ReplaceAll(kv[1], "'", "''"))
+	}
+	// postgresql.auto.conf is read after postgresql.conf, which stays as initdb wrote it.
+	path := filepath.Join(s.dataDir(), "postgresql.auto.conf")
+	if err := os.WriteFile(path, []byte(conf.String()), 0o600); err != nil {
+		return fmt.Errorf("write the server's settings: %w", err)
+	}
+	return nil
+}
+
+// startOnPort starts the server on the port asked for, or on a free one. Another process may take
+// a free port before the server does, so it tries again.
+func (s *Server) startOnPort(ctx context.Context, opts Options) error {
+	var err error
+	for range 3 {
+		s.Port = opts.Port
+		if opts.Port == 0 {
+			if s.Port, err = freePort(); err != nil {
+				return err
+			}
+		}
+		if err = s.configure(opts); err != nil {
+			return err
+		}
+		if err = s.start(ctx); err == nil || opts.Port != 0 {
+			return err
+		}
+	}
+	return err
+}
+
+// start runs the server and waits until it answers.
+func (s *Server) start(ctx context.Context) error {
+	logPath := filepath.Join(s.dir, "log")
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the server's log: %w", err)
+	}
+	defer log.Close()
+	cmd := s.command(context.Background(), "postgres", "-D", s.dataDir())
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr.Setpgid = true // a terminal's Ctrl-C is for this process, which then stops the server
+	if s.process, err = startProcess(cmd); err != nil {
+		s.process = nil
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	for {
+		if conn, err := pgx.Connect(ctx, s.DSN("postgres")); err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-s.process.done:
+			s.process = nil
+			return fmt.Errorf("PostgreSQL on port %d ended at once; its log %s ends: %s", s.Port, logPath, tail(logPath))
+		case <-ctx.Done():
+			s.Kill()
+			return fmt.Errorf("PostgreSQL on port %d did not answer in time: %w; its log %s ends: %s",
+				s.Port, context.Cause(ctx), logPath, tail(logPath))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// shutdown ends a running server in order, or at once when ctx ends first.
+func (s *Server) shutdown(ctx context.Context) {
+	if s.process == nil {
+		return
+	}
+	s.process.signal(syscall.SIGINT)
+	select {
+	case <-s.process.done:
+		s.process = nil
+	case <-ctx.Done():
+		s.Kill()
+	}
+}
+
+func (s *Server) dataDir() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) uid() int {
+	if s.owner != nil {
+		return int(s.owner.Uid)
+	}
+	return os.Getuid()
+}
+
+// command runs one of the server's binaries as the server's user, with no PG* variable of ours.
+func (s *Server) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner}
+	return cmd
+}
+
+// freePort finds one below the range that the kernel gives to outgoing connections, so that a
+// stopped server finds it free again.
+func freePort() (int, error) {
+	var err error
+	for range 50 {
+		var l net.Listener
+		port := randomPort()
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("find a free port: %w; set Options.Port", err)
+}
+
+// tail is the end of a log file, for an error message.
+func tail(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(data[max(0, len(data)-1000):]))
+}

@@ -1,0 +1,32 @@
+package migrations
+
+import "github.com/jackc/pgx/v5"
+
+// Kind is what a role does with the outbox.
+type Kind string
+
+// The kinds of roles.
+const (
+	// Dispatcher claims, writes outcomes back, and counts.
+	Dispatcher Kind = "dispatcher"
+	// Producer calls enqueue.
+	Producer Kind = "producer"
+)
+
+// Grants returns the statements that give a role the rights its kind uses, and no more. They are
+// for the owner to run, after each migration, and can be run again.
+func Grants(schema, role string, kind Kind) []string {
+	on := func(object string) string { return pgx.Identifier{schema, object}.Sanitize() }
+	to := " to " + pgx.Identifier{role}.Sanitize()
+	grants := []string{"grant usage on schema " + pgx.Identifier{schema}.Sanitize() + to}
+	switch kind {
+	case Dispatcher:
+		grants = append(grants,
+			"grant select, update on table "+on("outbox_events")+to,
+			"grant select, insert on table "+on("outbox_dead_letters")+to,
+			"grant select on table "+on("outbox_migrations")+to)
+	case Producer:
+		grants = append(grants, "grant execute on function "+on("enqueue")+to)
+	}
+	return grants
+}

@@ -1,0 +1,94 @@
+package migrations
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+//go:embed *.up.sql
+var files embed.FS
+
+// migration is one file NNNN_name.up.sql. Its first line says who can still read the schema after
+// it: "-- oldest-reader: N".
+type migration struct {
+	version      int
+	name         string
+	oldestReader int
+	checksum     string
+	sql          string
+}
+
+var oldestReaderLine = regexp.MustCompile(`^-- oldest-reader: (\d+)\n`)
+
+// load returns this binary's migrations in order, for a schema whose name it has checked.
+func load(schema string) ([]migration, error) {
+	if err := checkSchemaName(schema); err != nil {
+		return nil, err
+	}
+	entries, err := files.ReadDir(".") // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	var all []migration
+	for _, entry := range entries {
+		sql, err := files.ReadFile(entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		m, err := parse(entry.Name(), string(sql))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// parse reads one file.
+func parse(fileName, sql string) (migration, error) {
+	name := strings.TrimSuffix(fileName, ".up.sql")
+	number, _, _ := strings.Cut(name, "_")
+	version, err := strconv.Atoi(number)
+	if err != nil {
+		return migration{}, fmt.Errorf("migration %s: the name must start with a number: %w", fileName, err)
+	}
+	header := oldestReaderLine.FindStringSubmatch(sql)
+	if header == nil {
+		return migration{}, fmt.Errorf("migration %s: the first line must be \"-- oldest-reader: N\"", fileName)
+	}
+	oldestReader, err := strconv.Atoi(header[1])
+	if err != nil {
+		return migration{}, fmt.Errorf("migration %s: oldest-reader: %w", fileName, err)
+	}
+	sum := sha256.Sum256([]byte(sql))
+	return migration{version, name, oldestReader, hex.EncodeToString(sum[:]), sql}, nil
+}
+
+// checkUnedited compares the applied migrations with this binary's. Those that only a newer binary
+// knows are not compared.
+func checkUnedited(applied []Applied, all []migration) error {
+	for i, a := range applied[:min(len(applied), len(all))] {
+		if m := all[i]; a.Version != m.version || a.Checksum != m.checksum {
+			return fmt.Errorf("migration %s differs from the %s that the database has (checksums %.12s and %.12s): "+
+				"a migration must not change after it was applied; restore the file, and put the change into a new one",
+				m.name, a.Name, m.checksum, a.Checksum)
+		}
+	}
+	return nil
+}
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+// checkSchemaName is the rule of the resource's and the configuration file's schema fields.
+func checkSchemaName(schema string) error {
+	if len(schema) > 63 || !schemaName.MatchString(schema) || strings.HasPrefix(schema, "pg_") {
+		return fmt.Errorf("schema %.70q cannot be used; name one of at most 63 lower-case letters, digits and underscores, "+
+			"that starts with a letter or an underscore and not with pg_, such as outbox", schema)
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package migrations
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The files are numbered without gaps up to Version, each readable by some binary up to its own, and
+// leave the schema's name to the migrator.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	all, err := load("outbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != Version {
+		t.Errorf("%d migrations, but Version is %d", len(all), Version)
+	}
+	qualified := regexp.MustCompile(`outbox\.(outbox_|enqueue)`)
+	for i, m := range all {
+		if m.version != i+1 || m.oldestReader < 1 || m.oldestReader > m.version {
+			t.Errorf("%s is number %d, version %d with oldest reader %d", m.name, i+1, m.version, m.oldestReader)
+		}
+		if found := qualified.FindString(m.sql); found != "" {
+			t.Errorf("%s names a schema: %s", m.name, found)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	m, err := parse("0012_more.up.sql", "-- oldest-reader: 9\nselect 1;")
+	if err != nil || m.version != 12 || m.name != "0012_more" || m.oldestReader != 9 {
+		t.Errorf("parsed %+v, %v", m, err)
+	}
+	for name, sql := range map[string]string{"more.up.sql": "-- oldest-reader: 1\n", "0001_more.up.sql": "select 1;"} {
+		if _, err := parse(name, sql); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error is %v, want one that names the file", name, err)
+		}
+	}
+}
