@@ -60,6 +60,10 @@ type Observer interface {
 type Snapshot struct {
 	// Draining is true after Run's context has ended.
 	Draining bool
+	// LookedAt is when the claim loop last went round, on this process's clock; zero before Run. It
+	// does so every few seconds even when there is nothing to do: one that has not for a minute is
+	// stuck.
+	LookedAt time.Time
 	// InFlightRows and InFlightBytes are claimed and not yet written back.
 	InFlightRows  int
 	InFlightBytes int64
@@ -81,8 +85,8 @@ type LinkState struct {
 	Known bool
 	// OK is true when the last try succeeded.
 	OK bool
-	// Error is the last try's error when OK is false.
-	Error string
+	// Err is the last try's error when OK is false.
+	Err error
 	// Since is when OK last changed, on this process's clock.
 	Since time.Time
 }

@@ -1,0 +1,74 @@
+package dispatcher
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// CONTRACT: C-25
+func TestBackoffFormulas(t *testing.T) {
+	const s, m = time.Second, time.Minute
+	low, high := func() float64 { return 0 }, func() float64 { return 0.5 }
+	for _, test := range []struct {
+		name     string
+		policy   Backoff
+		attempts int
+		rnd      func() float64
+		want     time.Duration
+	}{
+		{"default, first, low", DefaultBackoff(), 1, low, s / 2},
+		{"default, first, middle", DefaultBackoff(), 1, high, 3 * s / 4},
+		{"default, fourth, low", DefaultBackoff(), 4, low, 4 * s},
+		{"default, ninth, low", DefaultBackoff(), 9, low, 128 * s},
+		{"default, at the maximum", DefaultBackoff(), 10, low, 150 * s},
+		{"default, far above the maximum", DefaultBackoff(), 1000, high, 225 * s},
+		{"exponential, own base", ExponentialBackoff(3*s, m), 3, low, 6 * s},
+		{"exponential, maximum before jitter", ExponentialBackoff(3*s, 10*s), 3, high, 7500 * time.Millisecond},
+		{"multiplier, lowest", MultiplierBackoff(s, m, 3, 0.25), 3, low, 6750 * time.Millisecond},
+		{"multiplier, middle", MultiplierBackoff(s, m, 3, 0.25), 3, high, 9 * s},
+		{"multiplier, jitter around the maximum", MultiplierBackoff(s, m, 3, 0.25), 1000, low, 45 * s},
+		{"multiplier, no jitter", MultiplierBackoff(s, m, 1.5, 0), 2, low, 1500 * time.Millisecond},
+		{"power of two, first", PowerOfTwoBackoff(), 1, high, 2 * s},
+		{"power of two, tenth", PowerOfTwoBackoff(), 10, high, 1024 * s},
+		{"power of two, eleventh", PowerOfTwoBackoff(), 11, high, 1024 * s},
+		{"linear, first", LinearBackoff(m, time.Hour), 1, high, 2 * m},
+		{"linear, ninth", LinearBackoff(m, time.Hour), 9, high, 10 * m},
+		{"linear, at the maximum", LinearBackoff(m, time.Hour), 59, high, time.Hour},
+		{"linear, above the maximum", LinearBackoff(m, time.Hour), 1000, high, time.Hour},
+		{"overflow", MultiplierBackoff(math.MaxInt64, math.MaxInt64, 10, 1), 1000, func() float64 { return 0.99 }, math.MaxInt64},
+		{"no base", ExponentialBackoff(0, m), 1000, high, 0},
+	} {
+		if got := test.policy.Delay(test.attempts, test.rnd); got != test.want {
+			t.Errorf("%s: Delay(%d) = %v, want %v", test.name, test.attempts, got, test.want)
+		}
+	}
+}
+
+// Whatever the attempt and the chance, a delay keeps to its policy's bounds.
+//
+// CONTRACT: C-25
+func TestBackoffBounds(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2)).Float64
+	exponential := ExponentialBackoff(time.Second, 5*time.Minute)
+	multiplier := MultiplierBackoff(time.Second, 5*time.Minute, 2, 0.25)
+	seen := map[time.Duration]bool{}
+	for attempts := 1; attempts <= 1000; attempts++ {
+		whole := 5 * time.Minute
+		if attempts <= 9 {
+			whole = time.Second << (attempts - 1)
+		}
+		if d := exponential.Delay(attempts, rnd); d < whole/2 || d > whole {
+			t.Errorf("exponential: Delay(%d) = %v, want %v to %v", attempts, d, whole/2, whole)
+		} else {
+			seen[d] = true
+		}
+		if d := multiplier.Delay(attempts, rnd); d < whole*3/4 || d > whole*5/4 {
+			t.Errorf("multiplier: Delay(%d) = %v, want %v ± 25 %%", attempts, d, whole)
+		}
+	}
+	if len(seen) < 900 {
+		t.Errorf("1000 delays have only %d values; rows that failed together come back together", len(seen))
+	}
+}

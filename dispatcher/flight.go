@@ -1,0 +1,272 @@
+package dispatcher
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// flight holds the rows that this process has claimed and not yet written back. A row is queued
+// until a delivery takes it, and finished when its outcome waits for the completer. flight bounds
+// them all, by number and by bytes, and hands them out topic by topic in turn.
+type flight struct {
+	batch    int   // rows of a claim
+	maxRows  int   // beyond it nothing is claimed
+	maxBytes int64 // likewise
+	lease    time.Duration
+	base     context.Context // of deliveries: carries values, and never ends
+	changed  func()          // tells the claim loop that what it waits for has come
+	inDoubt  chan struct{}   // tells the keeper that a row's lease must be asked for
+
+	mu     sync.Mutex
+	work   sync.Cond         // deliveries wait here for rows
+	queues map[string][]*row // queued rows; no empty queue is kept
+	turns  []string          // the topics of queues, the next one to serve first
+	queued int
+	held   map[*row]struct{} // queued or in delivery: their leases are kept
+	rows   int
+	bytes  int64
+	closed bool
+	awaits func() bool // what the claim loop waits for; nil for nothing
+}
+
+// row is a claimed event on its way through the engine.
+type row struct {
+	event *Event
+	// age is how old the event was when it was claimed, on the database's clock, and claimedAt is when
+	// that claim was sent, on ours.
+	age       time.Duration
+	claimedAt time.Time
+	// Guarded by flight.mu. safeUntil is when this worker must no longer rely on the lease.
+	safeUntil time.Time
+	delivery  *delivery // nil while queued
+	lost      bool      // another worker holds it
+}
+
+// delivery is one running call of Sink.Deliver.
+type delivery struct {
+	ctx       context.Context
+	cut       context.CancelCauseFunc
+	rows      []*row
+	abandoned bool // the drain has given up waiting for it; guarded by flight.mu
+}
+
+func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) *flight {
+	f := &flight{
+		batch:    cfg.BatchSize,
+		maxRows:  cfg.Concurrency*sinkBatch + 2*cfg.BatchSize,
+		maxBytes: cfg.MaxBytes,
+		lease:    cfg.Lease,
+		base:     base,
+		changed:  changed,
+		inDoubt:  make(chan struct{}, 1),
+		queues:   map[string][]*row{},
+		held:     map[*row]struct{}{},
+	}
+	f.work.L = &f.mu
+	return f
+}
+
+// room reports whether a claim may be made, and for how many bytes: the queue runs low, so that
+// deliveries never wait for a claim, and neither write-backs nor bytes have piled up. When there is
+// no room, changed is called as soon as there is.
+func (f *flight) room() (bytes int64, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ok = f.await(func() bool {
+		return f.queued <= f.batch/2 && f.rows <= f.maxRows && f.bytes < f.maxBytes
+	})
+	return f.maxBytes - f.bytes, ok
+}
+
+// empty reports whether every row is written back. If not, changed is called as soon as it is so.
+func (f *flight) empty() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.await(func() bool { return f.rows == 0 })
+}
+
+// await reports whether cond holds, or remembers that the claim loop waits for it.
+func (f *flight) await(cond func() bool) bool {
+	f.awaits = nil
+	if cond() {
+		return true
+	}
+	f.awaits = cond
+	return false
+}
+
+// notice tells the claim loop, once, that what it waits for has come.
+func (f *flight) notice() {
+	if f.awaits != nil && f.awaits() {
+		f.awaits = nil
+		f.changed()
+	}
+}
+
+// add queues the events of a claim that was sent at started. Once the flight is closed it returns
+// them instead: they must be released.
+func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
+	rows := make([]row, len(claimed.Events))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rows += len(rows)
+	for i, e := range claimed.Events {
+		r := &rows[i]
+		*r = row{event: e, age: claimed.At.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started)}
+		f.bytes += int64(len(e.Payload))
+		if f.closed {
+			refused = append(refused, r)
+			continue
+		}
+		if len(f.queues[e.Topic]) == 0 {
+			f.turns = append(f.turns, e.Topic)
+		}
+		f.queues[e.Topic] = append(f.queues[e.Topic], r)
+		f.held[r] = struct{}{}
+		f.queued++
+		f.work.Signal()
+	}
+	return refused
+}
+
+// take waits for queued rows and begins a delivery of up to n rows of one topic. It returns nil when
+// the flight is closed. Rows are not begun while their lease is in doubt (CONTRACT C-31): they wait
+// until the keeper has extended it, or found it lost.
+func (f *flight) take(n int) *delivery {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !f.closed {
+		if d := f.begin(n, time.Now()); d != nil {
+			f.notice()
+			return d
+		}
+		f.work.Wait()
+	}
+	return nil
+}
+
+func (f *flight) begin(n int, now time.Time) *delivery {
+	for range f.turns {
+		topic := f.turns[0]
+		f.turns = f.turns[1:]
+		queue := f.queues[topic]
+		safe := 0
+		for safe < min(n, len(queue)) && now.Before(queue[safe].safeUntil) {
+			safe++
+		}
+		f.setQueue(topic, queue[safe:])
+		if safe == 0 {
+			signal(f.inDoubt)
+			continue
+		}
+		f.queued -= safe
+		d := &delivery{rows: queue[:safe:safe]}
+		d.ctx, d.cut = context.WithCancelCause(f.base)
+		for _, r := range d.rows {
+			r.delivery = d
+		}
+		return d
+	}
+	return nil
+}
+
+// setQueue replaces the queue of a topic that is not in turns, and puts it last.
+func (f *flight) setQueue(topic string, queue []*row) {
+	if len(queue) == 0 {
+		delete(f.queues, topic)
+		return
+	}
+	f.queues[topic] = queue
+	f.turns = append(f.turns, topic)
+}
+
+// finish ends a delivery, and reports which of its rows may be written back: none of an abandoned
+// delivery, and not those that were lost (CONTRACT C-23). The others stay in flight until written.
+func (f *flight) finish(d *delivery) (ours []bool) {
+	d.cut(nil)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ours = make([]bool, len(d.rows))
+	for i, r := range d.rows {
+		if ours[i] = !d.abandoned && !r.lost; ours[i] {
+			delete(f.held, r)
+		}
+	}
+	return ours
+}
+
+// written forgets finished rows: their outcome is in the database, or is another worker's affair.
+func (f *flight) written(rows []*row) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forget(rows)
+}
+
+func (f *flight) forget(rows []*row) {
+	for _, r := range rows {
+		f.rows--
+		f.bytes -= int64(len(r.event.Payload))
+	}
+	f.notice()
+}
+
+// unqueue takes back all rows whose delivery has not begun: they must be released.
+func (f *flight) unqueue() []*row {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.emptyQueues()
+}
+
+func (f *flight) emptyQueues() (rows []*row) {
+	for _, queue := range f.queues {
+		rows = append(rows, queue...)
+	}
+	for _, r := range rows {
+		delete(f.held, r)
+	}
+	clear(f.queues)
+	f.turns, f.queued = nil, 0
+	f.notice()
+	return rows
+}
+
+// close ends handing out, and returns the rows whose delivery has not begun.
+func (f *flight) close() []*row {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.work.Broadcast()
+	return f.emptyQueues()
+}
+
+// cutAll cancels the running deliveries.
+func (f *flight) cutAll(cause error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r := range f.held {
+		if r.delivery != nil {
+			r.delivery.cut(cause)
+		}
+	}
+}
+
+// abandon gives up on the deliveries that still run, and returns their rows.
+func (f *flight) abandon() (rows []*row) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r := range f.held {
+		if r.delivery != nil && !r.lost {
+			r.delivery.abandoned = true
+			rows = append(rows, r)
+		}
+	}
+	clear(f.held)
+	return rows
+}
+
+func (f *flight) size() (rows int, bytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rows, f.bytes
+}

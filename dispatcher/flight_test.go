@@ -1,0 +1,184 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+func testFlight(cfg Config, told func()) *flight {
+	return newFlight(context.Background(), cfg.withDefaults(), 1, told)
+}
+
+func claimOf(topic string, n, bytes int) Claimed {
+	var c Claimed
+	for range n {
+		c.Events = append(c.Events, &Event{ID: uuid.New(), Topic: topic, Attempt: 1, Payload: make([]byte, bytes)})
+	}
+	return c
+}
+
+// A process that was stopped for longer than its lease begins nothing that it had queued before
+// the database has confirmed the lease.
+//
+// CONTRACT: C-31
+func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
+	f := testFlight(Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
+	long := time.Now().Add(-5 * time.Second) // the last sixth of the lease has begun
+	f.add(claimOf("a", 3, 1), long)
+	if d := f.begin(1, time.Now()); d != nil {
+		t.Fatal("a row was begun whose lease may be over")
+	}
+	select {
+	case <-f.inDoubt:
+	default:
+		t.Error("nobody was told to ask for the lease")
+	}
+	f.add(claimOf("b", 1, 1), time.Now())
+	if d := f.begin(1, time.Now()); d == nil || d.rows[0].event.Topic != "b" {
+		t.Error("a doubtful lease of one topic holds up another topic")
+	}
+	rows := f.due(time.Now())
+	if len(rows) != 3 {
+		t.Fatalf("%d leases are asked for, want the 3 old ones", len(rows))
+	}
+	gone := f.extended(rows, []Lease{rows[1].event.Lease()}, time.Now())
+	if gone != 1 {
+		t.Errorf("%d rows are lost, want 1", gone)
+	}
+	seen := map[*row]bool{}
+	for d := f.begin(1, time.Now()); d != nil; d = f.begin(1, time.Now()) {
+		seen[d.rows[0]] = true
+	}
+	if len(seen) != 2 || seen[rows[1]] {
+		t.Errorf("%d rows were begun, want the 2 that are still ours", len(seen))
+	}
+	if n, _ := f.size(); n != 3 {
+		t.Errorf("%d rows are in flight, want 3: the lost one is not", n)
+	}
+}
+
+// Leases are asked for again after a third of their time, and deliveries are cut in the last sixth.
+//
+// CONTRACT: C-31
+func TestLeaseTimes(t *testing.T) {
+	f := testFlight(Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
+	asked := time.Now()
+	f.add(claimOf("a", 1, 1), asked)
+	d := f.begin(1, asked)
+	for _, test := range []struct {
+		after    time.Duration
+		due, cut bool
+	}{
+		{1999 * time.Millisecond, false, false},
+		{2 * time.Second, true, false},
+		{4999 * time.Millisecond, true, false},
+		{5 * time.Second, true, true},
+	} {
+		now := asked.Add(test.after)
+		if due := len(f.due(now)) == 1; due != test.due {
+			t.Errorf("after %v the lease is due for extension: %v, want %v", test.after, due, test.due)
+		}
+		f.cutUnsafe(now)
+		if cut := d.ctx.Err() != nil; cut != test.cut {
+			t.Errorf("after %v the delivery is cut: %v, want %v", test.after, cut, test.cut)
+		}
+	}
+}
+
+// One lost row of a batch does not make the others fail; when all are lost the delivery is cut.
+//
+// CONTRACT: C-23
+func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
+	f := testFlight(Config{}, nil)
+	f.add(claimOf("a", 2, 1), time.Now())
+	d := f.begin(2, time.Now())
+	f.extended(d.rows, []Lease{d.rows[0].event.Lease()}, time.Now())
+	if d.ctx.Err() != nil {
+		t.Error("the delivery was cut while one of its rows is ours")
+	}
+	f.extended(d.rows, []Lease{d.rows[1].event.Lease()}, time.Now())
+	if !errors.Is(context.Cause(d.ctx), errLeaseLost) {
+		t.Errorf("the delivery without a row of ours goes on, or was cut for %v", context.Cause(d.ctx))
+	}
+	if ours := f.finish(d); ours[0] || ours[1] {
+		t.Errorf("rows that are not ours are written back: %v", ours)
+	}
+}
+
+func TestFlightBounds(t *testing.T) {
+	told := 0
+	f := testFlight(Config{BatchSize: 10, Concurrency: 2, MaxBytes: 1000}, func() { told++ })
+	room := func() bool { _, ok := f.room(); return ok }
+	if bytes, ok := f.room(); !ok || bytes != 1000 {
+		t.Fatalf("an empty flight has room for %d bytes", bytes)
+	}
+	// By the queue: half a batch may wait.
+	f.add(claimOf("a", 6, 1), time.Now())
+	if room() {
+		t.Error("there is room for a claim while more than half a batch waits")
+	}
+	var running []*delivery
+	running = append(running, f.take(1))
+	if told != 1 || !room() {
+		t.Errorf("with half a batch left: told %d times, room %v; want once and true", told, room())
+	}
+	// By the rows that wait to be written back: 2 deliveries and 2 batches.
+	for len(running) < 23 {
+		f.add(claimOf("a", 1, 1), time.Now())
+		running = append(running, f.take(1))
+	}
+	for _, d := range running {
+		f.finish(d)
+	}
+	if told = 0; room() {
+		t.Error("there is room for a claim while the write-backs pile up")
+	}
+	for _, d := range running[:6] {
+		f.written(d.rows)
+	}
+	if told != 1 || !room() {
+		t.Errorf("after write-backs: told %d times, room %v; want once and true", told, room())
+	}
+	// By bytes.
+	f.written(f.unqueue())
+	f.add(claimOf("b", 1, 2000), time.Now())
+	if told = 0; room() {
+		t.Error("there is room for a claim with all bytes taken")
+	}
+	f.written(f.unqueue())
+	if bytes, ok := f.room(); told != 1 || !ok || bytes < 900 {
+		t.Errorf("after the large row has gone: told %d times, room %v for %d bytes", told, ok, bytes)
+	}
+}
+
+// Topics are served in turn, a delivery has one topic, and a closed flight takes and gives nothing.
+func TestFlightTurns(t *testing.T) {
+	f := testFlight(Config{}, nil)
+	f.add(claimOf("a", 5, 1), time.Now())
+	f.add(claimOf("b", 2, 1), time.Now())
+	var order string
+	for range 4 {
+		d := f.take(2)
+		for _, r := range d.rows {
+			order += r.event.Topic
+		}
+		order += " "
+	}
+	if order != "aa bb aa a " {
+		t.Errorf("the deliveries had %q, want aa bb aa a", order)
+	}
+	f.add(claimOf("a", 2, 1), time.Now())
+	if n := len(f.close()); n != 2 {
+		t.Errorf("closing returned %d rows, want the 2 queued ones", n)
+	}
+	if n := len(f.add(claimOf("a", 3, 1), time.Now())); n != 3 {
+		t.Errorf("a closed flight refused %d rows of a claim, want all 3", n)
+	}
+	if f.take(1) != nil {
+		t.Error("a closed flight began a delivery")
+	}
+}

@@ -1,0 +1,160 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A lease is measured on this worker's monotonic clock from before it was asked for, so that it
+// ends here before it ends in the database. It is asked for again after a third of its time; in the
+// last sixth the worker no longer relies on it, so that a delivery has time to notice that it was
+// cut before another worker may begin.
+
+var (
+	errLeaseLost = errors.New("another worker took over the lease while the delivery ran")
+	errLeaseOver = errors.New("the lease could not be extended in time; the database was away, or this process was stopped")
+)
+
+// keepLeases extends the leases of rows that are queued or being delivered until stop is closed, and
+// cuts deliveries whose lease cannot be kept (CONTRACT C-31).
+func (r *run) keepLeases(stop <-chan struct{}) {
+	var extending sync.WaitGroup
+	defer extending.Wait()
+	idle := make(chan struct{}, 1) // one Extend at a time, and none holds up the cutting
+	tick := time.NewTicker(r.cfg.Lease / 6)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		case <-r.flight.inDoubt:
+		}
+		r.flight.cutUnsafe(time.Now())
+		select {
+		case idle <- struct{}{}:
+			extending.Go(func() { r.extendLeases(); <-idle })
+		default:
+		}
+	}
+}
+
+func (r *run) extendLeases() {
+	asked := time.Now()
+	rows := r.flight.due(asked)
+	if len(rows) == 0 {
+		return
+	}
+	var lost []Lease
+	err := storeCall(r.calls, func(ctx context.Context) (err error) {
+		lost, err = r.store.Extend(ctx, leases(rows), r.cfg.Lease)
+		return err
+	})
+	if err != nil {
+		if r.calls.Err() == nil {
+			r.health.sourceFailed(err)
+		}
+		return
+	}
+	if n := r.flight.extended(rows, lost, asked); n > 0 {
+		r.completer.leasesLost(n, "extend")
+	}
+}
+
+// safeUntil is how long a lease that was asked for at a time may be relied on.
+func (f *flight) safeUntil(asked time.Time) time.Time { return asked.Add(f.lease - f.lease/6) }
+
+// due returns the rows whose lease was asked for a third of its time ago.
+func (f *flight) due(now time.Time) (rows []*row) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r := range f.held {
+		if !f.safeUntil(now.Add(-f.lease / 3)).Before(r.safeUntil) {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// extended notes the answer to an Extend that was sent at asked. Lost rows leave the flight; it
+// returns their number. A row that finished in the meantime is not lost: its write-back will tell.
+func (f *flight) extended(rows []*row, lost []Lease, asked time.Time) (gone int) {
+	isLost := setOf(lost)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var left []*row
+	for _, r := range rows {
+		if _, held := f.held[r]; !held {
+			continue
+		}
+		if !isLost[r.event.Lease()] {
+			r.safeUntil = f.safeUntil(asked)
+			continue
+		}
+		r.lost = true
+		delete(f.held, r)
+		left = append(left, r)
+	}
+	f.dropLost(left)
+	f.work.Broadcast()
+	return len(left)
+}
+
+// dropLost takes lost rows out of the queues, and cuts their deliveries.
+func (f *flight) dropLost(lost []*row) {
+	topics := map[string]bool{}
+	for _, r := range lost {
+		if r.delivery != nil {
+			r.delivery.cutUnless((*row).kept, errLeaseLost)
+			continue
+		}
+		topics[r.event.Topic] = true
+		f.queued--
+	}
+	f.turns = slices.DeleteFunc(f.turns, func(topic string) bool { return topics[topic] })
+	for topic := range topics {
+		f.setQueue(topic, slices.DeleteFunc(f.queues[topic], func(r *row) bool { return r.lost }))
+	}
+	f.forget(lost)
+}
+
+// cutUnsafe cancels the deliveries whose leases are no longer safe.
+func (f *flight) cutUnsafe(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	safe := func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }
+	for r := range f.held {
+		if r.delivery != nil && !safe(r) {
+			r.delivery.cutUnless(safe, errLeaseOver)
+		}
+	}
+}
+
+func (r *row) kept() bool { return !r.lost }
+
+// cutUnless cancels the delivery, unless one of its rows is still worth it: one lost row of a batch
+// must not make the others fail.
+func (d *delivery) cutUnless(worthIt func(*row) bool, cause error) {
+	if !slices.ContainsFunc(d.rows, worthIt) {
+		d.cut(cause)
+	}
+}
+
+func leases(rows []*row) []Lease {
+	out := make([]Lease, len(rows))
+	for i, r := range rows {
+		out[i] = r.event.Lease()
+	}
+	return out
+}
+
+func setOf(leases []Lease) map[Lease]bool {
+	set := make(map[Lease]bool, len(leases))
+	for _, l := range leases {
+		set[l] = true
+	}
+	return set
+}

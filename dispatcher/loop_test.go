@@ -1,0 +1,150 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+)
+
+// quietStore has no rows, and tells of each claim.
+type quietStore struct {
+	Store
+	claims chan struct{}
+}
+
+func (quietStore) Schema(context.Context) (Schema, error) { return Schema{State: SchemaReady}, nil }
+
+func (s quietStore) Claim(context.Context, ClaimRequest) (Claimed, error) {
+	s.claims <- struct{}{}
+	return Claimed{}, nil
+}
+
+// Wake ends the wait for the next poll, however long that is.
+func TestWake(t *testing.T) {
+	store := quietStore{claims: make(chan struct{})}
+	d, err := New(store, Handlers{}, Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Hour, PollInterval: 20 * time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRun(t.Context(), d)
+	r.pace.idle = d.cfg.PollInterval // as after a long time without events
+	ctx, cancel := context.WithCancel(t.Context())
+	r.workers.Go(func() { r.claimLoop(ctx) })
+	claimed := func(what string) {
+		t.Helper()
+		select {
+		case <-store.claims:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no claim was made %s", what)
+		}
+	}
+	claimed("at the start")
+	for range 3 {
+		d.Wake()
+		claimed("after Wake")
+	}
+	cancel()
+	r.workers.Wait()
+}
+
+// Without events, the waits between claims double up to PollInterval; with events they are short.
+func TestIdleWaits(t *testing.T) {
+	store := quietStore{claims: make(chan struct{}, 100)}
+	d, err := New(store, Handlers{}, Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Minute, PollInterval: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRun(t.Context(), d)
+	for i, want := range []time.Duration{2, 4, 8, 16, 20, 20} {
+		if got := r.look(t.Context()); got != want*time.Millisecond {
+			t.Errorf("wait %d is %v, want %v", i+1, got, want*time.Millisecond)
+		}
+	}
+}
+
+// forgetfulStore has one row, and does not take its ack the first few times.
+type forgetfulStore struct {
+	Store
+	mu    sync.Mutex
+	calls []string
+	done  chan struct{}
+}
+
+func (s *forgetfulStore) note(call string) (before int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.calls {
+		if c == call {
+			before++
+		}
+	}
+	s.calls = append(s.calls, call)
+	return before
+}
+
+func (s *forgetfulStore) Schema(context.Context) (Schema, error) {
+	return Schema{State: SchemaReady}, nil
+}
+
+func (s *forgetfulStore) Claim(context.Context, ClaimRequest) (Claimed, error) {
+	switch s.note("claim") {
+	case 0:
+		return claimOf("a", 1, 1), nil
+	default:
+		return Claimed{}, nil
+	}
+}
+
+func (s *forgetfulStore) Ack(context.Context, []Lease) ([]Lease, error) {
+	switch s.note("ack") {
+	case 0, 1, 2:
+		return nil, errors.New("the database is away")
+	default:
+		close(s.done)
+		return nil, nil
+	}
+}
+
+// While outcomes wait for the database nothing is claimed: it could be the very rows that were
+// delivered, once their leases have expired.
+//
+// CONTRACT: C-23
+func TestOutcomesAreWrittenBeforeTheNextClaim(t *testing.T) {
+	store := &forgetfulStore{done: make(chan struct{})}
+	deliver := make(chan struct{})
+	d, err := New(store, Handlers{"a": func(context.Context, *Event) error { <-deliver; return nil }},
+		Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, PollInterval: 2 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	close(deliver)
+	select {
+	case <-store.done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the ack was not tried again")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	claims, acks := 0, 0
+	for _, call := range store.calls {
+		switch {
+		case call == "ack":
+			acks++
+		case acks == 2 || acks == 3: // the loop knows by now
+			claims++
+		}
+	}
+	if claims > 1 { // one may have been under way
+		t.Errorf("%d claims were made before the outcome was written: %v", claims, store.calls)
+	}
+}

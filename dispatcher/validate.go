@@ -1,0 +1,68 @@
+package dispatcher
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// minLease is the shortest lease: below it a slow round trip to the database is a lost lease.
+const minLease = 100 * time.Millisecond
+
+func (c Config) withDefaults() Config {
+	c.Topics = slices.Clone(c.Topics)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.BatchSize = cmp.Or(c.BatchSize, 100)
+	c.Concurrency = cmp.Or(c.Concurrency, 16)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
+	c.GracePeriod = cmp.Or(c.GracePeriod, 30*time.Second)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
+	if c.Backoff == nil {
+		c.Backoff = DefaultBackoff()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Observer == nil {
+		c.Observer = noObserver{}
+	}
+	return c
+}
+
+// validate says everything that is wrong with c at once, each with its remedy.
+func (c Config) validate() error {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(c.Lease < minLease, "lease is %v; set it to at least %v", c.Lease, minLease)
+	refuse(c.PollInterval < time.Millisecond, "pollInterval is %v; set it to at least 1ms", c.PollInterval)
+	refuse(c.PollInterval > c.Lease/3, "pollInterval (%v) must be at most a third of lease (%v), so that a lost lease is noticed in time; lower pollInterval to %v or raise lease to %v",
+		c.PollInterval, c.Lease, c.Lease/3, 3*c.PollInterval)
+	refuse(c.BatchSize < 1 || c.BatchSize > 10_000, "batchSize is %d; set it to 1 to 10000", c.BatchSize)
+	refuse(c.Concurrency < 1 || c.Concurrency > 1000, "concurrency is %d; set it to 1 to 1000", c.Concurrency)
+	refuse(c.MaxAttempts < 1 || c.MaxAttempts > 1000, "maxAttempts is %d; set it to 1 to 1000", c.MaxAttempts)
+	refuse(c.GracePeriod < 0, "gracePeriod is %v; set it to 0 or more", c.GracePeriod)
+	refuse(c.MaxBytes < 0, "maxBytes is %d; set it to at least 1", c.MaxBytes)
+	for i, topic := range c.Topics {
+		refuse(topic == "", "topics[%d] is empty; give it a name or take it out", i)
+		refuse(slices.Contains(c.Topics[:i], topic), "topics lists %q twice; take one out", topic)
+	}
+	return errors.Join(errs...)
+}
+
+// noObserver is the Observer of those who want none.
+type noObserver struct{}
+
+func (noObserver) Claimed(string, int)                                {}
+func (noObserver) Delivered(*Event, time.Duration)                    {}
+func (noObserver) Acked(*Event, time.Duration)                        {}
+func (noObserver) Failed(*Event, error, time.Duration, time.Duration) {}
+func (noObserver) Died(Death)                                         {}
+func (noObserver) LeaseLost(int)                                      {}
