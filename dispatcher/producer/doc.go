@@ -1,0 +1,39 @@
+// Package producer writes events into the outbox, inside the transaction of the work that they
+// tell of.
+//
+//	var outbox = producer.New(producer.Options{})
+//
+//	receipt, err := outbox.Enqueue(ctx, tx, producer.Event{
+//		Namespace: "shop", Topic: "orders", EventType: "OrderPlaced",
+//		AggregateType: "order", AggregateID: order.ID, Payload: order,
+//	})
+//
+// # Guarantees
+//
+//   - The event and the work commit together or not at all (CONTRACT C-10). Nothing is sent to
+//     anybody here: a dispatcher delivers the event after the commit, at least once.
+//   - A dedupe key makes a repeated Enqueue harmless: no error, no second row, and the receipt has
+//     the id of the row that stands (CONTRACT C-11). Of two transactions with the same key at the
+//     same time the second waits for the first, and enqueues only if that one rolls back. At
+//     isolation level repeatable read or serializable it may get a serialization failure instead:
+//     repeat the transaction, as for any other.
+//   - An event that PostgreSQL would refuse is refused before anything is sent, with [ErrInvalid],
+//     so the transaction is not lost (CONTRACT C-12, C-13).
+//
+// Only a transaction gives the first guarantee. The types do not force one: a program that has
+// nothing but the event to write may pass a connection.
+//
+// # Other languages
+//
+// Enqueue calls one SQL function (CONTRACT C-15), which any language can call in its transaction:
+//
+//	select id, inserted from outbox.enqueue(
+//	    p_namespace => 'shop', p_topic => 'orders', p_payload => '{"order": 42}',
+//	    p_event_type => 'OrderPlaced', p_aggregate_type => 'order', p_aggregate_id => '42',
+//	    p_dedupe_key => 'order-42-placed', p_headers => '{"correlation_id": "c-7"}',
+//	    p_delay => '10 minutes');
+//
+// Only the first three are required; p_partition_key, p_tenant_id, p_id and p_max_bytes are the
+// others. inserted is false when the dedupe key was there before. The login needs what
+// `dispatcher migrate grants --for producer --role NAME` prints.
+package producer

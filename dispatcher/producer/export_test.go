@@ -1,0 +1,4 @@
+package producer
+
+// CheckJSON is checkJSON, for its comparison with PostgreSQL.
+var CheckJSON = checkJSON

@@ -1,0 +1,185 @@
+package producer
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Options says where and what a [Producer] enqueues. The zero value of a field means its default.
+type Options struct {
+	// Schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
+	Schema string
+	// MaxPayloadBytes bounds an event's payload as JSON text (CONTRACT C-13). Defaults to 1 MiB.
+	MaxPayloadBytes int
+}
+
+// PGX is the part of pgx that a [Producer] made by [New] uses. Pass a pgx.Tx. A connection or a
+// pool would do, but then nothing ties the event to the work that it tells of.
+type PGX interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// SQL is the part of database/sql that a [Producer] made by [NewSQL] uses. Pass a *sql.Tx; see [PGX].
+type SQL interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Producer enqueues events in transactions of type T, which is [PGX] or [SQL]. It holds no
+// connection and is safe for concurrent use: make one for the whole service.
+type Producer[T any] struct {
+	statement       string
+	schema          string
+	maxPayloadBytes int
+	query           func(ctx context.Context, tx T, statement, document string, receipts []Receipt) error
+}
+
+// New returns a producer for pgx.
+func New(o Options) *Producer[PGX] { return build(o, queryPGX) }
+
+// NewSQL returns a producer for database/sql and any PostgreSQL driver.
+func NewSQL(o Options) *Producer[SQL] { return build(o, querySQL) }
+
+func build[T any](o Options, query func(context.Context, T, string, string, []Receipt) error) *Producer[T] {
+	if o.Schema == "" {
+		o.Schema = "outbox"
+	}
+	if o.MaxPayloadBytes == 0 {
+		o.MaxPayloadBytes = 1 << 20
+	}
+	return &Producer[T]{
+		statement:       fmt.Sprintf(enqueueSQL, pgx.Identifier{o.Schema}.Sanitize()),
+		schema:          o.Schema,
+		maxPayloadBytes: o.MaxPayloadBytes,
+		query:           query,
+	}
+}
+
+// Receipt tells what became of an event.
+type Receipt struct {
+	// ID is the id of the row that stands in the outbox. With Enqueued false it is that of the
+	// earlier event with the same dedupe key.
+	ID uuid.UUID
+	// Enqueued is false when the dedupe key was there before, so that no row was added (CONTRACT C-11).
+	Enqueued bool
+}
+
+// Enqueue writes one event inside the caller's transaction (CONTRACT C-10).
+//
+// An error that is [ErrInvalid] was found before anything was sent: the transaction is still
+// usable. Any other error is the database's: PostgreSQL has aborted the transaction, so roll back.
+func (p *Producer[T]) Enqueue(ctx context.Context, tx T, event Event) (Receipt, error) {
+	r, err := p.record(ctx, &event)
+	if err != nil {
+		return Receipt{}, err
+	}
+	receipts, err := p.send(ctx, tx, []record{r})
+	if err != nil {
+		return Receipt{}, err
+	}
+	return receipts[0], nil
+}
+
+// EnqueueBatch writes events in their order and in one round trip, inside the caller's
+// transaction. Receipt i is about events[i]. When one is invalid, none is written; errors are
+// those of [Producer.Enqueue]. A batch may have 32 MiB.
+func (p *Producer[T]) EnqueueBatch(ctx context.Context, tx T, events []Event) ([]Receipt, error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	records := make([]record, len(events))
+	for i := range events {
+		var err error
+		if records[i], err = p.record(ctx, &events[i]); err != nil {
+			return nil, fmt.Errorf("event %d of %d: %w", i+1, len(events), err)
+		}
+	}
+	return p.send(ctx, tx, records)
+}
+
+// maxBatchBytes keeps a batch below what one jsonb value can hold, 255 MiB in its own, larger form.
+const maxBatchBytes = 32 << 20
+
+func (p *Producer[T]) send(ctx context.Context, tx T, records []record) ([]Receipt, error) {
+	var document bytes.Buffer
+	encoder := json.NewEncoder(&document)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(records); err != nil {
+		return nil, fmt.Errorf("write %d events as JSON: %w", len(records), err)
+	}
+	if document.Len() > maxBatchBytes {
+		return nil, invalid("batch", "has %d bytes, more than %d; enqueue it in parts", document.Len(), maxBatchBytes)
+	}
+	receipts := make([]Receipt, len(records))
+	if err := p.query(ctx, tx, p.statement, document.String(), receipts); err != nil {
+		return nil, fmt.Errorf("enqueue into schema %s: %w%s", p.schema, err, remedy(err))
+	}
+	return receipts, nil
+}
+
+// enqueueSQL calls the one SQL function for each element of a JSON array, in its order. One text
+// parameter is understood by every driver. The size was checked already, on the text that the
+// caller gave; the function would measure another one.
+//
+//go:embed enqueue.sql
+var enqueueSQL string
+
+func queryPGX(ctx context.Context, tx PGX, statement, document string, receipts []Receipt) error {
+	rows, err := tx.Query(ctx, statement, document)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return scan(rows, receipts)
+}
+
+func querySQL(ctx context.Context, tx SQL, statement, document string, receipts []Receipt) error {
+	rows, err := tx.QueryContext(ctx, statement, document) //nolint:rowserrcheck // scan checks it
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // its error is that of Err
+	return scan(rows, receipts)
+}
+
+func scan(rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+}, receipts []Receipt) error {
+	n := 0
+	for ; rows.Next() && n < len(receipts); n++ {
+		if err := rows.Scan(&receipts[n].ID, &receipts[n].Enqueued); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if n != len(receipts) {
+		return fmt.Errorf("the enqueue function answered for %d of %d events", n, len(receipts))
+	}
+	return nil
+}
+
+// remedy says what to do about the errors that a person meets when setting things up.
+func remedy(err error) string {
+	var state interface{ SQLState() string } // pgx's and lib/pq's errors have it
+	if !errors.As(err, &state) {
+		return ""
+	}
+	switch state.SQLState() {
+	case "3F000", "42883":
+		return "; run `dispatcher migrate up`, or correct Options.Schema"
+	case "42501":
+		return "; give this login the rights that `dispatcher migrate grants --for producer` prints"
+	}
+	return ""
+}
