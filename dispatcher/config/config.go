@@ -1,23 +1,32 @@
 // Package config is the word between the two planes: the file that the controller renders and
 // that `dispatcher run -f FILE` loads. A user without Kubernetes writes it by hand.
 //
-// It is plain data. Secrets are never in it: it names the files that hold them. Its names, units
-// and defaults are those of the OutboxDispatcher resource.
+// It is plain data. Secrets are never in it: it names the files that hold them. Its names, units,
+// bounds and defaults are those of the OutboxDispatcher resource. [Load] reads it and fills in the
+// defaults; [Config.Validate] checks it.
+//
+//	name: orders
+//	namespace: shop
+//	database:
+//	  dsnFile: /etc/outbox/dsn
+//	sink:
+//	  http:
+//	    url: https://orders.example.com/events
 package config
 
 // Config is one dispatcher.
 type Config struct {
 	// Name identifies the dispatcher in logs and metrics. Required.
 	Name string `json:"name"`
-	// Namespace is the outbox namespace whose events are delivered. Required.
+	// Namespace is the outbox namespace whose events are delivered, 1 to 255 characters. Required.
 	Namespace string `json:"namespace"`
-	// Topics to deliver. None means all of the namespace.
+	// Topics to deliver, at most 256. None means all of the namespace.
 	Topics []string `json:"topics,omitempty"`
 	// Database holds the outbox. Required.
 	Database Database `json:"database"`
-	// Lease is how long a claimed row is held. Defaults to 30s.
+	// Lease is how long a claimed row is held, 3s to 1h. Defaults to 30s.
 	Lease Duration `json:"lease,omitempty"`
-	// PollInterval is the longest wait between two looks for work. At most lease / 3
+	// PollInterval is the longest wait between two looks for work, 10ms to 20m, and at most lease / 3
 	// (CONTRACT C-28). Defaults to 1s.
 	PollInterval Duration `json:"pollInterval,omitempty"`
 	// BatchSize is the most rows that one claim takes, 1 to 10000. Defaults to 100.
@@ -28,7 +37,7 @@ type Config struct {
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Backoff is the policy of retries.
 	Backoff Backoff `json:"backoff,omitzero"`
-	// GracePeriod is how long deliveries in flight may take after SIGTERM. Defaults to 30s.
+	// GracePeriod is how long deliveries in flight may take after SIGTERM, 1s to 1h. Defaults to 30s.
 	GracePeriod Duration `json:"gracePeriod,omitempty"`
 	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
 	// Defaults to Running.
@@ -58,16 +67,19 @@ type Database struct {
 	DSNFile string `json:"dsnFile,omitempty"`
 	// Connection names one file for each part.
 	Connection *Connection `json:"connection,omitempty"`
-	// Schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
+	// Schema is the PostgreSQL schema of the outbox tables: lower-case letters, digits and
+	// underscores. Defaults to outbox.
 	Schema string `json:"schema,omitempty"`
 	// SSLMode is disable, prefer, require, verify-ca or verify-full. It overrides the DSN's.
 	// Defaults to verify-full when caFile is set, else to what the DSN says.
 	SSLMode string `json:"sslMode,omitempty"`
-	// CAFile holds the PEM certificates that the server's certificate is checked against.
+	// CAFile holds the PEM certificates that the server's certificate is checked against, in the
+	// modes verify-ca and verify-full, which need it.
 	CAFile string `json:"caFile,omitempty"`
 }
 
-// Connection names files that hold the parts of a connection, as a mounted Secret does.
+// Connection names files that hold the parts of a connection, as a mounted Secret does. All but
+// portFile are required; the port defaults to 5432.
 type Connection struct {
 	HostFile     string `json:"hostFile"`
 	PortFile     string `json:"portFile,omitempty"`
@@ -75,6 +87,14 @@ type Connection struct {
 	UserFile     string `json:"userFile"`
 	PasswordFile string `json:"passwordFile"`
 }
+
+// The strategies of a [Backoff].
+const (
+	Exponential = "Exponential"
+	Multiplier  = "Multiplier"
+	PowerOfTwo  = "PowerOfTwo"
+	Linear      = "Linear"
+)
 
 // Backoff is the policy of retries (CONTRACT C-25).
 type Backoff struct {
@@ -84,13 +104,14 @@ type Backoff struct {
 	//   PowerOfTwo:  2^min(attempts, 10) seconds, no jitter.
 	//   Linear:      base * (attempts+1), at most max, no jitter.
 	Strategy string `json:"strategy,omitempty"`
-	// Base is the first delay. Defaults to 1s, and to 60s for Linear.
+	// Base is the first delay, 1ms to 24h and at most max. Defaults to 1s, and to 60s for Linear.
+	// Base and max are not for PowerOfTwo.
 	Base Duration `json:"base,omitempty"`
-	// Max bounds the delay before jitter. Defaults to 5m, and to 1h for Linear.
+	// Max bounds the delay before jitter, 1ms to 24h. Defaults to 5m, and to 1h for Linear.
 	Max Duration `json:"max,omitempty"`
-	// Multiplier is the factor of Multiplier, such as "2.0": from 1 to 10. Defaults to "2".
+	// Multiplier is the factor of strategy Multiplier, such as "1.5": from "1" to "10". Defaults to "2".
 	Multiplier string `json:"multiplier,omitempty"`
-	// JitterPercent is the spread of Multiplier, 0 to 100. Defaults to 25.
+	// JitterPercent is the spread of strategy Multiplier, 0 to 100. Defaults to 25.
 	JitterPercent *int `json:"jitterPercent,omitempty"`
 }
 
@@ -112,20 +133,20 @@ const (
 
 // HTTPSink posts CloudEvents 1.0 to a URL.
 type HTTPSink struct {
-	// URL is http or https. Required.
+	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
 	// Mode is Binary (attributes as headers), Structured (one JSON object) or Batch (a JSON array).
 	// Defaults to Binary.
 	Mode HTTPMode `json:"mode,omitempty"`
 	// BatchSize is the most events in a request, 1 to 1000, in mode Batch. Defaults to 100.
 	BatchSize int `json:"batchSize,omitempty"`
-	// Timeout bounds one request. Defaults to 10s.
+	// Timeout bounds one request, 10ms to 10m. Defaults to 10s.
 	Timeout Duration `json:"timeout,omitempty"`
-	// Headers are added to every request. Not for secrets: see auth.
+	// Headers are added to every request, at most 32. Not for secrets: see auth.
 	Headers map[string]string `json:"headers,omitempty"`
-	// Auth are credentials; at most one member is set.
+	// Auth are credentials. Exactly one member must be set.
 	Auth *HTTPAuth `json:"auth,omitempty"`
-	// TLS is for https URLs.
+	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
 }
 

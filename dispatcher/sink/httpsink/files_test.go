@@ -248,7 +248,7 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		verify(t, err)
+		_ = verify(t, err)
 		if !strings.HasPrefix(err.Error(), "http sink: ") || !strings.Contains(err.Error(), test.text) {
 			t.Errorf("%s: the error does not say %q: %v", name, test.text, err)
 		}

@@ -203,7 +203,7 @@ func TestContextEnds(t *testing.T) {
 		ctx, cancel := test.end()
 		go func() {
 			<-begun
-			if test.wraps == context.Canceled {
+			if errors.Is(test.wraps, context.Canceled) {
 				cancel()
 			}
 		}()

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// From an empty database to delivered events, with commands alone. CONTRACT: C-11, C-73
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t))
+	owner, produces := o.file(t, o.owner, ""), o.file(t, o.producer, "namespace: shop\n")
+	yaml := dispatching("{log: {}}")
+	delivers := o.file(t, o.dispatcher, yaml)
+
+	run(t, "", "migrate", "status", "-f", owner).ok(t, "pending 0001_outbox", "schema outbox has version 0; this binary's is "+fmt.Sprint(migrations.Version))
+	run(t, "", "check", "-f", delivers).ended(t, 1, "ok   config: ", "ok   database: ", "FAIL schema: Missing: ", "ok   sink: ", "dispatcher: 1 of 4 checks failed")
+	run(t, "", "migrate", "up", "-f", delivers).ended(t, 1, "permission denied", "log in as the owner")
+	run(t, "", "migrate", "up", "-f", owner).ok(t, "applied 0001_outbox\n", "schema outbox is at version ")
+	again := run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", delivers)
+	again.ok(t, "granted a dispatcher's rights on schema outbox to "+o.dispatcher+"\n")
+	if strings.Contains(again.out, "applied") {
+		t.Errorf("the second migration applied something:\n%s", again.out)
+	}
+	run(t, "", "migrate", "status", "-f", delivers).ok(t, "applied 0001_outbox at 2", "schema outbox has version ")
+	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`)
+	run(t, "", "migrate", "grants", "--role", "nobody", "--apply", "-f", owner).ended(t, 1, "create the role, or correct its name")
+	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
+
+	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}").ended(t, 1, "migrate grants --for producer", "nothing was enqueued")
+	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", owner).ok(t, "granted a producer's rights")
+	enqueued := run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", `{"card": "`+secret+`"}`, "--event-type", "OrderPlaced",
+		"--aggregate-type", "order", "--aggregate-id", "42", "--dedupe-key", "42", "--header", "correlation_id=c-1")
+	enqueued.ok(t, " enqueued\n")
+	id := strings.Fields(enqueued.out)[0]
+	lines := `{"topic": "orders", "payload": 1, "dedupe_key": "42"}
+		{"namespace": "shop", "topic": "refunds", "payload": {"a": null}, "headers": {"a": "b"}, "tenant_id": "0190b6c4-1f2e-7abc-8def-001122334455"}
+		{"topic": "orders", "payload": "later", "delay": "1h"}`
+	more := run(t, lines, "enqueue", "-f", produces)
+	more.ok(t, id+" already enqueued\n")
+	if n := o.count(t, "true"); n != 3 || strings.Count(more.out, "\n") != 3 {
+		t.Errorf("%d rows, want 3; printed:\n%s", n, more.out)
+	}
+	run(t, `{"topic": "orders", "payload": 1} {"topic": "orders", "paylod": 1}`, "enqueue", "-f", produces).ended(t, 1, `event 2: json: unknown field "paylod"; nothing was enqueued`)
+	run(t, `{"topic": "orders"}`, "enqueue", "-f", produces).ended(t, 1, "Payload is not JSON")
+	if n := o.count(t, "true"); n != 3 {
+		t.Errorf("%d rows after two refusals, want 3", n)
+	}
+
+	first := run(t, "", "once", "-f", delivers)
+	first.ok(t, "delivered 1, failed 0")
+	rest := run(t, "", "once", "-f", delivers, "-n", "10")
+	rest.ok(t, "delivered 1, failed 0")
+	topics := map[string]bool{}
+	for line := range strings.Lines(first.out + rest.out) {
+		var event struct{ ID, Topic string }
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatalf("standard output of the log sink is no JSON: %q", line)
+		}
+		topics[event.Topic] = true
+	}
+	if !topics["orders"] || !topics["refunds"] || len(topics) != 2 {
+		t.Errorf("delivered topics %v, want orders and refunds", topics)
+	}
+	if n := o.count(t, "status = 'delivered'"); n != 2 {
+		t.Errorf("%d delivered, want 2", n)
+	}
+}
+
+// A right that is missing is named, whichever it is; those of `migrate grants` are all that is needed.
+func TestCheckNamesEachMissingRight(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	yaml := dispatching("{log: {}}")
+	file := o.file(t, o.dispatcher, yaml)
+	for _, right := range []string{"select on outbox_events", "update on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters", "select on outbox_migrations", "usage on schema outbox"} {
+		words := strings.Fields(right)
+		object := "outbox." + words[2]
+		if words[2] == "schema" {
+			object = "schema outbox"
+		}
+		o.exec(t, fmt.Sprintf("revoke %s on %s from %s", words[0], object, o.dispatcher))
+		run(t, "", "check", "-f", file).ended(t, 1, "FAIL grants: "+o.dispatcher+" lacks "+right+"; have the owner run")
+		o.exec(t, fmt.Sprintf("grant %s on %s to %s", words[0], object, o.dispatcher))
+	}
+	run(t, "", "check", "-f", file).ok(t)
+}
+
+func TestCheckTriesTheDestination(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	consumer := httptest.NewServer(nil)
+	defer consumer.Close()
+	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
+	file := o.file(t, o.dispatcher, yaml)
+	run(t, "", "check", "-f", file).ok(t, "ok   sink: ")
+	consumer.Close()
+	run(t, "", "check", "-f", file).ended(t, 1, "FAIL sink: ", "connection refused", "dispatcher: 1 of 5 checks failed")
+	o.login(t, o.dispatcher, "wrong")
+	run(t, "", "check", "-f", file).ended(t, 1, "FAIL database: ", "password authentication failed", "FAIL sink: ")
+	o.enqueue(t, 1)
+	run(t, "", "once", "-f", file).ended(t, 1, "password authentication failed")
+	o.login(t, o.dispatcher, secret)
+	run(t, "", "once", "-f", file).ended(t, 1, "connection refused")
+	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
+		t.Error("the outage spent the event's attempt")
+	}
+}
+
+// CONTRACT: C-28, C-73
+func TestBadCommandLinesAndFiles(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t))
+	yaml := dispatching("{log: {}}")
+	bad := o.file(t, o.dispatcher, yaml+"lease: 10s\npollInterval: 5s\nbatchSize: 0.5\n")
+	slow := o.file(t, o.dispatcher, yaml+"lease: 10s\npollInterval: 5s\nconcurrency: -1\n")
+	only := o.file(t, o.dispatcher, "")
+	unreadable := filepath.Join(t.TempDir(), "bad-dsn.yaml")
+	check(t, os.WriteFile(unreadable, []byte(yaml+"database: {dsn: 'postgres://user:"+secret+"@host:port%zz/db'}"), 0o600))
+	for _, c := range []struct {
+		args []string
+		code int
+		want []string
+	}{
+		{[]string{"run"}, 2, []string{`required flag(s) "file" not set`}},
+		{[]string{"run", "-f", "/does/not/exist"}, 2, []string{"/does/not/exist", "name the file with -f"}},
+		{[]string{"run", "-f", only, "extra"}, 2, []string{"extra"}},
+		{[]string{"run", "--bogus"}, 2, []string{"unknown flag: --bogus"}},
+		{[]string{"bogus"}, 2, []string{`unknown command "bogus"`}},
+		{[]string{"run", "-f", bad}, 2, []string{"cannot unmarshal number 0.5 into field batchSize"}},
+		{[]string{"run", "-f", slow}, 2, []string{"pollInterval must be at most a third of lease (10s)", "concurrency is -1; set it from 1 to 1000"}},
+		{[]string{"run", "-f", unreadable}, 2, []string{"database.dsn does not make a valid connection string"}},
+		{[]string{"check", "-f", slow}, 1, []string{"FAIL config: pollInterval must be", "FAIL config: concurrency is -1", "ok   database: "}},
+		{[]string{"once", "-f", only}, 2, []string{"name is missing; set it", "sink is missing"}},
+		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 2, []string{"-n is 0"}},
+		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 2, []string{`--for is "everything"; choose dispatcher or producer`}},
+		{[]string{"migrate", "grants", "--role", "a", "--apply"}, 2, []string{"name the owner's file with -f"}},
+		{[]string{"version"}, 0, []string{"dev\n"}},
+		{[]string{"--help"}, 0, []string{"Exit codes: 0 for success, 1 when"}},
+	} {
+		run(t, "", c.args...).ended(t, c.code, c.want...)
+	}
+
+	// The reason is left where Kubernetes finds it.
+	message := filepath.Join(t.TempDir(), "termination-log")
+	check(t, os.WriteFile(message, []byte("what was there before, and is longer than anything that follows it in this test, whatever it is"), 0o600))
+	cmd := command(t, "migrate", "up", "-f", "/does/not/exist")
+	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
+	finish(t, cmd, "").ended(t, 2)
+	text, err := os.ReadFile(message)
+	check(t, err)
+	if got := string(text); !strings.HasPrefix(got, "read the configuration: ") || strings.Contains(got, "before") {
+		t.Errorf("the termination message is %q", got)
+	}
+}

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// asDispatcher turns this test binary into the dispatcher: the tests run it as a process.
+const asDispatcher = "RUN_AS_DISPATCHER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asDispatcher) != "" {
+		main()
+	}
+	pgtest.Main(m)
+}
+
+// secret is in every password, and in payloads that ask for it. No output may ever show it.
+const secret = "s3cr3t"
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func command(t testing.TB, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asDispatcher+"=1", "TERMINATION_LOG="+filepath.Join(t.TempDir(), "none"))
+	return cmd
+}
+
+// output is what a command left behind.
+type output struct {
+	out, err string
+	code     int
+}
+
+// run runs a command to its end. CONTRACT: C-73
+func run(t testing.TB, stdin string, args ...string) output {
+	t.Helper()
+	return finish(t, command(t, args...), stdin)
+}
+
+func finish(t testing.TB, cmd *exec.Cmd, stdin string) output {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	noSecret(t, out.String()+errs.String())
+	return output{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+func noSecret(t testing.TB, text string) {
+	t.Helper()
+	if strings.Contains(text, secret) || strings.Contains(text, "@127.0.0.1") {
+		t.Errorf("a secret or a connection string was shown:\n%s", text)
+	}
+}
+
+// ok fails the test unless the command succeeded and printed what is wanted.
+func (o output) ok(t testing.TB, want ...string) {
+	t.Helper()
+	o.ended(t, 0, want...)
+}
+
+// ended fails the test unless the command ended with the code and printed what is wanted.
+func (o output) ended(t testing.TB, code int, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(o.out+o.err, w) {
+			t.Errorf("it did not print %q", w)
+		}
+	}
+	if o.code != code {
+		t.Errorf("exit code %d, want %d", o.code, code)
+	}
+	if t.Failed() {
+		t.Fatalf("standard output:\n%s\nstandard error:\n%s", o.out, o.err)
+	}
+}
+
+// outbox is a database with the three logins of a real installation, and their files.
+type outbox struct {
+	admin                       *pgxpool.Pool
+	dsn                         *url.URL
+	dir                         string
+	owner, dispatcher, producer string // roles
+}
+
+// newOutbox makes the logins in an empty database; superuser is its connection string.
+func newOutbox(t testing.TB, superuser string) *outbox {
+	t.Helper()
+	u, err := url.Parse(superuser)
+	check(t, err)
+	database := strings.TrimPrefix(u.Path, "/")
+	o := &outbox{
+		admin: pgtest.Pool(t, superuser), dsn: u, dir: t.TempDir(),
+		owner: database + "_owner", dispatcher: database + "_dispatcher", producer: database + "_producer",
+	}
+	for _, role := range []string{o.owner, o.dispatcher, o.producer} {
+		o.exec(t, fmt.Sprintf("create role %s login password '%s'", role, secret))
+		o.login(t, role, secret)
+	}
+	o.exec(t, fmt.Sprintf("grant create on database %s to %s", database, o.owner))
+	t.Cleanup(func() {
+		for _, role := range []string{o.dispatcher, o.producer, o.owner} {
+			if _, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", role)); err != nil {
+				t.Errorf("drop the role: %v", err)
+			}
+		}
+	})
+	return o
+}
+
+// login writes the file with the role's connection string.
+func (o *outbox) login(t testing.TB, role, password string) {
+	t.Helper()
+	u := *o.dsn
+	u.User = url.UserPassword(role, password)
+	check(t, os.WriteFile(filepath.Join(o.dir, role), []byte(u.String()), 0o600))
+}
+
+func (o *outbox) exec(t testing.TB, sql string) {
+	t.Helper()
+	_, err := o.admin.Exec(t.Context(), sql)
+	check(t, err)
+}
+
+func (o *outbox) count(t testing.TB, where string) (n int) {
+	t.Helper()
+	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_events where "+where).Scan(&n))
+	return n
+}
+
+// migrated also has the schema and the grants.
+func (o *outbox) migrated(t testing.TB) *outbox {
+	t.Helper()
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--grant-to-login-of", o.file(t, o.dispatcher, "")).ok(t)
+	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", o.file(t, o.owner, "")).ok(t)
+	return o
+}
+
+// file writes a configuration for a role; more is further YAML. Without more it has the database alone.
+func (o *outbox) file(t testing.TB, role, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	check(t, os.WriteFile(path, []byte("database: {dsnFile: "+filepath.Join(o.dir, role)+"}\n"+more), 0o600))
+	return path
+}
+
+// dispatching is the YAML of a dispatcher to a sink, at a free port.
+func dispatching(sink string) string {
+	return "name: orders\nnamespace: shop\nsink: " + sink + "\nserver: {address: '127.0.0.1:0'}\n"
+}
+
+// enqueue adds events whose payloads hold the secret.
+func (o *outbox) enqueue(t testing.TB, n int) {
+	t.Helper()
+	line := fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "payload": {"card": %q}}`+"\n", secret)
+	run(t, strings.Repeat(line, n), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+}
+
+// process is a dispatcher that runs.
+type process struct {
+	cmd     *exec.Cmd
+	address string
+	log     *log
+	done    chan struct{}
+}
+
+// log collects what a process prints.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func start(t testing.TB, file string) *process {
+	t.Helper()
+	p := &process{cmd: command(t, "run", "-f", file), log: &log{}, done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	check(t, p.cmd.Start())
+	go func() { _ = p.cmd.Wait(); close(p.done) }() // its exit code is read by stop
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // unless it has ended
+		<-p.done
+		noSecret(t, p.log.String())
+		if t.Failed() {
+			t.Logf("the dispatcher's log:\n%s", p.log)
+		}
+	})
+	await(t, "it says where it listens", func() bool {
+		var starting struct{ Address string }
+		line, _, whole := strings.Cut(p.log.String(), "\n")
+		if whole {
+			check(t, json.Unmarshal([]byte(line), &starting))
+			p.address = starting.Address
+		}
+		return whole
+	})
+	return p
+}
+
+// stop ends the process in order, and returns its exit code.
+func (p *process) stop(t testing.TB) int {
+	t.Helper()
+	check(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		t.Fatal("it did not stop")
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// get asks the process; 0 when nobody answers.
+func (p *process) get(t testing.TB, path string) (int, string) {
+	t.Helper()
+	resp, err := http.Get("http://" + p.address + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	noSecret(t, string(body))
+	return resp.StatusCode, string(body)
+}
+
+func (p *process) status(t testing.TB) (s report.Status) {
+	t.Helper()
+	_, body := p.get(t, report.Path)
+	_ = json.Unmarshal([]byte(body), &s) // nobody answered yet: all is empty
+	return s
+}
+
+// await polls until the condition holds.
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// ready waits for /readyz to say ok.
+func (p *process) ready(t testing.TB) {
+	t.Helper()
+	await(t, "ready", func() bool { code, _ := p.get(t, "/readyz"); return code == http.StatusOK })
+}
+
+// unready waits for /readyz to name a cause. The process lives on all the while.
+func (p *process) unready(t testing.TB, cause string) {
+	t.Helper()
+	await(t, "not ready, with "+cause, func() bool {
+		code, body := p.get(t, "/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, cause)
+	})
+	if code, body := p.get(t, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz says %d %s: a restart would not help", code, body)
+	}
+}

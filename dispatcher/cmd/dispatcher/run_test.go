@@ -1,0 +1,193 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// Stop finishes what is in flight, and gives back what has not begun. CONTRACT: C-30
+func TestSIGTERMDrains(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o.enqueue(t, 20)
+	arrived, answer := make(chan struct{}, 20), make(chan struct{})
+	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-answer
+	}))
+	defer consumer.Close()
+	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
+	p := start(t, o.file(t, o.dispatcher, yaml+"concurrency: 2\n"))
+	<-arrived
+	<-arrived
+	await(t, "all in flight", func() bool { return p.status(t).InFlight.Rows == 20 })
+
+	stopped := make(chan int)
+	go func() { stopped <- p.stop(t) }()
+	await(t, "draining, and the rows that wait given back", func() bool {
+		return p.status(t).State == "Draining" && o.count(t, "status = 'pending' and attempts = 0 and locked_by is null") == 18
+	})
+	p.unready(t, "stopping")
+	close(answer)
+	if code := <-stopped; code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if n := o.count(t, "status = 'delivered' and attempts = 1"); n != 2 {
+		t.Errorf("%d delivered, want the 2 in flight", n)
+	}
+	if len(arrived) != 0 {
+		t.Errorf("%d more deliveries began after SIGTERM", len(arrived))
+	}
+}
+
+// The truth on /readyz and /status while the database comes and goes, in one process.
+// CONTRACT: C-96, C-101
+func TestDatabaseComesAndGoes(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	o := newOutbox(t, srv.DSN("postgres")).migrated(t)
+	o.exec(t, "create database spare")
+	run(t, `{"namespace": "shop", "topic": "orders", "payload": 1, "delay": "1h"}`, "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+	srv.Kill()
+
+	yaml := dispatching("{log: {}}")
+	p := start(t, o.file(t, o.dispatcher, yaml))
+	p.unready(t, "database: ConnectionFailed: ")
+	if s := p.status(t); s.Source.State != report.Unreachable || s.Backlog != nil || !strings.Contains(s.Source.Message, "check that the server runs") {
+		t.Errorf("before the database was there: %+v", s)
+	}
+	check(t, srv.Restart(t.Context()))
+	p.ready(t)
+	scheduled := func() bool { b := p.status(t).Backlog; return b != nil && b.Scheduled == 1 && len(b.Topics) == 1 }
+	await(t, "the backlog is counted", scheduled)
+
+	srv.Kill()
+	p.unready(t, "database: ConnectionFailed: ")
+	if !scheduled() {
+		t.Errorf("the last count was not kept: %+v", p.status(t).Backlog)
+	}
+	check(t, srv.Restart(t.Context()))
+	p.ready(t)
+	o.admin.Reset()
+	o.exec(t, "update outbox.outbox_events set next_attempt_at = now()")
+	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
+	_, metrics := p.get(t, "/metrics")
+	for _, want := range []string{
+		`outbox_events_delivered_total{dispatcher="orders",namespace="shop",topic="orders"} 1`,
+		`outbox_source_up{dispatcher="orders",namespace="shop"} 1`, "go_goroutines", "process_start_time_seconds",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics does not say %s", want)
+		}
+	}
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// A refused login, a missing schema and a schema of another version are waited for, without an exit
+// and without a restart. CONTRACT: C-101
+func TestWaitsForLoginAndSchema(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t))
+	o.login(t, o.dispatcher, "wrong")
+	yaml := dispatching("{log: {}}")
+	p := start(t, o.file(t, o.dispatcher, yaml))
+	p.unready(t, "database: AuthenticationFailed: ")
+	if m := p.status(t).Source.Message; !strings.Contains(m, "password authentication failed") || !strings.Contains(m, "correct the user and the password") {
+		t.Errorf("the message %q does not tell cause and remedy", m)
+	}
+	o.login(t, o.dispatcher, secret) // as a rotated Secret does
+	p.unready(t, "schema: Missing: ")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, "")).ok(t)
+	p.unready(t, "database: PermissionDenied: ")
+	o.migrated(t)
+	p.ready(t)
+
+	o.exec(t, "insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, '0099_future', 'x', 99)")
+	p.unready(t, "schema: TooNew: ")
+	if s := p.status(t).Schema; s.State != "TooNew" || s.Version != 99 || s.Message == "" {
+		t.Errorf("the schema is told as %+v", s)
+	}
+	o.enqueue(t, 1)
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 1, "FAIL schema: TooNew: ")
+	o.exec(t, "delete from outbox.outbox_migrations where version = 99")
+	p.ready(t)
+	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
+}
+
+// One refused event is its own trouble: the process stays ready. A destination that refuses every
+// event, or is away, is told. CONTRACT: C-32, C-101
+func TestReadyFollowsTheDestination(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	answers := make(chan int, 100)
+	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case code := <-answers:
+			w.WriteHeader(code)
+		default:
+		}
+	}))
+	defer consumer.Close()
+	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
+	p := start(t, o.file(t, o.dispatcher, yaml+"backoff: {base: 10ms, max: 10ms}\n"))
+	p.ready(t)
+
+	answers <- http.StatusInternalServerError
+	o.enqueue(t, 1)
+	for o.count(t, "status = 'delivered'") == 0 {
+		if code, body := p.get(t, "/readyz"); code != http.StatusOK {
+			t.Fatalf("one failed delivery made it unready: %s", body)
+		}
+	}
+	if e := p.status(t).LastError; e == nil || !strings.Contains(e.Message, "500") {
+		t.Errorf("the last error is %+v", e)
+	}
+	for range 100 {
+		answers <- http.StatusInternalServerError
+	}
+	o.enqueue(t, 30)
+	p.unready(t, "sink: Refusing: ")
+	for len(answers) > 0 {
+		<-answers
+	}
+	await(t, "everything is delivered", func() bool { return o.count(t, "status = 'delivered'") == 31 })
+	p.ready(t)
+
+	consumer.Close()
+	o.enqueue(t, 1)
+	p.unready(t, "sink: ConnectionFailed: ")
+	if s := p.status(t).Sink; s.State != report.Unreachable || !strings.Contains(s.Message, "connection refused") {
+		t.Errorf("the sink is told as %+v", s)
+	}
+}
+
+func TestPausedAndPortInUse(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o.enqueue(t, 3)
+	yaml := dispatching("{log: {}}")
+	p := start(t, o.file(t, o.dispatcher, yaml+"state: Paused\n"))
+	p.ready(t)
+	await(t, "the backlog is counted", func() bool { b := p.status(t).Backlog; return b != nil && b.Pending == 3 })
+	if s := p.status(t); s.State != "Paused" || s.InFlight.Rows != 0 || o.count(t, "status = 'pending'") != 3 {
+		t.Errorf("paused, and yet: %+v", s)
+	}
+	same := o.file(t, o.dispatcher, strings.Replace(yaml, "127.0.0.1:0", p.address, 1))
+	run(t, "", "run", "-f", same).ended(t, 1, "server.address: ", "address already in use", "choose a free port")
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	for line := range strings.Lines(p.log.String()) {
+		if !strings.HasPrefix(line, `{"time":`) || !strings.Contains(line, fmt.Sprintf(`"dispatcher":%q`, "orders")) {
+			t.Errorf("a log line without its JSON or its dispatcher: %s", line)
+		}
+	}
+}

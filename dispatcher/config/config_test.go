@@ -1,0 +1,210 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+const minimal = `
+name: orders
+namespace: shop
+database: {dsnFile: /etc/outbox/dsn}
+sink: {log: {}}
+`
+
+func load(t *testing.T, text string) (Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Load(path)
+}
+
+func TestLoadFillsInDefaults(t *testing.T) {
+	seconds := func(n int) Duration { return Duration(time.Duration(n) * time.Second) }
+	c, err := load(t, minimal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		Name: "orders", Namespace: "shop", Database: Database{DSNFile: "/etc/outbox/dsn", Schema: "outbox"},
+		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 100, Concurrency: 16, MaxAttempts: 10,
+		Backoff:     Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(300)},
+		GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{}},
+		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("the smallest file is refused: %v", err)
+	}
+
+	c, err = load(t, strings.Replace(minimal, "{log: {}}", "{http: {url: 'https://a.example', mode: Batch}}", 1)+
+		"backoff: {strategy: Multiplier}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	percent := 25
+	if want := (Backoff{"Multiplier", seconds(1), seconds(300), "2", &percent}); !reflect.DeepEqual(c.Backoff, want) {
+		t.Errorf("backoff %+v, want %+v", c.Backoff, want)
+	}
+	if want := (HTTPSink{URL: "https://a.example", Mode: Batch, BatchSize: 100, Timeout: seconds(10)}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
+		t.Errorf("sink %+v, want %+v", *c.Sink.HTTP, want)
+	}
+	linear := Backoff{Strategy: "Linear"}
+	linear.applyDefaults()
+	if linear.Base != seconds(60) || linear.Max != seconds(3600) {
+		t.Errorf("linear backoff %+v, want 60s and 1h", linear)
+	}
+}
+
+// A file that was written comes back as it was: the controller writes what the binary loads.
+func TestRoundTrip(t *testing.T) {
+	c, err := load(t, minimal+"lease: 1m30s\npollInterval: 250ms\ngracePeriod: 1h\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"lease: 1m30s", "pollInterval: 250ms", "gracePeriod: 1h\n", "max: 5m\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	again, err := load(t, string(text))
+	if err != nil || !reflect.DeepEqual(again, c) {
+		t.Errorf("%v\ngot  %+v\nwant %+v", err, again, c)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"leaze: 30s":                `unknown field "leaze"; correct it there`,
+		"database: {dns: a}":        `unknown field "dns"`,
+		"lease: 30":                 `30 is not a duration; write it with its unit, as "30s"`,
+		"lease: soon":               `"soon" is not a duration`,
+		"batchSize: many":           "cannot unmarshal string into field batchSize of type int",
+		"name: a\nname: b":          `"name" already set`,
+		"sink: [":                   "did not find",
+		"sink: {http: {url: [1]}}:": "mapping values are not allowed",
+	} {
+		_, err := load(t, text)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "config.yaml: ") {
+			t.Errorf("%q: error %v, want one with the file and %q", text, err, want)
+		}
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); err == nil || !strings.Contains(err.Error(), "none.yaml") || !strings.Contains(err.Error(), "-f") {
+		t.Errorf("without a file: %v", err)
+	}
+}
+
+// CONTRACT: C-28
+func TestValidate(t *testing.T) {
+	long := strings.Repeat("é", 256)
+	http := func(change func(*HTTPSink)) func(*Config) {
+		return func(c *Config) {
+			c.Sink = Sink{HTTP: &HTTPSink{URL: "https://a.example"}}
+			change(c.Sink.HTTP)
+		}
+	}
+	percent := 101
+	for want, change := range map[string]func(*Config){
+		"name is missing; set it":                           func(c *Config) { c.Name = "" },
+		"namespace is missing; set it":                      func(c *Config) { c.Namespace = "" },
+		"namespace has more than 255 characters; shorten":   func(c *Config) { c.Namespace = long },
+		"topics has 257 entries; list at most 256, or none": func(c *Config) { c.Topics = make([]string, 257) },
+		"topics[1] is missing; set it":                      func(c *Config) { c.Topics = []string{"a", ""} },
+		`topics[1] is "a" a second time; remove one`:        func(c *Config) { c.Topics = []string{"a", "a"} },
+		"lease is 2s; set it from 3s to 1h":                 func(c *Config) { c.Lease = Duration(2 * time.Second) },
+		"pollInterval is 1ms; set it from 10ms to 20m":      func(c *Config) { c.PollInterval = Duration(time.Millisecond) },
+		"pollInterval must be at most a third of lease (30s), so that a lost lease is noticed in time; lower it to 10s or raise lease to 30.003s": func(c *Config) {
+			c.PollInterval = Duration(10001 * time.Millisecond)
+		},
+		"batchSize is 10001; set it from 1 to 10000":                                       func(c *Config) { c.BatchSize = 10_001 },
+		"concurrency is -1; set it from 1 to 1000":                                         func(c *Config) { c.Concurrency = -1 },
+		"maxAttempts is 1001; set it from 1 to 1000":                                       func(c *Config) { c.MaxAttempts = 1001 },
+		"gracePeriod is 2h; set it from 1s to 1h":                                          func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
+		`state is "Stopped"; choose one of Running, Paused`:                                func(c *Config) { c.State = "Stopped" },
+		`log.level is "loud"; choose one of debug, info, warn, error`:                      func(c *Config) { c.Log.Level = "loud" },
+		`server.address is "8080"; write it as host:port`:                                  func(c *Config) { c.Server.Address = "8080" },
+		`server.address is "a:b"; write it as host:port`:                                   func(c *Config) { c.Server.Address = "a:b" },
+		"database is missing; set exactly one of its members connection, dsn, dsnFile":     func(c *Config) { c.Database = Database{} },
+		"database has connection and dsn; keep exactly one of them":                        func(c *Config) { c.Database = Database{DSN: "a", Connection: &Connection{}} },
+		"database.connection.userFile is missing; set it":                                  func(c *Config) { c.Database = Database{Connection: &Connection{}} },
+		"database.connection.passwordFile is missing; set it":                              func(c *Config) { c.Database = Database{Connection: &Connection{}} },
+		"database.connection.hostFile is missing; set it":                                  func(c *Config) { c.Database = Database{Connection: &Connection{}} },
+		"database.connection.databaseFile is missing; set it":                              func(c *Config) { c.Database = Database{Connection: &Connection{}} },
+		`database.schema is "Outbox"; use lower-case`:                                      func(c *Config) { c.Database.Schema = "Outbox" },
+		`database.schema is "pg_outbox"; use lower-case`:                                   func(c *Config) { c.Database.Schema = "pg_outbox" },
+		`database.sslMode is "allow"; choose one of disable`:                               func(c *Config) { c.Database.SSLMode = "allow" },
+		"database.caFile is missing, and sslMode verify-full needs it; name":               func(c *Config) { c.Database.SSLMode = "verify-full" },
+		"database.sslMode is require, which does not verify with caFile; set":              func(c *Config) { c.Database.SSLMode, c.Database.CAFile = "require", "ca" },
+		`backoff.strategy is "Random"; choose one of Exponential`:                          func(c *Config) { c.Backoff.Strategy = "Random" },
+		"backoff.strategy PowerOfTwo has fixed delays; remove base and max":                func(c *Config) { c.Backoff.Strategy, c.Backoff.Base = PowerOfTwo, 1 },
+		"backoff.base is 25h; set it from 1ms to 24h":                                      func(c *Config) { c.Backoff.Base = Duration(25 * time.Hour) },
+		"backoff.max is 1ns; set it from 1ms to 24h":                                       func(c *Config) { c.Backoff.Max = 1 },
+		"backoff.base is 10m, more than max (5m); lower base or raise max":                 func(c *Config) { c.Backoff.Base = Duration(10 * time.Minute) },
+		`backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:          func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
+		"backoff.jitterPercent is 101; set it from 0 to 100":                               func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
+		"backoff.strategy is Exponential; multiplier and jitterPercent belong":             func(c *Config) { c.Backoff.Multiplier = "2" },
+		"sink is missing; set exactly one of its members http, log":                        func(c *Config) { c.Sink = Sink{} },
+		"sink has http and log; keep exactly one of them":                                  func(c *Config) { c.Sink.HTTP = &HTTPSink{URL: "http://a"} },
+		"sink.http.url must be an http:// or https:// URL with a host, such as":            http(func(h *HTTPSink) { h.URL = "ftp://a" }),
+		"sink.http.url must not hold a user or a password; put them into files":            http(func(h *HTTPSink) { h.URL = "https://u:hunter2@a" }),
+		`sink.http.mode is "Stream"; choose one of Binary, Structured, Batch`:              http(func(h *HTTPSink) { h.Mode = "Stream" }),
+		"sink.http.batchSize belongs to mode Batch; set mode to Batch, or remove":          http(func(h *HTTPSink) { h.BatchSize = 5 }),
+		"sink.http.batchSize is 1001; set it from 1 to 1000":                               http(func(h *HTTPSink) { h.Mode, h.BatchSize = Batch, 1001 }),
+		"sink.http.timeout is 11m; set it from 10ms to 10m":                                http(func(h *HTTPSink) { h.Timeout = Duration(11 * time.Minute) }),
+		`sink.http.headers["a b"] is not a name of letters, digits and dashes; correct`:    http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
+		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:       http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
+		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:       http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
+		`sink.http.headers["a"] has a line break or another control character; write`:      http(func(h *HTTPSink) { h.Headers = map[string]string{"a": "b\n"} }),
+		"sink.http.auth is missing; set exactly one of its members basic, bearerTokenFile": http(func(h *HTTPSink) { h.Auth = &HTTPAuth{} }),
+		"sink.http.auth.basic.usernameFile is missing; set it":                             http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
+		"sink.http.auth.basic.passwordFile is missing; set it":                             http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
+		"sink.http.tls is empty; set caFile":                                               http(func(h *HTTPSink) { h.TLS = &TLS{} }),
+		"sink.http.tls has only one of certFile and keyFile; set both or neither":          http(func(h *HTTPSink) { h.TLS = &TLS{CertFile: "a"} }),
+		"sink.http.tls needs an https:// url; change url, or remove tls":                   http(func(h *HTTPSink) { h.URL, h.TLS = "http://a", &TLS{CAFile: "a"} }),
+	} {
+		c, err := load(t, minimal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&c)
+		c.ApplyDefaults()
+		err = c.Validate()
+		if err == nil || !strings.Contains("\n"+err.Error(), "\n"+want) {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the error shows a password: %v", err)
+		}
+		if strings.HasPrefix(want, "database") != (c.ValidateDatabase() != nil) {
+			t.Errorf("%s: ValidateDatabase says %v", want, c.ValidateDatabase())
+		}
+	}
+	if lines := strings.Count(Config{}.Validate().Error(), "\n"); lines < 8 {
+		t.Errorf("an empty configuration has only %d problems; want all of them told at once", lines+1)
+	}
+}
+
+// CONTRACT: C-28
+func TestPollIntervalOfAThirdIsAllowed(t *testing.T) {
+	c, err := load(t, minimal+"lease: 30s\npollInterval: 10s\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Load reads a file and fills in the defaults. A field that does not exist is an error that names
+// it. The outcome is not validated: some commands need less than all of it.
+func Load(path string) (Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration: %w; name the file with -f", err)
+	}
+	var c Config
+	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
+	}
+	c.ApplyDefaults()
+	return c, nil
+}
+
+// plain takes the names of the parsers out of an error's text.
+func plain(err error) string {
+	return strings.NewReplacer("error unmarshaling JSON: ", "", "error converting YAML to JSON: ", "", "while decoding JSON: ", "", "json: ", "", "yaml: ", "", "Go struct field Config.", "field ").Replace(err.Error())
+}
+
+// ApplyDefaults sets the fields that are not set to the defaults in their comments.
+func (c *Config) ApplyDefaults() {
+	setDefault(&c.Database.Schema, "outbox")
+	if c.Database.CAFile != "" {
+		setDefault(&c.Database.SSLMode, "verify-full")
+	}
+	setDefault(&c.Lease, Duration(30*time.Second))
+	setDefault(&c.PollInterval, Duration(time.Second))
+	setDefault(&c.BatchSize, 100)
+	setDefault(&c.Concurrency, 16)
+	setDefault(&c.MaxAttempts, 10)
+	setDefault(&c.GracePeriod, Duration(30*time.Second))
+	setDefault(&c.State, Running)
+	setDefault(&c.Server.Address, "127.0.0.1:8080")
+	setDefault(&c.Log.Level, "info")
+	c.Backoff.applyDefaults()
+	if c.Sink.HTTP != nil {
+		c.Sink.HTTP.applyDefaults()
+	}
+}
+
+func (b *Backoff) applyDefaults() {
+	setDefault(&b.Strategy, Exponential)
+	switch b.Strategy {
+	case Linear:
+		setDefault(&b.Base, Duration(time.Minute))
+		setDefault(&b.Max, Duration(time.Hour))
+	case Multiplier:
+		setDefault(&b.Multiplier, "2")
+		if b.JitterPercent == nil {
+			percent := 25
+			b.JitterPercent = &percent
+		}
+		fallthrough
+	case Exponential:
+		setDefault(&b.Base, Duration(time.Second))
+		setDefault(&b.Max, Duration(5*time.Minute))
+	}
+}
+
+func (h *HTTPSink) applyDefaults() {
+	setDefault(&h.Mode, Binary)
+	setDefault(&h.Timeout, Duration(10*time.Second))
+	if h.Mode == Batch {
+		setDefault(&h.BatchSize, 100)
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

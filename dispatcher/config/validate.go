@@ -1,0 +1,179 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Validate reports all that is wrong with c after [Config.ApplyDefaults], joined, each with the
+// field's path and the remedy. The bounds are those of the OutboxDispatcher resource.
+func (c Config) Validate() error {
+	var p problems
+	p.length("name", c.Name, 253)
+	p.length("namespace", c.Namespace, 255)
+	p.when(len(c.Topics) > 256, "topics", "has %d entries; list at most 256, or none for all topics of the namespace", len(c.Topics))
+	for i, topic := range c.Topics {
+		field := fmt.Sprintf("topics[%d]", i)
+		p.length(field, topic, 255)
+		p.when(slices.Contains(c.Topics[:i], topic), field, "is %q a second time; remove one", topic)
+	}
+	p.duration("lease", c.Lease, 3*time.Second, time.Hour)
+	p.duration("pollInterval", c.PollInterval, 10*time.Millisecond, 20*time.Minute)
+	p.when(3*c.PollInterval > c.Lease, "pollInterval", "must be at most a third of lease (%s), so that a lost lease is noticed in time; lower it to %s or raise lease to %s", c.Lease, c.Lease/3, 3*c.PollInterval)
+	p.number("batchSize", c.BatchSize, 1, 10_000)
+	p.number("concurrency", c.Concurrency, 1, 1000)
+	p.number("maxAttempts", c.MaxAttempts, 1, 1000)
+	p.duration("gracePeriod", c.GracePeriod, time.Second, time.Hour)
+	p.oneOf("state", string(c.State), string(Running), string(Paused))
+	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	_, port, err := net.SplitHostPort(c.Server.Address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	p.when(err != nil, "server.address", "is %q; write it as host:port, such as 127.0.0.1:8080", c.Server.Address)
+	c.Database.validate(&p)
+	c.Backoff.validate(&p)
+	c.Sink.validate(&p)
+	return p.join()
+}
+
+// ValidateDatabase is Validate for what needs no more than the database section.
+func (c Config) ValidateDatabase() error {
+	var p problems
+	c.Database.validate(&p)
+	return p.join()
+}
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+func (d Database) validate(p *problems) {
+	p.exactlyOne("database", map[string]bool{"dsn": d.DSN != "", "dsnFile": d.DSNFile != "", "connection": d.Connection != nil})
+	if c := d.Connection; c != nil {
+		p.required("database.connection.hostFile", c.HostFile)
+		p.required("database.connection.databaseFile", c.DatabaseFile)
+		p.required("database.connection.userFile", c.UserFile)
+		p.required("database.connection.passwordFile", c.PasswordFile)
+	}
+	p.when(!schemaName.MatchString(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case letters, digits and underscores, at most 63, not starting with a digit or pg_", d.Schema)
+	if d.SSLMode != "" {
+		p.oneOf("database.sslMode", d.SSLMode, "disable", "prefer", "require", "verify-ca", "verify-full")
+		verifies := strings.HasPrefix(d.SSLMode, "verify-")
+		p.when(verifies && d.CAFile == "", "database.caFile", "is missing, and sslMode %s needs it; name the file with the certificates to verify with", d.SSLMode)
+		p.when(!verifies && d.CAFile != "", "database.sslMode", "is %s, which does not verify with caFile; set it to verify-full or verify-ca, or remove caFile", d.SSLMode)
+	}
+}
+
+var multiplier = regexp.MustCompile(`^([1-9](\.[0-9]+)?|10(\.0+)?)$`)
+
+func (b Backoff) validate(p *problems) {
+	p.oneOf("backoff.strategy", b.Strategy, Exponential, Multiplier, PowerOfTwo, Linear)
+	if b.Strategy == PowerOfTwo {
+		p.when(b.Base != 0 || b.Max != 0, "backoff.strategy", "PowerOfTwo has fixed delays; remove base and max, or choose Exponential")
+	} else {
+		p.duration("backoff.base", b.Base, time.Millisecond, 24*time.Hour)
+		p.duration("backoff.max", b.Max, time.Millisecond, 24*time.Hour)
+		p.when(b.Base > b.Max, "backoff.base", "is %s, more than max (%s); lower base or raise max", b.Base, b.Max)
+	}
+	if b.Strategy == Multiplier {
+		p.when(!multiplier.MatchString(b.Multiplier), "backoff.multiplier", "is %q; write a decimal from \"1\" to \"10\" in quotes, such as \"1.5\"", b.Multiplier)
+		if b.JitterPercent != nil {
+			p.number("backoff.jitterPercent", *b.JitterPercent, 0, 100)
+		}
+	} else {
+		p.when(b.Multiplier != "" || b.JitterPercent != nil, "backoff.strategy", "is %s; multiplier and jitterPercent belong to strategy Multiplier: set it, or remove them", b.Strategy)
+	}
+}
+
+func (s Sink) validate(p *problems) {
+	p.exactlyOne("sink", map[string]bool{"http": s.HTTP != nil, "log": s.Log != nil})
+	if s.HTTP != nil {
+		s.HTTP.validate(p)
+	}
+}
+
+var (
+	headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+	ownHeaders = []string{"authorization", "content-type", "content-length", "host"}
+)
+
+func (h *HTTPSink) validate(p *problems) {
+	u, err := url.Parse(h.URL)
+	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
+	p.when(!good, "sink.http.url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
+	p.when(good && u.User != nil, "sink.http.url", "must not hold a user or a password; put them into files and name those in auth")
+	p.oneOf("sink.http.mode", string(h.Mode), string(Binary), string(Structured), string(Batch))
+	if h.Mode == Batch {
+		p.number("sink.http.batchSize", h.BatchSize, 1, 1000)
+	} else {
+		p.when(h.BatchSize != 0, "sink.http.batchSize", "belongs to mode Batch; set mode to Batch, or remove batchSize")
+	}
+	p.duration("sink.http.timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
+	p.when(len(h.Headers) > 32, "sink.http.headers", "has %d entries; keep at most 32", len(h.Headers))
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		field, lower := fmt.Sprintf("sink.http.headers[%q]", name), strings.ToLower(name)
+		p.when(!headerName.MatchString(name), field, "is not a name of letters, digits and dashes; correct it")
+		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ownHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
+		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
+	}
+	if h.Auth != nil {
+		p.exactlyOne("sink.http.auth", map[string]bool{"bearerTokenFile": h.Auth.BearerTokenFile != "", "basic": h.Auth.Basic != nil})
+		if h.Auth.Basic != nil {
+			p.required("sink.http.auth.basic.usernameFile", h.Auth.Basic.UsernameFile)
+			p.required("sink.http.auth.basic.passwordFile", h.Auth.Basic.PasswordFile)
+		}
+	}
+	if h.TLS != nil {
+		p.when(*h.TLS == TLS{}, "sink.http.tls", "is empty; set caFile, certFile and keyFile, or serverName, or remove it")
+		p.when((h.TLS.CertFile == "") != (h.TLS.KeyFile == ""), "sink.http.tls", "has only one of certFile and keyFile; set both or neither")
+		p.when(good && u.Scheme != "https", "sink.http.tls", "needs an https:// url; change url, or remove tls")
+	}
+}
+
+// problems collects what is wrong.
+type problems struct{ errs []error }
+
+func (p *problems) when(wrong bool, field, format string, args ...any) {
+	if wrong {
+		p.errs = append(p.errs, fmt.Errorf("%s %s", field, fmt.Sprintf(format, args...)))
+	}
+}
+
+func (p *problems) required(field, value string) {
+	p.when(value == "", field, "is missing; set it")
+}
+
+func (p *problems) length(field, value string, limit int) {
+	p.required(field, value)
+	p.when(utf8.RuneCountInString(value) > limit, field, "has more than %d characters; shorten it", limit)
+}
+
+func (p *problems) number(field string, value, least, most int) {
+	p.when(value < least || value > most, field, "is %d; set it from %d to %d", value, least, most)
+}
+
+func (p *problems) duration(field string, value Duration, least, most time.Duration) {
+	p.when(value.D() < least || value.D() > most, field, "is %s; set it from %s to %s", value, Duration(least), Duration(most))
+}
+
+func (p *problems) oneOf(field, value string, choices ...string) {
+	p.when(!slices.Contains(choices, value), field, "is %q; choose one of %s", value, strings.Join(choices, ", "))
+}
+
+func (p *problems) exactlyOne(field string, members map[string]bool) {
+	all := slices.Sorted(maps.Keys(members))
+	set := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !members[name] })
+	p.when(len(set) == 0, field, "is missing; set exactly one of its members %s", strings.Join(all, ", "))
+	p.when(len(set) > 1, field, "has %s; keep exactly one of them", strings.Join(set, " and "))
+}
+
+func (p *problems) join() error { return errors.Join(p.errs...) }

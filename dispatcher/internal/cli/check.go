@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+)
+
+// checkTimeout bounds each of the checks.
+const checkTimeout = 15 * time.Second
+
+func checkCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "check -f FILE", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
+		Long: `Check the file, the database, its schema, the login's rights and the destination. Nothing is changed,
+and nothing is sent. Each check is a line that starts with "ok" or "FAIL".`,
+		RunE: work(func(cmd *cobra.Command) error {
+			c := &checks{out: cmd.OutOrStdout()}
+			c.all(cmd.Context(), file)
+			if c.failed > 0 {
+				return fmt.Errorf("%d of %d checks failed", c.failed, c.done)
+			}
+			return nil
+		}),
+	}
+	fileFlag(cmd, &file)
+	return cmd
+}
+
+type checks struct {
+	out          io.Writer
+	done, failed int
+}
+
+// tell writes a line. err says the cause and the remedy; nil is success, and then detail is told.
+func (c *checks) tell(name, detail string, err error) bool {
+	c.done++
+	if err != nil {
+		c.failed++
+		fmt.Fprintf(c.out, "FAIL %s: %s\n", name, strings.Join(strings.Fields(err.Error()), " "))
+		return false
+	}
+	fmt.Fprintf(c.out, "ok   %s: %s\n", name, detail)
+	return true
+}
+
+func (c *checks) all(ctx context.Context, file string) {
+	cfg, err := config.Load(file)
+	if err != nil {
+		c.tell("config", "", err)
+		return
+	}
+	invalid := cfg.Validate()
+	for _, problem := range each(invalid) {
+		c.tell("config", "", problem)
+	}
+	if invalid == nil {
+		c.tell("config", file+" is valid", nil)
+	}
+	if cfg.ValidateDatabase() == nil {
+		c.database(ctx, cfg)
+	}
+	if invalid == nil {
+		c.sink(ctx, cfg)
+	}
+}
+
+// each splits what errors.Join joined.
+func each(err error) []error {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return joined.Unwrap()
+	}
+	return nil
+}
+
+func (c *checks) database(ctx context.Context, cfg config.Config) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
+	if err != nil {
+		c.tell("database", "", err)
+		return
+	}
+	defer pool.Close()
+	var where, user string
+	err = pool.QueryRow(ctx, `select format('%s as %s, PostgreSQL %s', current_database(), current_user, current_setting('server_version')), current_user`).Scan(&where, &user)
+	if !c.tell("database", where, sentence(err)) {
+		return
+	}
+	schema, err := pgstore.New(pool, pgstore.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace}).Schema(ctx)
+	if err == nil && schema.State != dispatcher.SchemaReady {
+		c.tell("schema", "", fmt.Errorf("%s: %s", schema.State, schema.Message))
+		if schema.State == dispatcher.SchemaMissing {
+			return
+		}
+	} else {
+		c.tell("schema", fmt.Sprintf("%s has version %d", cfg.Database.Schema, schema.Version), sentence(err))
+	}
+	missing, err := missingRights(ctx, pool, cfg.Database.Schema)
+	err = sentence(err)
+	if len(missing) > 0 {
+		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants --role %s --apply`", user, strings.Join(missing, ", "), user)
+	}
+	c.tell("grants", user+" has every right that a dispatcher uses", err)
+}
+
+// sentence is an error of the database in one sentence, with the remedy.
+func sentence(err error) error {
+	if err == nil {
+		return nil
+	}
+	_, message := database.Classify(err)
+	return errors.New(message)
+}
+
+// missingRights compares the login's rights with those that migrations.Grants gives a dispatcher.
+func missingRights(ctx context.Context, pool *pgxpool.Pool, schema string) (missing []string, err error) {
+	err = pool.QueryRow(ctx, `
+		select array(
+			select 'usage on schema ' || nspname from pg_namespace where nspname = $1 and not has_schema_privilege(oid, 'usage')
+			union all
+			select right_ || ' on ' || relname
+			from (values ('outbox_events', 'select'), ('outbox_events', 'update'), ('outbox_dead_letters', 'select'),
+				('outbox_dead_letters', 'insert'), ('outbox_migrations', 'select')) as needed (table_, right_)
+			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
+			where not has_table_privilege(pg_class.oid, right_))`, schema).Scan(&missing)
+	return missing, err
+}
+
+func (c *checks) sink(ctx context.Context, cfg config.Config) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	s, err := sink.New(cfg.Sink, io.Discard)
+	if err == nil {
+		err = errors.Join(s.Probe(ctx), s.Close(ctx))
+	}
+	c.tell("sink", "the destination answers", err)
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+)
+
+// engine is a dispatcher with what it is made of.
+type engine struct {
+	*dispatcher.Dispatcher
+	worker uuid.UUID
+	pool   *pgxpool.Pool
+	store  *pgstore.Store
+	sink   dispatcher.Sink
+	log    *slog.Logger
+}
+
+// newEngine makes an engine that logs to logs, and whose log sink writes to events. It connects to
+// nothing: what is wrong with the database or the destination is for the engine to meet.
+func newEngine(ctx context.Context, cfg config.Config, observer dispatcher.Observer, events, logs io.Writer) (*engine, error) {
+	worker, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("make a worker id: %w", err)
+	}
+	e := &engine{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
+	if e.sink, err = sink.New(cfg.Sink, events); err != nil {
+		return nil, wrong{err}
+	}
+	if e.pool, err = database.Pool(ctx, cfg.Database, cfg.Name); err != nil {
+		return nil, wrong{err}
+	}
+	e.store = pgstore.New(e.pool, pgstore.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker})
+	e.Dispatcher, err = dispatcher.New(e.store, e.sink, dispatcher.Config{
+		Topics: cfg.Topics, Lease: cfg.Lease.D(), PollInterval: cfg.PollInterval.D(), BatchSize: cfg.BatchSize,
+		Concurrency: cfg.Concurrency, MaxAttempts: cfg.MaxAttempts, Backoff: backoff(cfg.Backoff),
+		GracePeriod: cfg.GracePeriod.D(), Paused: cfg.State == config.Paused, Logger: e.log, Observer: observer,
+	})
+	if err != nil {
+		e.close(ctx)
+		return nil, wrong{err}
+	}
+	return e, nil
+}
+
+func (e *engine) close(ctx context.Context) {
+	if err := e.sink.Close(ctx); err != nil {
+		e.log.Warn("the sink did not close cleanly", "error", err)
+	}
+	e.pool.Close()
+}
+
+func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		level = slog.LevelInfo // validated before
+	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// backoff is the policy that a validated configuration names.
+func backoff(b config.Backoff) dispatcher.Backoff {
+	base, limit := b.Base.D(), b.Max.D()
+	switch b.Strategy {
+	case config.Multiplier:
+		factor, _ := strconv.ParseFloat(b.Multiplier, 64)
+		return dispatcher.MultiplierBackoff(base, limit, factor, float64(*b.JitterPercent)/100)
+	case config.PowerOfTwo:
+		return dispatcher.PowerOfTwoBackoff()
+	case config.Linear:
+		return dispatcher.LinearBackoff(base, limit)
+	default:
+		return dispatcher.ExponentialBackoff(base, limit)
+	}
+}

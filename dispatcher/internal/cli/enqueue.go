@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
+)
+
+// enqueueBatch is how many events of standard input travel together.
+const enqueueBatch = 500
+
+// line is an event as the command line and standard input give it: the names are the columns'.
+type line struct {
+	Namespace     string            `json:"namespace"`
+	Topic         string            `json:"topic"`
+	Payload       json.RawMessage   `json:"payload"`
+	EventType     string            `json:"event_type"`
+	AggregateType string            `json:"aggregate_type"`
+	AggregateID   string            `json:"aggregate_id"`
+	PartitionKey  string            `json:"partition_key"`
+	TenantID      string            `json:"tenant_id"`
+	DedupeKey     string            `json:"dedupe_key"`
+	Headers       map[string]string `json:"headers"`
+	Delay         config.Duration   `json:"delay"`
+}
+
+func (l line) event(namespace string) (e producer.Event, err error) {
+	e = producer.Event{
+		Namespace: l.Namespace, Topic: l.Topic, Payload: l.Payload,
+		EventType: l.EventType, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
+		PartitionKey: l.PartitionKey, DedupeKey: l.DedupeKey, Headers: l.Headers, Delay: l.Delay.D(),
+	}
+	if e.Namespace == "" {
+		e.Namespace = namespace
+	}
+	if l.TenantID != "" {
+		if e.TenantID, err = uuid.Parse(l.TenantID); err != nil {
+			return e, fmt.Errorf("tenant %q is not a UUID; correct it", l.TenantID)
+		}
+	}
+	return e, nil
+}
+
+func enqueueCommand() *cobra.Command {
+	var file, payload string
+	var one line
+	var delay time.Duration
+	cmd := &cobra.Command{
+		Use: "enqueue -f FILE --topic TOPIC --payload JSON | enqueue -f FILE < LINES", Args: cobra.NoArgs,
+		Short: "Enqueue an event, or those on standard input",
+		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with
+the fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
+tenant_id, dedupe_key, headers and delay. Everything is enqueued in one transaction, or nothing. For
+each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
+to the file's. The login needs what "migrate grants --for producer" prints.`,
+		RunE: work(func(cmd *cobra.Command) error {
+			next := linesOf(cmd.InOrStdin())
+			if cmd.Flags().Changed("topic") || cmd.Flags().Changed("payload") {
+				one.Payload, one.Delay = json.RawMessage(payload), config.Duration(delay)
+				next = only(one)
+			}
+			return enqueue(cmd, file, next)
+		}),
+	}
+	fileFlag(cmd, &file)
+	flags := cmd.Flags()
+	flags.StringVar(&one.Namespace, "namespace", "", "the outbox namespace (default: the file's)")
+	flags.StringVar(&one.Topic, "topic", "", "the topic")
+	flags.StringVar(&payload, "payload", "", "the payload, as JSON")
+	flags.StringVar(&one.EventType, "event-type", "", "what happened")
+	flags.StringVar(&one.AggregateType, "aggregate-type", "", "the kind of thing that it happened to")
+	flags.StringVar(&one.AggregateID, "aggregate-id", "", "the thing that it happened to")
+	flags.StringVar(&one.PartitionKey, "partition-key", "", "what messages are partitioned by (default: the aggregate id)")
+	flags.StringVar(&one.TenantID, "tenant-id", "", "the tenant, a UUID")
+	flags.StringVar(&one.DedupeKey, "dedupe-key", "", "a second event with the same key is not enqueued")
+	flags.StringToStringVar(&one.Headers, "header", nil, "a header, as name=value; may be repeated")
+	flags.DurationVar(&delay, "delay", 0, "how long to hold the event back, such as 10m")
+	return cmd
+}
+
+// linesOf reads the JSON objects of a stream, until io.EOF.
+func linesOf(in io.Reader) func() (line, error) {
+	decoder := json.NewDecoder(in)
+	decoder.DisallowUnknownFields()
+	return func() (l line, err error) {
+		err = decoder.Decode(&l)
+		return l, err
+	}
+}
+
+func only(l line) func() (line, error) {
+	done := false
+	return func() (line, error) {
+		if done {
+			return l, io.EOF
+		}
+		done = true
+		return l, nil
+	}
+}
+
+func enqueue(cmd *cobra.Command, file string, next func() (line, error)) error {
+	ctx := cmd.Context()
+	cfg, err := load(file, config.Config.ValidateDatabase)
+	if err != nil {
+		return err
+	}
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer disconnect(ctx, conn)
+	outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
+	var receipts []producer.Receipt
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+		receipts, err = enqueueAll(ctx, outbox, tx, cfg.Namespace, next)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w; nothing was enqueued", err)
+	}
+	for _, r := range receipts {
+		what := "enqueued"
+		if !r.Enqueued {
+			what = "already enqueued"
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), r.ID, what)
+	}
+	return nil
+}
+
+func enqueueAll(ctx context.Context, outbox *producer.Producer[producer.PGX], tx pgx.Tx, namespace string, next func() (line, error)) (all []producer.Receipt, err error) {
+	var batch []producer.Event
+	flush := func() error {
+		receipts, err := outbox.EnqueueBatch(ctx, tx, batch)
+		all, batch = append(all, receipts...), batch[:0]
+		return err
+	}
+	for n := 1; ; n++ {
+		l, err := next()
+		if errors.Is(err, io.EOF) {
+			return all, flush()
+		}
+		var event producer.Event
+		if err == nil {
+			event, err = l.event(namespace)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("event %d: %w", n, err)
+		}
+		if batch = append(batch, event); len(batch) == enqueueBatch {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+	}
+}

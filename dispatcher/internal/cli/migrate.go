@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+func migrateCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "migrate", Short: "Create, upgrade and grant the outbox schema"}
+	cmd.AddCommand(migrateUpCommand(), migrateStatusCommand(), migrateGrantsCommand())
+	return cmd
+}
+
+func migrateUpCommand() *cobra.Command {
+	var file, grantTo string
+	cmd := &cobra.Command{
+		Use: "up -f FILE [--grant-to-login-of FILE]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
+		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
+of an owner. Running it twice, or at the same time as somebody else, does no harm.`,
+		RunE: work(func(cmd *cobra.Command) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, schema string) error {
+				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil || grantTo == "" {
+					return err
+				}
+				other, err := load(grantTo, config.Config.ValidateDatabase)
+				if err != nil {
+					return err
+				}
+				role, err := database.Login(other.Database)
+				if err != nil {
+					return fmt.Errorf("find the login to grant to: %w", err)
+				}
+				return grant(ctx, conn, schema, role, migrations.Dispatcher, cmd.OutOrStdout())
+			})
+		}),
+	}
+	fileFlag(cmd, &file)
+	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file")
+	return cmd
+}
+
+func migrateStatusCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "status -f FILE", Short: "Tell where the schema stands", Args: cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, schema string) error {
+				status, err := migrations.Status(ctx, conn, schema)
+				if err != nil {
+					return err
+				}
+				out := cmd.OutOrStdout()
+				for _, m := range status.Applied {
+					fmt.Fprintf(out, "applied %s at %s\n", m.Name, m.AppliedAt.UTC().Format("2006-01-02T15:04:05Z"))
+				}
+				for _, name := range status.Pending {
+					fmt.Fprintf(out, "pending %s\n", name)
+				}
+				fmt.Fprintf(out, "schema %s has version %d; this binary's is %d\n", schema, status.Version, migrations.Version)
+				return nil
+			})
+		}),
+	}
+	fileFlag(cmd, &file)
+	return cmd
+}
+
+func migrateGrantsCommand() *cobra.Command {
+	var file, schema, role, kind string
+	var apply bool
+	cmd := &cobra.Command{
+		Use: "grants --role NAME [--for dispatcher|producer] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
+		Short: "Print, or apply, what a login needs",
+		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, for the owner to
+run. With --apply the login of FILE, which must be the owner's, runs them.`,
+		RunE: work(func(cmd *cobra.Command) error {
+			k := migrations.Kind(kind)
+			if k != migrations.Dispatcher && k != migrations.Producer {
+				return wrong{fmt.Errorf("--for is %q; choose dispatcher or producer", kind)}
+			}
+			if apply && file == "" {
+				return wrong{errors.New("--apply needs a database to connect to; name the owner's file with -f")}
+			}
+			if apply {
+				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, schema string) error {
+					return grant(ctx, conn, schema, role, k, cmd.OutOrStdout())
+				})
+			}
+			if file != "" {
+				cfg, err := load(file, config.Config.ValidateDatabase)
+				if err != nil {
+					return err
+				}
+				schema = cfg.Database.Schema
+			}
+			for _, statement := range migrations.Grants(schema, role, k) {
+				fmt.Fprintln(cmd.OutOrStdout(), statement+";")
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the configuration file, for its schema, and with --apply for its login")
+	cmd.Flags().StringVar(&schema, "schema", "outbox", "the schema, when there is no file")
+	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
+	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher or producer")
+	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
+	cmd.MarkFlagsMutuallyExclusive("file", "schema")
+	if err := cmd.MarkFlagRequired("role"); err != nil {
+		panic(err) // the flag is there
+	}
+	return cmd
+}
+
+// withDatabase connects to the database of a file, of which it needs no more.
+func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, string) error) error {
+	ctx := cmd.Context()
+	cfg, err := load(file, config.Config.ValidateDatabase)
+	if err != nil {
+		return err
+	}
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer disconnect(ctx, conn)
+	return do(ctx, conn, cfg.Database.Schema)
+}
+
+func up(ctx context.Context, conn *pgx.Conn, schema string, out io.Writer) error {
+	applied, err := migrations.Up(ctx, conn, schema)
+	for _, m := range applied {
+		fmt.Fprintf(out, "applied %s\n", m.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("%w%s", err, ownerHint(err))
+	}
+	fmt.Fprintf(out, "schema %s is at version %d\n", schema, migrations.Version)
+	return nil
+}
+
+// grant gives a role its rights, all or none.
+func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrations.Kind, out io.Writer) error {
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		for _, statement := range migrations.Grants(schema, role, kind) {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("grant a %s's rights on schema %s to %s: %w%s", kind, schema, role, err, ownerHint(err))
+	}
+	fmt.Fprintf(out, "granted a %s's rights on schema %s to %s\n", kind, schema, role)
+	return nil
+}
+
+// ownerHint is the remedy when the login is not the owner's, or the role is missing.
+func ownerHint(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch pg.Code {
+		case "42501":
+			return "; log in as the owner of the schema, or as somebody who may create it (grant create on database)"
+		case "42704":
+			return "; create the role, or correct its name"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
+	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
+)
+
+func runCommand(version string) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "run -f FILE", Short: "Deliver events until SIGTERM or SIGINT", Args: cobra.NoArgs,
+		Long: `Deliver events until SIGTERM or SIGINT, then finish what is in flight within gracePeriod.
+
+It starts and goes on while the database or the destination is away, and while the schema is missing:
+/readyz and /status say so. Standard output is for the log sink; logs go to standard error.`,
+		RunE: work(func(cmd *cobra.Command) error {
+			cfg, err := load(file, config.Config.Validate)
+			if err != nil {
+				return err
+			}
+			return run(cmd, version, cfg)
+		}),
+	}
+	fileFlag(cmd, &file)
+	return cmd
+}
+
+// run serves first and then delivers, so that there is an answer from the beginning to the end.
+func run(cmd *cobra.Command, version string, cfg config.Config) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	observer := metrics.New(registry, cfg.Name, cfg.Namespace)
+	e, err := newEngine(ctx, cfg, observer, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	defer e.close(context.WithoutCancel(ctx))
+	backlog := monitor.NewBacklog(e.store, cfg.Topics, e.log)
+	observer.Watch(e.Snapshot, backlog.Latest)
+
+	listener, err := net.Listen("tcp", cfg.Server.Address)
+	if err != nil {
+		return fmt.Errorf("server.address: %w; choose a free port", err)
+	}
+	process := monitor.Process{Config: cfg, Version: version, Worker: e.worker.String(), StartedAt: time.Now()}
+	server := &http.Server{
+		Handler:           monitor.Handler(process, e.Snapshot, backlog.Latest, registry),
+		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+	}
+	e.log.Info("starting", "version", version, "namespace", cfg.Namespace, "topics", cfg.Topics, "state", cfg.State, "address", listener.Addr().String())
+
+	var group sync.WaitGroup
+	var serverErr error
+	group.Go(func() {
+		if serverErr = server.Serve(listener); errors.Is(serverErr, http.ErrServerClosed) {
+			serverErr = nil
+		}
+		cancel() // without its server a dispatcher cannot be seen: end
+	})
+	group.Go(func() { backlog.Run(ctx) })
+	err = e.Run(ctx)
+	stop, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancelStop()
+	if server.Shutdown(stop) != nil {
+		_ = server.Close() // a client that does not leave
+	}
+	group.Wait()
+	e.log.Info("stopped")
+	return errors.Join(err, serverErr)
+}
+
+func onceCommand() *cobra.Command {
+	var file string
+	var n int
+	cmd := &cobra.Command{
+		Use: "once -f FILE [-n N]", Short: "Deliver up to N events that are due, then end", Args: cobra.NoArgs,
+		Long: `Deliver up to N events that are due, and end when no more are. It does not wait for a database or a
+destination that is away. The exit code is 1 unless every delivery succeeded.`,
+		RunE: work(func(cmd *cobra.Command) error {
+			cfg, err := load(file, config.Config.Validate)
+			if err != nil {
+				return err
+			}
+			if n < 1 {
+				return wrong{fmt.Errorf("-n is %d; set it to 1 or more", n)}
+			}
+			return once(cmd, cfg, n)
+		}),
+	}
+	fileFlag(cmd, &file)
+	cmd.Flags().IntVarP(&n, "number", "n", 1, "how many events to claim at most")
+	return cmd
+}
+
+func once(cmd *cobra.Command, cfg config.Config, n int) error {
+	ctx := cmd.Context()
+	e, err := newEngine(ctx, cfg, nil, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	defer e.close(context.WithoutCancel(ctx))
+	o, err := e.RunOnce(ctx, n)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "delivered %d, failed %d, dead %d, released %d, lost %d\n", o.Delivered, o.Failed, o.Dead, o.Released, o.Lost)
+	if o.Failed+o.Dead+o.Released > 0 {
+		return errors.New("not every event was delivered; " + e.Snapshot().LastError)
+	}
+	return nil
+}

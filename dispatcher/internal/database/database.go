@@ -1,0 +1,208 @@
+// Package database connects to the PostgreSQL that a configuration names, and says in one word and
+// one sentence why that fails. It never shows a password or a connection string (CONTRACT C-73).
+package database
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+const (
+	// connectTimeout bounds one attempt to connect, unless the connection string says otherwise.
+	connectTimeout = 5 * time.Second
+	// poolSize is enough: a claim loop, a completer, lease extension and the count of the backlog.
+	poolSize = 4
+)
+
+// Pool returns a pool for the dispatcher of that name. It does not connect yet. The files that d
+// names are read at each new connection, so a rotated password needs no restart.
+func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, error) {
+	if d.DSN != "" { // it cannot change any more: say now what is wrong with it
+		if _, err := connConfig(d, name); err != nil {
+			return nil, err
+		}
+	}
+	cfg, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return nil, fmt.Errorf("the PG* environment variables are not usable: %w; correct or unset them", err)
+	}
+	cfg.MaxConns = poolSize
+	cfg.PingTimeout = connectTimeout
+	statements := &prepared{}
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		fresh, err := connConfig(d, name)
+		if err != nil {
+			return err
+		}
+		*c = *fresh
+		statements.configure(c)
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make a pool of connections: %w", err)
+	}
+	statements.reset = pool.Reset // before the first connection: the pool keeps none ready
+	return pool, nil
+}
+
+// Connect returns one connection for a command.
+func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, error) {
+	cfg, err := connConfig(d, name)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // see prepared: a command gains nothing by it
+	}
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+// Login returns the name of the user that d logs in as.
+func Login(d config.Database) (string, error) {
+	cfg, err := connConfig(d, "")
+	if err != nil {
+		return "", err
+	}
+	return cfg.User, nil
+}
+
+func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
+	dsn, err := connectionString(d)
+	if err != nil {
+		return nil, err
+	}
+	if dsn, err = secure(dsn, d); err != nil {
+		return nil, err
+	}
+	parsed, err := pgxpool.ParseConfig(dsn) // knows the pool_ parameters that such strings may have
+	if err != nil {
+		return nil, badString(d) // not err: it quotes the string
+	}
+	c := parsed.ConnConfig
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	c.RuntimeParams["application_name"] = "outbox-dispatcher/" + name
+	return c, nil
+}
+
+// connectionString puts together what d and its files say.
+func connectionString(d config.Database) (string, error) {
+	switch {
+	case d.DSN != "":
+		return d.DSN, nil
+	case d.DSNFile != "":
+		return readFile("database.dsnFile", d.DSNFile)
+	case d.Connection == nil:
+		return "", &problem{ConnectionFailed, "the configuration names no database; set database.dsnFile", nil}
+	}
+	var dsn strings.Builder
+	for _, part := range []struct{ key, field, path string }{
+		{"host", "hostFile", d.Connection.HostFile},
+		{"port", "portFile", d.Connection.PortFile},
+		{"dbname", "databaseFile", d.Connection.DatabaseFile},
+		{"user", "userFile", d.Connection.UserFile},
+		{"password", "passwordFile", d.Connection.PasswordFile},
+	} {
+		if part.path == "" {
+			continue
+		}
+		value, err := readFile("database.connection."+part.field, part.path)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&dsn, "%s=%s ", part.key, quote(value))
+	}
+	return dsn.String(), nil
+}
+
+func readFile(field, path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", &problem{AuthenticationFailed, fmt.Sprintf("%s cannot be read; create the file, or correct the path", field), err}
+	}
+	value := strings.TrimSpace(string(text))
+	if value == "" {
+		return "", &problem{AuthenticationFailed, fmt.Sprintf("%s (%s) is empty; fill it", field, path), nil}
+	}
+	return value, nil
+}
+
+// quote writes a value of a key=value connection string.
+func quote(value string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value) + "'"
+}
+
+// secure puts sslMode and caFile into a connection string, over what it says.
+func secure(dsn string, d config.Database) (string, error) {
+	settings := map[string]string{}
+	if d.SSLMode != "" {
+		settings["sslmode"] = d.SSLMode
+	}
+	if d.CAFile != "" {
+		pem, err := os.ReadFile(d.CAFile)
+		if err != nil {
+			return "", &problem{CertificateInvalid, "database.caFile cannot be read; create the file, or correct the path", err}
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			return "", &problem{CertificateInvalid, fmt.Sprintf("database.caFile (%s) holds no PEM certificate; put the certificate of the server's authority there", d.CAFile), nil}
+		}
+		settings["sslrootcert"] = d.CAFile
+	}
+	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
+		for key, value := range settings {
+			dsn += " " + key + "=" + quote(value)
+		}
+		return dsn, nil
+	}
+	if len(settings) == 0 {
+		return dsn, nil
+	}
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return "", badString(d) // not err: it quotes the string
+	}
+	query := u.Query()
+	for key, value := range settings {
+		query.Set(key, value)
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+func badString(d config.Database) error {
+	where := "database.dsn"
+	switch {
+	case d.DSNFile != "":
+		where = "database.dsnFile (" + d.DSNFile + ")"
+	case d.Connection != nil:
+		where = "database.connection"
+	}
+	return &problem{ConnectionFailed, where + " does not make a valid connection string; write it as postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password percent-encoded, or as key=value words", nil}
+}
+
+// problem is a failure that is known before the database is asked.
+type problem struct {
+	reason, message string
+	err             error
+}
+
+func (p *problem) Error() string {
+	if p.err != nil {
+		return fmt.Sprintf("%s (%v)", p.message, p.err)
+	}
+	return p.message
+}
+
+func (p *problem) Unwrap() error { return p.err }

@@ -1,0 +1,342 @@
+package database
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	check(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+const secret = "hunter2'x"
+
+// change returns the connection string with something changed.
+func change(t *testing.T, dsn string, how func(*url.URL)) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	check(t, err)
+	how(u)
+	return u.String()
+}
+
+// Each failure has its word and a remedy, and shows no secret. CONTRACT: C-73, C-101
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	good := srv.DSN("postgres")
+	ca, serverName := enableTLS(t, good)
+	admin, err := pgx.Connect(t.Context(), good)
+	check(t, err)
+	defer admin.Close(context.Background())
+	_, err = admin.Exec(t.Context(), "create role nobody login password 'hunter2''x'; create table private (n int)")
+	check(t, err)
+	_, refused := admin.Exec(t.Context(), "set role nobody; select * from private")
+	_, err = admin.Exec(t.Context(), "reset role")
+	check(t, err)
+
+	secretly := func(u *url.URL) { u.User = url.UserPassword("nobody", secret) }
+	closed := func(u *url.URL) { secretly(u); u.Host = "127.0.0.1:1" }
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer silent.Close()
+
+	for name, c := range map[string]struct {
+		database config.Database
+		err      error // instead of the one that connecting gives
+		reason   string
+		want     []string
+	}{
+		"wrong password": {
+			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("postgres", secret) })},
+			reason:   AuthenticationFailed, want: []string{`password authentication failed for user "postgres"; correct the user and the password`},
+		},
+		"unknown user": {
+			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("stranger", secret) })},
+			reason:   AuthenticationFailed, want: []string{"stranger"},
+		},
+		"wrong database": {
+			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Path = "/elsewhere" })},
+			reason:   DatabaseNotFound, want: []string{`database "elsewhere" does not exist; create the database, or correct its name`},
+		},
+		"no right": {err: refused, reason: PermissionDenied, want: []string{"permission denied for table private", "migrate grants"}},
+		"closed port": {
+			database: config.Database{DSN: change(t, good, closed)},
+			reason:   ConnectionFailed, want: []string{`at 127.0.0.1:1 as user "nobody": connection refused; check that the server runs`},
+		},
+		"unknown host": {
+			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Host = "no-such-host.invalid" })},
+			reason:   ConnectionFailed, want: []string{"no-such-host.invalid", "check that the server runs, host and port"},
+		},
+		"silent server": {
+			database: config.Database{DSN: change(t, good, func(u *url.URL) {
+				secretly(u)
+				u.Host = silent.Addr().String()
+				u.RawQuery = "sslmode=disable&connect_timeout=1"
+			})},
+			reason: ConnectionFailed, want: []string{"no answer in time; check host, port"},
+		},
+		"certificate of another authority": {
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-ca", CAFile: file(t, newAuthority(t).pem)},
+			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set database.caFile"},
+		},
+		"certificate for another name": {
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: file(t, ca)},
+			reason:   CertificateInvalid, want: []string{"127.0.0.1", "connect by a name that the server's certificate has"},
+		},
+		"no CA file": {
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: "/does/not/exist"},
+			reason:   CertificateInvalid, want: []string{"database.caFile cannot be read", "/does/not/exist"},
+		},
+		"empty CA file": {
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: file(t, "x")},
+			reason:   CertificateInvalid, want: []string{"holds no PEM certificate; put"},
+		},
+		"no connection string": {
+			database: config.Database{DSN: "postgres://nobody:" + secret + "@host:port%zz/db"},
+			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
+		},
+		"no connection string, with TLS": {
+			database: config.Database{DSN: "postgres://nobody:" + secret + "@host:port%zz/db", SSLMode: "require"},
+			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
+		},
+		"no connection string in a file": {
+			database: config.Database{DSNFile: file(t, "password="+secret+" and more")},
+			reason:   ConnectionFailed, want: []string{"database.dsnFile (", ") does not make a valid connection string"},
+		},
+		"no file": {
+			database: config.Database{DSNFile: "/does/not/exist"},
+			reason:   AuthenticationFailed, want: []string{"database.dsnFile cannot be read; create the file", "/does/not/exist"},
+		},
+		"empty file": {
+			database: config.Database{Connection: &config.Connection{HostFile: file(t, "\n")}},
+			reason:   AuthenticationFailed, want: []string{"database.connection.hostFile (", ") is empty; fill it"},
+		},
+	} {
+		err := c.err
+		if err == nil {
+			var conn *pgx.Conn
+			if conn, err = Connect(t.Context(), c.database, "test"); err == nil {
+				conn.Close(t.Context())
+				t.Errorf("%s: connected", name)
+				continue
+			}
+		}
+		reason, message := Classify(err)
+		if reason != c.reason {
+			t.Errorf("%s: reason %s, want %s (%s)", name, reason, c.reason, message)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(message, want) {
+				t.Errorf("%s: message %q\nwant %q", name, message, want)
+			}
+		}
+		for _, text := range []string{message, err.Error()} {
+			if strings.Contains(text, "hunter2") {
+				t.Errorf("%s: shows the password: %s", name, text)
+			}
+		}
+	}
+
+	for mode, c := range map[string]config.Database{
+		"verify-full by name": {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "verify-full", CAFile: file(t, ca)},
+		"verify-ca":           {DSN: good, SSLMode: "verify-ca", CAFile: file(t, ca)},
+		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=nobody password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
+	} {
+		conn, err := Connect(t.Context(), c, "test")
+		if err != nil {
+			t.Errorf("%s: %v", mode, err)
+			continue
+		}
+		var encrypted bool
+		check(t, conn.QueryRow(t.Context(), "select ssl from pg_stat_ssl where pid = pg_backend_pid()").Scan(&encrypted))
+		if !encrypted {
+			t.Errorf("%s: the connection is not encrypted", mode)
+		}
+		conn.Close(t.Context())
+	}
+}
+
+// A password that was rotated works at the next connection of the same pool. CONTRACT: C-102
+func TestPoolReadsFilesAtEachConnection(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	u, err := url.Parse(pgtest.Empty(t))
+	check(t, err)
+	admin := pgtest.Pool(t, u.String())
+	role := "rotated_" + strings.TrimPrefix(u.Path, "/")
+	_, err = admin.Exec(ctx, "create role "+role+" login password 'first'")
+	check(t, err)
+	t.Cleanup(func() {
+		if _, err := pgtest.Pool(t, u.String()).Exec(context.Background(), "drop role "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	password := file(t, "first\n")
+	d := config.Database{SSLMode: "disable", Connection: &config.Connection{
+		HostFile: file(t, u.Hostname()), PortFile: file(t, u.Port()), DatabaseFile: file(t, strings.TrimPrefix(u.Path, "/")),
+		UserFile: file(t, role+"\n"), PasswordFile: password,
+	}}
+	pool, err := Pool(ctx, d, "orders")
+	check(t, err)
+	defer pool.Close()
+	var user, application string
+	check(t, pool.QueryRow(ctx, "select current_user, current_setting('application_name')").Scan(&user, &application))
+	if user != role || application != "outbox-dispatcher/orders" {
+		t.Errorf("connected as %s, application %s", user, application)
+	}
+	if login, err := Login(d); login != role || err != nil {
+		t.Errorf("login %q, %v, want %q", login, err, role)
+	}
+
+	_, err = admin.Exec(ctx, "alter role "+role+" password 'second'")
+	check(t, err)
+	pool.Reset() // as if the connections had broken
+	if reason, message := Classify(pool.Ping(ctx)); reason != AuthenticationFailed {
+		t.Fatalf("with the old password: %s, %s", reason, message)
+	}
+	check(t, os.WriteFile(password, []byte("second\n"), 0o600))
+	if err := pool.Ping(ctx); err != nil {
+		t.Errorf("with the new password: %v", err)
+	}
+}
+
+func TestPoolRefusesABadStringAtOnce(t *testing.T) {
+	if _, err := Pool(t.Context(), config.Database{DSN: "postgres://u:p@:x/"}, "orders"); err == nil {
+		t.Error("no error")
+	}
+	pool, err := Pool(t.Context(), config.Database{DSNFile: "/does/not/exist"}, "orders")
+	if err != nil {
+		t.Errorf("a file may come later, and yet: %v", err)
+	} else {
+		pool.Close()
+	}
+}
+
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pem  string
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	cert := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	check(t, err)
+	return authority{key, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+}
+
+// enableTLS gives the server a certificate for a name, and returns the authority's.
+func enableTLS(t *testing.T, dsn string) (ca, serverName string) {
+	t.Helper()
+	const name = "localhost"
+	signer := newAuthority(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name}}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, signer.cert, key.Public(), signer.key)
+	check(t, err)
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	check(t, err)
+
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, dsn)
+	check(t, err)
+	defer conn.Close(ctx)
+	var dir string
+	check(t, conn.QueryRow(ctx, "show data_directory").Scan(&dir))
+	info, err := os.Stat(dir)
+	check(t, err)
+	owner := info.Sys().(*syscall.Stat_t)
+	for name, block := range map[string]*pem.Block{
+		"server.crt": {Type: "CERTIFICATE", Bytes: der}, "server.key": {Type: "EC PRIVATE KEY", Bytes: keyDER},
+	} {
+		path := filepath.Join(dir, name)
+		check(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
+		check(t, os.Chown(path, int(owner.Uid), int(owner.Gid)))
+	}
+	for _, sql := range []string{"alter system set ssl = on", "select pg_reload_conf()"} {
+		_, err = conn.Exec(ctx, sql)
+		check(t, err)
+	}
+	for on := ""; on != "on"; { // the reload is a signal; a new connection shows when it has arrived
+		fresh, err := pgx.Connect(ctx, dsn)
+		check(t, err)
+		check(t, fresh.QueryRow(ctx, "show ssl").Scan(&on))
+		fresh.Close(ctx)
+	}
+	return signer.pem, name
+}
+
+// A PgBouncer in transaction mode loses prepared statements between two transactions. One statement
+// finds out; from then on none are used.
+func TestPoolGivesUpPreparedStatementsThatGetLost(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool, err := Pool(ctx, config.Database{DSN: pgtest.Empty(t)}, "orders")
+	check(t, err)
+	defer pool.Close()
+	ask := func(c interface {
+		Query(context.Context, string, ...any) (pgx.Rows, error)
+	}) (n int, err error) {
+		rows, err := c.Query(ctx, "select count(*) from pg_prepared_statements where $1::int = 1", 1)
+		if err != nil {
+			return 0, err
+		}
+		return pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+	}
+	conn, err := pool.Acquire(ctx)
+	check(t, err)
+	if n, err := ask(conn); n != 1 || err != nil {
+		t.Errorf("%d prepared statements, %v: want one, which spares planning", n, err)
+	}
+	_, err = conn.Exec(ctx, "deallocate all", pgx.QueryExecModeSimpleProtocol)
+	check(t, err)
+	if _, err := ask(conn); err == nil || !strings.Contains(err.Error(), "26000") {
+		t.Errorf("the lost statement gave %v", err)
+	}
+	conn.Release()
+	for range 2 {
+		if n, err := ask(pool); n != 0 || err != nil {
+			t.Errorf("afterwards %d prepared statements, %v", n, err)
+		}
+	}
+}

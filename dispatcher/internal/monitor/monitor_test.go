@@ -1,0 +1,176 @@
+package monitor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+var (
+	started = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, State: config.Running}, Version: "v1", Worker: "w", StartedAt: started}
+	up      = dispatcher.LinkState{Known: true, OK: true, Since: started}
+)
+
+func down(err error) dispatcher.LinkState {
+	return dispatcher.LinkState{Known: true, Err: err, Since: started}
+}
+
+// healthy is a snapshot of a dispatcher that delivers.
+func healthy(change func(*dispatcher.Snapshot)) dispatcher.Snapshot {
+	s := dispatcher.Snapshot{
+		Source: up, Sink: up, Breaker: dispatcher.BreakerClosed,
+		Schema: dispatcher.Schema{State: dispatcher.SchemaReady, Version: 1, Required: 1},
+	}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+// get asks a handler for a path.
+func get(t *testing.T, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
+	t.Helper()
+	handler := Handler(process, func() dispatcher.Snapshot { return s }, func() *dispatcher.Depth { return depth }, prometheus.NewRegistry())
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	return answer.Code, answer.Body.String()
+}
+
+// CONTRACT: C-95, C-101
+func TestReadyz(t *testing.T) {
+	refused := dispatcher.Unavailable(reason.With(reason.ConnectionFailed, errors.New("cannot connect to http://a; check that it runs")))
+	for name, c := range map[string]struct {
+		change func(*dispatcher.Snapshot)
+		want   string // "ok", or the causes
+	}{
+		"delivering":          {nil, "ok"},
+		"one failed delivery": {func(s *dispatcher.Snapshot) { s.LastError, s.LastErrorAt = "a answered 500", started }, "ok"},
+		"just started": {func(s *dispatcher.Snapshot) { *s = dispatcher.Snapshot{} },
+			"database: not tried yet\nschema: not compared yet\nsink: not tried yet"},
+		"wrong password": {func(s *dispatcher.Snapshot) {
+			s.Source = down(&pgconn.PgError{Code: "28P01", Message: "password authentication failed"})
+		}, "database: AuthenticationFailed: the database: password authentication failed; correct the user and the password, or the server's pg_hba.conf"},
+		"no schema": {func(s *dispatcher.Snapshot) {
+			s.Schema = dispatcher.Schema{State: dispatcher.SchemaMissing, Required: 1, Message: "run migrate up"}
+		}, "schema: Missing: run migrate up"},
+		"sink away": {func(s *dispatcher.Snapshot) { s.Sink, s.Breaker = down(refused), dispatcher.BreakerUnreachable },
+			"sink: ConnectionFailed: cannot connect to http://a; check that it runs"},
+		"sink refuses": {func(s *dispatcher.Snapshot) {
+			s.Sink, s.Breaker = down(errors.New("a answered\n 500")), dispatcher.BreakerRefusing
+		}, "sink: Refusing: a answered 500"},
+		"stopping": {func(s *dispatcher.Snapshot) { s.Draining = true }, "stopping: no more rows are claimed"},
+	} {
+		wantCode := http.StatusServiceUnavailable
+		if c.want == "ok" {
+			wantCode = http.StatusOK
+		}
+		if code, body := get(t, "/readyz", healthy(c.change), nil); code != wantCode || strings.TrimSpace(body) != c.want {
+			t.Errorf("%s: %d %s\nwant %d %s", name, code, body, wantCode, c.want)
+		}
+	}
+}
+
+// A pause must be able to roll out while the destination is away, and claims nothing anyway.
+func TestPausedIsReadyWithoutItsSink(t *testing.T) {
+	paused := process
+	paused.Config.State = config.Paused
+	s := healthy(func(s *dispatcher.Snapshot) { s.Sink, s.Breaker = down(errors.New("x")), dispatcher.BreakerUnreachable })
+	if causes := unready(status(paused, s, nil)); len(causes) != 0 {
+		t.Errorf("with the sink away: not ready: %q", causes)
+	}
+	s.Source = down(errors.New("x"))
+	if causes := unready(status(paused, s, nil)); len(causes) != 1 {
+		t.Errorf("with the database away: %q, want one cause", causes)
+	}
+}
+
+func TestHealthzIsAboutTheProcessAlone(t *testing.T) {
+	now := started.Add(time.Hour)
+	for name, c := range map[string]struct {
+		s     dispatcher.Snapshot
+		stuck bool
+	}{
+		"everything away": {dispatcher.Snapshot{LookedAt: now, Source: down(errors.New("x")), Sink: down(errors.New("x"))}, false},
+		"a slow look":     {dispatcher.Snapshot{LookedAt: now.Add(-stuckAfter)}, false},
+		"no look":         {dispatcher.Snapshot{LookedAt: now.Add(-stuckAfter - time.Second)}, true},
+		"never a look":    {dispatcher.Snapshot{}, true},
+		"a long drain":    {dispatcher.Snapshot{LookedAt: started, Draining: true}, false},
+	} {
+		if causes := stuck(c.s, started, now); (len(causes) > 0) != c.stuck {
+			t.Errorf("%s: %v", name, causes)
+		}
+	}
+	if causes := stuck(dispatcher.Snapshot{}, started, started.Add(time.Second)); causes != nil {
+		t.Errorf("a process that has just started: %v", causes)
+	}
+	if code, body := get(t, "/healthz", dispatcher.Snapshot{LookedAt: time.Now()}, nil); code != 200 || body != "ok\n" {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := get(t, "/healthz", dispatcher.Snapshot{LookedAt: started}, nil); code != 503 || !strings.Contains(body, "restart the process") {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+// CONTRACT: C-96
+func TestStatus(t *testing.T) {
+	early, late := started.Add(-2*time.Hour), started.Add(-time.Hour)
+	depth := &dispatcher.Depth{ObservedAt: started, Topics: []dispatcher.TopicDepth{
+		{Topic: "a", Pending: dispatcher.Count{N: 1}, Scheduled: dispatcher.Count{N: 2}, Processing: dispatcher.Count{N: 3}, Dead: dispatcher.Count{N: 4}, OldestPending: late},
+		{Topic: "b", Pending: dispatcher.Count{N: 1_000_000, Estimated: true}, OldestPending: early},
+		{Topic: "c"},
+	}}
+	_, body := get(t, report.Path, healthy(func(s *dispatcher.Snapshot) {
+		s.InFlightRows, s.InFlightBytes = 7, 700
+		s.LastError, s.LastErrorAt = strings.Repeat("x", 1000), started
+		s.Sink, s.Breaker = down(reason.With(reason.CertificateInvalid, fmt.Errorf("unknown authority"))), dispatcher.BreakerUnreachable
+	}), depth)
+	var got report.Status
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "orders" || got.Namespace != "shop" || len(got.Topics) != 2 || got.Version != "v1" || got.Worker != "w" || got.State != "Running" || !got.StartedAt.Equal(started) {
+		t.Errorf("identity: %s", body)
+	}
+	if got.Source.State != report.Reachable || got.Sink.State != report.Unreachable || got.Sink.Reason != "CertificateInvalid" || got.Sink.Message != "unknown authority" || !got.Sink.Since.Equal(started) {
+		t.Errorf("links: %s", body)
+	}
+	if got.Schema != (report.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (report.InFlight{Rows: 7, Bytes: 700}) {
+		t.Errorf("schema and flight: %s", body)
+	}
+	if got.LastError == nil || len(got.LastError.Message) > 510 {
+		t.Errorf("last error: %s", body)
+	}
+	b := got.Backlog
+	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || !b.OldestPending.Equal(early) || !b.ObservedAt.Equal(started) {
+		t.Fatalf("backlog: %s", body)
+	}
+	if len(b.Topics) != 3 || b.Topics[0].Estimated || !b.Topics[1].Estimated || b.Topics[2].OldestPending != nil {
+		t.Errorf("topics: %s", body)
+	}
+
+	if s := status(process, dispatcher.Snapshot{}, nil); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != report.Unknown || s.Sink.State != report.Unknown || s.LastError != nil {
+		t.Errorf("before anything is known: %+v", s)
+	}
+	if s := status(process, dispatcher.Snapshot{Draining: true}, nil); s.State != "Draining" {
+		t.Errorf("draining: %+v", s)
+	}
+	paused := process
+	paused.Config.State = config.Paused
+	if s := status(paused, healthy(nil), nil); s.State != "Paused" || unready(s) != nil {
+		t.Errorf("paused, as asked for: %+v, %v", s, unready(s))
+	}
+}

@@ -1,0 +1,146 @@
+// Package metrics tells Prometheus what a dispatcher does. The names are those of CONTRACT C-95.
+//
+// Counters and histograms are this process's own: sum them over the replicas. The gauges of the
+// backlog are about the whole outbox, and every replica shows the same: take their maximum.
+package metrics
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// MaxTopics bounds the values of the label topic. Topics beyond it, in the order in which they
+// were seen, share the value [OtherTopics].
+const (
+	MaxTopics   = 200
+	OtherTopics = "_other"
+)
+
+// Metrics is a [dispatcher.Observer]. Make one with [New].
+type Metrics struct {
+	vectors   vectors
+	leaseLost prometheus.Counter
+	registry  prometheus.Registerer
+
+	topics sync.Map // topic -> *series
+	count  atomic.Int32
+}
+
+var _ dispatcher.Observer = (*Metrics)(nil)
+
+// vectors have a series for each topic.
+type vectors struct {
+	claimed, published, delivered, failed, died, network, timeouts *prometheus.CounterVec
+	duration, retryDelay, latency                                  *prometheus.HistogramVec
+}
+
+// series are the vectors' of one topic.
+type series struct {
+	label                                                    string
+	claimed, published, delivered, failed, network, timeouts prometheus.Counter
+	confirmedIn, failedIn, retryDelay, latency               prometheus.Observer
+}
+
+// New registers the metrics of a dispatcher, with its name and namespace as labels on each.
+func New(registry prometheus.Registerer, name, namespace string) *Metrics {
+	registry = prometheus.WrapRegistererWith(prometheus.Labels{"dispatcher": name, "namespace": namespace}, registry)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, "topic"))
+		registry.MustRegister(v)
+		return v
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, append(labels, "topic"))
+		registry.MustRegister(v)
+		return v
+	}
+	m := &Metrics{registry: registry, vectors: vectors{
+		claimed:   counter("outbox_events_claimed_total", "Rows leased."),
+		published: counter("outbox_events_published_total", "Events that the sink confirmed."),
+		delivered: counter("outbox_events_delivered_total", "Events marked delivered, after the sink's confirmation."),
+		failed:    counter("outbox_events_failed_total", "Deliveries that failed."),
+		died:      counter("outbox_events_dlq_total", "Events that became dead.", "reason"),
+		network:   counter("outbox_network_errors_total", "Failed deliveries for which the destination could not be reached or the connection broke."),
+		timeouts:  counter("outbox_timeout_errors_total", "Failed deliveries without an answer in time."),
+		duration: histogram("outbox_delivery_duration_seconds", "How long a delivery took, by outcome: confirmed or failed.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome"),
+		retryDelay: histogram("outbox_retry_delay_seconds", "How long a row waits after a failed delivery.",
+			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}),
+		latency: histogram("outbox_end_to_end_latency_seconds", "From an event's creation until it was marked delivered.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}),
+	}}
+	m.leaseLost = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "outbox_lease_lost_total", Help: "Outcomes that could not be written because another worker held the row by then.",
+	})
+	registry.MustRegister(m.leaseLost)
+	return m
+}
+
+// of returns the series of a topic, and makes them when it is new.
+func (m *Metrics) of(topic string) *series {
+	if s, ok := m.topics.Load(topic); ok {
+		return s.(*series)
+	}
+	label := topic
+	if m.count.Add(1) > MaxTopics {
+		label = OtherTopics
+	}
+	v := &m.vectors
+	s, _ := m.topics.LoadOrStore(topic, &series{
+		label:   label,
+		claimed: v.claimed.WithLabelValues(label), published: v.published.WithLabelValues(label),
+		delivered: v.delivered.WithLabelValues(label), failed: v.failed.WithLabelValues(label),
+		network: v.network.WithLabelValues(label), timeouts: v.timeouts.WithLabelValues(label),
+		confirmedIn: v.duration.WithLabelValues("confirmed", label), failedIn: v.duration.WithLabelValues("failed", label),
+		retryDelay: v.retryDelay.WithLabelValues(label), latency: v.latency.WithLabelValues(label),
+	})
+	return s.(*series)
+}
+
+// Claimed implements [dispatcher.Observer].
+func (m *Metrics) Claimed(topic string, n int) { m.of(topic).claimed.Add(float64(n)) }
+
+// Delivered implements [dispatcher.Observer].
+func (m *Metrics) Delivered(e *dispatcher.Event, took time.Duration) {
+	s := m.of(e.Topic)
+	s.published.Inc()
+	s.confirmedIn.Observe(took.Seconds())
+}
+
+// Acked implements [dispatcher.Observer].
+func (m *Metrics) Acked(e *dispatcher.Event, latency time.Duration) {
+	s := m.of(e.Topic)
+	s.delivered.Inc()
+	s.latency.Observe(latency.Seconds())
+}
+
+// Failed implements [dispatcher.Observer].
+func (m *Metrics) Failed(e *dispatcher.Event, err error, took, delay time.Duration) {
+	s := m.of(e.Topic)
+	s.failed.Inc()
+	s.failedIn.Observe(took.Seconds())
+	if delay > 0 {
+		s.retryDelay.Observe(delay.Seconds())
+	}
+	var slow interface{ Timeout() bool } // context.DeadlineExceeded and net.Error have it
+	if errors.As(err, &slow) && slow.Timeout() {
+		s.timeouts.Inc()
+	} else if word := reason.Of(err); word == reason.ConnectionFailed || word == reason.CertificateInvalid {
+		s.network.Inc()
+	}
+}
+
+// Died implements [dispatcher.Observer].
+func (m *Metrics) Died(d dispatcher.Death) {
+	m.vectors.died.WithLabelValues(string(d.Reason), m.of(d.Topic).label).Inc()
+}
+
+// LeaseLost implements [dispatcher.Observer].
+func (m *Metrics) LeaseLost(n int) { m.leaseLost.Add(float64(n)) }

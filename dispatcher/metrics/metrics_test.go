@@ -1,0 +1,157 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+func scrape(t *testing.T, registry *prometheus.Registry) string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	return answer.Body.String()
+}
+
+// CONTRACT: C-40, C-43, C-95
+func TestNamesAndValues(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "default/orders", "shop")
+	m.Watch(
+		func() dispatcher.Snapshot {
+			return dispatcher.Snapshot{
+				InFlightRows: 3, InFlightBytes: 700, Breaker: dispatcher.BreakerRefusing,
+				Source: dispatcher.LinkState{OK: true}, Schema: dispatcher.Schema{State: dispatcher.SchemaReady},
+			}
+		},
+		func() *dispatcher.Depth {
+			now := time.UnixMilli(1_700_000_000_500)
+			return &dispatcher.Depth{ObservedAt: now, Topics: []dispatcher.TopicDepth{{
+				Topic: "orders", Pending: dispatcher.Count{N: 5}, Scheduled: dispatcher.Count{N: 6},
+				Processing: dispatcher.Count{N: 7}, Dead: dispatcher.Count{N: 8}, OldestPending: now.Add(-90 * time.Second),
+			}}}
+		})
+	e := &dispatcher.Event{Topic: "orders"}
+	m.Claimed("orders", 9)
+	m.Delivered(e, 20*time.Millisecond)
+	m.Delivered(e, 20*time.Millisecond)
+	m.Acked(e, 3*time.Second)
+	m.Failed(e, errors.New("status 500"), time.Millisecond, 4*time.Second)
+	m.Failed(e, dispatcher.Unavailable(errors.New("refused")), time.Millisecond, 0)
+	m.Failed(e, reason.With(reason.ConnectionFailed, errors.New("reset")), time.Millisecond, 0)
+	m.Failed(e, fmt.Errorf("post: %w", context.DeadlineExceeded), time.Second, time.Second)
+	m.Died(dispatcher.Death{Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded})
+	m.LeaseLost(2)
+
+	text := scrape(t, registry)
+	const labels, topic = `dispatcher="default/orders",namespace="shop"`, `,topic="orders"`
+	for _, want := range []string{
+		"outbox_events_claimed_total{" + labels + topic + "} 9",
+		"outbox_events_published_total{" + labels + topic + "} 2",
+		"outbox_events_delivered_total{" + labels + topic + "} 1",
+		"outbox_events_failed_total{" + labels + topic + "} 4",
+		"outbox_events_dlq_total{" + labels + `,reason="max_retries_exceeded"` + topic + "} 1",
+		"outbox_network_errors_total{" + labels + topic + "} 2",
+		"outbox_timeout_errors_total{" + labels + topic + "} 1",
+		"outbox_lease_lost_total{" + labels + "} 2",
+		"outbox_delivery_duration_seconds_count{" + labels + `,outcome="confirmed"` + topic + "} 2",
+		"outbox_delivery_duration_seconds_count{" + labels + `,outcome="failed"` + topic + "} 4",
+		"outbox_retry_delay_seconds_sum{" + labels + topic + "} 5",
+		"outbox_end_to_end_latency_seconds_sum{" + labels + topic + "} 3",
+		"outbox_pending_events_count{" + labels + topic + "} 5",
+		"outbox_scheduled_events_count{" + labels + topic + "} 6",
+		"outbox_processing_events_count{" + labels + topic + "} 7",
+		"outbox_dlq_events_count{" + labels + topic + "} 8",
+		"outbox_oldest_pending_age_seconds{" + labels + topic + "} 90",
+		"outbox_backlog_observed_timestamp_seconds{" + labels + "} 1.7000000005e+09",
+		"outbox_in_flight_events{" + labels + "} 3",
+		"outbox_in_flight_bytes{" + labels + "} 700",
+		"outbox_breaker_state{" + labels + `,state="Closed"} 0`,
+		"outbox_breaker_state{" + labels + `,state="Refusing"} 1`,
+		"outbox_source_up{" + labels + "} 1",
+		"outbox_schema_ready{" + labels + "} 1",
+		"outbox_sink_up{" + labels + "} 0",
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("not told: %s", want)
+		}
+	}
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if !strings.HasSuffix(p.Metric, "_events_count") { // names that CONTRACT C-95 keeps
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+func TestBacklogIsAbsentBeforeTheFirstCount(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	metrics.New(registry, "orders", "shop").Watch(
+		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil })
+	text := scrape(t, registry)
+	if strings.Contains(text, "outbox_pending_events_count") || !strings.Contains(text, "outbox_source_up") {
+		t.Error(text)
+	}
+}
+
+// Topics come from producers: their number must not be that of the series.
+func TestTopicsAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "orders", "shop")
+	const topics = 3 * metrics.MaxTopics
+	depth := &dispatcher.Depth{}
+	var all sync.WaitGroup
+	for i := range topics {
+		depth.Topics = append(depth.Topics, dispatcher.TopicDepth{Topic: fmt.Sprint(i), Pending: dispatcher.Count{N: 1}})
+		all.Go(func() { m.Claimed(fmt.Sprint(i), 1) })
+	}
+	all.Wait()
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return depth })
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, family := range families {
+		var sum float64
+		switch family.GetName() {
+		case "outbox_events_claimed_total":
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetCounter().GetValue()
+			}
+		case "outbox_pending_events_count":
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetGauge().GetValue()
+			}
+		default:
+			continue
+		}
+		seen++
+		if n := len(family.GetMetric()); n != metrics.MaxTopics+1 || sum != topics {
+			t.Errorf("%s: %d series with a sum of %v, want %d with %d", family.GetName(), n, sum, metrics.MaxTopics+1, topics)
+		}
+	}
+	if seen != 2 {
+		t.Errorf("saw %d of the 2 families", seen)
+	}
+}
