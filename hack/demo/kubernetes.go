@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+// kubernetes plays the story on a real cluster.
+func (d *demo) kubernetes(ctx context.Context) error {
+	d.say("A Kubernetes cluster, and the operator in it")
+	cluster, err := scenario.UpCluster(ctx, ".", "demo")
+	if errors.Is(err, scenario.ErrNoCluster) {
+		fmt.Println("   This machine can have no cluster (the sentence above says why). The same story without Kubernetes:")
+		return d.local(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	d.defers(func() {
+		if err := cluster.Down(context.Background()); err != nil {
+			fmt.Println("demo:", err)
+		}
+	})
+	fmt.Println("   building the image and installing the operator")
+	// By default the operator looks at its dispatchers each 10 seconds, which is most of this story.
+	if err := cluster.Install(ctx, "--observe-interval=2s"); err != nil {
+		return err
+	}
+
+	srv, shop, err := d.shop(ctx, cluster.HostListen)
+	if err != nil {
+		return err
+	}
+	d.say("A consumer, in a process of its own, which counts what it gets")
+	consumer, err := d.consumer(ctx, cluster.HostListen)
+	if err != nil {
+		return err
+	}
+
+	manifests := scenario.Manifests{
+		Namespace: "shop", Name: "orders", Replicas: 2, SinkURL: "http://" + net.JoinHostPort(cluster.HostIP, consumer.port),
+		DispatcherDSN: shop.DSN(shop.Dispatcher, cluster.HostIP, srv.Port),
+		OwnerDSN:      shop.DSN(shop.Owner, cluster.HostIP, srv.Port),
+	}
+	d.say("kubectl apply: two Secrets with the logins, and this OutboxDispatcher")
+	fmt.Print(scenario.Indent(manifests.Dispatcher()))
+	if err := cluster.Apply(ctx, manifests.Secrets()); err != nil {
+		return err
+	}
+	if err := cluster.Apply(ctx, manifests.Dispatcher()); err != nil {
+		return err
+	}
+	stage := &scenario.Dispatcher{Cluster: cluster, Namespace: "shop", Name: "orders"}
+	fmt.Println("\n   waiting for Ready: the operator runs a Job that makes the outbox schema, then the pods")
+	if err := stage.WaitReady(ctx, 2*time.Minute); err != nil {
+		return err
+	}
+	if err := shop.GrantApp(ctx); err != nil {
+		return err
+	}
+	if err := d.play(ctx, stage, shop, shop.DSN(shop.App, "127.0.0.1", srv.Port), consumer.url); err != nil {
+		return err
+	}
+	return d.aftermath(ctx, stage, shop)
+}
+
+// aftermath shows what the one on call finds.
+func (d *demo) aftermath(ctx context.Context, stage *scenario.Dispatcher, shop *scenario.Shop) error {
+	d.say("What is left for a person: the poisoned event")
+	waitCtx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := stage.WaitCondition(waitCtx, "DeadLettersPresent", "True", "DeadLetters"); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"get", "outboxdispatchers"},
+		{"get", "outboxdispatchers", "-o", "wide"},
+		{"get", "outboxdispatcher", "orders", "-o", `jsonpath={range .status.conditions[*]}{.type}{"\t"}{.status}{"\t"}{.reason}{"\t"}{.message}{"\n"}{end}`},
+		{"get", "events", "--field-selector=involvedObject.kind=OutboxDispatcher", "-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.message"},
+	} {
+		out, err := stage.Run(ctx, append([]string{"-n", stage.Namespace}, args...)...)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("  $ kubectl -n %s %s\n%s\n", stage.Namespace, scenario.Shell(args), scenario.Indent(out))
+	}
+	letters, err := scenario.DeadLetters(ctx, shop.Admin)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("  The table outbox_dead_letters:\n%s", scenario.Indent(letters))
+	if d.keep {
+		fmt.Printf("\n  To look around:\n\n    export KUBECONFIG=%s PATH=%s:$PATH\n    kubectl -n shop get obd -w\n    kubectl -n shop describe obd orders\n    kubectl -n shop logs -l app.kubernetes.io/instance=orders\n",
+			stage.Kubeconfig, filepath.Dir(stage.Kubectl))
+	}
+	return nil
+}

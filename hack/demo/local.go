@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+// local plays the story with dispatcher processes and the file that the operator would render.
+func (d *demo) local(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "outbox-demo-")
+	if err != nil {
+		return err
+	}
+	d.defers(func() { _ = os.RemoveAll(dir) })
+	d.say("The dispatcher, built from this checkout")
+	binary := filepath.Join(dir, "dispatcher")
+	if err := runs(ctx, "go", "build", "-o", binary, "./dispatcher/cmd/dispatcher"); err != nil {
+		return err
+	}
+	srv, shop, err := d.shop(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("A consumer, in a process of its own, which counts what it gets")
+	consumer, err := d.consumer(ctx, "127.0.0.1")
+	if err != nil {
+		return err
+	}
+
+	d.say("The dispatcher's file, the schema, and two dispatcher processes")
+	owner := config.Config{Database: config.Database{DSN: shop.DSN(shop.Owner, "127.0.0.1", srv.Port)}}
+	if err := write(filepath.Join(dir, "owner.yaml"), owner); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(shop.DSN(shop.Dispatcher, "127.0.0.1", srv.Port)), 0o600); err != nil {
+		return err
+	}
+	stage, err := d.dispatchers(ctx, dir, binary, consumer.url)
+	if err != nil {
+		return err
+	}
+	if err := shop.GrantApp(ctx); err != nil {
+		return err
+	}
+	if err := d.play(ctx, stage, shop, shop.DSN(shop.App, "127.0.0.1", srv.Port), consumer.url); err != nil {
+		return err
+	}
+	letters, err := scenario.DeadLetters(ctx, shop.Admin)
+	if err != nil {
+		return err
+	}
+	d.say("What is left for a person: the poisoned event, in the table outbox_dead_letters")
+	fmt.Print(scenario.Indent(letters))
+	if d.keep {
+		fmt.Printf("\n  To look around:\n\n    curl -s %s/status\n    curl -s %s/metrics\n    psql %q\n", stage.all[1].url, stage.all[1].url, shop.Admin)
+	}
+	return nil
+}
+
+// dispatchers writes their files, migrates the schema, and starts two of them.
+func (d *demo) dispatchers(ctx context.Context, dir, binary, consumerURL string) (*processes, error) {
+	stage := &processes{}
+	d.defers(stage.stop)
+	for i := range 2 {
+		address, err := freeAddress("127.0.0.1")
+		if err != nil {
+			return nil, err
+		}
+		file := filepath.Join(dir, fmt.Sprintf("dispatcher-%d.yaml", i))
+		if err := write(file, dispatcherConfig(dir, consumerURL, address)); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			if err := d.migrate(ctx, dir, binary, file); err != nil {
+				return nil, err
+			}
+		}
+		if err := stage.start(binary, file, "http://"+address, filepath.Join(dir, fmt.Sprintf("dispatcher-%d.log", i))); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return stage, scenario.Until(ctx, "both dispatchers count the backlog", stage.counted)
+}
+
+// migrate shows a dispatcher's file, makes the schema, and grants its login what it needs.
+func (d *demo) migrate(ctx context.Context, dir, binary, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	fmt.Println(scenario.Indent(string(text)))
+	return runs(ctx, binary, "migrate", "up", "-f", filepath.Join(dir, "owner.yaml"), "--grant-to-login-of", file)
+}
+
+func dispatcherConfig(dir, consumerURL, address string) config.Config {
+	return config.Config{
+		Name: "orders", Namespace: scenario.Namespace, Topics: []string{scenario.Topic},
+		Database:     config.Database{DSNFile: filepath.Join(dir, "dsn")},
+		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: consumerURL}},
+		Lease:        config.Duration(6 * time.Second),
+		PollInterval: config.Duration(time.Second),
+		MaxAttempts:  3,
+		Backoff:      config.Backoff{Base: config.Duration(time.Second), Max: config.Duration(2 * time.Second)},
+		Server:       config.Server{Address: address},
+	}
+}
+
+func write(path string, c config.Config) error {
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+// processes are dispatchers without Kubernetes, as a Stage.
+type processes struct{ all []process }
+
+type process struct {
+	url string
+	cmd *exec.Cmd
+}
+
+func (p *processes) start(binary, file, url, logFile string) error {
+	log, err := os.Create(logFile)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(binary, "run", "-f", file)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start a dispatcher: %w", err)
+	}
+	p.all = append(p.all, process{url: url, cmd: cmd})
+	return nil
+}
+
+func (p *processes) stop() {
+	for _, one := range p.all {
+		_ = one.cmd.Process.Signal(syscall.SIGTERM) // the killed one is gone
+	}
+	for _, one := range p.all {
+		_ = one.cmd.Wait()
+	}
+}
+
+// counted is true when every dispatcher has counted the backlog once.
+func (p *processes) counted() (bool, string) {
+	for _, one := range p.all {
+		if s, err := one.status(); err != nil || s.Backlog == nil {
+			return false, fmt.Sprint(one.url, " ", err)
+		}
+	}
+	return true, ""
+}
+
+func (one process) status() (report.Status, error) {
+	var s report.Status
+	client := http.Client{Timeout: 2 * time.Second}
+	resp, err := client.Get(one.url + report.Path)
+	if err != nil {
+		return s, err
+	}
+	defer resp.Body.Close()
+	return s, json.NewDecoder(resp.Body).Decode(&s)
+}
+
+// Columns prints what /status says, as `kubectl get` would.
+func (p *processes) Columns(context.Context) (string, error) {
+	var newest *report.Backlog
+	running := 0
+	for _, one := range p.all {
+		s, err := one.status()
+		if err != nil || s.Backlog == nil {
+			continue // it was killed, or has just begun
+		}
+		running++
+		if newest == nil || s.Backlog.ObservedAt.After(newest.ObservedAt) {
+			newest = s.Backlog
+		}
+	}
+	if newest == nil {
+		return "", fmt.Errorf("no dispatcher answers")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-10s %-10s %-12s %-6s %s\n", "PENDING", "SCHEDULED", "PROCESSING", "DEAD", "DISPATCHERS")
+	fmt.Fprintf(&b, "%-10d %-10d %-12d %-6d %d\n", newest.Pending, newest.Scheduled, newest.Processing, newest.Dead, running)
+	return b.String(), nil
+}
+
+// KillOne sends SIGKILL to the first dispatcher.
+func (p *processes) KillOne(context.Context) (uuid.UUID, error) {
+	s, err := p.all[0].status()
+	if err != nil {
+		return uuid.Nil, err
+	}
+	worker, err := uuid.Parse(s.Worker)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if err := p.all[0].cmd.Process.Kill(); err != nil {
+		return uuid.Nil, err
+	}
+	return worker, nil
+}

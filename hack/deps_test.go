@@ -1,0 +1,68 @@
+// Package hack holds what developers run. Its test keeps the import rules of the project.
+package hack
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/outbox-operator/outbox-operator/"
+
+// rules say what a package tree may not import, directly or through another package of ours.
+var rules = []struct {
+	tree, why string
+	never     []string
+}{
+	{"api", "the types must be importable by anyone", []string{module + "dispatcher", module + "controllers", module + "migrations", "github.com/jackc/pgx", "k8s.io/client-go"}},
+	{"dispatcher", "the data plane knows no Kubernetes", []string{"k8s.io/", "sigs.k8s.io/controller-runtime", module + "controllers", module + "api"}},
+	{"controllers", "the control plane opens no database connection and imports no sink", []string{"github.com/jackc/pgx", module + "migrations", module + "dispatcher/pgstore", module + "dispatcher/sink", module + "dispatcher/producer"}},
+	{"migrations", "a migration needs a connection and nothing else", []string{module + "dispatcher", module + "controllers", module + "api", "k8s.io/"}},
+}
+
+func TestImportRules(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", module+"...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	imports := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		imports[words[0]] = words[1:]
+	}
+	for _, rule := range rules {
+		checked := 0
+		for pkg := range imports {
+			if pkg != module+rule.tree && !strings.HasPrefix(pkg, module+rule.tree+"/") {
+				continue
+			}
+			checked++
+			for _, never := range rule.never {
+				if chain := find(imports, pkg, never, map[string]bool{}); chain != nil {
+					t.Errorf("%s: %s\n  %s", rule.tree, rule.why, strings.Join(chain, "\n  imports "))
+				}
+			}
+		}
+		if checked == 0 {
+			t.Errorf("no package below %s was checked", rule.tree)
+		}
+	}
+}
+
+// find returns the chain of imports from pkg to the first package with the prefix, or nil. Packages
+// of others are not entered: what they import is their affair.
+func find(imports map[string][]string, pkg, prefix string, seen map[string]bool) []string {
+	if seen[pkg] || !strings.HasPrefix(pkg, module) {
+		return nil
+	}
+	seen[pkg] = true
+	for _, imp := range imports[pkg] {
+		if imp == strings.TrimSuffix(prefix, "/") || strings.HasPrefix(imp, strings.TrimSuffix(prefix, "/")+"/") {
+			return []string{pkg, imp}
+		}
+		if chain := find(imports, imp, prefix, seen); chain != nil {
+			return append([]string{pkg}, chain...)
+		}
+	}
+	return nil
+}

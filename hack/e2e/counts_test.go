@@ -1,0 +1,48 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+// The columns tell the truth at any backlog. The dispatcher is paused, so that the truth holds still.
+//
+// CONTRACT: C-96 C-100
+func TestCounts(t *testing.T) {
+	w := newWorld(t, "counts")
+	w.ready()
+	_, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "patch", "obd", "orders", "--type=merge", "-p", `{"spec":{"state":"Paused"}}`)
+	w.must(err)
+	w.expect("Ready", "True", "Paused")
+
+	have := 0
+	for _, want := range []int{0, 100, 1_000_000} {
+		w.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+			select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, $1)`, want-have)
+		have = want
+		w.must(scenario.Until(w.ctx, fmt.Sprintf("%d pending", want), func() (bool, string) {
+			columns, err := w.dispatcher.Columns(w.ctx)
+			if err != nil {
+				return false, err.Error()
+			}
+			pending, err := strconv.Atoi(strings.Fields(strings.Split(columns, "\n")[1])[2])
+			tolerance := 0
+			if want > 10_000 {
+				tolerance = want / 20 // an estimate, and marked as one
+			}
+			return err == nil && pending >= want-tolerance && pending <= want+tolerance, columns
+		}))
+		columns, err := w.dispatcher.Columns(w.ctx)
+		w.must(err)
+		estimated, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "get", "obd", "orders", "-o", "jsonpath={.status.estimated}")
+		w.must(err)
+		t.Logf("%d in SQL, estimated: %q\n%s", want, estimated, columns)
+		if (estimated == "true") != (want > 10_000) {
+			t.Errorf("status.estimated is %q at %d pending", estimated, want)
+		}
+	}
+}

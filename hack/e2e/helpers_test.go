@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+// as is the same world for a subtest.
+func (w *world) as(t *testing.T) *world {
+	sub := *w
+	sub.T = t
+	return &sub
+}
+
+// kubectl runs in the world's namespace.
+func (w *world) kubectl(args ...string) string {
+	w.Helper()
+	out, err := cluster.Run(w.ctx, append([]string{"-n", w.manifests.Namespace}, args...)...)
+	w.must(err)
+	return out
+}
+
+// noCrashes fails when a container was started more than once.
+func (w *world) noCrashes() {
+	w.Helper()
+	restarts := w.kubectl("get", "pods", "-l", "app.kubernetes.io/name=outbox-dispatcher", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
+	if strings.Trim(restarts, "0 ") != "" {
+		w.Errorf("containers were restarted: %s", restarts)
+	}
+}
+
+// stay looks for the whole time that a condition keeps its status.
+func (w *world) stay(d time.Duration, kind, status string) {
+	w.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		c, err := w.dispatcher.Condition(w.ctx, kind)
+		w.must(err)
+		if c.Status != status {
+			w.Fatalf("%s became %s %s while the cause went on", kind, c.Status, c.Reason)
+		}
+		select {
+		case <-time.After(2 * time.Second):
+		case <-w.ctx.Done():
+			w.Fatal(w.ctx.Err())
+		}
+	}
+}
+
+func (w *world) merge(into, from *scenario.Produced) {
+	for id := range from.Committed {
+		into.Committed[id] = true
+	}
+}
+
+// tlsConsumer serves the handler with a certificate of its own CA, and makes a second CA.
+func tlsConsumer(t *testing.T, handler http.Handler) (url, rightCA, wrongCA string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostIP, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, rightCA := selfSigned(t)
+	_, wrongCA = selfSigned(t)
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL, rightCA, wrongCA
+}
+
+func selfSigned(t *testing.T) (tls.Certificate, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "consumer"}, IPAddresses: []net.IP{net.ParseIP(cluster.HostIP)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, text
+}

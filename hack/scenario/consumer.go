@@ -1,0 +1,94 @@
+package scenario
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// PoisonType is the event type that the consumer refuses.
+const PoisonType = "OrderPoisoned"
+
+// Delivery is one request that the consumer answered with 204.
+type Delivery struct {
+	ID uuid.UUID `json:"id"`
+	// Attempt is the fencing token that came with it.
+	Attempt int       `json:"attempt"`
+	At      time.Time `json:"at"`
+}
+
+// Consumer is an HTTP service that takes CloudEvents in binary mode and keeps a list of what it got.
+// GET /deliveries returns the list as JSON, GET /count its length.
+type Consumer struct {
+	// Work is how long it takes over an event. Defaults to 0.
+	Work time.Duration
+
+	mu         sync.Mutex
+	status     int
+	deliveries []Delivery
+}
+
+// Answer makes the consumer answer every event with the status. 0 lets it work again.
+func (c *Consumer) Answer(status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status = status
+}
+
+// ServeHTTP takes events at POST, and shows what it has at GET.
+func (c *Consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method == http.MethodPost:
+		c.take(w, r)
+	case r.URL.Path == "/count":
+		fmt.Fprintln(w, len(c.Deliveries()))
+	default:
+		if err := json.NewEncoder(w).Encode(c.Deliveries()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	}
+}
+
+func (c *Consumer) take(w http.ResponseWriter, r *http.Request) {
+	id, err := uuid.Parse(r.Header.Get("ce-id"))
+	if err != nil {
+		http.Error(w, "ce-id is not a UUID", http.StatusBadRequest)
+		return
+	}
+	attempt, err := strconv.Atoi(r.Header.Get("ce-fencingtoken"))
+	if err != nil {
+		http.Error(w, "ce-fencingtoken is not a number", http.StatusBadRequest)
+		return
+	}
+	if c.Work > 0 {
+		select {
+		case <-time.After(c.Work):
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if r.Header.Get("ce-type") == PoisonType {
+		http.Error(w, "poisoned", http.StatusUnprocessableEntity)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.status != 0 {
+		http.Error(w, "told to", c.status)
+		return
+	}
+	c.deliveries = append(c.deliveries, Delivery{ID: id, Attempt: attempt, At: time.Now()})
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// Deliveries returns a copy of the list.
+func (c *Consumer) Deliveries() []Delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]Delivery(nil), c.deliveries...)
+}

@@ -1,0 +1,91 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ErrNoCluster is returned where this machine can have no Kubernetes; the script has said why.
+var ErrNoCluster = errors.New("this machine can have no cluster")
+
+// Image is the name under which the operator's image is made.
+const Image = "outbox-operator:dev"
+
+// UpCluster starts a cluster of the name with the scripts of a checkout. What they do and how long
+// it takes they say on standard error. Clusters of different names live side by side.
+func UpCluster(ctx context.Context, checkout, name string) (*Cluster, error) {
+	c := &Cluster{scripts: filepath.Join(checkout, "hack"), name: name}
+	out, err := c.script(ctx, "cluster/up.sh", "--env")
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 3 {
+		return nil, ErrNoCluster
+	}
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]*string{"KUBECTL": &c.Kubectl, "KUBECONFIG": &c.Kubeconfig, "HOST_IP": &c.HostIP, "HOST_LISTEN": &c.HostListen, "KUBECACHEDIR": &c.cache}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if field := values[name]; field != nil {
+			*field = value
+		}
+	}
+	for name, field := range values {
+		if *field == "" {
+			return nil, fmt.Errorf("cluster/up.sh --env did not tell %s", name)
+		}
+	}
+	return c, nil
+}
+
+// Down stops the cluster and forgets its objects.
+func (c *Cluster) Down(ctx context.Context) error {
+	_, err := c.script(ctx, "cluster/down.sh", "--purge")
+	return err
+}
+
+// Install builds the image, loads it, applies config/default with more arguments for the manager, and
+// waits for it.
+func (c *Cluster) Install(ctx context.Context, args ...string) error {
+	archive, err := os.CreateTemp("", "outbox-image-*.tar")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(archive.Name()) }()
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	if _, err := c.script(ctx, "image/build.sh", Image, archive.Name()); err != nil {
+		return err
+	}
+	if _, err := c.script(ctx, "cluster/load.sh", archive.Name()); err != nil {
+		return err
+	}
+	if _, err := c.Run(ctx, "apply", "--server-side", "-k", filepath.Join(c.scripts, "../config/default")); err != nil {
+		return err
+	}
+	for _, arg := range args {
+		patch := fmt.Sprintf(`[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": %q}]`, arg)
+		if _, err := c.Run(ctx, "-n", "outbox-system", "patch", "deployment", "outbox-operator", "--type=json", "-p", patch); err != nil {
+			return err
+		}
+	}
+	_, err = c.Run(ctx, "-n", "outbox-system", "rollout", "status", "deployment", "--timeout=120s")
+	return err
+}
+
+func (c *Cluster) script(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.scripts, name), args...)
+	cmd.Env = append(os.Environ(), "OUTBOX_CLUSTER="+c.name)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("hack/%s: %w", name, err)
+	}
+	return string(out), nil
+}
