@@ -43,20 +43,24 @@ func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	const tenant = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	full := d.mustEnqueue(`p_namespace => 'shop', p_topic => 'orders', p_payload => '{"n": 1}', p_event_type => 'OrderPlaced',
-		p_aggregate_type => 'order', p_aggregate_id => '42', p_partition_key => 'p', p_tenant_id => '` + tenant + `',
-		p_dedupe_key => '` + tenant + `/1', p_headers => '{"a": "b"}', p_delay => '1 hour',
-		p_id => '01900000-0000-7000-8000-000000000001', p_max_bytes => 8`)
-	if want := uuid.MustParse("01900000-0000-7000-8000-000000000001"); full.id != want || !full.inserted {
-		t.Errorf("enqueue returned %+v, want %s inserted", full, want)
-	}
 	const asText = `select concat_ws('|', namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
 			tenant_id, dedupe_key, headers, next_attempt_at - created_at, payload_bytes, status, attempts, live,
 			locked_by, locked_until, last_error, dead_reason, updated_at = created_at, seq > 0)
 		from outbox.outbox_events where id = $1`
-	want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + tenant + `/1|{"a": "b"}|01:00:00|8|pending|0|t|t|t`
-	if got := scalar[string](d, asText, full.id); got != want {
-		t.Errorf("row is  %s\nwant    %s", got, want)
+	for id, key := range map[string]string{
+		"01900000-0000-7000-8000-000000000001": tenant + "/1", "01900000-0000-7000-8000-000000000002": "",
+	} {
+		full := d.mustEnqueue(`p_namespace => 'shop', p_topic => 'orders', p_payload => '{"n": 1}', p_event_type => 'OrderPlaced',
+			p_aggregate_type => 'order', p_aggregate_id => '42', p_partition_key => 'p', p_tenant_id => '` + tenant + `',
+			p_dedupe_key => '` + key + `', p_headers => '{"a": "b"}', p_delay => '1 hour', p_id => '` + id + `', p_max_bytes => 8`)
+		if full.id.String() != id || !full.inserted {
+			t.Errorf("enqueue returned %+v, want %s inserted", full, id)
+		}
+		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|8|pending|0|t|t|t`
+		want = strings.Replace(want, "||", "|", 1) // no key
+		if got := scalar[string](d, asText, full.id); got != want {
+			t.Errorf("row is  %s\nwant    %s", got, want)
+		}
 	}
 	for _, args := range []string{
 		`'shop', 'orders', 'null'`,

@@ -38,12 +38,23 @@ func (s *Store) Depth(ctx context.Context, topics []string) (dispatcher.Depth, e
 			return dispatcher.Depth{}, err
 		}
 	}
+	if len(topics) == 0 {
+		return s.empty(ctx)
+	}
 	depth, err := s.count(ctx, topics)
 	if err != nil {
 		return dispatcher.Depth{}, s.wrap("count the backlog", err)
 	}
 	if err := s.estimate(ctx, depth.Topics); err != nil {
 		return dispatcher.Depth{}, s.wrap("estimate the backlog", err)
+	}
+	return depth, nil
+}
+
+// empty is the depth of a namespace without topics: nothing, at a time.
+func (s *Store) empty(ctx context.Context) (depth dispatcher.Depth, err error) {
+	if err := s.pool.QueryRow(ctx, "select now()").Scan(&depth.ObservedAt); err != nil {
+		return dispatcher.Depth{}, s.wrap("count the backlog", err)
 	}
 	return depth, nil
 }

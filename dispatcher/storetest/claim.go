@@ -171,6 +171,7 @@ func claimBytes(r rig) {
 	}
 	events[3].Payload = json.RawMessage(`"` + strings.Repeat("x", 10_000) + `"`)
 	r.Enqueue(events...)
+	ids = append(ids, r.enqueue(topic, 1)...) // what is due later does not overtake
 	for i, want := range [][]uuid.UUID{ids[:2], ids[2:3], ids[3:4], ids[4:]} {
 		claimed := r.request(r.store, dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts, MaxBytes: 2100,

@@ -90,10 +90,12 @@ func depth(r rig) {
 // due yet is not the oldest pending.
 // CONTRACT: C-96
 func depthEmpty(r rig) {
+	from := r.Now()
 	got, err := r.store.Depth(r.Context(), nil)
 	if err != nil || len(got.Topics) != 0 {
 		r.Errorf("Depth of an empty outbox is %+v, %v", got, err)
 	}
+	r.wantBetween("ObservedAt of an empty outbox", got.ObservedAt, from, r.Now())
 	e := r.one(lease)
 	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Reason: dispatcher.ReasonPoisonMessage}})
 	r.wantLost("nack", lost, err)

@@ -144,9 +144,8 @@ func (p *processes) start(binary, file, url, logFile string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, "run", "-f", file)
+	cmd := child(exec.Command(binary, "run", "-f", file))
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start a dispatcher: %w", err)
 	}

@@ -141,9 +141,8 @@ func freeAddress(host string) (string, error) {
 
 // start runs a program until the end of the demo.
 func (d *demo) start(name string, program string, args ...string) error {
-	cmd := exec.Command(program, args...)
+	cmd := child(exec.Command(program, args...))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the %s: %w", name, err)
 	}

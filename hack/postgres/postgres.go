@@ -46,7 +46,7 @@ type Server struct {
 
 	bin      string // directory of the server's binaries
 	dir      string
-	tempDir  bool
+	tempLock *os.File // held while dir is a temporary one
 	password string
 	owner    *syscall.Credential // nil: this process' own user
 	process  *process            // nil: not running
@@ -63,7 +63,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: opts.Dir, tempDir: opts.Dir == "", password: rand.Text(), owner: owner}
+	s := &Server{bin: bin, dir: opts.Dir, password: rand.Text(), owner: owner}
 	if err := s.init(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop(ctx))
 	}
@@ -90,11 +90,13 @@ func (s *Server) DSN(database string) string {
 // A temporary directory is removed.
 func (s *Server) Stop(ctx context.Context) error {
 	s.shutdown(ctx)
-	if s.tempDir && s.dir != "" {
-		if err := os.RemoveAll(s.dir); err != nil {
-			return fmt.Errorf("remove the server's directory: %w; remove it by hand", err)
-		}
+	if s.tempLock == nil {
+		return nil
 	}
+	if err := errors.Join(os.RemoveAll(s.dir), s.tempLock.Close()); err != nil {
+		return fmt.Errorf("remove the server's directory: %w; remove it by hand", err)
+	}
+	s.tempLock = nil
 	return nil
 }
 
@@ -119,12 +121,11 @@ const superuser = "postgres"
 
 // init makes the directories and the database cluster.
 func (s *Server) init(ctx context.Context) error {
-	if s.tempDir {
-		dir, err := os.MkdirTemp("", "outbox-postgres-")
-		if err != nil {
-			return fmt.Errorf("make the server's directory: %w", err)
+	if s.dir == "" {
+		var err error
+		if s.dir, s.tempLock, err = newTempDir(); err != nil {
+			return err
 		}
-		s.dir = dir
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("make the server's directory: %w", err)

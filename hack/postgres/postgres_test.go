@@ -185,7 +185,6 @@ func TestKilledParent(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), `show data_directory`).Scan(&dir); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(dir)) })
 
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -196,5 +195,9 @@ func TestKilledParent(t *testing.T) {
 	// The server closes the connection when it ends.
 	if _, err := conn.WaitForNotification(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("a minute after its parent was killed the server still runs: %v", err)
+	}
+	start(t, postgres.Options{})
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("what it left in %s is not removed by the next server: %v", dir, err)
 	}
 }
