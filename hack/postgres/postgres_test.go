@@ -196,6 +196,12 @@ func TestKilledParent(t *testing.T) {
 	if _, err := conn.WaitForNotification(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("a minute after its parent was killed the server still runs: %v", err)
 	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for gone := false; !gone && ctx.Err() == nil; <-tick.C {
+		_, err := os.Stat(filepath.Join(dir, "postmaster.pid"))
+		gone = os.IsNotExist(err)
+	}
 	start(t, postgres.Options{})
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("what it left in %s is not removed by the next server: %v", dir, err)

@@ -12,9 +12,7 @@ const tempPattern = "outbox-postgres-*"
 // newTempDir makes a directory with a lock that this process holds until it ends. First it removes
 // the directories of processes that were killed: their locks are free, and they can be large.
 func newTempDir() (dir string, lock *os.File, err error) {
-	if err := sweep(); err != nil {
-		return "", nil, err
-	}
+	sweep()
 	if dir, err = os.MkdirTemp("", tempPattern); err != nil {
 		return "", nil, fmt.Errorf("make the server's directory: %w", err)
 	}
@@ -31,23 +29,19 @@ func newTempDir() (dir string, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-func sweep() error {
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), tempPattern, "lock"))
-	if err != nil {
-		return fmt.Errorf("look for directories to remove: %w", err)
-	}
+// sweep removes what it can. A directory whose server is just ending is for the next sweep.
+func sweep() {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern, "lock")) // the pattern is well-formed
 	for _, path := range locks {
 		lock, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
-			continue // another user's, or just removed
+			continue // another user's, or removed meanwhile
 		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			err = os.RemoveAll(filepath.Dir(path))
+		free := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+		dir := filepath.Dir(path)
+		if free && os.RemoveAll(filepath.Join(dir, "data")) == nil { // the lock goes last
+			_ = os.RemoveAll(dir)
 		}
 		lock.Close()
-		if err != nil {
-			return fmt.Errorf("remove what a killed process left: %w; remove it by hand", err)
-		}
 	}
-	return nil
 }

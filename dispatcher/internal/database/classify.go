@@ -44,7 +44,7 @@ func Classify(err error) (reason, message string) {
 		reason, remedy = classifyCode(pg.Code)
 	case isCertificate(err):
 		reason, cause = CertificateInvalid, innermost(err).Error()
-		remedy = "set database.caFile to the certificate of the server's authority, and connect by a name that the server's certificate has"
+		remedy = "set database.tls.ca (in a dispatcher's file: database.caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
 		reason, cause = ConnectionFailed, "the server does not offer TLS"
 		remedy = "turn it on there, or set database.sslMode to disable"

@@ -128,17 +128,17 @@ func (s *sink) unreachable(err error) error {
 	case errors.As(err, &notTLS):
 		remedy = "no TLS is spoken there: use an http:// url, or the port that speaks TLS"
 	case errors.As(err, &authority):
-		remedy = "name a file with the certificate of its authority in tls.caFile"
+		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of its authority"
 	case errors.As(err, &host):
 		remedy = "use a host in url that the certificate names, or set tls.serverName to one"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		remedy = "renew the destination's certificate, and check the dispatcher's clock"
 	case reason.IsCertificateRefused(err):
-		remedy = "the destination does not accept the client certificate: set tls.certFile and tls.keyFile to one that it trusts"
+		remedy = "the destination does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
 	case reason.IsCertificate(err):
 		remedy = "give the destination a valid certificate"
 	case errors.As(err, &remote) && remote.Op == "remote error":
-		remedy = "the destination refuses the TLS handshake: it may want a client certificate, in tls.certFile and tls.keyFile, and its log says more"
+		remedy = "the destination refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
 	case errors.As(err, &slow) && slow.Timeout():
 		err = timedOut(fmt.Sprintf("no connection within %s", s.timeout))
 	}

@@ -56,8 +56,8 @@ func TestCertificates(t *testing.T) {
 	}{
 		{name: "good", server: serverWith(good), ca: ca.pem},
 		{name: "two authorities", server: serverWith(good), ca: other.pem + ca.pem},
-		{name: "other authority", server: serverWith(good), ca: other.pem, word: reason.CertificateInvalid, text: "; name a file with the certificate of its authority in tls.caFile"},
-		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; name a file with the certificate of its authority in tls.caFile"},
+		{name: "other authority", server: serverWith(good), ca: other.pem, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "expired", server: serverWith(ca.sign(t, "server", time.Now().Add(-time.Minute))), ca: ca.pem, word: reason.CertificateInvalid, text: "; renew the destination's certificate"},
 		{name: "other host", server: serverWith(ca.sign(t, "server", inAnHour(), "a.example")), ca: ca.pem, word: reason.CertificateInvalid, text: "; use a host in url that the certificate names"},
 		{name: "server name", server: serverWith(ca.sign(t, "server", inAnHour(), "a.example")), ca: ca.pem, serverName: "a.example"},
