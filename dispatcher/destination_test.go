@@ -15,7 +15,7 @@ import (
 //
 // CONTRACT: C-32
 func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
-	const events = 400
+	const events, concurrency = 400, 4
 	r := newRig(t)
 	r.enqueue("orders", events)
 	sink := &book{}
@@ -28,7 +28,7 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 	}
 	gate.Down.Store(true)
 	log := &logBook{}
-	d := r.start(r.store(), gate, dispatcher.Config{BatchSize: 50, Logger: log.logger()})
+	d := r.start(r.store(), gate, dispatcher.Config{BatchSize: 50, Concurrency: concurrency, Logger: log.logger()})
 	unreachable := func() bool { return d.Snapshot().Breaker == dispatcher.BreakerUnreachable }
 	r.eventually("the breaker notices at the start", unreachable)
 	if n := r.count("status = 'pending' and attempts = 0"); n != events {
@@ -55,8 +55,10 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 		s := d.Snapshot()
 		return s.Sink.OK && s.Breaker == dispatcher.BreakerClosed && s.InFlightRows == 0
 	})
-	if n := len(log.lines("cannot be reached")); n != 2 {
-		t.Errorf("the log tells %d times that the destination is away, want 2", n)
+	// A delivery that got through before the destination went away may end after the breaker has
+	// opened, and close it for a moment: as often as there are deliveries at once, and no more.
+	if n := len(log.lines("cannot be reached")); n < 2 || n > 2+concurrency {
+		t.Errorf("the log tells %d times that the destination is away, want 2, or a few more for late successes", n)
 	}
 }
 

@@ -17,7 +17,7 @@ if [ "$what" != e2e ]; then
 fi
 if [ "$what" != unit ]; then
   say "The main job on a real cluster: pods, a killed pod, a stopped database and other troubles." \
-    "The first run builds the cluster (3 minutes on two cores); then it takes about 8 minutes."
+    "The first run builds the cluster (3 minutes on two cores); then it takes about 6 minutes."
   OUTBOX_E2E=1 go test -count=1 -timeout 30m -v ./hack/e2e
 fi
 say "Done. Everything that the tests started is gone."
