@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/scenario"
 )
@@ -24,6 +25,7 @@ func TestCounts(t *testing.T) {
 		w.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
 			select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, $1)`, want-have)
 		have = want
+		started := time.Now()
 		w.must(scenario.Until(w.ctx, fmt.Sprintf("%d pending", want), func() (bool, string) {
 			columns, err := w.dispatcher.Columns(w.ctx)
 			if err != nil {
@@ -40,7 +42,7 @@ func TestCounts(t *testing.T) {
 		w.must(err)
 		estimated, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "get", "obd", "orders", "-o", "jsonpath={.status.estimated}")
 		w.must(err)
-		t.Logf("%d in SQL, estimated: %q\n%s", want, estimated, columns)
+		t.Logf("%d in SQL, seen after %.1f s (the interval is 10 s), estimated: %q\n%s", want, time.Since(started).Seconds(), estimated, columns)
 		if (estimated == "true") != (want > 10_000) {
 			t.Errorf("status.estimated is %q at %d pending", estimated, want)
 		}

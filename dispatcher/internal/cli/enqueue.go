@@ -110,24 +110,20 @@ func only(l line) func() (line, error) {
 }
 
 func enqueue(cmd *cobra.Command, file string, next func() (line, error)) error {
-	ctx := cmd.Context()
-	cfg, err := load(file, config.Config.ValidateDatabase)
-	if err != nil {
-		return err
-	}
-	conn, err := connect(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer disconnect(ctx, conn)
-	outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
 	var receipts []producer.Receipt
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
-		receipts, err = enqueueAll(ctx, outbox, tx, cfg.Namespace, next)
-		return err
+	err := withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+		outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+			receipts, err = enqueueAll(ctx, outbox, tx, cfg.Namespace, next)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%w; nothing was enqueued", err)
+		}
+		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w; nothing was enqueued", err)
+		return err
 	}
 	for _, r := range receipts {
 		what := "enqueued"

@@ -28,7 +28,8 @@ func migrateUpCommand() *cobra.Command {
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
 of an owner. Running it twice, or at the same time as somebody else, does no harm.`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, schema string) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+				schema := cfg.Database.Schema
 				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
@@ -54,7 +55,8 @@ func migrateStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status -f FILE", Short: "Tell where the schema stands", Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, schema string) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+				schema := cfg.Database.Schema
 				status, err := migrations.Status(ctx, conn, schema)
 				if err != nil {
 					return err
@@ -92,8 +94,8 @@ run. With --apply the login of FILE, which must be the owner's, runs them.`,
 				return wrong{errors.New("--apply needs a database to connect to; name the owner's file with -f")}
 			}
 			if apply {
-				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, schema string) error {
-					return grant(ctx, conn, schema, role, k, cmd.OutOrStdout())
+				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+					return grant(ctx, conn, cfg.Database.Schema, role, k, cmd.OutOrStdout())
 				})
 			}
 			if file != "" {
@@ -122,7 +124,7 @@ run. With --apply the login of FILE, which must be the owner's, runs them.`,
 }
 
 // withDatabase connects to the database of a file, of which it needs no more.
-func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, string) error) error {
+func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, config.Config) error) error {
 	ctx := cmd.Context()
 	cfg, err := load(file, config.Config.ValidateDatabase)
 	if err != nil {
@@ -133,7 +135,7 @@ func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx
 		return err
 	}
 	defer disconnect(ctx, conn)
-	return do(ctx, conn, cfg.Database.Schema)
+	return do(ctx, conn, cfg)
 }
 
 func up(ctx context.Context, conn *pgx.Conn, schema string, out io.Writer) error {
