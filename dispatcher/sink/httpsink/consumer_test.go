@@ -184,11 +184,10 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 	}
 	cfg.URL = scheme + "://" + address + "/events"
 	return sinktest.Destination{
-		Sink:      open(t, cfg),
-		BatchWide: cfg.Mode == config.Batch,
-		Refuse:    func(id uuid.UUID) { c.refused[id.String()] = true },
-		Stop:      func() { stop() },
-		Start:     func() { _, stop = serve(t, address, tlsConfig, c) },
+		Sink:   open(t, cfg),
+		Refuse: func(id uuid.UUID) { c.refused[id.String()] = true },
+		Stop:   func() { stop() },
+		Start:  func() { _, stop = serve(t, address, tlsConfig, c) },
 		Hang: func() <-chan struct{} {
 			c.hang = true
 			return c.waiting

@@ -22,9 +22,9 @@
 // No request is sent twice in one delivery, not even by net/http on a connection that the server
 // has closed: a second one would carry the same fencing token (CONTRACT C-27).
 //
-// In mode Batch the one answer is every event's. A destination that refuses a batch because of one
-// event therefore fails them all: it should take the batch and put that event aside, or be sent
-// single events.
+// In mode Batch the one answer is every event's, but for a refusal that may be about a single event
+// (400, 409, 413, 422): then each event is sent by itself, so that one does not fail the others. They
+// go under the same fencing token: a destination that refuses a batch must have taken none of it.
 //
 // # Header values
 //

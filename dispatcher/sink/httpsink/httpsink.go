@@ -100,10 +100,15 @@ func parseURL(text string) (*url.URL, error) {
 // BatchSize is 1, and in mode Batch the configured size.
 func (s *sink) BatchSize() int { return s.batchSize }
 
-// Deliver posts the batch: in mode Batch with one request, else with one for each event.
+// Deliver posts the batch: in mode Batch with one request, else with one for each event. A batch
+// that is refused for what may be one event's fault is sent again, event by event.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	if s.mode == config.Batch {
-		return slices.Repeat([]error{s.post(ctx, batch)}, len(batch))
+		err := s.post(ctx, batch)
+		var refused refusedContent
+		if len(batch) == 1 || !errors.As(err, &refused) {
+			return slices.Repeat([]error{err}, len(batch))
+		}
 	}
 	errs := make([]error, len(batch))
 	for i := range batch {

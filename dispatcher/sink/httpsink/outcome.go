@@ -35,9 +35,17 @@ func (s *sink) answered(resp *http.Response) error {
 		if pause := retryAfter(resp.Header); pause > 0 {
 			return dispatcher.RetryAfter(pause, err)
 		}
+	case code == http.StatusBadRequest, code == http.StatusConflict,
+		code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
+		return refusedContent{err}
 	}
 	return err
 }
+
+// refusedContent is a refusal of what was sent, which may be one event's of a batch.
+type refusedContent struct{ error }
+
+func (r refusedContent) Unwrap() error { return r.error }
 
 // retried are the statuses that tell of the destination's moment, not of the event.
 func retried(code int) bool {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
@@ -129,25 +132,53 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// In mode Batch the one answer is every event's.
+// In mode Batch the one answer is every event's, unless it may be about a single one: then each is
+// sent by itself, and answered by itself.
 //
 // CONTRACT: C-32
-func TestBatchHasOneAnswer(t *testing.T) {
-	var status int
-	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+func TestBatchAnswers(t *testing.T) {
+	var poison string
+	var status, requests int
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests++
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(string(body), poison) {
+			w.WriteHeader(status)
+		}
+	}))
 	cfg := plant(t, "http", address)
 	cfg.Mode, cfg.BatchSize = config.Batch, 3
 	s := open(t, cfg)
 	if s.BatchSize() != 3 {
 		t.Errorf("BatchSize is %d, want 3", s.BatchSize())
 	}
-	for _, status = range []int{204, 422} {
-		errs := s.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
-		if len(errs) != 3 {
-			t.Fatalf("%d answers for 3 events", len(errs))
+	batch := []*dispatcher.Event{newEvent(), newEvent(), newEvent()}
+	for i := range batch {
+		batch[i].ID = uuid.New()
+	}
+	for _, test := range []struct {
+		status, requests int
+		failed           [3]bool
+	}{
+		{204, 1, [3]bool{}},
+		{400, 4, [3]bool{1: true}},
+		{409, 4, [3]bool{1: true}},
+		{413, 4, [3]bool{1: true}},
+		{422, 4, [3]bool{1: true}},
+		{401, 1, [3]bool{true, true, true}},
+		{404, 1, [3]bool{true, true, true}},
+		{500, 1, [3]bool{true, true, true}},
+	} {
+		poison, status, requests = batch[1].ID.String(), test.status, 0
+		errs := s.Deliver(t.Context(), batch)
+		if len(errs) != 3 || requests != test.requests {
+			t.Fatalf("status %d: %d answers after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
 		}
 		for i, err := range errs {
-			if (verify(t, err) == nil) != (status == 204) {
+			if (verify(t, err) != nil) != test.failed[i] {
 				t.Errorf("status %d: event %d was answered with %v", status, i, err)
 			}
 		}

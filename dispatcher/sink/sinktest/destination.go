@@ -21,9 +21,6 @@ type Destination struct {
 	Arrived func() []Message
 	// Refuse makes the destination refuse one event. nil: it cannot refuse.
 	Refuse func(id uuid.UUID)
-	// BatchWide says that a refused event fails the whole batch, because the protocol has one
-	// answer for a batch.
-	BatchWide bool
 	// NoPayload says that this sink does not publish payloads.
 	NoPayload bool
 	// Hang makes the destination take requests and never answer, until the test ends. It returns
