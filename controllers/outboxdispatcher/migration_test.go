@@ -101,6 +101,7 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 
 func TestSentence(t *testing.T) {
 	for text, want := range map[string]string{
+		"http://a answered 500":   "http://a answered 500.", // a URL is written as it is
 		"":                        "",
 		"it failed":               "It failed.",
 		"Done. ":                  "Done.",
