@@ -26,7 +26,7 @@ type Ledger struct {
 	Duplicates  int
 	Unexplained []uuid.UUID
 	// Held counts events that the killed dispatcher held; HeldAgain is how long after the kill the
-	// last of them was written back.
+	// last of them arrived.
 	Held      int
 	HeldAgain time.Duration
 }
