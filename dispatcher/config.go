@@ -23,6 +23,12 @@ type Config struct {
 	MaxAttempts int
 	// Backoff is the policy of retries. Defaults to DefaultBackoff().
 	Backoff Backoff
+	// Ordering says whether events of one key wait for each other (CONTRACT C-50). Defaults to
+	// OrderingNone.
+	Ordering Ordering
+	// OnDead says what a dead event means for the later ones of its key, with OrderingKey. Defaults
+	// to OnDeadContinue.
+	OnDead OnDead
 	// GracePeriod is how long Run waits for deliveries in flight after its context ends.
 	// Defaults to 30s.
 	GracePeriod time.Duration
@@ -36,6 +42,29 @@ type Config struct {
 	// Observer is told of every outcome. Defaults to none.
 	Observer Observer
 }
+
+// Ordering says in which order events are delivered (CONTRACT C-50).
+type Ordering string
+
+// The orderings.
+const (
+	// OrderingNone: events overtake each other.
+	OrderingNone Ordering = "None"
+	// OrderingKey: no event of a key (the partition key, else the aggregate id) is delivered before an
+	// earlier one of the same key is delivered or dead. Events without a key have no order.
+	OrderingKey Ordering = "Key"
+)
+
+// OnDead says what a dead event means for the later ones of its key.
+type OnDead string
+
+// The choices.
+const (
+	// OnDeadContinue: the key goes on with its next event.
+	OnDeadContinue OnDead = "Continue"
+	// OnDeadBlock: the key waits until a person replays or discards the dead event.
+	OnDeadBlock OnDead = "Block"
+)
 
 // Observer is told what happens, for metrics. Its methods are called from several goroutines and
 // must not block.
@@ -71,12 +100,25 @@ type Snapshot struct {
 	Source LinkState
 	// Schema is the last comparison; its State is empty before the first.
 	Schema Schema
-	// Sink is the state of the destination, and Breaker why claiming is paused, if it is.
+	// Sink is the state of the destination as a whole, and Breaker why claiming is paused, if it is.
 	Sink    LinkState
 	Breaker BreakerState
+	// Held are the topics that are held back while others go on, by name. Empty while Breaker is
+	// not Closed: then all are.
+	Held []HeldTopic
 	// LastError is the newest failure of a delivery, and when it was seen; empty for none.
 	LastError   string
 	LastErrorAt time.Time
+}
+
+// HeldTopic is a topic whose destination fails while others' do not.
+type HeldTopic struct {
+	Topic string
+	// Breaker is Unreachable or Refusing.
+	Breaker BreakerState
+	// Err is the newest failure, and Since when the topic was first held, on this process's clock.
+	Err   error
+	Since time.Time
 }
 
 // LinkState is the state of something at the other end of a connection.

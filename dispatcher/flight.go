@@ -67,16 +67,16 @@ func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) 
 	return f
 }
 
-// room reports whether a claim may be made, and for how many bytes: the queue runs low, so that
+// room reports whether a claim may be made, and for how many rows and bytes: the queue runs low, so that
 // deliveries never wait for a claim, and neither write-backs nor bytes have piled up. When there is
 // no room, changed is called as soon as there is.
-func (f *flight) room() (bytes int64, ok bool) {
+func (f *flight) room() (rows int, bytes int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ok = f.await(func() bool {
 		return f.queued <= f.batch/2 && f.rows <= f.maxRows && f.bytes < f.maxBytes
 	})
-	return f.maxBytes - f.bytes, ok
+	return f.batch, f.maxBytes - f.bytes, ok
 }
 
 // empty reports whether every row is written back. If not, changed is called as soon as it is so.

@@ -112,8 +112,8 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 func TestFlightBounds(t *testing.T) {
 	told := 0
 	f := testFlight(Config{BatchSize: 10, Concurrency: 2, MaxBytes: 1000}, func() { told++ })
-	room := func() bool { _, ok := f.room(); return ok }
-	if bytes, ok := f.room(); !ok || bytes != 1000 {
+	room := func() bool { _, _, ok := f.room(); return ok }
+	if _, bytes, ok := f.room(); !ok || bytes != 1000 {
 		t.Fatalf("an empty flight has room for %d bytes", bytes)
 	}
 	// By the queue: half a batch may wait.
@@ -150,7 +150,7 @@ func TestFlightBounds(t *testing.T) {
 		t.Error("there is room for a claim with all bytes taken")
 	}
 	f.written(f.unqueue())
-	if bytes, ok := f.room(); told != 1 || !ok || bytes < 900 {
+	if _, bytes, ok := f.room(); told != 1 || !ok || bytes < 900 {
 		t.Errorf("after the large row has gone: told %d times, room %v for %d bytes", told, ok, bytes)
 	}
 }

@@ -103,11 +103,11 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	if r.cfg.Paused || ctx.Err() != nil {
 		return checkEvery, nil
 	}
-	bytes, ok := r.flight.room()
+	room, bytes, ok := r.flight.room()
 	if !ok {
 		return checkEvery, nil
 	}
-	_, more, err := r.claim(rows, bytes)
+	_, more, err := r.claim(min(rows, room), bytes)
 	switch {
 	case err != nil || more:
 		return 0, err
@@ -142,7 +142,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	}
 	breaker := r.health.breakerState()
 	req := ClaimRequest{
-		Shares:      r.topics.shares(min(n, r.cfg.BatchSize)),
+		Shares:      r.topics.shares(n),
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
@@ -207,12 +207,12 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		if wait > 0 {
 			return fmt.Errorf("the destination takes no events: %w", r.health.snapshot().Sink.Err)
 		}
-		bytes, ok := r.flight.room()
+		room, bytes, ok := r.flight.room()
 		if !ok {
 			pause(checkEvery, r.wake, ctx.Done())
 			continue
 		}
-		claimed, more, err := r.claim(min(n, rows), bytes)
+		claimed, more, err := r.claim(min(n, rows, room), bytes)
 		if err != nil || claimed == 0 && !more {
 			return err
 		}

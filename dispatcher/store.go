@@ -62,6 +62,18 @@ type ClaimRequest struct {
 	// MaxBytes bounds the payloads' size as text in one claim. The first row is claimed whatever
 	// its size, so that a large one is never stuck. 0 means no bound.
 	MaxBytes int64
+	// Keys asks for order per key (CONTRACT C-50). nil means none.
+	Keys *KeyOrder
+}
+
+// KeyOrder is order per key: a row is claimed only together with every earlier live row of its key
+// that this claim sees, so that no worker ever holds a row of a key while another holds an earlier
+// one. The rows of a key come in order of seq. Rows without a key are claimed as without order.
+type KeyOrder struct {
+	// PerKey is the most rows of one key that a claim takes, at least 1.
+	PerKey int
+	// BlockOnDead leaves the rows of a key alone that come after a dead one that nobody has handled.
+	BlockOnDead bool
 }
 
 // Share is one topic's part in a claim.
@@ -107,6 +119,22 @@ type Depth struct {
 	ObservedAt time.Time
 	// Topics has one entry for each topic that has rows, or that was asked for.
 	Topics []TopicDepth
+	// BlockedKeys counts the keys that have live rows behind a dead one that nobody has handled, and
+	// Blocked lists the first of them, at most BlockedListed. Both are for OnDeadBlock.
+	BlockedKeys Count
+	Blocked     []BlockedKey
+}
+
+// BlockedListed is the most keys in [Depth.Blocked].
+const BlockedListed = 20
+
+// BlockedKey is a key that waits for a person.
+type BlockedKey struct {
+	Topic string
+	Key   string
+	// EventID is the dead event's, and DiedAt the time of its death.
+	EventID uuid.UUID
+	DiedAt  time.Time
 }
 
 // TopicDepth is the backlog of one topic.

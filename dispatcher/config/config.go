@@ -37,6 +37,19 @@ type Config struct {
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Backoff is the policy of retries.
 	Backoff Backoff `json:"backoff,omitzero"`
+	// Ordering is None or Key: with Key, no event of a key (the partition key, else the aggregate id)
+	// is delivered before an earlier one of the same key is delivered or dead (CONTRACT C-50).
+	// Defaults to None.
+	Ordering Ordering `json:"ordering,omitempty"`
+	// OnDead is Continue or Block, with ordering Key: with Block, a key waits behind its dead event
+	// until a person replays or discards it. Defaults to Continue.
+	OnDead OnDead `json:"onDead,omitempty"`
+	// Retention says how long rows are kept.
+	Retention Retention `json:"retention,omitzero"`
+	// WakeUp is None or Listen: with Listen, the dispatcher also listens for the wake-ups that
+	// producers send after their commit, over a connection of its own that must not go through
+	// PgBouncer in transaction mode. Defaults to None.
+	WakeUp WakeUp `json:"wakeUp,omitempty"`
 	// GracePeriod is how long deliveries in flight may take after SIGTERM, 1s to 1h. Defaults to 30s.
 	GracePeriod Duration `json:"gracePeriod,omitempty"`
 	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
@@ -57,6 +70,39 @@ type State string
 const (
 	Running State = "Running"
 	Paused  State = "Paused"
+)
+
+// Ordering says in which order events are delivered.
+type Ordering string
+
+// The orderings.
+const (
+	OrderingNone Ordering = "None"
+	OrderingKey  Ordering = "Key"
+)
+
+// OnDead says what a dead event means for the later ones of its key.
+type OnDead string
+
+// The choices.
+const (
+	OnDeadContinue OnDead = "Continue"
+	OnDeadBlock    OnDead = "Block"
+)
+
+// Retention says how long rows are kept (CONTRACT C-60).
+type Retention struct {
+	// Delivered is 0s: delivered rows are deleted at ack. Not set, they stay.
+	Delivered *Duration `json:"delivered,omitempty"`
+}
+
+// WakeUp says whether a dispatcher listens for producers.
+type WakeUp string
+
+// The choices.
+const (
+	WakeUpNone   WakeUp = "None"
+	WakeUpListen WakeUp = "Listen"
 )
 
 // Database says how to reach the outbox. Exactly one of DSN, DSNFile and Connection must be set.

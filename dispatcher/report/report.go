@@ -24,6 +24,11 @@ type Status struct {
 	Source Link   `json:"source"`
 	Schema Schema `json:"schema"`
 	Sink   Link   `json:"sink"`
+	// Held are topics that are held back while others go on. Empty while Sink is not Reachable.
+	Held []HeldTopic `json:"held,omitempty"`
+	// OldestTransaction is what holds vacuum back for longest, as far as the login may see it. nil
+	// when nothing does, or it was not looked at yet.
+	OldestTransaction *OldestTransaction `json:"oldestTransaction,omitempty"`
 	// InFlight is claimed and not yet written back.
 	InFlight InFlight `json:"inFlight"`
 	// Backlog is nil until it was counted once, and keeps the last count while the database is away.
@@ -54,6 +59,26 @@ type Link struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
+// HeldTopic is a topic whose destination fails while others' do not. Its state is Unreachable or
+// Refusing.
+type HeldTopic struct {
+	Topic string `json:"topic"`
+	Link
+}
+
+// OldestTransaction is something that keeps vacuum from removing rows that are gone: then claims and
+// the table grow slower and larger.
+type OldestTransaction struct {
+	// Kind is Session, PreparedTransaction, ReplicationSlot or Standby.
+	Kind string `json:"kind"`
+	// Name identifies it: the pid of a session with its application name, or the name of the slot.
+	Name string `json:"name"`
+	// Since is when it began, on the database's clock.
+	Since time.Time `json:"since"`
+	// Seconds is its age when it was looked at.
+	Seconds float64 `json:"seconds"`
+}
+
 // Schema is the state of the outbox schema.
 type Schema struct {
 	// State is Ready, Missing, TooOld, TooNew or Unknown.
@@ -76,6 +101,18 @@ type Backlog struct {
 	Counts
 	// Topics has one entry per topic.
 	Topics []TopicCounts `json:"topics,omitempty"`
+	// BlockedKeys counts the keys that wait behind a dead event, with onDead Block; Blocked lists the
+	// first 20 of them.
+	BlockedKeys int64        `json:"blockedKeys,omitempty"`
+	Blocked     []BlockedKey `json:"blocked,omitempty"`
+}
+
+// BlockedKey is a key that waits for a person to replay or discard its dead event.
+type BlockedKey struct {
+	Topic   string    `json:"topic"`
+	Key     string    `json:"key"`
+	EventID string    `json:"eventID"`
+	DiedAt  time.Time `json:"diedAt"`
 }
 
 // Counts are numbers of rows (CONTRACT C-96).
