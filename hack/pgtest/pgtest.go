@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/hack/pgbouncer"
 	"github.com/outbox-operator/outbox-operator/hack/postgres"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -70,6 +71,21 @@ func Server(t testing.TB) *postgres.Server {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	srv, err := postgres.Start(ctx, postgres.Options{})
+	return own(t, srv, err)
+}
+
+// Standby starts a hot standby that streams from a server, for this test alone.
+func Standby(t testing.TB, primary *postgres.Server) *postgres.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	srv, err := primary.Standby(ctx, postgres.Options{})
+	return own(t, srv, err)
+}
+
+// own stops a server of the test at cleanup.
+func own(t testing.TB, srv *postgres.Server, err error) *postgres.Server {
+	t.Helper()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -79,6 +95,27 @@ func Server(t testing.TB) *postgres.Server {
 		}
 	})
 	return srv
+}
+
+// Bouncer starts a PgBouncer in transaction mode in front of a server, for this test alone. Where there
+// is none, the test is skipped.
+func Bouncer(t testing.TB, srv *postgres.Server) *pgbouncer.Bouncer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	b, err := pgbouncer.Start(ctx, pgbouncer.Options{Server: srv})
+	switch {
+	case errors.Is(err, pgbouncer.ErrMissing):
+		t.Skipf("pgtest: %v", err)
+	case err != nil:
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := b.Stop(context.Background()); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	return b
 }
 
 const startTimeout = 5 * time.Minute // includes installing the server on a fresh machine

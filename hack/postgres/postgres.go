@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // Options say how a server is made. The zero value is a server for tests.
@@ -44,12 +46,14 @@ type Server struct {
 	// Port is where the server listens. It stays the same over Restart.
 	Port int
 
+	opts     Options
 	bin      string // directory of the server's binaries
 	dir      string
 	tempLock *os.File // held while dir is a temporary one
 	password string
 	owner    *syscall.Credential // nil: this process' own user
-	process  *process            // nil: not running
+	process  *daemon.Process     // nil: not running
+	follows  string              // connection string of the primary; "" when it is one itself
 }
 
 // Start makes a new server and waits until it answers. When the machine has no server binaries,
@@ -59,15 +63,24 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner, err := unprivilegedUser()
+	owner, err := daemon.UnprivilegedUser()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: opts.Dir, password: rand.Text(), owner: owner}
-	if err := s.init(ctx); err != nil {
-		return nil, errors.Join(err, s.Stop(ctx))
+	s := &Server{opts: opts, bin: bin, dir: opts.Dir, password: rand.Text(), owner: owner}
+	return s.launch(ctx, s.init)
+}
+
+// launch fills the server's directory and starts it, or leaves nothing behind.
+func (s *Server) launch(ctx context.Context, fill func(context.Context) error) (*Server, error) {
+	err := s.makeDir()
+	if err == nil {
+		err = fill(ctx)
 	}
-	if err := s.startOnPort(ctx, opts); err != nil {
+	if err == nil {
+		err = s.startOnPort(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Stop(ctx))
 	}
 	return s, nil
@@ -104,10 +117,18 @@ func (s *Server) Stop(ctx context.Context) error {
 // kept, and Restart recovers it.
 func (s *Server) Kill() {
 	if s.process != nil {
-		s.process.signal(syscall.SIGQUIT)
-		<-s.process.done
+		s.process.Signal(syscall.SIGQUIT)
+		s.Thaw()
+		<-s.process.Done
 		s.process = nil
 	}
+}
+
+// Shutdown ends the server in order: its standbys have all that it wrote. The data is kept, and
+// Restart or Follow starts it again.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.shutdown(ctx)
+	return context.Cause(ctx)
 }
 
 // Restart starts the server again on the same port and data, after it was killed or, in order,
@@ -119,27 +140,27 @@ func (s *Server) Restart(ctx context.Context) error {
 
 const superuser = "postgres"
 
-// init makes the directories and the database cluster.
-func (s *Server) init(ctx context.Context) error {
+// makeDir makes the server's directory, for the server's user.
+func (s *Server) makeDir() (err error) {
 	if s.dir == "" {
-		var err error
-		if s.dir, s.tempLock, err = newTempDir(); err != nil {
+		if s.dir, s.tempLock, err = daemon.TempDir("outbox-postgres-*"); err != nil {
 			return err
 		}
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("make the server's directory: %w", err)
 	}
+	return daemon.Give(s.owner, s.dir)
+}
+
+// init makes the database cluster.
+func (s *Server) init(ctx context.Context) error {
 	passwordFile := filepath.Join(s.dir, "password")
 	if err := os.WriteFile(passwordFile, []byte(s.password), 0o600); err != nil {
 		return fmt.Errorf("write the superuser's password: %w", err)
 	}
-	if s.owner != nil {
-		for _, path := range []string{s.dir, passwordFile} {
-			if err := os.Chown(path, int(s.owner.Uid), int(s.owner.Gid)); err != nil {
-				return fmt.Errorf("give %s to the server's user: %w", path, err)
-			}
-		}
+	if err := daemon.Give(s.owner, passwordFile); err != nil {
+		return err
 	}
 	initdb := s.command(ctx, "initdb", "--pgdata", s.dataDir(), "--username", superuser,
 		"--pwfile", passwordFile, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync")
@@ -147,7 +168,7 @@ func (s *Server) init(ctx context.Context) error {
 		return fmt.Errorf("initdb in %s: %w: %s; the directory and its parents must be open to uid %d",
 			s.dir, err, out, s.uid())
 	}
-	hba := "local all all scram-sha-256\nhost all all all scram-sha-256\n"
+	hba := "local all all scram-sha-256\nhost all all all scram-sha-256\nhost replication all all scram-sha-256\n"
 	if err := os.WriteFile(filepath.Join(s.dataDir(), "pg_hba.conf"), []byte(hba), 0o600); err != nil {
 		return fmt.Errorf("write pg_hba.conf: %w", err)
 	}
@@ -155,8 +176,8 @@ func (s *Server) init(ctx context.Context) error {
 }
 
 // configure writes the settings. A later line of postgresql.conf wins.
-func (s *Server) configure(opts Options) error {
-	listen := opts.Listen
+func (s *Server) configure() error {
+	listen := s.opts.Listen
 	if len(listen) == 0 {
 		listen = []string{"127.0.0.1"}
 	}
@@ -168,10 +189,13 @@ func (s *Server) configure(opts Options) error {
 		{"shared_buffers", "256MB"},
 		{"max_wal_size", "4GB"},
 	}
-	if !opts.Durable {
+	if !s.opts.Durable {
 		settings = append(settings, [2]string{"fsync", "off"}, [2]string{"full_page_writes", "off"})
 	}
-	for name, value := range opts.Settings {
+	if s.follows != "" {
+		settings = append(settings, [2]string{"primary_conninfo", s.follows})
+	}
+	for name, value := range s.opts.Settings {
 		settings = append(settings, [2]string{name, value})
 	}
 	var conf strings.Builder
@@ -188,19 +212,19 @@ func (s *Server) configure(opts Options) error {
 
 // startOnPort starts the server on the port asked for, or on a free one. Another process may take
 // a free port before the server does, so it tries again.
-func (s *Server) startOnPort(ctx context.Context, opts Options) error {
+func (s *Server) startOnPort(ctx context.Context) error {
 	var err error
 	for range 3 {
-		s.Port = opts.Port
-		if opts.Port == 0 {
-			if s.Port, err = freePort(); err != nil {
+		s.Port = s.opts.Port
+		if s.opts.Port == 0 {
+			if s.Port, err = daemon.FreePort(); err != nil {
 				return err
 			}
 		}
-		if err = s.configure(opts); err != nil {
+		if err = s.configure(); err != nil {
 			return err
 		}
-		if err = s.start(ctx); err == nil || opts.Port != 0 {
+		if err = s.start(ctx); err == nil || s.opts.Port != 0 {
 			return err
 		}
 	}
@@ -217,8 +241,7 @@ func (s *Server) start(ctx context.Context) error {
 	defer log.Close()
 	cmd := s.command(context.Background(), "postgres", "-D", s.dataDir())
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr.Setpgid = true // a terminal's Ctrl-C is for this process, which then stops the server
-	if s.process, err = startProcess(cmd); err != nil {
+	if s.process, err = daemon.Start(cmd, s.owner, syscall.SIGQUIT); err != nil {
 		s.process = nil
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
@@ -227,13 +250,13 @@ func (s *Server) start(ctx context.Context) error {
 			return conn.Close(ctx)
 		}
 		select {
-		case <-s.process.done:
+		case <-s.process.Done:
 			s.process = nil
-			return fmt.Errorf("PostgreSQL on port %d ended at once; its log %s ends: %s", s.Port, logPath, tail(logPath))
+			return fmt.Errorf("PostgreSQL on port %d ended at once; its log %s ends: %s", s.Port, logPath, daemon.Tail(logPath))
 		case <-ctx.Done():
 			s.Kill()
 			return fmt.Errorf("PostgreSQL on port %d did not answer in time: %w; its log %s ends: %s",
-				s.Port, context.Cause(ctx), logPath, tail(logPath))
+				s.Port, context.Cause(ctx), logPath, daemon.Tail(logPath))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -244,9 +267,9 @@ func (s *Server) shutdown(ctx context.Context) {
 	if s.process == nil {
 		return
 	}
-	s.process.signal(syscall.SIGINT)
+	s.process.Signal(syscall.SIGINT)
 	select {
-	case <-s.process.done:
+	case <-s.process.Done:
 		s.process = nil
 	case <-ctx.Done():
 		s.Kill()
@@ -269,27 +292,4 @@ func (s *Server) command(ctx context.Context, name string, args ...string) *exec
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner}
 	return cmd
-}
-
-// freePort finds one below the range that the kernel gives to outgoing connections, so that a
-// stopped server finds it free again.
-func freePort() (int, error) {
-	var err error
-	for range 50 {
-		var l net.Listener
-		port := randomPort()
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("find a free port: %w; set Options.Port", err)
-}
-
-// tail is the end of a log file, for an error message.
-func tail(path string) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(string(data[max(0, len(data)-1000):]))
 }

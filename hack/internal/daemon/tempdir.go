@@ -1,4 +1,4 @@
-package postgres
+package daemon
 
 import (
 	"fmt"
@@ -7,13 +7,12 @@ import (
 	"syscall"
 )
 
-const tempPattern = "outbox-postgres-*"
-
-// newTempDir makes a directory with a lock that this process holds until it ends. First it removes
-// the directories of processes that were killed: their locks are free, and they can be large.
-func newTempDir() (dir string, lock *os.File, err error) {
-	sweep()
-	if dir, err = os.MkdirTemp("", tempPattern); err != nil {
+// TempDir makes a directory with a lock that this process holds until it ends. First it removes the
+// directories of the same pattern whose processes were killed: their locks are free, and they can be
+// large.
+func TempDir(pattern string) (dir string, lock *os.File, err error) {
+	sweep(pattern)
+	if dir, err = os.MkdirTemp("", pattern); err != nil {
 		return "", nil, fmt.Errorf("make the server's directory: %w", err)
 	}
 	path := filepath.Join(dir, "lock")
@@ -30,8 +29,8 @@ func newTempDir() (dir string, lock *os.File, err error) {
 }
 
 // sweep removes what it can. A directory whose server is just ending is for the next sweep.
-func sweep() {
-	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern, "lock")) // the pattern is well-formed
+func sweep(pattern string) {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), pattern, "lock")) // the pattern is well-formed
 	for _, path := range locks {
 		lock, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {

@@ -1,8 +1,11 @@
 //go:build !linux
 
-package postgres
+package daemon
 
-import "os/exec"
+import (
+	"os/exec"
+	"syscall"
+)
 
 // endWithParent does nothing: only Linux can tell a child of its parent's death.
-func endWithParent(*exec.Cmd) {}
+func endWithParent(*exec.Cmd, syscall.Signal) {}

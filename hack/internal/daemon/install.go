@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Install gets one of Debian's packages, unless it is installed by now. Several test processes may
+// come here at once: one installs, the others wait and find it.
+func Install(ctx context.Context, pkg string, installed func() bool) error {
+	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
+		return errors.New("installing it here takes root and apt-get")
+	}
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "outbox-postgres-install.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	if installed() {
+		return nil
+	}
+	if err := noMainCluster(); err != nil {
+		return err
+	}
+	allow, err := startNothing()
+	if err != nil {
+		return err
+	}
+	defer allow()
+	for _, args := range [][]string{
+		{"update", "-q"},
+		{"install", "-q", "-y", "--no-install-recommends", pkg},
+	} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "UCF_FORCE_CONFFOLD=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// noMainCluster keeps Debian's package from making a server of its own.
+func noMainCluster() error {
+	const path = "/etc/postgresql-common/createcluster.conf"
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte("create_main_cluster = false\n"), 0o644)
+}
+
+// startNothing keeps Debian's packages from starting what they install, until it is allowed again.
+func startNothing() (allow func(), err error) {
+	const path = "/usr/sbin/policy-rc.d"
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		return func() {}, nil // the machine has a policy
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.WriteString("#!/bin/sh\nexit 101\n")
+	return func() { _ = os.Remove(path) }, errors.Join(err, file.Close())
+}
