@@ -2,116 +2,142 @@ package dispatcher
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 )
 
 const (
-	// unreachableRun is how many deliveries in a row must find the destination unreachable. One may
-	// have met the one instance of it that is being restarted.
-	unreachableRun = 3
-	// refusingRun is how many deliveries in a row must fail, of refusingEvents different events.
-	refusingRun    = 20
+	// goneRun is how many calls of the sink in a row must find nobody. When nothing is delivered for
+	// goneFor meanwhile, goneLeast are enough: calls that wait for an answer in vain. Behind a topic
+	// may be several hosts: while half of them are away, fifty calls in a row meet those once in 10^15.
+	// The run is short all the same, since a row that found nobody is tried again at once.
+	goneRun   = 50
+	goneLeast = 3
+	goneFor   = time.Second
+	// refusingRun is how many deliveries in a row must fail, of refusingEvents different events. Each
+	// costs an attempt.
+	refusingRun    = 30
 	refusingEvents = 5
-	// trialRows is how many rows are claimed to try a refusing destination for the first time. Each
-	// may cost an attempt. The number doubles with each trial that fails: it may be the events that
-	// are bad, and then good ones behind them must have their turn.
+	// trialRows is how many rows are claimed to try a held topic. Each may cost an attempt while it
+	// refuses. Then the number doubles with each trial that fails: it may be the events that are bad,
+	// and good ones behind them must have their turn.
 	trialRows = 5
 )
 
-// breaker decides whether claiming goes on (CONTRACT C-32). It is a state machine without clock or
-// lock: the time is passed in, and health serializes its calls.
+// breaker decides whether a topic is claimed from (CONTRACT C-32). It is a state machine without clock
+// or lock: the time is passed in, and health serializes its calls.
 //
-//	Closed ──a run of unavailable──▶ Unreachable ──a probe or a delivery succeeds──▶ Closed
+//	Closed ──a run of unavailable──▶ Unreachable ──a delivery succeeds, or no row is left to try──▶ Closed
 //	Closed ──a run of failures──▶ Refusing ──a delivery succeeds──▶ Closed
-//	Refusing ──a run of unavailable──▶ Unreachable
+//	Unreachable ──a run of failures──▶ Refusing ──a run of unavailable──▶ Unreachable
 //
-// Its waits grow until a delivery succeeds, so that a destination that answers probes and then
-// fails does not make it flutter.
+// While it is open the topic is held, and tried with a few rows at a time. The waits between trials
+// grow until a delivery succeeds.
 type breaker struct {
-	state  BreakerState
-	next   time.Time // when the next probe or trial is due
-	probes ramp
-	trials ramp
-	// Since the last success: deliveries that found nobody, deliveries that failed, and of how many
-	// different events (refusingEvents at most).
-	gone   int
+	state BreakerState
+	since time.Time // when it was opened
+	next  time.Time // when the next trial is due
+	// The waits between trials.
+	unreachable, refusing ramp
+
+	deliveredAt time.Time // the last success
+	// Since then: calls that found nobody, when the last of them began, and since when nobody was found.
+	gone      int
+	goneCall  time.Time
+	goneSince time.Time
+	// Since then: deliveries that failed, and of which events, refusingEvents at most.
 	run    int
-	failed map[uuid.UUID]struct{}
+	failed []uuid.UUID
 }
 
 func newBreaker() breaker {
 	return breaker{
-		state:  BreakerClosed,
-		probes: ramp{250 * time.Millisecond, 15 * time.Second, 0},
-		trials: ramp{time.Second, 15 * time.Second, 0},
-		failed: map[uuid.UUID]struct{}{},
+		state:       BreakerClosed,
+		unreachable: ramp{250 * time.Millisecond, 15 * time.Second, 0},
+		refusing:    ramp{time.Second, 15 * time.Second, 0},
 	}
 }
 
 // delivered: the destination confirmed an event.
-func (b *breaker) delivered() {
+func (b *breaker) delivered(now time.Time) {
+	b.deliveredAt = now
 	b.state = BreakerClosed
-	b.gone, b.run = 0, 0
-	b.probes.reset()
-	b.trials.reset()
-	clear(b.failed)
+	b.forget()
+	b.unreachable.reset()
+	b.refusing.reset()
 }
+
+// forget begins to count anew.
+func (b *breaker) forget() { b.gone, b.run, b.failed = 0, 0, b.failed[:0] }
 
 // refused: the destination did not accept an event, and it may be the destination's fault.
 func (b *breaker) refused(id uuid.UUID, now time.Time) {
 	b.run++
-	if len(b.failed) < refusingEvents {
-		b.failed[id] = struct{}{}
+	if len(b.failed) < refusingEvents && !slices.Contains(b.failed, id) {
+		b.failed = append(b.failed, id)
 	}
-	if b.state == BreakerClosed && b.run >= refusingRun && len(b.failed) >= refusingEvents {
-		b.state = BreakerRefusing
-		b.next = now.Add(b.trials.next(rand.Float64))
+	if b.state != BreakerRefusing && b.run >= refusingRun && len(b.failed) >= refusingEvents {
+		b.open(BreakerRefusing, now)
 	}
 }
 
-// unavailable: the destination could not be reached.
-func (b *breaker) unavailable(now time.Time) {
+// unavailable: a call that began then could not reach the destination. A call with many events says
+// so for each, and counts once.
+func (b *breaker) unavailable(began, now time.Time) {
+	switch {
+	case b.gone > 0 && b.goneCall.Equal(began):
+		return
+	case b.gone == 0 && began.After(b.deliveredAt):
+		b.goneSince = began
+	case b.gone == 0:
+		b.goneSince = b.deliveredAt
+	}
 	b.gone++
-	if b.state != BreakerUnreachable && b.gone >= unreachableRun {
-		b.state = BreakerUnreachable
-		b.next = now.Add(b.probes.next(rand.Float64))
+	b.goneCall = began
+	long := b.gone >= goneLeast && now.Sub(b.goneSince) >= goneFor
+	if b.state != BreakerUnreachable && (long || b.gone >= goneRun) {
+		b.open(BreakerUnreachable, now)
 	}
 }
 
-// probed: the destination answered a probe, or not.
-func (b *breaker) probed(ok bool, now time.Time) {
-	switch {
-	case !ok:
-		b.state = BreakerUnreachable
-		b.next = now.Add(b.probes.next(rand.Float64))
-	case b.state == BreakerUnreachable:
-		b.state = BreakerClosed
+// open holds the topic. To change from one open state to the other takes a whole run.
+func (b *breaker) open(state BreakerState, now time.Time) {
+	if b.state == BreakerClosed {
+		b.since = now
 	}
+	b.state = state
+	b.forget()
+	b.tried(now)
 }
 
-// permit says how the claim loop may go on.
-type permit struct {
-	probe bool          // ask the destination first
-	wait  time.Duration // come back after this time
-	rows  int           // else claim so many rows at most; 0 means no limit
-}
-
-// ask is called before each claim. While the destination refuses, it grants one trial at a time.
-func (b *breaker) ask(now time.Time) permit {
-	wait := b.next.Sub(now)
+// trial says how many rows may be tried now, 0 for none.
+func (b *breaker) trial(now time.Time) (rows int) {
 	switch {
-	case b.state == BreakerClosed:
-		return permit{}
-	case wait > 0:
-		return permit{wait: wait}
-	case b.state == BreakerUnreachable:
-		return permit{probe: true}
+	case now.Before(b.next):
+		return 0
+	case b.state == BreakerRefusing:
+		return trialRows << min(b.refusing.failures-1, 16)
 	default:
-		rows := trialRows << min(b.trials.failures-1, 16)
-		b.next = now.Add(b.trials.next(rand.Float64))
-		return permit{rows: rows}
+		return trialRows
+	}
+}
+
+// tried: a trial has begun. The next one comes after a longer wait.
+func (b *breaker) tried(now time.Time) {
+	wait := &b.unreachable
+	if b.state == BreakerRefusing {
+		wait = &b.refusing
+	}
+	b.next = now.Add(wait.next(rand.Float64))
+}
+
+// foundNone: a trial found no row. Another worker may have delivered them all, and nothing would ever
+// close this breaker. Rows that were refused may just wait for their next attempt.
+func (b *breaker) foundNone() {
+	if b.state == BreakerUnreachable {
+		b.state = BreakerClosed
 	}
 }
 

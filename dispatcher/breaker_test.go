@@ -1,7 +1,7 @@
 package dispatcher
 
 import (
-	"slices"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 // CONTRACT: C-32
 func TestBreaker(t *testing.T) {
 	type step struct {
-		after time.Duration // the clock moves on first
 		do    func(*breaker, time.Time)
 		state BreakerState
 	}
@@ -21,15 +20,26 @@ func TestBreaker(t *testing.T) {
 	for i := range events {
 		events[i] = uuid.New()
 	}
-	delivered := func(b *breaker, _ time.Time) { b.delivered() }
-	once := func(b *breaker, now time.Time) { b.unavailable(now) }
-	unavailable := func(b *breaker, now time.Time) {
-		for range unreachableRun {
-			b.unavailable(now)
+	delivered := func(b *breaker, now time.Time) { b.delivered(now) }
+	gone := func(calls int) func(*breaker, time.Time) {
+		return func(b *breaker, now time.Time) {
+			for i := range calls {
+				at := now.Add(time.Duration(i))
+				b.unavailable(at, at)
+			}
 		}
 	}
-	probed := func(ok bool) func(*breaker, time.Time) {
-		return func(b *breaker, now time.Time) { b.probed(ok, now) }
+	hung := func(calls int, took time.Duration) func(*breaker, time.Time) {
+		return func(b *breaker, now time.Time) {
+			for i := range calls {
+				b.unavailable(now.Add(time.Duration(i)-took), now)
+			}
+		}
+	}
+	wholeBatch := func(b *breaker, now time.Time) {
+		for range 100 {
+			b.unavailable(now.Add(-time.Minute), now)
+		}
 	}
 	refused := func(times, of int) func(*breaker, time.Time) {
 		return func(b *breaker, now time.Time) {
@@ -38,61 +48,69 @@ func TestBreaker(t *testing.T) {
 			}
 		}
 	}
+	foundNone := func(b *breaker, _ time.Time) { b.foundNone() }
 	for _, test := range []struct {
 		name  string
 		steps []step
 	}{
-		{"unreachable until a probe succeeds", []step{
-			{0, unavailable, BreakerUnreachable},
-			{0, unavailable, BreakerUnreachable},
-			{0, probed(false), BreakerUnreachable},
-			{0, probed(true), BreakerClosed},
-		}},
 		{"unreachable until a delivery succeeds", []step{
-			{0, unavailable, BreakerUnreachable},
-			{0, delivered, BreakerClosed},
+			{gone(goneRun - 1), BreakerClosed},
+			{gone(1), BreakerUnreachable},
+			{gone(100), BreakerUnreachable},
+			{delivered, BreakerClosed},
+			{gone(goneRun - 1), BreakerClosed},
 		}},
-		{"one instance of the destination is away", []step{
-			{0, once, BreakerClosed},
-			{0, once, BreakerClosed},
-			{0, delivered, BreakerClosed},
-			{0, once, BreakerClosed},
-			{0, once, BreakerClosed},
-			{0, once, BreakerUnreachable},
+		{"unreachable until nothing is left to try", []step{
+			{gone(goneRun), BreakerUnreachable},
+			{foundNone, BreakerClosed},
 		}},
-		{"the first probe fails", []step{{0, probed(false), BreakerUnreachable}}},
-		{"a failure is no sign of being reachable", []step{
-			{0, unavailable, BreakerUnreachable},
-			{0, refused(30, 10), BreakerUnreachable},
+		{"some hosts of the destination are away", []step{
+			{gone(goneRun - 1), BreakerClosed},
+			{delivered, BreakerClosed},
+			{gone(goneRun - 1), BreakerClosed},
+		}},
+		{"calls that waited in vain while nothing was delivered", []step{
+			{hung(2, 5*time.Second), BreakerClosed},
+			{hung(1, 5*time.Second), BreakerUnreachable},
+		}},
+		{"calls that waited in vain while others got through", []step{
+			{delivered, BreakerClosed},
+			{hung(30, 5*time.Second), BreakerClosed},
+		}},
+		{"a call with many events counts once", []step{
+			{wholeBatch, BreakerClosed},
+			{wholeBatch, BreakerClosed},
+			{wholeBatch, BreakerUnreachable},
 		}},
 		{"refusing after a run", []step{
-			{0, refused(19, 10), BreakerClosed},
-			{0, refused(1, 1), BreakerRefusing},
-			{0, delivered, BreakerClosed},
-			{0, refused(19, 10), BreakerClosed},
+			{refused(refusingRun-1, 10), BreakerClosed},
+			{refused(1, 1), BreakerRefusing},
+			{foundNone, BreakerRefusing},
+			{delivered, BreakerClosed},
+			{refused(refusingRun-1, 10), BreakerClosed},
 		}},
 		{"a success ends the run", []step{
-			{0, refused(19, 10), BreakerClosed},
-			{0, delivered, BreakerClosed},
-			{0, refused(19, 10), BreakerClosed},
+			{refused(refusingRun-1, 10), BreakerClosed},
+			{delivered, BreakerClosed},
+			{refused(refusingRun-1, 10), BreakerClosed},
 		}},
 		{"few events say nothing of the destination", []step{
-			{0, refused(100, 4), BreakerClosed},
-			{0, refused(5, 5), BreakerRefusing},
+			{refused(100, refusingEvents-1), BreakerClosed},
+			{refused(refusingEvents, refusingEvents), BreakerRefusing},
 		}},
-		{"refusing, then gone", []step{
-			{0, refused(20, 5), BreakerRefusing},
-			{0, unavailable, BreakerUnreachable},
-			{0, probed(true), BreakerClosed},
-		}},
-		{"a probe says nothing of refusing", []step{
-			{0, refused(20, 5), BreakerRefusing},
-			{0, probed(true), BreakerRefusing},
+		{"refusing, then gone, then refusing, by whole runs", []step{
+			{refused(refusingRun, 5), BreakerRefusing},
+			{gone(goneRun - 1), BreakerRefusing},
+			{gone(1), BreakerUnreachable},
+			{refused(refusingRun-1, 5), BreakerUnreachable},
+			{refused(1, 5), BreakerRefusing},
+			{gone(goneRun - 1), BreakerRefusing},
 		}},
 	} {
+		// A step takes some milliseconds: all of them together are shorter than goneFor.
 		b, now := newBreaker(), time.Unix(0, 0)
 		for i, s := range test.steps {
-			now = now.Add(s.after)
+			now = now.Add(time.Millisecond)
 			if s.do(&b, now); b.state != s.state {
 				t.Errorf("%s: after step %d the breaker is %s, want %s", test.name, i+1, b.state, s.state)
 				break
@@ -102,62 +120,64 @@ func TestBreaker(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestBreakerWaits(t *testing.T) {
-	b, now := newBreaker(), time.Unix(0, 0)
-	if p := b.ask(now); p != (permit{}) {
-		t.Errorf("closed: %+v, want no limit", p)
-	}
-	// The n-th wait is up to 250 ms * 2^(n-1), and not less than half of it.
-	unavailable := func() {
-		for range unreachableRun {
-			b.unavailable(now)
+func TestBreakerTrials(t *testing.T) {
+	start := time.Unix(0, 0)
+	for _, test := range []struct {
+		state BreakerState
+		first time.Duration
+		rows  []int
+	}{
+		{BreakerUnreachable, 250 * time.Millisecond, []int{5, 5, 5, 5, 5, 5, 5, 5}},
+		{BreakerRefusing, time.Second, []int{5, 10, 20, 40, 80, 160, 320, 640}},
+	} {
+		b, now := newBreaker(), start
+		b.open(test.state, now)
+		for i, rows := range test.rows {
+			// The n-th wait is up to first * 2^(n-1), and not less than half of it.
+			whole := min(test.first<<i, 15*time.Second)
+			if wait := b.next.Sub(now); wait < whole/2 || wait > whole {
+				t.Errorf("%s: wait %d is %v, want %v to %v", test.state, i+1, wait, whole/2, whole)
+			}
+			if n := b.trial(b.next.Add(-1)); n != 0 {
+				t.Errorf("%s: %d rows are tried before the time", test.state, n)
+			}
+			now = b.next
+			if n := b.trial(now); n != rows {
+				t.Errorf("%s: trial %d has %d rows, want %d", test.state, i+1, n, rows)
+			}
+			b.tried(now)
 		}
-	}
-	unavailable()
-	for _, whole := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
-		4 * time.Second, 8 * time.Second, 15 * time.Second, 15 * time.Second} {
-		p := b.ask(now)
-		if p.probe || p.wait < whole/2 || p.wait > whole {
-			t.Errorf("unreachable: %+v, want a wait of %v to %v", p, whole/2, whole)
+		if !b.since.Equal(start) {
+			t.Errorf("%s: it says that it opened at %v", test.state, b.since)
 		}
-		now = now.Add(p.wait)
-		if p := b.ask(now); !p.probe {
-			t.Errorf("unreachable, after the wait: %+v, want a probe", p)
+		b.foundNone() // does not make the waits short
+		if b.open(test.state, now); b.next.Sub(now) < 7*time.Second {
+			t.Errorf("%s: open again without a delivery, the wait is %v", test.state, b.next.Sub(now))
 		}
-		b.probed(false, now)
-	}
-	// A destination that answers probes and not deliveries is not asked more often.
-	b.probed(true, now)
-	unavailable()
-	if p := b.ask(now); p.wait < 7*time.Second {
-		t.Errorf("unreachable again after a probe: %+v, want the long wait", p)
-	}
-	b.delivered()
-	unavailable()
-	if p := b.ask(now); p.wait > 250*time.Millisecond {
-		t.Errorf("unreachable again after a delivery: %+v, want the short wait", p)
+		b.delivered(now)
+		if b.open(test.state, now); b.next.Sub(now) > test.first {
+			t.Errorf("%s: open again after a delivery, the wait is %v", test.state, b.next.Sub(now))
+		}
 	}
 }
 
+// Half of the hosts of a topic are away: its breaker stays closed, in any order of the calls.
+//
 // CONTRACT: C-32
-func TestBreakerTrials(t *testing.T) {
-	b, now := newBreaker(), time.Unix(0, 0)
-	for range refusingRun {
-		b.refused(uuid.New(), now)
-	}
-	var waits []time.Duration
-	for trial := range 6 {
-		p := b.ask(now)
-		if p.wait < time.Second/2 {
-			t.Fatalf("refusing: %+v, want a wait", p)
+func TestBreakerWithHalfOfTheHosts(t *testing.T) {
+	for seed := range uint64(20) {
+		b, now := newBreaker(), time.Unix(0, 0)
+		coin := rand.New(rand.NewPCG(seed, 0))
+		for call := range 20_000 {
+			now = now.Add(time.Microsecond)
+			if coin.IntN(2) == 0 {
+				b.unavailable(now.Add(-time.Microsecond), now)
+			} else {
+				b.delivered(now)
+			}
+			if b.state != BreakerClosed {
+				t.Fatalf("seed %d: it opened at call %d", seed, call)
+			}
 		}
-		waits = append(waits, p.wait)
-		now = now.Add(p.wait)
-		if p, want := b.ask(now), trialRows<<trial; p.rows != want || p.wait != 0 {
-			t.Fatalf("refusing, after the wait: %+v, want a trial of %d rows", p, want)
-		}
-	}
-	if last := waits[5]; last > 15*time.Second || last < 7*time.Second || !slices.IsSorted(waits[:3]) {
-		t.Errorf("the trials' waits are %v; they must grow up to 15s", waits)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // Outcomes are written when the last flush has returned and either so many wait or so much time
 // has passed since the first of them.
 const (
-	flushAt    = 500
+	flushAt    = 1000
 	flushAfter = 3 * time.Millisecond
 )
 
@@ -36,6 +36,14 @@ type result struct {
 	outcome
 }
 
+// outcomes are the rows that wait to be written back, by what is done with them.
+type outcomes struct {
+	acks, releases []*row
+	nacks          []result
+}
+
+func (o *outcomes) len() int { return len(o.acks) + len(o.releases) + len(o.nacks) }
+
 // completer writes outcomes back, many in one statement. What the database does not take is kept and
 // tried again, however late: a lease that is over is either still ours, and then the write-back
 // spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23).
@@ -50,9 +58,13 @@ type completer struct {
 	some, full chan struct{} // a result waits; flushAt of them do
 	again      chan struct{} // the database may be back
 
+	// claims is held while rows are claimed, and while rows are released. A release whose answer was
+	// lost is tried again; had the same row been claimed meanwhile, under the attempt that was given
+	// back, it would take that lease from its delivery.
+	claims sync.Mutex
+
 	mu      sync.Mutex
-	waiting map[verb][]result
-	count   int     // of waiting
+	waiting outcomes
 	failing error   // of the last flush
 	done    Outcome // so far
 }
@@ -61,7 +73,6 @@ func newCompleter(d *Dispatcher, written func([]*row)) *completer {
 	return &completer{
 		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.Wake,
 		some: make(chan struct{}, 1), full: make(chan struct{}, 1), again: make(chan struct{}, 1),
-		waiting: map[verb][]result{},
 	}
 }
 
@@ -71,13 +82,22 @@ func (c *completer) add(results []result) {
 		return
 	}
 	c.mu.Lock()
+	first := c.waiting.len() == 0
 	for _, r := range results {
-		c.waiting[r.verb] = append(c.waiting[r.verb], r)
+		switch r.verb {
+		case ack:
+			c.waiting.acks = append(c.waiting.acks, r.row)
+		case release:
+			c.waiting.releases = append(c.waiting.releases, r.row)
+		default:
+			c.waiting.nacks = append(c.waiting.nacks, r)
+		}
 	}
-	c.count += len(results)
-	full := c.count >= flushAt
+	full := c.waiting.len() >= flushAt
 	c.mu.Unlock()
-	signal(c.some)
+	if first {
+		signal(c.some)
+	}
 	if full {
 		signal(c.full)
 	}
@@ -85,11 +105,13 @@ func (c *completer) add(results []result) {
 
 // release gives back rows whose delivery has not begun.
 func (c *completer) release(rows []*row) {
-	results := make([]result, len(rows))
-	for i, r := range rows {
-		results[i] = result{r, outcome{verb: release}}
+	if len(rows) == 0 {
+		return
 	}
-	c.add(results)
+	c.mu.Lock()
+	c.waiting.releases = append(c.waiting.releases, rows...)
+	c.mu.Unlock()
+	signal(c.some)
 }
 
 // loop writes back until stop is closed, and then what is left until ctx ends.
@@ -115,33 +137,36 @@ func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 // retry makes a flush that waits for the database try at once.
 func (c *completer) retry() { signal(c.again) }
 
-// flush writes what waits, one statement for each verb. A verb that fails keeps its results and
-// those of the verbs after it.
+// flush writes what waits, one statement for each verb. A verb that fails keeps its rows and those of
+// the verbs after it.
 func (c *completer) flush(ctx context.Context) error {
 	c.mu.Lock()
-	waiting := c.waiting
-	c.waiting, c.count = map[verb][]result{}, 0
+	o := c.waiting
+	c.waiting = outcomes{acks: make([]*row, 0, len(o.acks))}
 	c.mu.Unlock()
+	if len(o.releases) > 0 {
+		c.claims.Lock()
+		defer c.claims.Unlock()
+	}
 
-	var err error
-	for _, v := range []verb{ack, release, nack} {
-		results := waiting[v]
-		if len(results) == 0 {
-			continue
-		}
-		var lost []Lease
-		if err == nil {
-			lost, err = c.write(ctx, v, results)
-		}
-		if err != nil {
-			c.putBack(v, results)
-			continue
-		}
-		c.settle(v, results, setOf(lost))
+	err := c.write(ctx, ack, o.acks, c.store.Ack)
+	if err == nil {
+		o.acks = nil
+		err = c.write(ctx, release, o.releases, c.store.Release)
+	}
+	if err == nil {
+		o.releases = nil
+		err = c.writeNacks(ctx, o.nacks)
+	}
+	if err == nil {
+		o.nacks = nil
 	}
 	c.mu.Lock()
 	back := c.failing != nil && err == nil
 	c.failing = err
+	if err != nil {
+		c.putBack(o)
+	}
 	c.mu.Unlock()
 	if err != nil {
 		c.health.sourceFailed(err)
@@ -151,53 +176,82 @@ func (c *completer) flush(ctx context.Context) error {
 	return err
 }
 
-func (c *completer) write(ctx context.Context, v verb, results []result) (lost []Lease, err error) {
-	err = storeCall(ctx, func(ctx context.Context) error {
-		switch v {
-		case ack:
-			lost, err = c.store.Ack(ctx, leasesOf(results))
-		case release:
-			lost, err = c.store.Release(ctx, leasesOf(results))
-		default:
-			failures := make([]Failure, len(results))
-			for i, r := range results {
-				failures[i] = r.failure
-			}
-			lost, err = c.store.Nack(ctx, failures)
-		}
+// putBack keeps what was not written, before what has come since.
+func (c *completer) putBack(o outcomes) {
+	c.waiting.acks = append(o.acks, c.waiting.acks...)
+	c.waiting.releases = append(o.releases, c.waiting.releases...)
+	c.waiting.nacks = append(o.nacks, c.waiting.nacks...)
+}
+
+// write acks or releases rows.
+func (c *completer) write(ctx context.Context, v verb, rows []*row, do func(context.Context, []Lease) ([]Lease, error)) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	var lost []Lease
+	err := storeCall(ctx, func(ctx context.Context) (err error) {
+		lost, err = do(ctx, leases(rows))
 		return err
 	})
-	return lost, err
-}
-
-func (c *completer) putBack(v verb, results []result) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting[v] = append(results, c.waiting[v]...)
-	c.count += len(results)
-}
-
-// settle tells the world about rows that the database has taken, or refused as lost.
-func (c *completer) settle(v verb, results []result, lost map[Lease]bool) {
-	now := time.Now()
-	rows := make([]*row, len(results))
+	if err != nil {
+		return err
+	}
 	var done Outcome
+	if v == release {
+		done.Released = len(rows) - len(lost)
+	} else {
+		done.Delivered = c.acked(rows, setOf(lost))
+	}
+	c.settle(v, rows, lost, done)
+	return nil
+}
+
+// acked tells the observer of the rows that are marked delivered, and returns their number.
+func (c *completer) acked(rows []*row, lost map[Lease]bool) (n int) {
+	now := time.Now()
+	for _, r := range rows {
+		if len(lost) > 0 && lost[r.event.Lease()] {
+			continue
+		}
+		n++
+		c.obs.Acked(r.event, r.age+now.Sub(r.claimedAt))
+	}
+	return n
+}
+
+func (c *completer) writeNacks(ctx context.Context, results []result) error {
+	if len(results) == 0 {
+		return nil
+	}
+	rows, failures := make([]*row, len(results)), make([]Failure, len(results))
 	for i, r := range results {
-		rows[i] = r.row
-		e := r.row.event
-		switch {
-		case lost[e.Lease()]:
-		case v == ack:
-			done.Delivered++
-			c.obs.Acked(e, r.row.age+now.Sub(r.row.claimedAt))
-		case v == release:
-			done.Released++
-		case r.failure.Reason == "":
+		rows[i], failures[i] = r.row, r.failure
+	}
+	var lost []Lease
+	err := storeCall(ctx, func(ctx context.Context) (err error) {
+		lost, err = c.store.Nack(ctx, failures)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var done Outcome
+	isLost := setOf(lost)
+	for i, f := range failures {
+		switch e := rows[i].event; {
+		case isLost[f.Lease]:
+		case f.Reason == "":
 			done.Failed++
 		default:
-			c.died(Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.failure.Reason}, r.failure.Error)
+			c.died(Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: f.Reason}, f.Error)
 		}
 	}
+	c.settle(nack, rows, lost, done)
+	return nil
+}
+
+// settle ends the flight of rows that the database has taken, or refused as lost.
+func (c *completer) settle(v verb, rows []*row, lost []Lease, done Outcome) {
 	c.mu.Lock()
 	c.done.Delivered += done.Delivered
 	c.done.Released += done.Released
@@ -243,13 +297,5 @@ func (c *completer) unwritten() error {
 	if c.failing == nil {
 		return nil
 	}
-	return fmt.Errorf("%d outcomes are not written back: %w; once their leases expire the rows are delivered again", c.count, c.failing)
-}
-
-func leasesOf(results []result) []Lease {
-	leases := make([]Lease, len(results))
-	for i, r := range results {
-		leases[i] = r.row.event.Lease()
-	}
-	return leases
+	return fmt.Errorf("%d outcomes are not written back: %w; once their leases expire the rows are delivered again", c.waiting.len(), c.failing)
 }

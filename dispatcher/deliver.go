@@ -35,10 +35,13 @@ func (r *run) deliver(d *delivery) {
 	took := time.Since(began)
 	cut := context.Cause(d.ctx)
 
-	results := make([]result, 0, len(d.rows))
-	for i, ours := range r.flight.finish(d) {
-		if ours {
-			results = append(results, result{row: d.rows[i], outcome: r.judge(events[i], errs[i], cut, took)})
+	var few [2]result // most deliveries have one row, and then need no memory for this
+	results := few[:0]
+	ours, behind := r.flight.finish(d, errs)
+	r.completer.release(behind)
+	for i := range ours {
+		if ours[i] {
+			results = append(results, result{row: d.rows[i], outcome: r.judge(events[i], errs[i], cut, began, took)})
 		}
 	}
 	r.completer.add(results)
@@ -63,16 +66,16 @@ func (r *run) publish(ctx context.Context, batch []*Event) (errs []error) {
 // judge tells health and the observer about an event's delivery, and returns what to write back.
 // cut is why the delivery was cancelled, if it was: then its outcome is not known, and says nothing
 // of the destination.
-func (r *run) judge(e *Event, err, cut error, took time.Duration) outcome {
+func (r *run) judge(e *Event, err, cut error, began time.Time, took time.Duration) outcome {
 	if err == nil {
-		r.health.delivered()
+		r.health.delivered(e, began.Add(took))
 		r.cfg.Observer.Delivered(e, took)
 		return outcome{verb: ack}
 	}
 	if cut != nil {
 		err = fmt.Errorf("%w: %w", cut, err)
-	} else if r.health.failed(e, err) {
-		r.releaseQueue()
+	} else if r.health.failed(e, err, began, began.Add(took)) {
+		r.releaseTopic(e.Topic)
 	}
 	out := r.weigh(e, err)
 	r.cfg.Observer.Failed(e, err, took, out.failure.Delay)

@@ -55,10 +55,13 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 		s := d.Snapshot()
 		return s.Sink.OK && s.Breaker == dispatcher.BreakerClosed && s.InFlightRows == 0
 	})
+	if n := len(log.lines("the destination cannot be reached")); n != 1 && n != 2 { // the second time, it may be back at the first probe
+		t.Errorf("the log tells %d times that the destination is away, want 1 or 2", n)
+	}
 	// A delivery that got through before the destination went away may end after the breaker has
 	// opened, and close it for a moment: as often as there are deliveries at once, and no more.
-	if n := len(log.lines("cannot be reached")); n < 2 || n > 2+concurrency {
-		t.Errorf("the log tells %d times that the destination is away, want 2, or a few more for late successes", n)
+	if n := len(log.lines("find nobody")); n < 1 || n > 1+concurrency {
+		t.Errorf("the log tells %d times that the topic is held, want 1, or a few more for late successes", n)
 	}
 }
 
@@ -82,9 +85,9 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 	})
 	r.eventually("the breaker notices", func() bool { return d.Snapshot().Breaker == dispatcher.BreakerRefusing })
 	r.eventually("the queue is given back, and a trial was made", func() bool {
-		return r.count("status = 'processing'") == 0 && r.count("attempts > 0") > 20+concurrency
+		return r.count("status = 'processing'") == 0 && r.count("attempts > 0") > 30+concurrency
 	})
-	if n := r.count("attempts > 0"); n > 20+concurrency+5+10+20+40 {
+	if n := r.count("attempts > 0"); n > 30+concurrency+5+10+20+40 {
 		t.Errorf("%d of %d rows spent an attempt on the outage", n, events)
 	}
 	if s := d.Snapshot(); s.Sink.OK || s.LastError != errRefused.Error() || s.LastErrorAt.IsZero() {

@@ -12,13 +12,32 @@
 //   - A lease belongs to one attempt of one worker. Every write-back names both, so a worker that
 //     lost its lease changes nothing (CONTRACT C-23).
 //   - The attempt number is the fencing token. It only rises for a row, and it is published with
-//     the message (CONTRACT C-27).
+//     the message (CONTRACT C-27). It is published twice only when a person replays the row, which
+//     begins again at 1, or a crash of the database undoes the claims of its last moments.
 //   - All time is the database's clock; the worker's own clock only measures how long it has
 //     held a lease (CONTRACT C-3).
 //   - An unreachable destination spends no attempt (CONTRACT C-32).
+//   - With [OrderingKey], no event of a key is delivered for the first time before an earlier one is
+//     delivered or dead (CONTRACT C-50). Without, events overtake each other.
 //
-// Not guaranteed: exactly-once delivery (consumers dedupe on the event id), and order (events of
-// one key may overtake each other when one is retried).
+// Not guaranteed: exactly-once delivery (consumers dedupe on the event id), and an order among
+// transactions of one key that run side by side.
+//
+// # Order per key
+//
+// A key is an event's partition key, else its aggregate id, in its topic. A claim takes the first live
+// rows of a key, each only with all before it, and a process delivers them one at a time; other keys go
+// on beside it. A row that is retried, scheduled, leased by anybody or dead with [OnDeadBlock] holds up
+// the later ones of its key and nothing else. All this rests on row leases: it holds with any number of
+// workers, through crashes and behind a pooler, and a worker that dies delays the keys that it held
+// until its leases expire. A claim costs the database about twice as much as one without order, and a
+// key alone is as fast as its deliveries one after the other.
+//
+// What it does not do: events of one key whose transactions overlap may commit in another order than
+// that of their seq, and then the later one may be delivered first (see package producer, LockKey).
+// With [OnDeadContinue] a replayed event comes after those that went on without it. After a crash events
+// are delivered again: again in order, but some of them may have been followed by later ones before. All
+// dispatchers of a topic must be told to keep the order.
 //
 // # State machine
 //
@@ -31,6 +50,22 @@
 //	                                 Nack with no attempt left or a permanent error;
 //	                                 lease expired with no attempt left
 //
-// Claim raises attempts by one. Release gives that attempt back; it is for deliveries that never
-// began. Nothing leaves delivered; only a person's replay leaves dead.
+// This is all of it; whatever else is asked changes nothing. Tests explore every state that this table
+// can reach, and compare the store with each line of it (package internal/model).
+//
+//	from        verb     guard                        to          attempts
+//	pending     claim    due, attempts < max          processing  +1
+//	pending     claim    due, attempts = max          dead        same
+//	processing  claim    lease over, attempts < max   processing  +1
+//	processing  claim    lease over, attempts = max   dead        same
+//	processing  ack      own lease                    delivered   same
+//	processing  nack     own lease, retry             pending     same
+//	processing  nack     own lease, final             dead        same
+//	processing  extend   own lease                    processing  same
+//	processing  release  own lease                    pending     -1
+//	dead        replay   by a person                  pending     0
+//
+// A lease is a worker and an attempt, and stays its worker's own until another claim, also when it is
+// over. Release gives the attempt back; it is for deliveries that never began. Nothing leaves delivered.
+// A claim with order per key takes a row only together with every earlier live row of its key.
 package dispatcher

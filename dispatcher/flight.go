@@ -2,18 +2,30 @@ package dispatcher
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
+)
+
+const (
+	// A claim's rows should be delivered in no less time than shortSupply, so that claims are large, and
+	// in no more than longSupply, so that no worker holds what another one could deliver.
+	shortSupply = 100 * time.Millisecond
+	longSupply  = 400 * time.Millisecond
+	// firstClaim is the most rows of a claim before that is known.
+	firstClaim = 100
 )
 
 // flight holds the rows that this process has claimed and not yet written back. A row is queued
 // until a delivery takes it, and finished when its outcome waits for the completer. flight bounds
 // them all, by number and by bytes, and hands them out topic by topic in turn.
 type flight struct {
-	batch    int   // rows of a claim
+	calls    int   // rows that deliveries take at once
+	batch    int   // the most rows of a claim
 	maxRows  int   // beyond it nothing is claimed
 	maxBytes int64 // likewise
 	lease    time.Duration
+	onDead   OnDead          // with order per key
 	base     context.Context // of deliveries: carries values, and never ends
 	changed  func()          // tells the claim loop that what it waits for has come
 	inDoubt  chan struct{}   // tells the keeper that a row's lease must be asked for
@@ -23,11 +35,15 @@ type flight struct {
 	queues map[string][]*row // queued rows; no empty queue is kept
 	turns  []string          // the topics of queues, the next one to serve first
 	queued int
-	held   map[*row]struct{} // queued or in delivery: their leases are kept
+	held   []*row // queued or in delivery: their leases are kept. In no order; see hold
 	rows   int
 	bytes  int64
 	closed bool
+	keys   keys        // which rows wait for others of their key; nil without order
+	behind bool        // rows in the outbox wait for rows in here
 	awaits func() bool // what the claim loop waits for; nil for nothing
+	want   int         // rows of the next claim
+	full   time.Time   // when a claim brought so many, if the last one did
 }
 
 // row is a claimed event on its way through the engine.
@@ -41,6 +57,8 @@ type row struct {
 	safeUntil time.Time
 	delivery  *delivery // nil while queued
 	lost      bool      // another worker holds it
+	line      *line     // of its key, nil without order; guarded by flight.mu
+	place     int       // in flight.held, from 1; 0 when it is not there
 }
 
 // delivery is one running call of Sink.Deliver.
@@ -53,16 +71,19 @@ type delivery struct {
 
 func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) *flight {
 	f := &flight{
+		calls:    cfg.Concurrency * sinkBatch,
 		batch:    cfg.BatchSize,
-		maxRows:  cfg.Concurrency*sinkBatch + 2*cfg.BatchSize,
+		maxRows:  cfg.Concurrency*sinkBatch + 4*cfg.BatchSize,
 		maxBytes: cfg.MaxBytes,
 		lease:    cfg.Lease,
+		onDead:   cfg.OnDead,
 		base:     base,
 		changed:  changed,
 		inDoubt:  make(chan struct{}, 1),
 		queues:   map[string][]*row{},
-		held:     map[*row]struct{}{},
+		keys:     newKeys(cfg.Ordering),
 	}
+	f.want = min(f.batch, max(f.calls, firstClaim))
 	f.work.L = &f.mu
 	return f
 }
@@ -74,9 +95,36 @@ func (f *flight) room() (rows int, bytes int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ok = f.await(func() bool {
-		return f.queued <= f.batch/2 && f.rows <= f.maxRows && f.bytes < f.maxBytes
+		return f.queued <= f.low() && f.rows <= f.maxRows && f.bytes < f.maxBytes
 	})
-	return f.batch, f.maxBytes - f.bytes, ok
+	if ok {
+		f.adapt(time.Now())
+	}
+	return f.want, f.maxBytes - f.bytes, ok
+}
+
+// low is how many queued rows are few: half a claim, or all of one when the deliveries are as fast as that.
+func (f *flight) low() int {
+	if f.want == f.batch {
+		return f.want
+	}
+	return f.want / 2
+}
+
+// adapt makes claims follow the deliveries: a full claim whose rows were soon gone is followed by a
+// larger one, up to the batch size, and one that lasted for long by a smaller one, down to what the
+// deliveries take at once.
+func (f *flight) adapt(now time.Time) {
+	if f.full.IsZero() {
+		return
+	}
+	switch lasted := now.Sub(f.full); {
+	case lasted < shortSupply:
+		f.want = min(2*f.want, f.batch)
+	case lasted > longSupply:
+		f.want = max(f.want/2, min(f.calls, f.batch))
+	}
+	f.full = time.Time{}
 }
 
 // empty reports whether every row is written back. If not, changed is called as soon as it is so.
@@ -111,6 +159,9 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rows += len(rows)
+	if len(rows) >= f.want {
+		f.full = time.Now()
+	}
 	for i, e := range claimed.Events {
 		r := &rows[i]
 		*r = row{event: e, age: claimed.At.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started)}
@@ -119,15 +170,42 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 			refused = append(refused, r)
 			continue
 		}
-		if len(f.queues[e.Topic]) == 0 {
-			f.turns = append(f.turns, e.Topic)
+		f.hold(r)
+		if f.keys.join(r) {
+			f.enqueue(r)
 		}
-		f.queues[e.Topic] = append(f.queues[e.Topic], r)
-		f.held[r] = struct{}{}
-		f.queued++
-		f.work.Signal()
 	}
+	f.behind = claimed.Behind
 	return refused
+}
+
+// enqueue queues a row that may be delivered now.
+func (f *flight) enqueue(r *row) {
+	topic := r.event.Topic
+	if len(f.queues[topic]) == 0 {
+		f.turns = append(f.turns, topic)
+	}
+	f.queues[topic] = append(f.queues[topic], r)
+	f.queued++
+	f.work.Signal()
+}
+
+// hold adds a row to held.
+func (f *flight) hold(r *row) {
+	f.held = append(f.held, r)
+	r.place = len(f.held)
+}
+
+// unhold takes a row out, and puts the last one in its place.
+func (f *flight) unhold(r *row) {
+	if r.place == 0 {
+		return
+	}
+	end := len(f.held) - 1
+	last := f.held[end]
+	f.held[r.place-1], last.place = last, r.place
+	f.held[end], r.place = nil, 0
+	f.held = f.held[:end]
 }
 
 // take waits for queued rows and begins a delivery of up to n rows of one topic. It returns nil when
@@ -149,7 +227,7 @@ func (f *flight) take(n int) *delivery {
 func (f *flight) begin(n int, now time.Time) *delivery {
 	for range f.turns {
 		topic := f.turns[0]
-		f.turns = f.turns[1:]
+		f.turns = slices.Delete(f.turns, 0, 1)
 		queue := f.queues[topic]
 		safe := 0
 		for safe < min(n, len(queue)) && now.Before(queue[safe].safeUntil) {
@@ -181,19 +259,27 @@ func (f *flight) setQueue(topic string, queue []*row) {
 	f.turns = append(f.turns, topic)
 }
 
-// finish ends a delivery, and reports which of its rows may be written back: none of an abandoned
-// delivery, and not those that were lost (CONTRACT C-23). The others stay in flight until written.
-func (f *flight) finish(d *delivery) (ours []bool) {
+// finish ends a delivery with these answers, and reports which of its rows may be written back: none of
+// an abandoned delivery, and not those that were lost (CONTRACT C-23). The others stay in flight until
+// written. A row that succeeded lets the next one of its key go; behind are those that must not go
+// before one that did not: they must be released (CONTRACT C-50).
+func (f *flight) finish(d *delivery, errs []error) (ours []bool, behind []*row) {
 	d.cut(nil)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ours = make([]bool, len(d.rows))
 	for i, r := range d.rows {
 		if ours[i] = !d.abandoned && !r.lost; ours[i] {
-			delete(f.held, r)
+			f.unhold(r)
+		}
+		if !ours[i] || errs[i] != nil {
+			behind = append(behind, f.keys.leave(r)...)
+		} else if next := f.keys.next(r); next != nil {
+			f.enqueue(next)
 		}
 	}
-	return ours
+	f.unholdAll(behind)
+	return ours, behind
 }
 
 // written forgets finished rows: their outcome is in the database, or is another worker's affair.
@@ -208,6 +294,10 @@ func (f *flight) forget(rows []*row) {
 		f.rows--
 		f.bytes -= int64(len(r.event.Payload))
 	}
+	if f.behind && len(rows) > 0 {
+		f.behind = false
+		f.changed()
+	}
 	f.notice()
 }
 
@@ -218,13 +308,44 @@ func (f *flight) unqueue() []*row {
 	return f.emptyQueues()
 }
 
+// unqueueTopic takes back those of one topic.
+func (f *flight) unqueueTopic(topic string) []*row {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rows := f.queues[topic]
+	delete(f.queues, topic)
+	f.turns = slices.DeleteFunc(f.turns, func(t string) bool { return t == topic })
+	f.queued -= len(rows)
+	rows = append(rows, f.keys.disband(topic)...)
+	f.unholdAll(rows)
+	f.notice()
+	return rows
+}
+
+func (f *flight) unholdAll(rows []*row) {
+	for _, r := range rows {
+		f.unhold(r)
+	}
+}
+
+// has reports whether rows of the topic are queued or in delivery.
+func (f *flight) has(topic string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.held {
+		if r.event.Topic == topic {
+			return true
+		}
+	}
+	return false
+}
+
 func (f *flight) emptyQueues() (rows []*row) {
 	for _, queue := range f.queues {
 		rows = append(rows, queue...)
 	}
-	for _, r := range rows {
-		delete(f.held, r)
-	}
+	rows = append(rows, f.keys.disband("")...)
+	f.unholdAll(rows)
 	clear(f.queues)
 	f.turns, f.queued = nil, 0
 	f.notice()
@@ -244,7 +365,7 @@ func (f *flight) close() []*row {
 func (f *flight) cutAll(cause error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for r := range f.held {
+	for _, r := range f.held {
 		if r.delivery != nil {
 			r.delivery.cut(cause)
 		}
@@ -255,13 +376,16 @@ func (f *flight) cutAll(cause error) {
 func (f *flight) abandon() (rows []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for r := range f.held {
+	for _, r := range f.held {
 		if r.delivery != nil && !r.lost {
 			r.delivery.abandoned = true
 			rows = append(rows, r)
 		}
 	}
-	clear(f.held)
+	for _, r := range f.held {
+		r.place = 0
+	}
+	f.held = nil
 	return rows
 }
 

@@ -45,7 +45,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	if len(rows) != 3 {
 		t.Fatalf("%d leases are asked for, want the 3 old ones", len(rows))
 	}
-	gone := f.extended(rows, []Lease{rows[1].event.Lease()}, time.Now())
+	gone, _ := f.extended(rows, []Lease{rows[1].event.Lease()}, time.Now())
 	if gone != 1 {
 		t.Errorf("%d rows are lost, want 1", gone)
 	}
@@ -104,7 +104,7 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	if !errors.Is(context.Cause(d.ctx), errLeaseLost) {
 		t.Errorf("the delivery without a row of ours goes on, or was cut for %v", context.Cause(d.ctx))
 	}
-	if ours := f.finish(d); ours[0] || ours[1] {
+	if ours, _ := f.finish(d, make([]error, 2)); ours[0] || ours[1] {
 		t.Errorf("rows that are not ours are written back: %v", ours)
 	}
 }
@@ -116,28 +116,28 @@ func TestFlightBounds(t *testing.T) {
 	if _, bytes, ok := f.room(); !ok || bytes != 1000 {
 		t.Fatalf("an empty flight has room for %d bytes", bytes)
 	}
-	// By the queue: half a batch may wait.
-	f.add(claimOf("a", 6, 1), time.Now())
+	// By the queue: a batch may wait.
+	f.add(claimOf("a", 11, 1), time.Now())
 	if room() {
-		t.Error("there is room for a claim while more than half a batch waits")
+		t.Error("there is room for a claim while more than a batch waits")
 	}
 	var running []*delivery
 	running = append(running, f.take(1))
 	if told != 1 || !room() {
-		t.Errorf("with half a batch left: told %d times, room %v; want once and true", told, room())
+		t.Errorf("with a batch left: told %d times, room %v; want once and true", told, room())
 	}
-	// By the rows that wait to be written back: 2 deliveries and 2 batches.
-	for len(running) < 23 {
+	// By the rows that wait to be written back: 2 deliveries and 4 batches.
+	for len(running) < 43 {
 		f.add(claimOf("a", 1, 1), time.Now())
 		running = append(running, f.take(1))
 	}
 	for _, d := range running {
-		f.finish(d)
+		f.finish(d, make([]error, 1))
 	}
 	if told = 0; room() {
 		t.Error("there is room for a claim while the write-backs pile up")
 	}
-	for _, d := range running[:6] {
+	for _, d := range running[:11] {
 		f.written(d.rows)
 	}
 	if told != 1 || !room() {
@@ -153,6 +153,37 @@ func TestFlightBounds(t *testing.T) {
 	if _, bytes, ok := f.room(); told != 1 || !ok || bytes < 900 {
 		t.Errorf("after the large row has gone: told %d times, room %v for %d bytes", told, ok, bytes)
 	}
+}
+
+// Claims follow how long the rows of the last full one lasted: between a batch and what the deliveries
+// take at once.
+func TestClaimsFollowDeliveries(t *testing.T) {
+	f := testFlight(Config{BatchSize: 500, Concurrency: 30}, func() {})
+	want := func(after time.Duration, claimed, rows int) {
+		t.Helper()
+		f.add(claimOf("a", claimed, 1), time.Now())
+		f.written(f.unqueue())
+		if !f.full.IsZero() {
+			f.full = f.full.Add(-after)
+		}
+		if got, _, ok := f.room(); !ok || got != rows {
+			t.Errorf("after %d rows lasted for %v the next claim takes %d, want %d", claimed, after, got, rows)
+		}
+	}
+	want(0, 0, firstClaim)
+	want(time.Millisecond, 100, 200)
+	want(time.Millisecond, 200, 400)
+	want(time.Millisecond, 399, 400) // not full: nothing is known
+	want(time.Second, 399, 400)
+	want(time.Millisecond, 400, 500)
+	want(shortSupply, 500, 500)
+	want(time.Second, 500, 250)
+	want(time.Second, 250, 125)
+	want(time.Second, 125, 62)
+	want(time.Second, 62, 31)
+	want(time.Second, 31, 30)
+	want(time.Second, 30, 30)
+	want(time.Millisecond, 30, 60)
 }
 
 // Topics are served in turn, a delivery has one topic, and a closed flight takes and gives nothing.

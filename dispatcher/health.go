@@ -15,19 +15,21 @@ type health struct {
 	lookedAt    time.Time // when the claim loop last went round
 	source      LinkState
 	schema      Schema
-	sink        LinkState
-	breaker     breaker
+	destination destination
 	lastError   string
 	lastErrorAt time.Time
 }
 
-func newHealth(log *slog.Logger) *health { return &health{log: log, breaker: newBreaker()} }
+func newHealth(log *slog.Logger) *health {
+	return &health{log: log, destination: newDestination(log)}
+}
 
 func (h *health) snapshot() Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Snapshot{
-		LookedAt: h.lookedAt, Source: h.source, Schema: h.schema, Sink: h.sink, Breaker: h.breaker.state,
+		LookedAt: h.lookedAt, Source: h.source, Schema: h.schema,
+		Sink: h.destination.link, Breaker: h.destination.state, Held: h.destination.heldTopics(),
 		LastError: h.lastError, LastErrorAt: h.lastErrorAt,
 	}
 }
@@ -80,71 +82,51 @@ func (h *health) sourceReady() bool {
 	return h.source.OK && h.schema.State == SchemaReady
 }
 
-// probed: the destination answered a probe, or failed to.
-func (h *health) probed(err error) {
-	h.change(func() { h.breaker.probed(err == nil, time.Now()) }, err)
+// probed: the destination answered a probe, or failed to. It reports whether claiming has to stop.
+func (h *health) probed(err error) (stop bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.destination.probed(err, time.Now())
 }
 
 // delivered: the destination confirmed an event.
-func (h *health) delivered() { h.change(h.breaker.delivered, nil) }
-
-// failed: a delivery failed. It reports whether the breaker has just opened.
-func (h *health) failed(e *Event, err error) (opened bool) {
+func (h *health) delivered(e *Event, now time.Time) {
 	h.mu.Lock()
-	h.lastError, h.lastErrorAt = err.Error(), time.Now()
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	h.destination.delivered(e.Topic, now)
+}
+
+// failed: a delivery by a call that began then failed. It reports whether the topic has to be held
+// from now on.
+func (h *health) failed(e *Event, err error, began, now time.Time) (hold bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lastError, h.lastErrorAt = err.Error(), now
 	if _, permanent := PermanentReason(err); permanent {
 		return false // says nothing of the destination
 	}
-	return h.change(func() {
-		if IsUnavailable(err) {
-			h.breaker.unavailable(time.Now())
-		} else {
-			h.breaker.refused(e.ID, time.Now())
-		}
-	}, err)
+	return h.destination.failed(e, err, began, now)
 }
 
-// change lets the breaker take note of something, and follows it: the sink's link is up while the
-// breaker is closed.
-func (h *health) change(note func(), err error) (opened bool) {
+// holds reports whether nothing of the topic is to be delivered now.
+func (h *health) holds(topic string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.breaker.state
-	note()
-	state := h.breaker.state
-	if state == BreakerClosed {
-		err = nil
-	}
-	h.sink.set(err)
-	if state == before {
-		return false
-	}
-	switch state {
-	case BreakerClosed:
-		h.log.Info("the destination is back")
-	case BreakerUnreachable:
-		h.log.Warn("the destination cannot be reached; claiming waits for it, and no attempts are spent", "error", err)
-	case BreakerRefusing:
-		h.log.Warn("the destination refuses every event; trying a few at a time", "failures", h.breaker.run, "error", err)
-	}
-	return state != BreakerClosed
+	return h.destination.away || h.destination.held[topic] != nil
 }
 
-// ask says whether rows may be claimed now.
-func (h *health) ask() permit {
+// ask says whether rows may be claimed now. inFlight tells whether there are rows of a topic.
+func (h *health) ask(inFlight func(topic string) bool) permit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.sink.Known {
-		return permit{probe: true}
-	}
-	return h.breaker.ask(time.Now())
+	return h.destination.ask(time.Now(), inFlight)
 }
 
-func (h *health) breakerState() BreakerState {
+// tried: a trial of a held topic has claimed n rows.
+func (h *health) tried(topic string, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.breaker.state
+	h.destination.tried(topic, n, time.Now())
 }
 
 // set notes the outcome of a try, nil for success, and reports whether the state has changed.

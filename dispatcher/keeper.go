@@ -59,8 +59,10 @@ func (r *run) extendLeases() {
 		}
 		return
 	}
-	if n := r.flight.extended(rows, lost, asked); n > 0 {
-		r.completer.leasesLost(n, "extend")
+	gone, behind := r.flight.extended(rows, lost, asked)
+	r.completer.release(behind)
+	if gone > 0 {
+		r.completer.leasesLost(gone, "extend")
 	}
 }
 
@@ -71,7 +73,7 @@ func (f *flight) safeUntil(asked time.Time) time.Time { return asked.Add(f.lease
 func (f *flight) due(now time.Time) (rows []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for r := range f.held {
+	for _, r := range f.held {
 		if !f.safeUntil(now.Add(-f.lease / 3)).Before(r.safeUntil) {
 			rows = append(rows, r)
 		}
@@ -80,45 +82,54 @@ func (f *flight) due(now time.Time) (rows []*row) {
 }
 
 // extended notes the answer to an Extend that was sent at asked. Lost rows leave the flight; it
-// returns their number. A row that finished in the meantime is not lost: its write-back will tell.
-func (f *flight) extended(rows []*row, lost []Lease, asked time.Time) (gone int) {
+// returns their number, and those behind them in their keys, which must be released. A row that
+// finished in the meantime is not lost: its write-back will tell.
+func (f *flight) extended(rows []*row, lost []Lease, asked time.Time) (gone int, behind []*row) {
 	isLost := setOf(lost)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var left []*row
 	for _, r := range rows {
-		if _, held := f.held[r]; !held {
-			continue
+		if r.place == 0 {
+			continue // finished
 		}
 		if !isLost[r.event.Lease()] {
 			r.safeUntil = f.safeUntil(asked)
 			continue
 		}
 		r.lost = true
-		delete(f.held, r)
+		f.unhold(r)
 		left = append(left, r)
 	}
-	f.dropLost(left)
+	behind = f.dropLost(left)
 	f.work.Broadcast()
-	return len(left)
+	return len(left), behind
 }
 
-// dropLost takes lost rows out of the queues, and cuts their deliveries.
-func (f *flight) dropLost(lost []*row) {
+// dropLost takes lost rows out of the queues, and cuts their deliveries. It returns those behind them:
+// a row is not delivered when another worker may be about to deliver one before it.
+func (f *flight) dropLost(lost []*row) (behind []*row) {
 	topics := map[string]bool{}
 	for _, r := range lost {
-		if r.delivery != nil {
+		switch {
+		case r.delivery != nil:
 			r.delivery.cutUnless((*row).kept, errLeaseLost)
+			behind = append(behind, f.keys.stop(r)...)
 			continue
+		case r.first():
+			topics[r.event.Topic] = true
+			f.queued--
 		}
-		topics[r.event.Topic] = true
-		f.queued--
+		behind = append(behind, f.keys.leave(r)...)
 	}
 	f.turns = slices.DeleteFunc(f.turns, func(topic string) bool { return topics[topic] })
 	for topic := range topics {
 		f.setQueue(topic, slices.DeleteFunc(f.queues[topic], func(r *row) bool { return r.lost }))
 	}
 	f.forget(lost)
+	behind = slices.DeleteFunc(behind, func(r *row) bool { return r.lost })
+	f.unholdAll(behind)
+	return behind
 }
 
 // cutUnsafe cancels the deliveries whose leases are no longer safe.
@@ -126,7 +137,7 @@ func (f *flight) cutUnsafe(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	safe := func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }
-	for r := range f.held {
+	for _, r := range f.held {
 		if r.delivery != nil && !safe(r) {
 			r.delivery.cutUnless(safe, errLeaseOver)
 		}

@@ -1,45 +1,64 @@
 package dispatcher
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
 const (
-	// minIdle is the first wait when no more rows are due. It doubles up to PollInterval.
+	// minIdle is the wait between two looks while rows are found, and for flowing after the last ones.
+	// Then each wait is as long as the quiet was before it, up to PollInterval: an event waits no longer
+	// than it came after the one before it. At 500 events a second the wait is 2 ms for 98 of 100; at 5
+	// a second an event costs ten looks. A look that finds nothing costs 140 µs of CPU time when it is
+	// one of many, and half a millisecond when both processes have to be woken for it; somewhat more
+	// than half of it is the database's.
 	minIdle = 2 * time.Millisecond
-	// checkEvery is how often the schema is compared (somebody may migrate it), and the longest that
-	// the loop sleeps when it waits to be told.
+	flowing = 4 * minIdle
+	// checkEvery is the longest that the loop sleeps when it waits to be told.
 	checkEvery = 5 * time.Second
-	// listEvery is how often topics are listed, when PollInterval is not shorter.
+	// compareEvery is how often the schema is compared: somebody may migrate it.
+	compareEvery = 30 * time.Second
+	// listEvery is how often topics are listed, when PollInterval is not shorter. A wake-up that finds
+	// nothing may be for a topic that is not known: then they are listed again after listSoon.
 	listEvery = time.Second
+	listSoon  = 20 * time.Millisecond
 	// probeTimeout bounds a probe of the sink.
 	probeTimeout = 10 * time.Second
 )
 
 // pace is when the claim loop looks next.
 type pace struct {
-	idle       time.Duration // the last wait for rows to become due
-	comparedAt time.Time     // when the schema was compared last
-	retryAt    time.Time     // when the database is asked again after a failure
+	foundAt    time.Time // when rows were found last
+	woken      bool      // something happened, and nothing was found since
+	comparedAt time.Time // when the schema was compared last
+	retryAt    time.Time // when the database is asked again after a failure
 	retries    ramp
 }
 
 func newPace() pace { return pace{retries: ramp{100 * time.Millisecond, 5 * time.Second, 0}} }
 
+// idle is how long to wait when no more rows are due, after so much quiet.
+func idle(quiet, pollInterval time.Duration) time.Duration {
+	if quiet < flowing {
+		quiet = minIdle
+	}
+	return min(quiet, pollInterval)
+}
+
 // claimLoop claims until ctx ends. Nothing that the database or the sink does ends it.
 func (r *run) claimLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		next := time.Now().Add(r.look(ctx))
-		for told := false; !told && ctx.Err() == nil && time.Now().Before(next); {
-			r.health.alive()
-			told = pause(min(time.Until(next), checkEvery), r.wake, ctx.Done())
-		}
 		r.health.alive()
+		for told := false; !told && ctx.Err() == nil && time.Now().Before(next); {
+			told = pause(min(time.Until(next), checkEvery), r.wake, ctx.Done())
+			r.pace.woken = r.pace.woken || told
+			r.health.alive()
+		}
 	}
 }
 
@@ -65,11 +84,11 @@ func (r *run) look(ctx context.Context) time.Duration {
 }
 
 // awaitSource compares the schema before the first claim, after each failure of the database, and
-// every few seconds. wait is not 0 while nothing may be claimed: the schema is not ready, or
+// now and then. wait is not 0 while nothing may be claimed: the schema is not ready, or
 // outcomes from before the failure are not written yet. Those go first: they may be of rows that
 // would be claimed again.
 func (r *run) awaitSource() (wait time.Duration, err error) {
-	if !r.health.sourceReady() || time.Since(r.pace.comparedAt) > checkEvery {
+	if !r.health.sourceReady() || time.Since(r.pace.comparedAt) > compareEvery {
 		var schema Schema
 		err := storeCall(r.calls, func(ctx context.Context) (err error) {
 			schema, err = r.store.Schema(ctx)
@@ -96,9 +115,9 @@ func (r *run) awaitSource() (wait time.Duration, err error) {
 
 // claimIfAllowed claims once, unless the sink, the configuration or the rows in flight forbid it.
 func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error) {
-	rows, wait := r.askSink(ctx)
-	if wait > 0 {
-		return wait, nil
+	p := r.askSink(ctx)
+	if p.wait > 0 {
+		return p.wait, nil
 	}
 	if r.cfg.Paused || ctx.Err() != nil {
 		return checkEvery, nil
@@ -107,45 +126,57 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	if !ok {
 		return checkEvery, nil
 	}
-	_, more, err := r.claim(min(rows, room), bytes)
+	claimed, more, err := r.claim(room, bytes, p.held)
+	now := time.Now()
+	if claimed > 0 {
+		r.pace.foundAt, r.pace.woken = now, false
+	}
 	switch {
 	case err != nil || more:
 		return 0, err
-	case r.topics.found > 0:
-		r.pace.idle = minIdle
-	default:
-		r.pace.idle = min(max(2*r.pace.idle, minIdle), r.cfg.PollInterval)
+	case r.pace.woken && r.topics.stale(now, listSoon):
+		r.topics.listedAt, r.pace.woken = time.Time{}, false
+		return 0, nil
 	}
-	return r.pace.idle, nil
+	wait = idle(now.Sub(r.pace.foundAt), r.cfg.PollInterval)
+	if r.pace.woken && !r.topics.fixed {
+		wait = min(wait, listSoon)
+	}
+	if !p.next.IsZero() {
+		wait = min(wait, p.next.Sub(now))
+	}
+	return wait, nil
 }
 
-// askSink says how many rows may be claimed, or how long to wait. A probe that is due is made here:
-// there is nothing else to do for this loop.
-func (r *run) askSink(ctx context.Context) (rows int, wait time.Duration) {
-	p := r.health.ask()
-	if p.probe {
+// askSink says which topics are held, or how long to wait. A probe that is due is made here: it tells
+// whether anything may be claimed.
+func (r *run) askSink(ctx context.Context) permit {
+	p := r.health.ask(r.flight.has)
+	for p.probe && ctx.Err() == nil {
 		probe, cancel := context.WithTimeout(ctx, probeTimeout)
-		defer cancel()
-		if err := r.sink.Probe(probe); ctx.Err() == nil {
-			r.health.probed(err)
+		err := r.sink.Probe(probe)
+		cancel()
+		if ctx.Err() == nil && r.health.probed(err) {
+			r.releaseQueue()
 		}
-		p = r.health.ask()
+		p = r.health.ask(r.flight.has)
 	}
-	return cmp.Or(p.rows, r.cfg.BatchSize), p.wait
+	return p
 }
 
-// claim leases up to n rows and queues them. more says to claim again at once. What the breaker
-// learned while the claim was under way holds for its rows too.
-func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
-	if err := r.listTopics(); err != nil {
+// claim leases up to n rows and queues them, of held topics at most so many as may be tried. more says
+// to claim again at once. What the breakers learned while the claim was under way holds for its rows
+// too.
+func (r *run) claim(n int, bytes int64, held map[string]int) (claimed int, more bool, err error) {
+	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
-	breaker := r.health.breakerState()
 	req := ClaimRequest{
-		Shares:      r.topics.shares(n),
+		Shares:      r.topics.shares(n, held),
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
+		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {
 		return 0, false, nil
@@ -153,6 +184,11 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	var out Claimed
 	asked := time.Now() // before the claim is sent: see keeper.go
 	err = storeCall(r.calls, func(ctx context.Context) (err error) {
+		r.completer.claims.Lock()
+		defer r.completer.claims.Unlock()
+		if err := r.completer.unwritten(); err != nil { // since awaitSource asked
+			return err
+		}
 		out, err = r.store.Claim(ctx, req)
 		return err
 	})
@@ -162,32 +198,42 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	r.completer.release(r.flight.add(out, asked))
-	if state := r.health.breakerState(); state != breaker && state != BreakerClosed {
-		r.releaseQueue()
-	}
 	byTopic := map[string]int{}
 	for _, e := range out.Events {
 		byTopic[e.Topic]++
 	}
+	for topic, rows := range held {
+		if rows > 0 && slices.ContainsFunc(req.Shares, func(s Share) bool { return s.Topic == topic }) {
+			r.health.tried(topic, byTopic[topic])
+		}
+	}
+	r.completer.release(r.flight.add(out, asked))
 	for topic, n := range byTopic {
 		r.cfg.Observer.Claimed(topic, n)
+		if _, was := held[topic]; !was && r.health.holds(topic) {
+			r.releaseTopic(topic)
+		}
 	}
 	return len(out.Events), r.topics.claimed(req.Shares, byTopic, time.Now()), nil
 }
 
-// listTopics finds the topics, when none are configured.
-func (r *run) listTopics() error {
+// listTopics finds the topics, when none are configured. idle says that there is nothing to claim:
+// none has live rows.
+func (r *run) listTopics() (idle bool, err error) {
 	if !r.topics.stale(time.Now(), min(r.cfg.PollInterval, listEvery)) {
-		return nil
+		return false, nil
 	}
-	return storeCall(r.calls, func(ctx context.Context) error {
+	asked := time.Now()
+	err = storeCall(r.calls, func(ctx context.Context) error {
 		names, err := r.store.Topics(ctx)
 		if err == nil {
 			r.topics.listed(names, time.Now())
+			r.topics.took = time.Since(asked)
+			idle = len(names) == 0
 		}
 		return err
 	})
+	return idle, err
 }
 
 // claimOnce claims up to n rows in all, and returns when nothing more is due. It does not wait for a
@@ -203,20 +249,35 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		return errors.New("the dispatcher is paused; set state to Running")
 	}
 	for n > 0 && ctx.Err() == nil {
-		rows, wait := r.askSink(ctx)
-		if wait > 0 {
-			return fmt.Errorf("the destination takes no events: %w", r.health.snapshot().Sink.Err)
+		p := r.askSink(ctx)
+		if p.wait > 0 {
+			return r.refusal()
 		}
+		idle := r.flight.empty()
 		room, bytes, ok := r.flight.room()
 		if !ok {
 			pause(checkEvery, r.wake, ctx.Done())
 			continue
 		}
-		claimed, more, err := r.claim(min(n, rows, room), bytes)
-		if err != nil || claimed == 0 && !more {
+		claimed, more, err := r.claim(min(n, room), bytes, p.held)
+		if err != nil {
 			return err
 		}
+		if claimed == 0 && !more {
+			if err := r.refusal(); err != nil || idle || r.cfg.Ordering != OrderingKey || r.completer.unwritten() != nil {
+				return err
+			}
+			r.awaitEmpty(ctx) // other rows may wait for those
+		}
 		n -= claimed
+	}
+	return nil
+}
+
+// refusal is not nil while the destination takes no events.
+func (r *run) refusal() error {
+	if s := r.health.snapshot(); s.Breaker != BreakerClosed {
+		return fmt.Errorf("the destination takes no events: %w", s.Sink.Err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,7 +31,6 @@ func TestWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRun(t.Context(), d)
-	r.pace.idle = d.cfg.PollInterval // as after a long time without events
 	ctx, cancel := context.WithCancel(t.Context())
 	r.workers.Go(func() { r.claimLoop(ctx) })
 	claimed := func(what string) {
@@ -50,18 +50,30 @@ func TestWake(t *testing.T) {
 	r.workers.Wait()
 }
 
-// Without events, the waits between claims double up to PollInterval; with events they are short.
+// While events flow the waits are short; after that each is as long as the quiet before it, up to the
+// poll interval. A dispatcher that has found nothing yet is idle.
 func TestIdleWaits(t *testing.T) {
+	const ms = time.Millisecond
+	var waits []time.Duration
+	for quiet := time.Duration(0); quiet < time.Second; {
+		wait := idle(quiet, 300*ms)
+		waits = append(waits, wait)
+		quiet += wait
+	}
+	want := []time.Duration{2 * ms, 2 * ms, 2 * ms, 2 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 128 * ms, 256 * ms, 300 * ms, 300 * ms}
+	if !slices.Equal(waits, want) {
+		t.Errorf("the waits are %v, want %v", waits, want)
+	}
+	if got := idle(0, ms); got != ms {
+		t.Errorf("the wait is %v, longer than the poll interval", got)
+	}
 	store := quietStore{claims: make(chan struct{}, 100)}
-	d, err := New(store, Handlers{}, Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Minute, PollInterval: 20 * time.Millisecond})
+	d, err := New(store, Handlers{}, Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Minute, PollInterval: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRun(t.Context(), d)
-	for i, want := range []time.Duration{2, 4, 8, 16, 20, 20} {
-		if got := r.look(t.Context()); got != want*time.Millisecond {
-			t.Errorf("wait %d is %v, want %v", i+1, got, want*time.Millisecond)
-		}
+	if got := newRun(t.Context(), d).look(t.Context()); got != 10*time.Second {
+		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
 	}
 }
 

@@ -103,7 +103,7 @@ func (r *run) abandon() {
 	rows := r.flight.abandon()
 	results := make([]result, len(rows))
 	for i, row := range rows {
-		results[i] = result{row, r.judge(row.event, errNoReturn, errGraceOver, r.cfg.GracePeriod+abandonAfter)}
+		results[i] = result{row, r.judge(row.event, errNoReturn, errGraceOver, time.Time{}, r.cfg.GracePeriod+abandonAfter)}
 	}
 	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", len(rows))
 	r.completer.add(results)
@@ -111,6 +111,9 @@ func (r *run) abandon() {
 
 // releaseQueue gives back the rows whose delivery has not begun.
 func (r *run) releaseQueue() { r.completer.release(r.flight.unqueue()) }
+
+// releaseTopic gives back those of one topic.
+func (r *run) releaseTopic(topic string) { r.completer.release(r.flight.unqueueTopic(topic)) }
 
 // storeCall gives a call of the store its time limit.
 func storeCall(ctx context.Context, do func(context.Context) error) error {

@@ -18,11 +18,13 @@ type Store interface {
 	// with an expired lease, each with attempts < MaxAttempts (CONTRACT C-20). Each topic's rows
 	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
 	// way and are told in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
-	// returns, but one without rows means that none is.
+	// returns, but one without rows means that none is. Only where it takes long to know (very many
+	// rows are gone that vacuum may not remove yet) can rows that became due late be missed, for some
+	// seconds.
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 
-	// Ack marks the leases' rows delivered. It returns those that this worker no longer held;
-	// their rows are unchanged (CONTRACT C-23).
+	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT
+	// C-60). It returns those that this worker no longer held; their rows are unchanged (CONTRACT C-23).
 	Ack(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Nack records failed attempts: each row goes back to pending with its delay, or becomes dead
@@ -88,6 +90,9 @@ type Claimed struct {
 	Events []*Event
 	// Dead are rows that had no attempt left and became dead.
 	Dead []Death
+	// Behind says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
+	// claim again when rows that this worker holds have been written back.
+	Behind bool
 	// At is the database's time of the claim: the events' ages are measured from it (CONTRACT C-3).
 	// Not set without events.
 	At time.Time
@@ -152,6 +157,31 @@ type Count struct {
 	N         int64
 	Estimated bool
 }
+
+// OldestTransaction is what keeps vacuum from removing rows that are gone. The longer it lasts, the
+// more of them lie in the way of claims, and the larger the table grows.
+type OldestTransaction struct {
+	Kind HolderKind
+	// Name is the pid and the application name of a session, the gid of a prepared transaction, or the
+	// name of a slot or a standby.
+	Name string
+	// Since is when it began, on the database's clock. For a slot, a standby, and a session of another
+	// role unless the login is a member of pg_read_all_stats, it is when this process first saw it hold
+	// what it holds now: it began earlier. Age is the time from then until it was looked at.
+	Since time.Time
+	Age   time.Duration
+}
+
+// HolderKind says what an [OldestTransaction] is, and so how to end it.
+type HolderKind string
+
+// The kinds, with what ends them.
+const (
+	HeldBySession  HolderKind = "Session"             // commit, or pg_terminate_backend(pid)
+	HeldByPrepared HolderKind = "PreparedTransaction" // commit prepared, or rollback prepared
+	HeldBySlot     HolderKind = "ReplicationSlot"     // end its standby's queries, or pg_drop_replication_slot(name)
+	HeldByStandby  HolderKind = "Standby"             // end its queries, or hot_standby_feedback = off there
+)
 
 // SchemaState compares a database's schema with the one a store needs.
 type SchemaState string

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -10,28 +11,38 @@ import (
 // the time a topic with a trickle of events has none, and the next one must not wait for a listing.
 const rememberFor = time.Minute
 
-// topics decides how much of a claim each topic gets. A topic that filled its last share is busy;
-// the busy ones divide the claim, and the quiet ones get an eighth of it among them, at least a row
-// each. A round looks at every topic, in several claims when there are more topics than rows to
-// claim, so a million rows of one topic keep no event of another waiting for longer than a round.
+// quietRows is how many rows of a claim are left to quiet topics, if they are no more than half of it and
+// no less than an eighth. Claims are small while deliveries are slow. Then the busy topics do not need
+// the rows, and the quiet ones should not wait for many claims.
+const quietRows = 16
+
+// listShare is the part of all time that listing topics may take: one in so many. It takes seconds while
+// an old snapshot keeps millions of delivered rows in its way.
+const listShare = 20
+
+// topics decides how much of a claim each topic gets. A topic that had rows last time is busy. Every
+// claim looks at the busy ones, which divide most of it, and at a few of the quiet ones in turn. A round looks at every topic, in several claims when there are many, so a million rows of
+// one topic keep no event of another waiting for longer than a round; and a hundred quiet topics leave
+// the busy one its part.
 type topics struct {
 	fixed    bool // the configuration names them
 	names    []string
 	listedAt time.Time
+	took     time.Duration        // the last listing
 	seen     map[string]time.Time // when a listed topic had rows last
-	busy     map[string]bool
-	next     int // index of the topic that is first in the next claim
-	left     int // topics that this round has not looked at yet
-	found    int // rows that this round has found
+	busy     map[string]int       // of each busy topic, the rows that it might have now: twice what it had last
+	first    int                  // index of the busy topic that is first in the next claim
+	next     int                  // index of the topic that this round looks at next
+	left     int                  // topics that it has not looked at yet
 }
 
 func newTopics(configured []string) topics {
-	return topics{fixed: len(configured) > 0, names: configured, seen: map[string]time.Time{}, busy: map[string]bool{}}
+	return topics{fixed: len(configured) > 0, names: configured, seen: map[string]time.Time{}, busy: map[string]int{}}
 }
 
 // stale reports whether the topics are to be listed again.
 func (t *topics) stale(now time.Time, after time.Duration) bool {
-	return !t.fixed && now.Sub(t.listedAt) >= after
+	return !t.fixed && now.Sub(t.listedAt) >= max(after, listShare*t.took)
 }
 
 // listed takes note of the topics that have rows. A change begins a new round.
@@ -40,50 +51,90 @@ func (t *topics) listed(found []string, now time.Time) {
 	for _, topic := range found {
 		t.seen[topic] = now
 	}
-	maps.DeleteFunc(t.seen, func(_ string, at time.Time) bool { return now.Sub(at) > rememberFor })
+	maps.DeleteFunc(t.seen, func(_ string, at time.Time) bool { return now.Sub(at) > max(rememberFor, 2*listShare*t.took) })
 	if names := slices.Sorted(maps.Keys(t.seen)); !slices.Equal(t.names, names) {
-		t.names, t.next, t.left, t.found = names, 0, 0, 0
-		maps.DeleteFunc(t.busy, func(topic string, _ bool) bool { _, known := t.seen[topic]; return !known })
+		t.names, t.first, t.next, t.left = names, 0, 0, 0
+		maps.DeleteFunc(t.busy, func(topic string, _ int) bool { _, known := t.seen[topic]; return !known })
 	}
 }
 
-// shares divides a claim of n rows among the topics whose turn it is. The first in order is another
-// one each time, since it gets the odd rows and, when bytes are short, the bytes.
-func (t *topics) shares(n int) []Share {
+// shares divides a claim of n rows among the topics whose turn it is. A topic that is held gets no more
+// than what is given there.
+func (t *topics) shares(n int, held map[string]int) []Share {
 	if len(t.names) == 0 {
 		return nil
 	}
 	if t.left == 0 {
-		t.left, t.found = len(t.names), 0
+		t.left = len(t.names)
 	}
-	k := min(n, t.left)
-	shares := make([]Share, k)
-	busy := 0
-	for i := range shares {
-		shares[i].Topic = t.names[(t.next+i)%len(t.names)]
-		if t.busy[shares[i].Topic] {
-			busy++
+	forQuiet := n
+	var shares []Share
+	if len(t.busy) > 0 && n > 1 {
+		forQuiet = max(n/8, min(n/2, quietRows))
+		shares = t.takeBusy(n-forQuiet, held)
+	}
+	busy := len(shares)
+	shares = t.takeTurns(shares, forQuiet, n > 1, held)
+	quiet := len(shares) - busy
+	switch {
+	case busy == 0:
+		forQuiet = n
+	case quiet == 0:
+		forQuiet = 0
+	}
+	t.divide(shares[:busy], n-forQuiet)
+	t.divide(shares[busy:], forQuiet)
+	for i, share := range shares {
+		if rows, is := held[share.Topic]; is {
+			shares[i].Limit = min(share.Limit, rows)
 		}
 	}
-	t.left -= k
-	t.next = (t.next + max(1, k%len(t.names))) % len(t.names)
-	forBusy, forQuiet := n, n
-	if quiet := k - busy; busy > 0 && quiet > 0 {
-		forQuiet = min(max(n/8, quiet), n-busy)
-		forBusy = n - forQuiet
-	}
-	t.divide(shares, true, forBusy, busy)
-	t.divide(shares, false, forQuiet, k-busy)
 	return shares
 }
 
-// divide gives n rows to the shares of those topics, of which there are count, that are busy or not.
-func (t *topics) divide(shares []Share, busy bool, n, count int) {
-	for i := range shares {
-		if t.busy[shares[i].Topic] == busy {
-			shares[i].Limit = (n + count - 1) / count
-			n, count = n-shares[i].Limit, count-1
+// takeBusy takes up to n of the busy topics. The first is another one each time, since it gets the odd
+// rows and, when bytes are short, the bytes.
+func (t *topics) takeBusy(n int, held map[string]int) (shares []Share) {
+	passed := 0
+	for ; passed < len(t.names) && len(shares) < n; passed++ {
+		topic := t.names[(t.first+passed)%len(t.names)]
+		if rows, is := held[topic]; t.busy[topic] > 0 && (!is || rows > 0) {
+			shares = append(shares, Share{Topic: topic})
 		}
+	}
+	t.first = (t.first + max(1, passed%len(t.names))) % len(t.names)
+	return shares
+}
+
+// takeTurns adds up to n of the topics that this round has not looked at, without the busy ones unless
+// they have no shares of their own.
+func (t *topics) takeTurns(shares []Share, n int, exceptBusy bool, held map[string]int) []Share {
+	passed := 0
+	for taken := 0; passed < t.left && taken < n; passed++ {
+		topic := t.names[(t.next+passed)%len(t.names)]
+		if rows, is := held[topic]; is && rows == 0 || exceptBusy && t.busy[topic] > 0 {
+			continue
+		}
+		shares = append(shares, Share{Topic: topic})
+		taken++
+	}
+	t.left -= passed
+	t.next = (t.next + max(1, passed%len(t.names))) % len(t.names)
+	return shares
+}
+
+// divide gives n rows to the shares: none gets less than its part while another gets more than its
+// topic might have.
+func (t *topics) divide(shares []Share, n int) {
+	slices.SortStableFunc(shares, func(a, b Share) int { return cmp.Compare(t.busy[a.Topic], t.busy[b.Topic]) })
+	for i := range shares {
+		left := len(shares) - i
+		part := (n + left - 1) / left
+		if might := t.busy[shares[i].Topic]; might > 0 && left > 1 {
+			part = min(part, might)
+		}
+		shares[i].Limit = part
+		n -= part
 	}
 }
 
@@ -92,16 +143,15 @@ func (t *topics) divide(shares []Share, busy bool, n, count int) {
 func (t *topics) claimed(shares []Share, byTopic map[string]int, now time.Time) (more bool) {
 	for _, s := range shares {
 		n := byTopic[s.Topic]
-		t.found += n
 		if n > 0 && !t.fixed {
 			t.seen[s.Topic] = now
 		}
-		if n >= s.Limit {
-			t.busy[s.Topic] = true
-			more = true
+		if n > 0 {
+			t.busy[s.Topic] = 2 * n
 		} else {
 			delete(t.busy, s.Topic)
 		}
+		more = more || n >= s.Limit
 	}
 	return more || t.left > 0
 }

@@ -16,11 +16,13 @@ func (c Config) withDefaults() Config {
 	c.Topics = slices.Clone(c.Topics)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
-	c.BatchSize = cmp.Or(c.BatchSize, 100)
+	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.Concurrency = cmp.Or(c.Concurrency, 16)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
 	c.GracePeriod = cmp.Or(c.GracePeriod, 30*time.Second)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
+	c.Ordering = cmp.Or(c.Ordering, OrderingNone)
+	c.OnDead = cmp.Or(c.OnDead, OnDeadContinue)
 	if c.Backoff == nil {
 		c.Backoff = DefaultBackoff()
 	}
@@ -48,6 +50,8 @@ func (c Config) validate() error {
 	refuse(c.BatchSize < 1 || c.BatchSize > 10_000, "batchSize is %d; set it to 1 to 10000", c.BatchSize)
 	refuse(c.Concurrency < 1 || c.Concurrency > 1000, "concurrency is %d; set it to 1 to 1000", c.Concurrency)
 	refuse(c.MaxAttempts < 1 || c.MaxAttempts > 1000, "maxAttempts is %d; set it to 1 to 1000", c.MaxAttempts)
+	refuse(c.Ordering != OrderingNone && c.Ordering != OrderingKey, "ordering is %q; set it to %s or %s", c.Ordering, OrderingNone, OrderingKey)
+	refuse(c.OnDead != OnDeadContinue && c.OnDead != OnDeadBlock, "onDead is %q; set it to %s or %s", c.OnDead, OnDeadContinue, OnDeadBlock)
 	refuse(c.GracePeriod < 0, "gracePeriod is %v; set it to 0 or more", c.GracePeriod)
 	refuse(c.MaxBytes < 0, "maxBytes is %d; set it to at least 1", c.MaxBytes)
 	for i, topic := range c.Topics {

@@ -43,6 +43,8 @@ func TestNewRefuses(t *testing.T) {
 		"maxBytes is -1":             {MaxBytes: -1},
 		"lease is 99ms":              {Lease: 99 * time.Millisecond, PollInterval: time.Millisecond},
 		"pollInterval is 1µs":        {PollInterval: time.Microsecond},
+		`ordering is "key"`:          {Ordering: "key"},
+		`onDead is "Stop"`:           {OnDead: "Stop"},
 		`topics[1] is empty`:         {Topics: []string{"a", ""}},
 		`topics lists "a" twice`:     {Topics: []string{"a", "b", "a"}},
 		"batchSize is -1; set it to": {BatchSize: -1, Concurrency: -1},

@@ -9,6 +9,9 @@ create table outbox_events (
     id              uuid        not null,
     seq             bigint      not null generated always as identity,
     created_at      timestamptz not null default now(),
+    key_hash        bigint      generated always as (hashtextextended(
+                                    coalesce(nullif(partition_key, ''), nullif(aggregate_id, '')),
+                                    hashtextextended(topic, hashtextextended(namespace, 0)))) stored,
     payload_bytes   integer     not null generated always as (octet_length(payload::text)) stored,
     tenant_id       uuid,
     namespace       text        not null,
@@ -56,6 +59,7 @@ create table outbox_events (
 
 comment on table outbox_events is 'One row per event. Producers call enqueue(); dispatchers move the status.';
 comment on column outbox_events.seq is 'Order of insertion. It has gaps that fill late: never a cursor.';
+comment on column outbox_events.key_hash is 'The ordering key: partition_key, else aggregate_id, of its namespace and topic. Null for none.';
 comment on column outbox_events.payload_bytes is 'Size of the payload as text: what it takes in a dispatcher''s memory.';
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
 comment on column outbox_events.attempts is 'Deliveries begun. Rises at each claim; published as the fencing token.';
@@ -65,6 +69,11 @@ comment on column outbox_events.live is 'Not yet delivered or dead. It is in the
 -- The one index of the engine: claims, retries and expired leases are all one range of it. It
 -- names no column that a claim changes.
 create index outbox_events_live on outbox_events (namespace, topic, next_attempt_at, id) where live;
+
+-- The rows of a key in their order, for dispatchers that keep it (CONTRACT C-50). It holds two numbers
+-- and nothing of events without a key, and claims do not touch it either. The hash has 64 bits: two
+-- keys with the same one, which would wait for each other, are not to be expected.
+create index outbox_events_key on outbox_events (key_hash, seq) where live and key_hash is not null;
 
 -- CONTRACT C-1.
 create unique index outbox_events_dedupe on outbox_events (namespace, topic, dedupe_key) where dedupe_key is not null;
@@ -76,6 +85,8 @@ create table outbox_dead_letters (
     event_id    uuid        not null,
     namespace   text        not null,
     topic       text        not null,
+    seq         bigint,
+    key_hash    bigint,
     reason      text        not null,
     details     jsonb       not null default '{}',
     attempts    integer     not null,
@@ -84,6 +95,7 @@ create table outbox_dead_letters (
     resolved_at timestamptz,
     resolved_by text,
 
+    constraint outbox_dead_letters_keyed check (key_hash is null or seq is not null),
     constraint outbox_dead_letters_reason check (reason in ('max_retries_exceeded', 'poison_message',
         'schema_validation_failed', 'processing_timeout', 'permanent_failure')),
     constraint outbox_dead_letters_resolution check (resolution in ('replayed', 'discarded')),
@@ -95,8 +107,15 @@ comment on table outbox_dead_letters is 'One record per death of an event: why, 
 -- The deaths that nobody has handled yet.
 create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, event_id) where resolution is null;
 
+-- Those that later events of their key may have to wait for.
+create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;
+
 -- enqueue adds an event in the caller's transaction, and returns its id and whether it is new.
 -- With a dedupe key that is already there, the id is that of the row that stands (CONTRACT C-11).
+--
+-- With p_lock_key, transactions that enqueue for one key take turns, each until it commits: the order
+-- of seq is then the order of their commits. Call it last in the transaction, so that others wait for
+-- little more than the commit, and in one order of keys, so that no two wait for each other.
 --
 -- It runs with the owner's rights, so that a producer needs no right on the table and no row gets
 -- in unchecked. There is one enqueue: a migration that changes its arguments drops it first.
@@ -113,7 +132,8 @@ create function enqueue(
     p_headers        jsonb    default '{}',
     p_delay          interval default '0',
     p_id             uuid     default null,
-    p_max_bytes      integer  default 1048576
+    p_max_bytes      integer  default 1048576,
+    p_lock_key       boolean  default false
 ) returns table (id uuid, inserted boolean)
 language plpgsql
 security definer
@@ -124,6 +144,7 @@ declare
     v_dedupe_key text     := nullif(p_dedupe_key, '');
     v_delay      interval := coalesce(p_delay, '0');
     v_max_bytes  integer  := coalesce(p_max_bytes, 1048576);
+    v_key        text     := coalesce(nullif(p_partition_key, ''), nullif(p_aggregate_id, ''));
     v_id         uuid;
 begin
     if coalesce(p_namespace, '') = '' then
@@ -150,6 +171,14 @@ begin
                 in (p_tenant_id::text, replace(p_tenant_id::text, '-', ''))) then
         raise exception 'outbox: the dedupe key does not start with the tenant id' using errcode = 'invalid_parameter_value',
             hint = 'Start p_dedupe_key with the UUID of p_tenant_id and a slash.';
+    elsif p_lock_key and v_key is null then
+        raise exception 'outbox: there is no key to lock' using errcode = 'invalid_parameter_value',
+            hint = 'Give p_aggregate_id or p_partition_key, or leave out p_lock_key.';
+    end if;
+
+    -- Before the row gets its seq; key_hash is computed alike.
+    if p_lock_key then
+        perform pg_advisory_xact_lock(hashtextextended(v_key, hashtextextended(p_topic, hashtextextended(p_namespace, 0))));
     end if;
 
     -- A UUID version 7: a random one with the time in its first 6 bytes and the version's bits set.

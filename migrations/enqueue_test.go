@@ -64,7 +64,7 @@ func TestEnqueue(t *testing.T) {
 	}
 	for _, args := range []string{
 		`'shop', 'orders', 'null'`,
-		`'shop', 'orders', 'null', '', '', '', '', null, '', null, null, null, null`,
+		`'shop', 'orders', 'null', '', '', '', '', null, '', null, null, null, null, null`,
 	} {
 		bare := d.mustEnqueue(args)
 		if got, want := scalar[string](d, asText, bare.id), `shop|orders|null|{}|00:00:00|4|pending|0|t|t|t`; got != want {
@@ -234,7 +234,7 @@ func TestEnqueueOneSignature(t *testing.T) {
 		`p_aggregate_type text DEFAULT NULL::text, p_aggregate_id text DEFAULT NULL::text, ` +
 		`p_partition_key text DEFAULT NULL::text, p_tenant_id uuid DEFAULT NULL::uuid, p_dedupe_key text DEFAULT NULL::text, ` +
 		`p_headers jsonb DEFAULT '{}'::jsonb, p_delay interval DEFAULT '00:00:00'::interval, p_id uuid DEFAULT NULL::uuid, ` +
-		`p_max_bytes integer DEFAULT 1048576`
+		`p_max_bytes integer DEFAULT 1048576, p_lock_key boolean DEFAULT false`
 	got := scalar[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
 		where proname = 'enqueue' and pronamespace = 'outbox'::regnamespace`)
 	if len(got) != 1 || got[0] != signature {

@@ -7,7 +7,7 @@ type Kind string
 
 // The kinds of roles.
 const (
-	// Dispatcher claims, writes outcomes back, and counts.
+	// Dispatcher claims, writes outcomes back (which deletes, when retention says so), and counts.
 	Dispatcher Kind = "dispatcher"
 	// Producer calls enqueue.
 	Producer Kind = "producer"
@@ -22,7 +22,7 @@ func Grants(schema, role string, kind Kind) []string {
 	switch kind {
 	case Dispatcher:
 		grants = append(grants,
-			"grant select, update on table "+on("outbox_events")+to,
+			"grant select, update, delete on table "+on("outbox_events")+to,
 			"grant select, insert on table "+on("outbox_dead_letters")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	case Producer:

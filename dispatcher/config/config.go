@@ -29,7 +29,8 @@ type Config struct {
 	// PollInterval is the longest wait between two looks for work, 10ms to 20m, and at most lease / 3
 	// (CONTRACT C-28). Defaults to 1s.
 	PollInterval Duration `json:"pollInterval,omitempty"`
-	// BatchSize is the most rows that one claim takes, 1 to 10000. Defaults to 100.
+	// BatchSize is the most rows that one claim takes, 1 to 10000; a claim takes fewer while deliveries
+	// are slow. Defaults to 500.
 	BatchSize int `json:"batchSize,omitempty"`
 	// Concurrency is how many deliveries run at once, 1 to 1000. Defaults to 16.
 	Concurrency int `json:"concurrency,omitempty"`
@@ -41,14 +42,15 @@ type Config struct {
 	// is delivered before an earlier one of the same key is delivered or dead (CONTRACT C-50).
 	// Defaults to None.
 	Ordering Ordering `json:"ordering,omitempty"`
-	// OnDead is Continue or Block, with ordering Key: with Block, a key waits behind its dead event
+	// OnDead is Continue or Block, for ordering Key: with Block, a key waits behind its dead event
 	// until a person replays or discards it. Defaults to Continue.
 	OnDead OnDead `json:"onDead,omitempty"`
 	// Retention says how long rows are kept.
 	Retention Retention `json:"retention,omitzero"`
 	// WakeUp is None or Listen: with Listen, the dispatcher also listens for the wake-ups that
-	// producers send after their commit, over a connection of its own that must not go through
-	// PgBouncer in transaction mode. Defaults to None.
+	// producers send after their commit, and does not wait for pollInterval. It needs producers that
+	// send them, and a connection of its own that must not go through PgBouncer in transaction mode.
+	// Without wake-ups, or when they get lost, pollInterval holds. Defaults to None.
 	WakeUp WakeUp `json:"wakeUp,omitempty"`
 	// GracePeriod is how long deliveries in flight may take after SIGTERM, 1s to 1h. Defaults to 30s.
 	GracePeriod Duration `json:"gracePeriod,omitempty"`
@@ -92,7 +94,8 @@ const (
 
 // Retention says how long rows are kept (CONTRACT C-60).
 type Retention struct {
-	// Delivered is 0s: delivered rows are deleted at ack. Not set, they stay.
+	// Delivered is 0s, which deletes a row as soon as it is delivered, instead of marking it so; then
+	// its dedupe key is free again. Not set, delivered rows stay.
 	Delivered *Duration `json:"delivered,omitempty"`
 }
 
@@ -105,7 +108,8 @@ const (
 	WakeUpListen WakeUp = "Listen"
 )
 
-// Database says how to reach the outbox. Exactly one of DSN, DSNFile and Connection must be set.
+// Database says how to reach the outbox. Exactly one of DSN, DSNFile and Connection must be set. Of
+// several hosts the one that takes writes is used, also after a failover.
 type Database struct {
 	// DSN is a connection string, for trying things out. Keep passwords out of it: use DSNFile.
 	DSN string `json:"dsn,omitempty"`
@@ -125,7 +129,8 @@ type Database struct {
 }
 
 // Connection names files that hold the parts of a connection, as a mounted Secret does. All but
-// portFile are required; the port defaults to 5432.
+// portFile are required; the port defaults to 5432. Several hosts are separated by commas, with one
+// port or as many: see [Database].
 type Connection struct {
 	HostFile     string `json:"hostFile"`
 	PortFile     string `json:"portFile,omitempty"`

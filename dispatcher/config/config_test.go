@@ -35,8 +35,9 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	}
 	want := Config{
 		Name: "orders", Namespace: "shop", Database: Database{DSNFile: "/etc/outbox/dsn", Schema: "outbox"},
-		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 100, Concurrency: 16, MaxAttempts: 10,
-		Backoff:     Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(300)},
+		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxAttempts: 10,
+		Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(300)},
+		Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone,
 		GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{}},
 		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"},
 	}
@@ -68,7 +69,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 
 // A file that was written comes back as it was: the controller writes what the binary loads.
 func TestRoundTrip(t *testing.T) {
-	c, err := load(t, minimal+"lease: 1m30s\npollInterval: 250ms\ngracePeriod: 1h\n")
+	c, err := load(t, minimal+"lease: 1m30s\npollInterval: 250ms\ngracePeriod: 1h\nordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"lease: 1m30s", "pollInterval: 250ms", "gracePeriod: 1h\n", "max: 5m\n"} {
+	for _, want := range []string{"lease: 1m30s", "pollInterval: 250ms", "gracePeriod: 1h\n", "max: 5m\n", "delivered: 0s\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -133,6 +134,11 @@ func TestValidate(t *testing.T) {
 		"batchSize is 10001; set it from 1 to 10000":                                       func(c *Config) { c.BatchSize = 10_001 },
 		"concurrency is -1; set it from 1 to 1000":                                         func(c *Config) { c.Concurrency = -1 },
 		"maxAttempts is 1001; set it from 1 to 1000":                                       func(c *Config) { c.MaxAttempts = 1001 },
+		`ordering is "Strict"; choose one of None, Key`:                                    func(c *Config) { c.Ordering = "Strict" },
+		`onDead is "Stop"; choose one of Continue, Block`:                                  func(c *Config) { c.OnDead = "Stop" },
+		"onDead Block belongs to ordering Key, because without it":                         func(c *Config) { c.OnDead = OnDeadBlock },
+		"retention.delivered must be 0s, which deletes a row as soon as it is delivered":   func(c *Config) { week := Duration(168 * time.Hour); c.Retention.Delivered = &week },
+		`wakeUp is "Notify"; choose one of None, Listen`:                                   func(c *Config) { c.WakeUp = "Notify" },
 		"gracePeriod is 2h; set it from 1s to 1h":                                          func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
 		`state is "Stopped"; choose one of Running, Paused`:                                func(c *Config) { c.State = "Stopped" },
 		`log.level is "loud"; choose one of debug, info, warn, error`:                      func(c *Config) { c.Log.Level = "loud" },

@@ -37,9 +37,12 @@ func (c *Config) ApplyDefaults() {
 	}
 	setDefault(&c.Lease, Duration(30*time.Second))
 	setDefault(&c.PollInterval, Duration(time.Second))
-	setDefault(&c.BatchSize, 100)
+	setDefault(&c.BatchSize, 500)
 	setDefault(&c.Concurrency, 16)
 	setDefault(&c.MaxAttempts, 10)
+	setDefault(&c.Ordering, OrderingNone)
+	setDefault(&c.OnDead, OnDeadContinue)
+	setDefault(&c.WakeUp, WakeUpNone)
 	setDefault(&c.GracePeriod, Duration(30*time.Second))
 	setDefault(&c.State, Running)
 	setDefault(&c.Server.Address, "127.0.0.1:8080")

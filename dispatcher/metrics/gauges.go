@@ -6,10 +6,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// Watch registers the gauges: what the dispatcher knows of itself, and the backlog as it was
-// counted last, nil before the first count.
-func (m *Metrics) Watch(snapshot func() dispatcher.Snapshot, backlog func() *dispatcher.Depth) {
-	m.registry.MustRegister(&gauges{m, snapshot, backlog})
+// Watch registers the gauges: what the dispatcher knows of itself, the backlog as it was counted
+// last, and what holds vacuum back. The last two are nil until they are known.
+func (m *Metrics) Watch(snapshot func() dispatcher.Snapshot, backlog func() *dispatcher.Depth, oldest func() *dispatcher.OldestTransaction) {
+	m.registry.MustRegister(&gauges{m, snapshot, backlog, oldest})
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -22,10 +22,13 @@ var (
 	processing  = describe("outbox_processing_events_count", "Rows leased by some dispatcher. An estimate above 10,000.", "topic")
 	dead        = describe("outbox_dlq_events_count", "Dead rows that nobody has handled yet. An estimate above 10,000.", "topic")
 	oldest      = describe("outbox_oldest_pending_age_seconds", "Age of the pending row that is due first, when it was counted. 0 for none.", "topic")
+	blockedKeys = describe("outbox_blocked_keys", "Keys whose rows wait behind a dead one that nobody has handled yet, with onDead Block.")
 	observedAt  = describe("outbox_backlog_observed_timestamp_seconds", "When the backlog was counted, on the database's clock.")
 	inFlight    = describe("outbox_in_flight_events", "Rows that this process has claimed and not yet written back.")
 	inFlightB   = describe("outbox_in_flight_bytes", "Payload bytes of the rows in flight.")
 	breaker     = describe("outbox_breaker_state", "1 for the state that the breaker is in: Closed, Unreachable or Refusing.", "state")
+	topicHeld   = describe("outbox_topic_breaker_state", "1 for a topic that is held back while others go on, by the state that its breaker is in: Unreachable or Refusing. Other topics are not listed.", "topic", "state")
+	oldestTx    = describe("outbox_oldest_transaction_age_seconds", "Age of what has kept vacuum from removing rows for longest, when it was looked for, by kind: Session, PreparedTransaction, ReplicationSlot or Standby. 0 for the other kinds.", "kind")
 	sourceUp    = describe("outbox_source_up", "1 when the database answered last time, else 0.")
 	schemaReady = describe("outbox_schema_ready", "1 when the outbox schema is one that this dispatcher works with, else 0.")
 	sinkUp      = describe("outbox_sink_up", "1 when the destination took events, or answered, last time, else 0.")
@@ -35,11 +38,12 @@ type gauges struct {
 	metrics  *Metrics
 	snapshot func() dispatcher.Snapshot
 	backlog  func() *dispatcher.Depth
+	oldest   func() *dispatcher.OldestTransaction
 }
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, observedAt, inFlight, inFlightB, breaker, sourceUp, schemaReady, sinkUp} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, breaker, topicHeld, oldestTx, sourceUp, schemaReady, sinkUp} {
 		ch <- d
 	}
 }
@@ -55,14 +59,27 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	for _, state := range []dispatcher.BreakerState{dispatcher.BreakerClosed, dispatcher.BreakerUnreachable, dispatcher.BreakerRefusing} {
 		gauge(breaker, number(s.Breaker == state), string(state))
 	}
+	held := map[[2]string]bool{} // topics may share a label
+	for _, t := range s.Held {
+		held[[2]string{g.metrics.of(t.Topic).label, string(t.Breaker)}] = true
+	}
+	for labels := range held {
+		gauge(topicHeld, 1, labels[:]...)
+	}
 	gauge(sourceUp, number(s.Source.OK))
 	gauge(schemaReady, number(s.Schema.State == dispatcher.SchemaReady))
 	gauge(sinkUp, number(s.Sink.OK))
 
+	if tx := g.oldest(); tx != nil {
+		for _, kind := range []dispatcher.HolderKind{dispatcher.HeldBySession, dispatcher.HeldByPrepared, dispatcher.HeldBySlot, dispatcher.HeldByStandby} {
+			gauge(oldestTx, number(tx.Kind == kind)*tx.Age.Seconds(), string(kind))
+		}
+	}
 	depth := g.backlog()
 	if depth == nil {
 		return
 	}
+	gauge(blockedKeys, float64(depth.BlockedKeys.N))
 	gauge(observedAt, float64(depth.ObservedAt.UnixMilli())/1000)
 	for label, t := range g.byLabel(depth) {
 		gauge(pending, t.pending, label)

@@ -36,6 +36,7 @@ func TestNamesAndValues(t *testing.T) {
 			return dispatcher.Snapshot{
 				InFlightRows: 3, InFlightBytes: 700, Breaker: dispatcher.BreakerRefusing,
 				Source: dispatcher.LinkState{OK: true}, Schema: dispatcher.Schema{State: dispatcher.SchemaReady},
+				Held: []dispatcher.HeldTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
 			}
 		},
 		func() *dispatcher.Depth {
@@ -43,7 +44,10 @@ func TestNamesAndValues(t *testing.T) {
 			return &dispatcher.Depth{ObservedAt: now, Topics: []dispatcher.TopicDepth{{
 				Topic: "orders", Pending: dispatcher.Count{N: 5}, Scheduled: dispatcher.Count{N: 6},
 				Processing: dispatcher.Count{N: 7}, Dead: dispatcher.Count{N: 8}, OldestPending: now.Add(-90 * time.Second),
-			}}}
+			}}, BlockedKeys: dispatcher.Count{N: 2}}
+		},
+		func() *dispatcher.OldestTransaction {
+			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldBySlot, Age: 1000*time.Second + 500*time.Millisecond}
 		})
 	e := &dispatcher.Event{Topic: "orders"}
 	m.Claimed("orders", 9)
@@ -82,6 +86,10 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_in_flight_bytes{" + labels + "} 700",
 		"outbox_breaker_state{" + labels + `,state="Closed"} 0`,
 		"outbox_breaker_state{" + labels + `,state="Refusing"} 1`,
+		"outbox_topic_breaker_state{" + labels + `,state="Unreachable",topic="refunds"} 1`,
+		"outbox_blocked_keys{" + labels + "} 2",
+		"outbox_oldest_transaction_age_seconds{" + labels[:len(labels)-len(`,namespace="shop"`)] + `,kind="ReplicationSlot",namespace="shop"} 1000.5`,
+		"outbox_oldest_transaction_age_seconds{" + labels[:len(labels)-len(`,namespace="shop"`)] + `,kind="Session",namespace="shop"} 0`,
 		"outbox_source_up{" + labels + "} 1",
 		"outbox_schema_ready{" + labels + "} 1",
 		"outbox_sink_up{" + labels + "} 0",
@@ -107,12 +115,14 @@ func TestNamesAndValues(t *testing.T) {
 func TestBacklogIsAbsentBeforeTheFirstCount(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics.New(registry, "orders", "shop").Watch(
-		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil })
+		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil }, unknown)
 	text := scrape(t, registry)
-	if strings.Contains(text, "outbox_pending_events_count") || !strings.Contains(text, "outbox_source_up") {
+	if strings.Contains(text, "outbox_pending_events_count") || strings.Contains(text, "outbox_oldest_transaction") || !strings.Contains(text, "outbox_source_up") {
 		t.Error(text)
 	}
 }
+
+func unknown() *dispatcher.OldestTransaction { return nil }
 
 // Topics come from producers: their number must not be that of the series.
 func TestTopicsAreBounded(t *testing.T) {
@@ -126,13 +136,20 @@ func TestTopicsAreBounded(t *testing.T) {
 		all.Go(func() { m.Claimed(fmt.Sprint(i), 1) })
 	}
 	all.Wait()
-	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return depth })
+	var held []dispatcher.HeldTopic
+	for _, topic := range depth.Topics {
+		held = append(held, dispatcher.HeldTopic{Topic: topic.Topic, Breaker: dispatcher.BreakerRefusing})
+	}
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{Held: held} }, func() *dispatcher.Depth { return depth }, unknown)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := 0
 	for _, family := range families {
+		if n := len(family.GetMetric()); family.GetName() == "outbox_topic_breaker_state" && n != metrics.MaxTopics+1 {
+			t.Errorf("%d series of held topics, want %d", n, metrics.MaxTopics+1)
+		}
 		var sum float64
 		switch family.GetName() {
 		case "outbox_events_claimed_total":

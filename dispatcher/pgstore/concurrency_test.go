@@ -196,7 +196,7 @@ func TestProtocols(t *testing.T) {
 			}
 			t.Cleanup(pool.Close)
 			const settings = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings`
-			one := outbox{t, pool, pool}
+			one := outbox{T: t, Pool: pool, stores: pool}
 			before := scalar[string](one, settings)
 			useAll(t, one.Store("shop", uuid.New()))
 			if after := scalar[string](one, settings); after != before {

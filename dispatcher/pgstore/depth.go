@@ -48,6 +48,9 @@ func (s *Store) Depth(ctx context.Context, topics []string) (dispatcher.Depth, e
 	if err := s.estimate(ctx, depth.Topics); err != nil {
 		return dispatcher.Depth{}, s.wrap("estimate the backlog", err)
 	}
+	if err := s.blocked(ctx, &depth); err != nil {
+		return dispatcher.Depth{}, s.wrap("find the blocked keys", err)
+	}
 	return depth, nil
 }
 

@@ -28,7 +28,7 @@ func newPlanned(t *testing.T, dsn string) planned {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	p := planned{outbox{t, pool, pool}}
+	p := planned{outbox{T: t, Pool: pool, stores: pool}}
 	p.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
 	return p
 }
@@ -92,14 +92,13 @@ func (p planned) claim(topic string, limit int) plan {
 		'{00000000-0000-0000-0000-000000000000}', 10, 33554432, '%s', '1 minute')`, topic, limit, worker))
 }
 
-// ack acks all leased rows of a topic.
+// ack acks all leased rows of a topic. They have the same attempt.
 func (p planned) ack(topic string) plan {
 	p.Helper()
-	const column = `select coalesce(array_agg(%s order by id)::text, '{}') from outbox.outbox_events
-		where live and namespace = 'shop' and topic = $1 and status = 'processing'`
-	ids := scalar[string](p.outbox, fmt.Sprintf(column, "id"), topic)
-	attempts := scalar[string](p.outbox, fmt.Sprintf(column, "attempts"), topic)
-	return p.explain(fmt.Sprintf(`execute ack ('%s', '%s', '%s')`, ids, attempts, worker))
+	const leased = `from outbox.outbox_events where live and namespace = 'shop' and topic = $1 and status = 'processing'`
+	ids := scalar[string](p.outbox, `select coalesce(array_agg(id order by id)::text, '{}') `+leased, topic)
+	attempt := scalar[int](p.outbox, `select coalesce(max(attempts), 1) `+leased, topic)
+	return p.explain(fmt.Sprintf(`execute ack ('%s', %d, '%s')`, ids, attempt, worker))
 }
 
 // explain runs a statement with the settings of the hot path, for real, and returns its plan.

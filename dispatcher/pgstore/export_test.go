@@ -11,3 +11,6 @@ func AckSQL() string { return load("outbox").ack }
 
 // FullPass is how often a claim starts at the front of a topic's range.
 const FullPass = fullPass
+
+// ClaimKeyedSQL is the statement that claims in order per key, of a store in schema "outbox".
+func ClaimKeyedSQL() string { return load("outbox").claimKeyed }

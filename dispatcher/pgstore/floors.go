@@ -12,6 +12,11 @@ import (
 const (
 	// fullPass is how often a claim starts at the front of a topic's range all the same.
 	fullPass = 500 * time.Millisecond
+	// passShare is the part of all time that full passes may cost: one in so many. They may save up
+	// passCredit, and owe passDebt: then the next one comes after five seconds.
+	passShare  = 20
+	passCredit = time.Second
+	passDebt   = 250 * time.Millisecond
 	// slack is how old a transaction may be at its commit for its events not to wait for a full pass.
 	slack = 2 * time.Second
 )
@@ -22,10 +27,36 @@ const (
 //
 // A floor is only a hint. Rows may become due below it: a lease expires, a producer commits late, a
 // row is released. So now and then a claim starts at the front, and so does one after a claim that
-// found nothing.
+// found nothing. Ten million dead entries make that a tenth of a second, so passes have a budget: they
+// come as often as they may cost.
 type floors struct {
 	mu      sync.Mutex
 	byTopic map[string]floor
+	budget  budget
+}
+
+// budget is what full passes may cost: the time that they take beyond that of other claims. On a server
+// that is slow with everything a pass costs nothing, so what waits for one does not wait longer still.
+type budget struct {
+	credit time.Duration // what passes may cost now
+	earned time.Time     // when credit was counted last
+	usual  time.Duration // what a claim takes that is no pass
+}
+
+// affordable reports whether another full pass may be made.
+func (b *budget) affordable(now time.Time) bool {
+	b.credit = min(b.credit+now.Sub(b.earned)/passShare, passCredit)
+	b.earned = now
+	return b.credit > 0
+}
+
+// spent notes how long a claim took.
+func (b *budget) spent(took time.Duration, pass bool) {
+	if pass {
+		b.credit = max(b.credit-max(0, took-b.usual), -passDebt)
+		return
+	}
+	b.usual += (took - b.usual) / 8
 }
 
 type floor struct {
@@ -33,45 +64,70 @@ type floor struct {
 	since time.Time // when the last claim that started at the front was made
 }
 
-// next returns where claims of the topics start, zero values for the front, and whether one does not
-// start at the front.
-func (f *floors) next(topics []string) (times []time.Time, ids []pgtype.UUID, floored bool) {
+// starts are where a claim starts in each topic.
+type starts struct {
+	times   []time.Time // with ids; zero values for the front
+	ids     []pgtype.UUID
+	floored bool // not all start at the front
+	pass    bool // not all start at a floor
+	at      time.Time
+}
+
+// next returns where a claim of the topics starts.
+func (f *floors) next(topics []string) starts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	times, ids = make([]time.Time, len(topics)), make([]pgtype.UUID, len(topics))
+	s := starts{times: make([]time.Time, len(topics)), ids: make([]pgtype.UUID, len(topics)), at: time.Now()}
+	affordable := f.budget.affordable(s.at)
 	for i, topic := range topics {
-		if old, ok := f.byTopic[topic]; ok && time.Since(old.since) >= fullPass {
+		if old, ok := f.byTopic[topic]; ok && affordable && s.at.Sub(old.since) >= fullPass {
 			delete(f.byTopic, topic)
 		}
 		floor, ok := f.byTopic[topic]
-		times[i], ids[i], floored = floor.at, pgUUID(floor.id), floored || ok
+		s.times[i], s.ids[i] = floor.at, pgUUID(floor.id)
+		s.floored, s.pass = s.floored || ok, s.pass || !ok
 	}
-	return times, ids, floored
+	return s
+}
+
+// lift makes the next claim of the topics start at the front, if that may be.
+func (f *floors) lift(shares []dispatcher.Share) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.budget.affordable(time.Now()) {
+		return false
+	}
+	for _, share := range shares {
+		delete(f.byTopic, share.Topic)
+	}
+	return true
 }
 
 // update sets the floors of topics after a claim: at the last row of a full share, and a little before
-// now where all that was due was taken. A claim that does not tell which of them it was lifts them.
-func (f *floors) update(shares []dispatcher.Share, got found) {
+// now where all that was due was taken. Where bytes cut the claim short they are at the last row that
+// was taken, unless rows behind it died: then they stay.
+func (f *floors) update(s starts, shares []dispatcher.Share, got found) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.budget.spent(time.Since(s.at), s.pass)
 	rows := got.rows
 	for i, share := range shares {
-		n := 0
-		for n < len(rows) && rows[n].share == i {
-			n++
+		n, died := 0, false
+		for ; n < len(rows) && rows[n].share == i; n++ {
+			died = died || rows[n].dead != ""
 		}
-		next := floor{since: time.Now()}
+		next := floor{since: s.at}
 		if old, ok := f.byTopic[share.Topic]; ok {
-			next.since = old.since
+			next = old
 		}
 		switch {
-		case n > 0 && n == share.Limit:
+		case n > 0 && (n == share.Limit || got.cut && !died):
 			next.position = rows[n-1].position
-			f.byTopic[share.Topic] = next
-		case got.cut || len(got.deaths) > 0 || len(got.rows) == 0:
-			delete(f.byTopic, share.Topic)
+		case got.cut || share.Limit == 0:
 		default:
 			next.position = position{at: got.at.Add(-slack)}
+		}
+		if next.position != (position{}) {
 			f.byTopic[share.Topic] = next
 		}
 		rows = rows[n:]

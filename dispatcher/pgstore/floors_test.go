@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,73 +10,156 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// A topic's next claim starts behind a full share, a little before now after one that took all that
-// was due, and at the front whenever the claim may have left rows that were due.
+func newFloors() *floors { return &floors{byTopic: map[string]floor{}} }
+
+// A topic's next claim starts behind a full share or the last row that bytes had room for, a little
+// before now after one that took all that was due, and where it did before when nothing is known.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	old := position{now.Add(-time.Hour), uuid.New()}
-	rows := func(n int) []row {
-		rows := make([]row, n)
-		for i := range rows {
-			rows[i].position = position{old.at, uuid.New()}
+	last := position{now.Add(-time.Hour), uuid.New()}
+	before := position{now.Add(-2 * time.Hour), uuid.New()}
+	rows := func(reasons ...dispatcher.DeadReason) []row {
+		rows := make([]row, len(reasons))
+		for i, reason := range reasons {
+			rows[i] = row{position: position{last.at, uuid.New()}, dead: reason}
 		}
-		if n > 0 {
-			rows[n-1].position = old
-		}
+		rows[len(rows)-1].position = last
 		return rows
 	}
-	front, caughtUp := position{}, position{at: now.Add(-slack)}
+	const dead = dispatcher.ReasonProcessingTimeout
+	caughtUp := position{at: now.Add(-slack)}
 	for name, test := range map[string]struct {
 		got  found
 		want position
 	}{
-		"nothing":               {found{}, front},
-		"full":                  {found{rows: rows(3), at: now}, old},
-		"short":                 {found{rows: rows(2), at: now}, caughtUp},
-		"cut by bytes":          {found{rows: rows(2), at: now, cut: true}, front},
-		"full, another was cut": {found{rows: rows(3), at: now, cut: true}, old},
-		"short with deaths":     {found{rows: rows(2), at: now, deaths: make([]dispatcher.Death, 1)}, front},
+		"nothing":                  {found{}, caughtUp},
+		"full":                     {found{rows: rows("", "", "")}, last},
+		"full, some died":          {found{rows: rows("", dead, "")}, last},
+		"short":                    {found{rows: rows("", "")}, caughtUp},
+		"short, some died":         {found{rows: rows(dead, "")}, caughtUp},
+		"cut by bytes":             {found{rows: rows("", ""), cut: true}, last},
+		"full, another was cut":    {found{rows: rows("", "", ""), cut: true}, last},
+		"cut by bytes, some died":  {found{rows: rows("", dead), cut: true}, before},
+		"cut by bytes, none of it": {found{cut: true}, before},
 	} {
-		f := floors{byTopic: map[string]floor{}}
-		f.update([]dispatcher.Share{{Topic: "a", Limit: 3}}, test.got)
-		times, ids, floored := f.next([]string{"a", "never seen"})
-		if !times[0].Equal(test.want.at) || ids[0].Bytes != test.want.id || floored != (test.want != front) {
-			t.Errorf("%s: starts at %v %v, floored %t, want %+v", name, times[0], ids[0], floored, test.want)
+		f := newFloors()
+		f.byTopic["a"] = floor{position: before, since: time.Now()}
+		test.got.at = now
+		f.update(f.next([]string{"a"}), []dispatcher.Share{{Topic: "a", Limit: 3}}, test.got)
+		s := f.next([]string{"a", "never seen"})
+		if !s.times[0].Equal(test.want.at) || s.ids[0].Bytes != test.want.id || !s.floored || !s.pass {
+			t.Errorf("%s: starts at %v %v, floored %t, pass %t, want %+v", name, s.times[0], s.ids[0], s.floored, s.pass, test.want)
 		}
-		if !times[1].IsZero() || ids[1].Bytes != uuid.Nil || !ids[1].Valid {
-			t.Errorf("a topic that was never seen starts at %v %v", times[1], ids[1])
+		if !s.times[1].IsZero() || s.ids[1].Bytes != uuid.Nil || !s.ids[1].Valid {
+			t.Errorf("a topic that was never seen starts at %v %v", s.times[1], s.ids[1])
 		}
 	}
 }
 
-// However busy a topic is, its claims start at the front now and then.
-func TestFloorsExpire(t *testing.T) {
+// However busy a topic is, its claims start at the front now and then, and so does one that is asked for
+// because the last one found nothing.
+func TestFullPasses(t *testing.T) {
 	t.Parallel()
-	f := floors{byTopic: map[string]floor{"a": {since: time.Now().Add(-fullPass)}, "b": {since: time.Now().Add(time.Hour)}}}
-	if _, _, floored := f.next([]string{"a"}); floored {
-		t.Error("a floor outlived the time for a full pass")
-	}
-	full := found{rows: []row{{position: position{at: time.Now()}}}}
-	before := f.byTopic["b"].since
-	f.update([]dispatcher.Share{{Topic: "b", Limit: 1}}, full)
-	if after := f.byTopic["b"].since; !after.Equal(before) {
-		t.Errorf("a claim that did not start at the front put the next full pass off from %v to %v", before, after)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloors()
+		shares := []dispatcher.Share{{Topic: "a", Limit: 1}}
+		claim := func() (pass bool) {
+			s := f.next([]string{"a"})
+			f.update(s, shares, found{at: time.Now(), rows: []row{{position: position{at: time.Now()}}}})
+			return s.pass
+		}
+		if !claim() || claim() {
+			t.Error("the first claim starts at the front, and the second behind it")
+		}
+		passes := 0
+		for range 100 {
+			time.Sleep(fullPass / 10)
+			if claim() {
+				passes++
+			}
+		}
+		if passes != 10 {
+			t.Errorf("%d of 100 claims started at the front, want each tenth", passes)
+		}
+		if !f.lift(shares) || !claim() || claim() {
+			t.Error("a lifted floor makes one claim start at the front")
+		}
+	})
+}
+
+// Passes that cost much become rare, and no pass is put off for longer than a few seconds.
+func TestFullPassesHaveABudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloors()
+		shares := []dispatcher.Share{{Topic: "a", Limit: 1}}
+		began, spent := time.Now(), time.Duration(0)
+		claim := func(cost time.Duration) {
+			s := f.next([]string{"a"})
+			if s.pass {
+				time.Sleep(cost)
+				spent += cost
+			}
+			f.update(s, shares, found{at: time.Now()})
+		}
+		for time.Since(began) < 10*time.Minute {
+			claim(200 * time.Millisecond)
+			time.Sleep(2 * time.Millisecond)
+			f.lift(shares) // as after a claim that found nothing
+		}
+		if share := spent.Seconds() / time.Since(began).Seconds(); share < 0.04 || share > 0.06 {
+			t.Errorf("full passes took %.0f%% of the time, want 5%%", 100*share)
+		}
+
+		time.Sleep(time.Minute)
+		f.lift(shares)
+		claim(time.Hour) // the server stood still
+		waited := time.Now()
+		for !f.lift(shares) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(waited); took > 6*time.Second {
+			t.Errorf("after a pass that took an hour the next one came after %v, want a few seconds", took)
+		}
+	})
+}
+
+// On a server that is slow with every claim, passes are no rarer: what waits for one would wait longer
+// the busier the server is.
+func TestFullPassesOnASlowServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloors()
+		passes := 0
+		for range 1000 {
+			s := f.next([]string{"a"})
+			if s.pass {
+				passes++
+			}
+			time.Sleep(100 * time.Millisecond) // each claim, pass or not
+			f.update(s, []dispatcher.Share{{Topic: "a", Limit: 1}}, found{at: time.Now()})
+		}
+		if passes < 180 {
+			t.Errorf("%d passes in 100 s, want one each 500 ms or so", passes)
+		}
+	})
 }
 
 // The shares of several topics are told apart.
 func TestFloorsByTopic(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	f := floors{byTopic: map[string]floor{}}
+	f := newFloors()
 	last := position{now.Add(-time.Minute), uuid.New()}
-	f.update([]dispatcher.Share{{Topic: "a", Limit: 2}, {Topic: "b", Limit: 5}, {Topic: "c", Limit: 1}}, found{at: now, rows: []row{
-		{share: 0, position: position{at: now.Add(-time.Hour)}}, {share: 0, position: last},
-		{share: 2, position: last},
-	}})
-	times, _, _ := f.next([]string{"a", "b", "c"})
-	if !times[0].Equal(last.at) || !times[1].Equal(now.Add(-slack)) || !times[2].Equal(last.at) {
+	topics := []string{"a", "b", "c", "d"}
+	f.update(f.next(topics), []dispatcher.Share{{Topic: "a", Limit: 2}, {Topic: "b", Limit: 5}, {Topic: "c", Limit: 1}, {Topic: "d"}},
+		found{at: now, rows: []row{
+			{share: 0, position: position{at: now.Add(-time.Hour)}}, {share: 0, position: last},
+			{share: 2, position: last},
+		}})
+	times := f.next(topics).times
+	if !times[0].Equal(last.at) || !times[1].Equal(now.Add(-slack)) || !times[2].Equal(last.at) || !times[3].IsZero() {
 		t.Errorf("floors are %v", times)
 	}
 }

@@ -18,72 +18,104 @@ import (
 
 // Ack implements [dispatcher.Store].
 func (s *Store) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "ack", relaxed, s.sql.ack, sorted(leases))
+	return s.write(ctx, "ack", relaxed, s.sql.ack, leases)
 }
 
 // Extend implements [dispatcher.Store].
 func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "extend", relaxed, s.sql.extend, sorted(leases), lease)
+	return s.write(ctx, "extend", relaxed, s.sql.extend, leases, lease)
 }
 
 // Release implements [dispatcher.Store].
 func (s *Store) Release(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "release", durable, s.sql.release, sorted(leases))
+	return s.write(ctx, "release", durable, s.sql.release, leases)
+}
+
+// write runs a statement on leases, all in one transaction, and returns those that it did not find
+// held. The statement takes leases of one attempt number, and most have the same. They are sorted, as
+// Nack's are: every transaction locks its rows in one order, so no two wait for each other.
+func (s *Store) write(ctx context.Context, verb, settings, sql string, leases []dispatcher.Lease, args ...any) (lost []dispatcher.Lease, err error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	leases = slices.Clone(leases)
+	slices.SortFunc(leases, compare)
+	ids := make([]pgtype.UUID, len(leases))
+	for i, l := range leases {
+		ids[i] = pgUUID(l.ID)
+	}
+	var batch pgx.Batch
+	batch.Queue(settings)
+	for from, to := 0, 0; from < len(leases); from = to {
+		for to = from; to < len(leases) && leases[to].Attempt == leases[from].Attempt; to++ {
+		}
+		group := leases[from:to]
+		batch.Queue(sql, append([]any{ids[from:to], int32(group[0].Attempt), pgUUID(s.worker)}, args...)...).Query(func(rows pgx.Rows) error {
+			gone, err := missing(group, rows)
+			lost = append(lost, gone...)
+			return err
+		})
+	}
+	if err := s.pool.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, s.wrap(verb, err)
+	}
+	return lost, nil
 }
 
 // Nack implements [dispatcher.Store].
-func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
+func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost []dispatcher.Lease, err error) {
+	if len(failures) == 0 {
+		return nil, nil
+	}
 	failures = slices.Clone(failures)
 	slices.SortFunc(failures, func(a, b dispatcher.Failure) int { return compare(a.Lease, b.Lease) })
 	var (
 		leases   = make([]dispatcher.Lease, len(failures))
+		ids      = make([]pgtype.UUID, len(failures))
+		attempts = make([]int32, len(failures))
 		texts    = make([]string, len(failures))
 		delays   = make([]time.Duration, len(failures))
 		reasons  = make([]string, len(failures))
 		settings = relaxed
 	)
 	for i, f := range failures {
-		leases[i], texts[i], delays[i], reasons[i] = f.Lease, errorText(f.Error), f.Delay, string(f.Reason)
+		leases[i], ids[i], attempts[i] = f.Lease, pgUUID(f.Lease.ID), int32(f.Lease.Attempt)
+		texts[i], delays[i], reasons[i] = errorText(f.Error), f.Delay, string(f.Reason)
 		if f.Reason != "" {
 			settings = durable
 		}
 	}
-	return s.write(ctx, "nack", settings, s.sql.nack, leases, texts, delays, reasons)
-}
-
-// write runs a statement on leases and returns those that it did not find held. The leases are
-// sorted: every statement locks its rows in one order, so no two wait for each other.
-func (s *Store) write(ctx context.Context, verb, settings, sql string, leases []dispatcher.Lease, args ...any) ([]dispatcher.Lease, error) {
-	if len(leases) == 0 {
-		return nil, nil
-	}
-	ids := make([]pgtype.UUID, len(leases))
-	attempts := make([]int32, len(leases))
-	for i, l := range leases {
-		ids[i], attempts[i] = pgUUID(l.ID), int32(l.Attempt)
-	}
-	args = append([]any{ids, attempts, pgUUID(s.worker)}, args...)
-	held := make(map[dispatcher.Lease]bool, len(leases))
-	err := s.run(ctx, settings, sql, args, func(rows pgx.Rows) error {
-		var l dispatcher.Lease
-		_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Attempt}, func() error {
-			held[l] = true
-			return nil
-		})
+	args := []any{ids, attempts, pgUUID(s.worker), texts, delays, reasons}
+	err = s.run(ctx, settings, s.sql.nack, args, func(rows pgx.Rows) (err error) {
+		lost, err = missing(leases, rows)
 		return err
 	})
 	if err != nil {
-		return nil, s.wrap(verb, err)
+		return nil, s.wrap("nack", err)
 	}
-	return slices.DeleteFunc(leases, func(l dispatcher.Lease) bool { return held[l] }), nil
+	return lost, nil
 }
 
-func sorted(leases []dispatcher.Lease) []dispatcher.Lease {
-	return slices.SortedFunc(slices.Values(leases), compare)
+// missing returns the leases that are not among the rows (id, attempt).
+func missing(leases []dispatcher.Lease, rows pgx.Rows) ([]dispatcher.Lease, error) {
+	held := make([]dispatcher.Lease, 0, len(leases))
+	var l dispatcher.Lease
+	_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Attempt}, func() error {
+		held = append(held, l)
+		return nil
+	})
+	if err != nil || len(held) == len(leases) {
+		return nil, err
+	}
+	isHeld := make(map[dispatcher.Lease]bool, len(held))
+	for _, l := range held {
+		isHeld[l] = true
+	}
+	return slices.DeleteFunc(slices.Clone(leases), func(l dispatcher.Lease) bool { return isHeld[l] }), nil
 }
 
 func compare(a, b dispatcher.Lease) int {
-	return cmp.Or(bytes.Compare(a.ID[:], b.ID[:]), cmp.Compare(a.Attempt, b.Attempt))
+	return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), bytes.Compare(a.ID[:], b.ID[:]))
 }
 
 // pgUUID is id as a type that pgx knows without asking the server for the type of the parameter.

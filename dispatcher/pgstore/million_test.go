@@ -2,7 +2,9 @@ package pgstore_test
 
 import (
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/uuid"
@@ -11,17 +13,28 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
+// RowsVariable names the environment variable with the number of rows of TestMillion. Set it to 10000000
+// to see that ten times as many make no difference.
+const RowsVariable = "OUTBOX_TEST_ROWS"
+
 // TestMillion puts a million rows of one topic beside a few of others, and looks at what the
 // statements then do. Loading them takes most of its time, so all that needs them is in here.
 func TestMillion(t *testing.T) {
 	t.Parallel()
+	million := 1_000_000
+	if text := os.Getenv(RowsVariable); text != "" {
+		var err error
+		if million, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", RowsVariable, err)
+		}
+	}
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fill(5, "first")
 	p.exec(`vacuum analyze outbox.outbox_events`)
 	p.prepare() // on a table of one page: these plans are kept, as a dispatcher's are
 	p.fill(1000, "before", "after")
 	alone := p.claim("before", 100)
-	p.fill(1_000_000, "big")
+	p.fill(million, "big")
 	p.wantIndexPlans("plans kept from a table of one page")
 	p.prepare()
 	p.wantIndexPlans("stale statistics")
@@ -33,6 +46,12 @@ func TestMillion(t *testing.T) {
 	}
 	p.wantExpiredCheap()
 	p.wantDepth("big")
+	p.bury("after", million)
+	buried := p.claim("after", 100)
+	t.Logf("claim of 100: %d buffers (%.1f ms) among %d rows of its topic that are not due, and as many delivered", buried.buffers(), buried.millis, million)
+	if buried.Rows != 100 || buried.buffers() > alone.buffers()*3/2 {
+		t.Errorf("a claim reads %d buffers among rows that are not due or delivered, and %d without them", buried.buffers(), alone.buffers())
+	}
 
 	p.exec(`delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
 	p.exec(`update pg_class set reltuples = -1, relpages = 0 where oid in (
@@ -42,6 +61,17 @@ func TestMillion(t *testing.T) {
 	p.exec(`analyze outbox.outbox_events`)
 	p.prepare()
 	p.wantIndexPlans("fresh statistics")
+}
+
+// bury adds n rows of a topic that are due in an hour or more, and n that are delivered.
+func (p planned) bury(topic string, n int) {
+	p.Helper()
+	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
+		select (lpad(to_hex(n), 8, 'a') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', now() + make_interval(hours => 1, secs => n)
+		from generate_series(1, $2::integer) as n`, topic, n)
+	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts)
+		select (lpad(to_hex(n), 8, 'b') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', 'delivered', 1
+		from generate_series(1, $2::integer) as n`, topic, n)
 }
 
 // wantIndexPlans claims and acks rows of the big topic. Neither reads the table from end to end, nor

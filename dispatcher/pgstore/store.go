@@ -1,11 +1,17 @@
 // Package pgstore is the [dispatcher.Store] on PostgreSQL.
 //
-// Each verb is one SQL statement in one transaction and one round trip, in a file of its own under
-// sql/. Nothing depends on the session, so a pool behind PgBouncer in transaction mode works.
+// Each verb is one transaction and one round trip, and its SQL is in a file of its own under sql/.
+// Nothing depends on the session, so a pool behind PgBouncer in transaction mode works.
 //
 // Claims, acks, extensions and retries do not wait for the disk (synchronous_commit is off for their
 // transactions): when the database crashes, one of the last moments may be lost, and its event is
 // delivered again. Releases and deaths do wait.
+//
+// A failover to a standby that was behind loses more: what the old primary committed last and never
+// sent. A lost ack or retry means that its event is delivered again, a lost claim that it is delivered
+// again under the same fencing token, a lost death that it is tried once more. An event whose insert is
+// lost may have been delivered all the same. Where that matters, make the standby synchronous
+// (synchronous_standby_names): then events and deaths survive, and claims and acks are as above.
 package pgstore
 
 import (
@@ -24,6 +30,10 @@ type Options struct {
 	Schema string
 	// Namespace is whose events are dispatched.
 	Namespace string
+	// DeleteDelivered makes Ack remove the rows instead of marking them delivered: retention 0
+	// (CONTRACT C-60). Then nothing remembers a dedupe key whose event was delivered: the same one
+	// can be enqueued again, and is a new event. Defaults to false.
+	DeleteDelivered bool
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
 	// random one.
 	Worker uuid.UUID
@@ -37,6 +47,8 @@ type Store struct {
 	worker    uuid.UUID
 	sql       queries
 	floors    floors
+	keyed     keyed
+	holders   holders
 }
 
 var _ dispatcher.Store = (*Store)(nil)
@@ -49,13 +61,18 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	if opts.Worker == uuid.Nil {
 		opts.Worker = uuid.New()
 	}
+	sql := load(opts.Schema)
+	if opts.DeleteDelivered {
+		sql.ack = sql.delete
+	}
 	return &Store{
 		pool:      pool,
 		schema:    opts.Schema,
 		namespace: opts.Namespace,
 		worker:    opts.Worker,
-		sql:       load(opts.Schema),
+		sql:       sql,
 		floors:    floors{byTopic: map[string]floor{}},
+		keyed:     keyed{byTopic: map[string]*passage{}},
 	}
 }
 
@@ -63,8 +80,8 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 // must not think otherwise when its statistics are empty or old, so what tempts it is switched off;
 // and it need not think each time, so the plan is kept. The settings end with their transaction.
 const (
-	// durable transactions wait for the disk as the session does.
-	durable = `select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true),
+	// durable transactions wait for the disk as the session does. The time is the transaction's.
+	durable = `select now(), set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true),
 		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
 	// relaxed transactions do not wait.
 	relaxed = durable + `, set_config('synchronous_commit', 'off', true)`

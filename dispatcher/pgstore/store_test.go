@@ -32,11 +32,47 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// The same without the delivered rows.
+func TestStoreDeletes(t *testing.T) {
+	t.Parallel()
+	storetest.ExerciseDelete(t, func(t *testing.T) storetest.Outbox {
+		o := newOutbox(t, pgtest.Migrated(t))
+		o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
+		o.deletes = true
+		return o
+	})
+}
+
+// A store that keeps the order per key does all else as one that does not.
+func TestStoreInOrder(t *testing.T) {
+	t.Parallel()
+	storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
+		return ordered{newOutbox(t, pgtest.Migrated(t))}
+	})
+}
+
+// ordered is an outbox whose stores claim in order per key.
+type ordered struct{ outbox }
+
+func (o ordered) Store(namespace string, worker uuid.UUID) dispatcher.Store {
+	return orderedStore{o.outbox.Store(namespace, worker)}
+}
+
+type orderedStore struct{ dispatcher.Store }
+
+func (s orderedStore) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	if req.Keys == nil {
+		req.Keys = &dispatcher.KeyOrder{PerKey: 3}
+	}
+	return s.Store.Claim(ctx, req)
+}
+
 // outbox is a migrated database.
 type outbox struct {
 	*testing.T
 	*pgxpool.Pool               // of the owner
 	stores        *pgxpool.Pool // of the stores
+	deletes       bool          // whether the stores remove delivered rows
 }
 
 var _ storetest.Outbox = outbox{}
@@ -44,11 +80,11 @@ var _ storetest.Outbox = outbox{}
 func newOutbox(t *testing.T, dsn string) outbox {
 	t.Helper()
 	pool := pgtest.Pool(t, dsn)
-	return outbox{t, pool, pool}
+	return outbox{T: t, Pool: pool, stores: pool}
 }
 
 func (o outbox) Store(namespace string, worker uuid.UUID) dispatcher.Store {
-	return pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: namespace, Worker: worker})
+	return pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: namespace, Worker: worker, DeleteDelivered: o.deletes})
 }
 
 // login makes a role with the grants of a kind, and returns its connection string.
@@ -127,6 +163,17 @@ func (o outbox) Revive(id uuid.UUID, attempts int) {
 	o.Helper()
 	o.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null, attempts = $2, updated_at = now()
 		where id = $1 and status = 'dead'`, id, attempts)
+}
+
+func (o outbox) Resolve(id uuid.UUID) {
+	o.Helper()
+	o.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'
+		where event_id = $1 and resolution is null`, id)
+}
+
+func (o outbox) Due(id uuid.UUID) {
+	o.Helper()
+	o.exec(`update outbox.outbox_events set next_attempt_at = now() where id = $1 and status = 'pending'`, id)
 }
 
 func (o outbox) Now() time.Time {

@@ -23,6 +23,19 @@
 // Only a transaction gives the first guarantee. The types do not force one: a program that has
 // nothing but the event to write may pass a connection.
 //
+// # Order
+//
+// A dispatcher with ordering Key delivers the events of a key in the order in which they were
+// inserted. Events of one transaction, or of transactions one after the other, are in that order. Of
+// two transactions at the same time the second may insert its event later and commit it earlier; then
+// a dispatcher may deliver it before the first is to be seen. Where each transaction locks the row of
+// its aggregate before it enqueues, as one that updates it does, that cannot happen. Elsewhere
+// Event.LockKey prevents it: transactions that enqueue for the same key take turns, so that they
+// insert in the order in which they commit. All producers of a key must set it. It costs one advisory
+// lock and no round trip; a transaction that goes on for a second after it holds up its key's others
+// for a second. A batch takes its locks in one order of keys. A transaction that enqueues
+// several keys in several calls must do so too, or PostgreSQL may have to end a deadlock.
+//
 // # Other languages
 //
 // Enqueue calls one SQL function (CONTRACT C-15), which any language can call in its transaction:
@@ -33,7 +46,7 @@
 //	    p_dedupe_key => 'order-42-placed', p_headers => '{"correlation_id": "c-7"}',
 //	    p_delay => '10 minutes');
 //
-// Only the first three are required; p_partition_key, p_tenant_id, p_id and p_max_bytes are the
-// others. inserted is false when the dedupe key was there before. The login needs what
+// Only the first three are required; p_partition_key, p_tenant_id, p_id, p_max_bytes and p_lock_key
+// are the others. inserted is false when the dedupe key was there before. The login needs what
 // `dispatcher migrate grants --for producer --role NAME` prints.
 package producer

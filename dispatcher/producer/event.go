@@ -28,8 +28,14 @@ type Event struct {
 	EventType     string
 	AggregateType string
 	AggregateID   string
-	// PartitionKey is what messages are partitioned by. Defaults to AggregateID, else the event's id.
+	// PartitionKey is what messages are partitioned by, and what a dispatcher keeps the order of with
+	// ordering Key. Defaults to AggregateID, else the event's id.
 	PartitionKey string
+	// LockKey makes transactions that enqueue events of this key take turns, from here until they
+	// commit or roll back. Then the order per key is the order of the commits; see the package's
+	// documentation for what it is without. Enqueue last in the transaction, so that others wait for
+	// little more than the commit. It needs PartitionKey or AggregateID. Defaults to false.
+	LockKey bool
 	// TenantID is the tenant that the event belongs to. The zero UUID means none.
 	TenantID uuid.UUID
 	// DedupeKey makes the event idempotent: a second one with the same key, in the same namespace
@@ -65,6 +71,7 @@ type record struct {
 	DedupeKey     string            `json:"dedupeKey,omitempty"`
 	Headers       map[string]string `json:"headers"`
 	Delay         string            `json:"delay"`
+	LockKey       bool              `json:"lockKey,omitempty"`
 }
 
 // record checks the event for all that PostgreSQL would refuse, since an error there costs the
@@ -81,6 +88,9 @@ func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
 	if e.Delay < 0 {
 		return record{}, invalid("Delay", "is negative (%s); leave it 0 to deliver at once", e.Delay)
 	}
+	if e.LockKey && e.PartitionKey == "" && e.AggregateID == "" {
+		return record{}, invalid("LockKey", "is set without a key; set AggregateID or PartitionKey too")
+	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return record{}, fmt.Errorf("make an event id: %w", err)
@@ -90,6 +100,7 @@ func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
 		EventType: e.EventType, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
 		PartitionKey: e.PartitionKey, TenantID: e.TenantID, DedupeKey: e.DedupeKey,
 		Headers: headers, Delay: fmt.Sprintf("%d microseconds", e.Delay.Microseconds()),
+		LockKey: e.LockKey,
 	}, nil
 }
 

@@ -88,7 +88,8 @@ func (p *Producer[T]) Enqueue(ctx context.Context, tx T, event Event) (Receipt, 
 }
 
 // EnqueueBatch writes events in their order and in one round trip, inside the caller's
-// transaction. Receipt i is about events[i]. When one is invalid, none is written; errors are
+// transaction. (Those with LockKey come first, key by key, in their order within each: so no two
+// batches wait for each other.) Receipt i is about events[i]. When one is invalid, none is written; errors are
 // those of [Producer.Enqueue]. A batch may have 32 MiB.
 func (p *Producer[T]) EnqueueBatch(ctx context.Context, tx T, events []Event) ([]Receipt, error) {
 	if len(events) == 0 {
@@ -124,7 +125,7 @@ func (p *Producer[T]) send(ctx context.Context, tx T, records []record) ([]Recei
 	return receipts, nil
 }
 
-// enqueueSQL calls the one SQL function for each element of a JSON array, in its order. One text
+// enqueueSQL calls the one SQL function for each element of a JSON array. One text
 // parameter is understood by every driver. The size was checked already, on the text that the
 // caller gave; the function would measure another one.
 //

@@ -24,10 +24,11 @@ type Status struct {
 	Source Link   `json:"source"`
 	Schema Schema `json:"schema"`
 	Sink   Link   `json:"sink"`
-	// Held are topics that are held back while others go on. Empty while Sink is not Reachable.
+	// Held are topics that are held back while others go on, by name. Empty while Sink is not
+	// Reachable.
 	Held []HeldTopic `json:"held,omitempty"`
 	// OldestTransaction is what holds vacuum back for longest, as far as the login may see it. nil
-	// when nothing does, or it was not looked at yet.
+	// until it was looked for once.
 	OldestTransaction *OldestTransaction `json:"oldestTransaction,omitempty"`
 	// InFlight is claimed and not yet written back.
 	InFlight InFlight `json:"inFlight"`
@@ -66,18 +67,30 @@ type HeldTopic struct {
 	Link
 }
 
-// OldestTransaction is something that keeps vacuum from removing rows that are gone: then claims and
-// the table grow slower and larger.
+// OldestTransaction is something that keeps vacuum from removing rows that are gone: then claims grow
+// slower, and the table larger.
 type OldestTransaction struct {
-	// Kind is Session, PreparedTransaction, ReplicationSlot or Standby.
-	Kind string `json:"kind"`
-	// Name identifies it: the pid of a session with its application name, or the name of the slot.
-	Name string `json:"name"`
+	// Kind is one of the kinds below, empty for nothing.
+	Kind TransactionKind `json:"kind,omitempty"`
+	// Name is the pid and the application name of a session, as "pid 4711 (psql)"; the gid of a
+	// prepared transaction; or the name of a slot or a standby.
+	Name string `json:"name,omitempty"`
 	// Since is when it began, on the database's clock.
-	Since time.Time `json:"since"`
+	Since time.Time `json:"since,omitzero"`
 	// Seconds is its age when it was looked at.
-	Seconds float64 `json:"seconds"`
+	Seconds float64 `json:"seconds,omitempty"`
 }
+
+// TransactionKind is what holds vacuum back.
+type TransactionKind string
+
+// The kinds.
+const (
+	Session             TransactionKind = "Session"
+	PreparedTransaction TransactionKind = "PreparedTransaction"
+	ReplicationSlot     TransactionKind = "ReplicationSlot"
+	Standby             TransactionKind = "Standby"
+)
 
 // Schema is the state of the outbox schema.
 type Schema struct {

@@ -28,6 +28,10 @@ type Outbox interface {
 	// Revive puts a dead row back to pending with the attempts, as a replay does, and leaves its
 	// dead letters as they are.
 	Revive(id uuid.UUID, attempts int)
+	// Resolve marks the open dead letters of a row as handled.
+	Resolve(id uuid.UUID)
+	// Due makes a pending row due now.
+	Due(id uuid.UUID)
 	// Now is the database's time.
 	Now() time.Time
 }
@@ -62,9 +66,14 @@ type Letter struct {
 	Resolved         bool
 }
 
-// Exercise tests a store. It calls open for each sub-test, with its own t; the sub-tests run in
-// parallel.
-func Exercise(t *testing.T, open func(t *testing.T) Outbox) {
+// Exercise tests a store that keeps delivered rows. It calls open for each sub-test, with its own t;
+// the sub-tests run in parallel.
+func Exercise(t *testing.T, open func(t *testing.T) Outbox) { exercise(t, open, false) }
+
+// ExerciseDelete tests a store whose Ack removes the rows (CONTRACT C-60). All else is the same.
+func ExerciseDelete(t *testing.T, open func(t *testing.T) Outbox) { exercise(t, open, true) }
+
+func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 	for _, test := range []struct {
 		name string
 		run  func(rig)
@@ -83,6 +92,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Outbox) {
 		{"Claim/Nothing", claimNothing},
 		{"Ack", ack},
 		{"Ack/Expired", ackExpired},
+		{"Ack/DedupeKey", ackDedupeKey},
 		{"Nack/Retry", nackRetry},
 		{"Nack/Dead", nackDead},
 		{"Nack/DeadTwice", nackDeadTwice},
@@ -93,6 +103,17 @@ func Exercise(t *testing.T, open func(t *testing.T) Outbox) {
 		{"Fencing/OwnOldLease", ownOldLease},
 		{"Fencing/Final", final},
 		{"Fencing/Token", token},
+		{"Order/Heads", orderHeads},
+		{"Order/Waits", orderWaits},
+		{"Order/Retry", orderRetry},
+		{"Order/Gap", orderGap},
+		{"Order/Expired", orderExpired},
+		{"Order/Key", orderKey},
+		{"Order/Bytes", orderBytes},
+		{"Order/Dead", orderDead},
+		{"Order/BeforeDead", orderBeforeDead},
+		{"Order/Blocked", orderBlocked},
+		{"Order/Drain", orderDrain},
 		{"Topics", topics},
 		{"Depth", depth},
 		{"Depth/Empty", depthEmpty},
@@ -100,7 +121,9 @@ func Exercise(t *testing.T, open func(t *testing.T) Outbox) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			test.run(newRig(t, open(t)))
+			r := newRig(t, open(t))
+			r.deletes = deletes
+			test.run(r)
 		})
 	}
 }
@@ -120,11 +143,12 @@ type rig struct {
 	Outbox
 	worker       uuid.UUID
 	store, other dispatcher.Store
+	deletes      bool // Ack removes rows
 }
 
 func newRig(t *testing.T, outbox Outbox) rig {
 	worker := uuid.New()
-	return rig{t, outbox, worker, outbox.Store(namespace, worker), outbox.Store(namespace, uuid.New())}
+	return rig{T: t, Outbox: outbox, worker: worker, store: outbox.Store(namespace, worker), other: outbox.Store(namespace, uuid.New())}
 }
 
 // enqueue adds n events to a topic, due now and in the order of their ids.
@@ -213,6 +237,19 @@ func (r rig) wantFree(id uuid.UUID, status string, attempts int) Row {
 		r.Fatalf("row is %+v, want %s without a lease after %d attempts", row, status, attempts)
 	}
 	return row
+}
+
+// wantDelivered checks that the row was acked between two times.
+func (r rig) wantDelivered(id uuid.UUID, attempts int, from, to time.Time) {
+	r.Helper()
+	if r.deletes {
+		if row := r.Row(id); row != (Row{}) {
+			r.Fatalf("the delivered row is still there: %+v", row)
+		}
+		return
+	}
+	row := r.wantFree(id, "delivered", attempts)
+	r.wantBetween("updated_at", row.UpdatedAt, from, to)
 }
 
 // wantBetween checks a time that the database set while the test did something.

@@ -11,7 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// CONTRACT: C-23, C-26
+// CONTRACT: C-23, C-26, C-60
 func ack(r rig) {
 	r.enqueue(topic, 3)
 	events := r.claim(r.store, 3, lease)
@@ -19,8 +19,7 @@ func ack(r rig) {
 	lost, err := r.store.Ack(r.Context(), leases(events[:2]))
 	r.wantLost("ack", lost, err)
 	for _, e := range events[:2] {
-		row := r.wantFree(e.ID, "delivered", 1)
-		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+		r.wantDelivered(e.ID, 1, from, r.Now())
 	}
 	if row := r.Row(events[2].ID); row.Status != "processing" {
 		r.Errorf("ack changed a row that it was not given: %+v", row)
@@ -36,9 +35,27 @@ func ack(r rig) {
 // CONTRACT: C-23
 func ackExpired(r rig) {
 	e := r.one(gone)
+	from := r.Now()
 	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{e.Lease()})
 	r.wantLost("ack", lost, err)
-	r.wantFree(e.ID, "delivered", 1)
+	r.wantDelivered(e.ID, 1, from, r.Now())
+}
+
+// A store that removes delivered rows forgets their dedupe keys: the same key makes a new event.
+// CONTRACT: C-60
+func ackDedupeKey(r rig) {
+	if !r.deletes {
+		r.Skip("delivered rows are kept, and with them their dedupe keys")
+	}
+	first := event(topic)
+	first.DedupeKey = "once"
+	r.Enqueue(first)
+	lost, err := r.store.Ack(r.Context(), leases(r.claim(r.store, 1, lease)))
+	r.wantLost("ack", lost, err)
+	second := event(topic)
+	second.DedupeKey = "once"
+	r.Enqueue(second)
+	r.wantIDs("claimed with the same key", r.claim(r.store, 10, lease), second.ID)
 }
 
 // CONTRACT: C-24

@@ -33,7 +33,8 @@ func TestCommands(t *testing.T) {
 	run(t, "", "migrate", "status", "-f", delivers).ok(t, "applied 0001_outbox at 2", "schema outbox has version ")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`)
 	run(t, "", "migrate", "grants", "--role", "nobody", "--apply", "-f", owner).ended(t, 1, "create the role, or correct its name")
-	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
+	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", ", at "+o.dsn.Host+"\n", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"wakeUp: Listen\n")).ok(t, "ok   wake-up: ")
 
 	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}").ended(t, 1, "migrate grants --for producer", "nothing was enqueued")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", owner).ok(t, "granted a producer's rights")
@@ -80,8 +81,8 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	yaml := dispatching("{log: {}}")
-	file := o.file(t, o.dispatcher, yaml)
-	for _, right := range []string{"select on outbox_events", "update on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters", "select on outbox_migrations", "usage on schema outbox"} {
+	file := o.file(t, o.dispatcher, yaml+"retention: {delivered: 0s}\n")
+	for _, right := range []string{"select on outbox_events", "update on outbox_events", "delete on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters", "select on outbox_migrations", "usage on schema outbox"} {
 		words := strings.Fields(right)
 		object := "outbox." + words[2]
 		if words[2] == "schema" {
@@ -89,6 +90,9 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		}
 		o.exec(t, fmt.Sprintf("revoke %s on %s from %s", words[0], object, o.dispatcher))
 		run(t, "", "check", "-f", file).ended(t, 1, "FAIL grants: "+o.dispatcher+" lacks "+right+"; have the owner run")
+		if words[0] == "delete" {
+			run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ok(t) // which keeps delivered rows
+		}
 		o.exec(t, fmt.Sprintf("grant %s on %s to %s", words[0], object, o.dispatcher))
 	}
 	run(t, "", "check", "-f", file).ok(t)

@@ -110,7 +110,12 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	o.migrated(t)
 	p.ready(t)
 
+	// The schema is compared twice a minute, and at once when the database was away.
+	o.exec(t, "alter role "+o.dispatcher+" connection limit 0")
+	o.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+o.dispatcher+"'")
+	p.unready(t, "database: ConnectionFailed: ")
 	o.exec(t, "insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, '0099_future', 'x', 99)")
+	o.exec(t, "alter role "+o.dispatcher+" connection limit -1")
 	p.unready(t, "schema: TooNew: ")
 	if s := p.status(t).Schema; s.State != "TooNew" || s.Version != 99 || s.Message == "" {
 		t.Errorf("the schema is told as %+v", s)
@@ -166,6 +171,85 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 	p.unready(t, "sink: ConnectionFailed: ")
 	if s := p.status(t).Sink; s.State != report.Unreachable || !strings.Contains(s.Message, "connection refused") {
 		t.Errorf("the sink is told as %+v", s)
+	}
+}
+
+// A topic that fails holds up no other, and makes no pod unready. CONTRACT: C-32
+func TestOneTopicIsHeld(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("ce-topic") == "refunds" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer consumer.Close()
+	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
+	p := start(t, o.file(t, o.dispatcher, yaml+"backoff: {base: 10ms, max: 10ms}\nmaxAttempts: 1000\n"))
+	p.ready(t)
+	run(t, strings.Repeat(`{"namespace": "shop", "topic": "refunds", "payload": 1}`+"\n", 30), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+	held := func() bool {
+		o.enqueue(t, 1)
+		s := p.status(t)
+		return len(s.Held) == 1 && s.Held[0].Topic == "refunds" && s.Held[0].State == report.Refusing && strings.Contains(s.Held[0].Message, "500") &&
+			s.Sink.State == report.Reachable
+	}
+	await(t, "the topic is held", held)
+	p.ready(t)
+	await(t, "the other topic is delivered", func() bool { return o.count(t, "topic = 'orders' and status <> 'delivered'") == 0 })
+	_, metrics := p.get(t, "/metrics")
+	if want := `outbox_topic_breaker_state{dispatcher="orders",namespace="shop",state="Refusing",topic="refunds"} 1`; held() && !strings.Contains(metrics, want) {
+		t.Errorf("/metrics does not say %s", want)
+	}
+}
+
+// Rows are deleted at ack, wake-ups are heard, and what holds vacuum back is told. CONTRACT: C-60
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	tx, err := o.admin.Begin(t.Context())
+	check(t, err)
+	_, err = tx.Exec(t.Context(), "create table held (n int)")
+	check(t, err)
+	defer func() { check(t, tx.Rollback(t.Context())) }()
+	o.enqueue(t, 3)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n"))
+	await(t, "wake-ups are heard", func() bool { return strings.Contains(p.log.String(), "wake-ups of producers are heard") })
+	await(t, "the open transaction is told", func() bool {
+		tx := p.status(t).OldestTransaction
+		return tx != nil && tx.Kind == report.Session && strings.HasPrefix(tx.Name, "pid ")
+	})
+	await(t, "the rows are gone", func() bool { return o.count(t, "true") == 0 })
+	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",namespace="shop"} `) {
+		t.Error("/metrics does not say how old the transaction is")
+	}
+}
+
+// The keys that wait behind a dead event are told, and no others. CONTRACT: C-50
+func TestBlockedKeys(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("ce-type") == "Bad" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer consumer.Close()
+	event := func(key, kind string) string {
+		return fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "aggregate_id": %q, "event_type": %q, "payload": 1}`+"\n", key, kind)
+	}
+	run(t, event("a", "Bad")+event("a", "Good")+event("b", "Good"), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 1\nordering: Key\nonDead: Block\n"))
+	await(t, "the other key is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
+	await(t, "the key is told", func() bool {
+		b := p.status(t).Backlog
+		return b != nil && b.BlockedKeys == 1 && len(b.Blocked) == 1 && b.Blocked[0].Topic == "orders" && b.Blocked[0].Key == "a" && b.Dead == 1
+	})
+	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",namespace="shop"} 1`) {
+		t.Error("/metrics does not tell the blocked key")
+	}
+	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
+		t.Errorf("%d rows wait behind the dead one, want 1", n)
 	}
 }
 

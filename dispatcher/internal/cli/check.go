@@ -25,8 +25,9 @@ func checkCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
-		Long: `Check the file, the database, its schema, the login's rights and the destination. Nothing is changed,
-and nothing is sent. Each check is a line that starts with "ok" or "FAIL".`,
+		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
+heard, and the destination. Nothing is changed, and no event is sent. Each check is a line that starts
+with "ok" or "FAIL".`,
 		RunE: work(func(cmd *cobra.Command) error {
 			c := &checks{out: cmd.OutOrStdout()}
 			c.all(cmd.Context(), file)
@@ -96,8 +97,7 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 		return
 	}
 	defer pool.Close()
-	var where, user string
-	err = pool.QueryRow(ctx, `select format('%s as %s, PostgreSQL %s', current_database(), current_user, current_setting('server_version')), current_user`).Scan(&where, &user)
+	where, user, err := login(ctx, pool)
 	if !c.tell("database", where, sentence(err)) {
 		return
 	}
@@ -110,12 +110,26 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 	} else {
 		c.tell("schema", fmt.Sprintf("%s has version %d", cfg.Database.Schema, schema.Version), sentence(err))
 	}
-	missing, err := missingRights(ctx, pool, cfg.Database.Schema)
+	missing, err := missingRights(ctx, pool, cfg)
 	err = sentence(err)
 	if len(missing) > 0 {
 		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants --role %s --apply`", user, strings.Join(missing, ", "), user)
 	}
 	c.tell("grants", user+" has every right that a dispatcher uses", err)
+	if cfg.WakeUp == config.WakeUpListen {
+		c.tell("wake-up", "a producer's wake-up is heard", pgstore.TryListen(ctx, connector(cfg), cfg.Database.Schema))
+	}
+}
+
+// login says where a connection of the pool leads, and as whom.
+func login(ctx context.Context, pool *pgxpool.Pool) (where, user string, err error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	defer conn.Release()
+	err = conn.QueryRow(ctx, `select format('%s as %s, PostgreSQL %s', current_database(), current_user, current_setting('server_version')), current_user`).Scan(&where, &user)
+	return fmt.Sprintf("%s, at %s", where, conn.Conn().PgConn().Conn().RemoteAddr()), user, err
 }
 
 // sentence is an error of the database in one sentence, with the remedy.
@@ -127,17 +141,19 @@ func sentence(err error) error {
 	return errors.New(message)
 }
 
-// missingRights compares the login's rights with those that migrations.Grants gives a dispatcher.
-func missingRights(ctx context.Context, pool *pgxpool.Pool, schema string) (missing []string, err error) {
+// missingRights compares the login's rights with what the dispatcher uses of those that
+// migrations.Grants gives one.
+func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (missing []string, err error) {
 	err = pool.QueryRow(ctx, `
 		select array(
 			select 'usage on schema ' || nspname from pg_namespace where nspname = $1 and not has_schema_privilege(oid, 'usage')
 			union all
 			select right_ || ' on ' || relname
-			from (values ('outbox_events', 'select'), ('outbox_events', 'update'), ('outbox_dead_letters', 'select'),
-				('outbox_dead_letters', 'insert'), ('outbox_migrations', 'select')) as needed (table_, right_)
+			from (values ('outbox_events', 'select'), ('outbox_events', 'update'), ('outbox_events', 'delete'),
+				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_migrations', 'select')) as needed (table_, right_)
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
-			where not has_table_privilege(pg_class.oid, right_))`, schema).Scan(&missing)
+			where not has_table_privilege(pg_class.oid, right_) and (right_ <> 'delete' or $2::boolean))`,
+		cfg.Database.Schema, cfg.Retention.Delivered != nil).Scan(&missing)
 	return missing, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -41,10 +42,13 @@ func newEngine(ctx context.Context, cfg config.Config, observer dispatcher.Obser
 	if e.pool, err = database.Pool(ctx, cfg.Database, cfg.Name); err != nil {
 		return nil, wrong{err}
 	}
-	e.store = pgstore.New(e.pool, pgstore.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker})
+	e.store = pgstore.New(e.pool, pgstore.Options{
+		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.Delivered != nil,
+	})
 	e.Dispatcher, err = dispatcher.New(e.store, e.sink, dispatcher.Config{
 		Topics: cfg.Topics, Lease: cfg.Lease.D(), PollInterval: cfg.PollInterval.D(), BatchSize: cfg.BatchSize,
 		Concurrency: cfg.Concurrency, MaxAttempts: cfg.MaxAttempts, Backoff: backoff(cfg.Backoff),
+		Ordering: dispatcher.Ordering(cfg.Ordering), OnDead: dispatcher.OnDead(cfg.OnDead),
 		GracePeriod: cfg.GracePeriod.D(), Paused: cfg.State == config.Paused, Logger: e.log, Observer: observer,
 	})
 	if err != nil {
@@ -52,6 +56,16 @@ func newEngine(ctx context.Context, cfg config.Config, observer dispatcher.Obser
 		return nil, wrong{err}
 	}
 	return e, nil
+}
+
+// listen wakes the engine when a producer says so, over a connection of its own, until ctx ends.
+func (e *engine) listen(ctx context.Context, cfg config.Config) {
+	pgstore.Listen(ctx, connector(cfg), cfg.Database.Schema, cfg.Namespace, e.Wake, e.log)
+}
+
+// connector makes connections that no pool has.
+func connector(cfg config.Config) func(context.Context) (*pgx.Conn, error) {
+	return func(ctx context.Context) (*pgx.Conn, error) { return database.Connect(ctx, cfg.Database, cfg.Name) }
 }
 
 func (e *engine) close(ctx context.Context) {

@@ -40,6 +40,7 @@ It starts and goes on while the database or the destination is away, and while t
 
 // run serves first and then delivers, so that there is an answer from the beginning to the end.
 func run(cmd *cobra.Command, version string, cfg config.Config) error {
+	tuneMemory()
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	registry := prometheus.NewRegistry()
@@ -50,8 +51,12 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	backlog := monitor.NewBacklog(e.store, cfg.Topics, e.log)
-	observer.Watch(e.Snapshot, backlog.Latest)
+	sources := monitor.Sources{
+		Snapshot:          e.Snapshot,
+		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
+		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
+	}
+	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction)
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
 	if err != nil {
@@ -59,7 +64,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	process := monitor.Process{Config: cfg, Version: version, Worker: e.worker.String(), StartedAt: time.Now()}
 	server := &http.Server{
-		Handler:           monitor.Handler(process, e.Snapshot, backlog.Latest, registry),
+		Handler:           monitor.Handler(process, sources, registry),
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
 	e.log.Info("starting", "version", version, "namespace", cfg.Namespace, "topics", cfg.Topics, "state", cfg.State, "address", listener.Addr().String())
@@ -72,7 +77,9 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		}
 		cancel() // without its server a dispatcher cannot be seen: end
 	})
-	group.Go(func() { backlog.Run(ctx) })
+	if cfg.WakeUp == config.WakeUpListen {
+		group.Go(func() { e.listen(ctx, cfg) })
+	}
 	err = e.Run(ctx)
 	stop, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancelStop()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,40 +29,117 @@ const (
 	ConnectionFailed = "ConnectionFailed"
 )
 
+// readOnly is the SQLSTATE of a server, or a transaction, that only reads.
+const readOnly = "25006"
+
 // Classify says in one word and in one sentence, with the remedy, why err happened.
 func Classify(err error) (reason, message string) {
-	cause, remedy := "", ""
 	var (
 		known   *problem
-		pg      *pgconn.PgError
 		connect *pgconn.ConnectError
 	)
 	switch {
 	case errors.As(err, &known):
 		return known.reason, sentence(known.Error())
-	case errors.As(err, &pg):
-		cause = pg.Message
-		reason, remedy = classifyCode(pg.Code)
-	case isCertificate(err):
-		reason, cause = CertificateInvalid, innermost(err).Error()
-		remedy = "set database.tls.ca (in a dispatcher's file: database.caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"
-	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
-		reason, cause = ConnectionFailed, "the server does not offer TLS"
-		remedy = "turn it on there, or set database.sslMode to disable"
-	case errors.Is(err, context.DeadlineExceeded):
-		reason, cause = ConnectionFailed, "no answer in time"
-		remedy = "check host, port and network policies, and the server's load"
-	default:
-		reason, cause = ConnectionFailed, innermost(err).Error()
-		remedy = "check that the server runs, host and port, and network policies"
+	case errors.As(err, &connect):
+		return classifyConnect(connect)
 	}
-	where := "the database"
-	if errors.As(err, &connect) {
-		c := connect.Config
-		where = fmt.Sprintf("database %q at %s as user %q", c.Database, net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), c.User)
-	}
-	return reason, sentence(fmt.Sprintf("%s: %s; %s", where, cause, remedy))
+	v := classify(err)
+	return v.reason, sentence(fmt.Sprintf("the database: %s; %s", v.cause, v.remedy))
 }
+
+// verdict is why one try failed, and what to do.
+type verdict struct{ reason, cause, remedy string }
+
+func classify(err error) verdict {
+	var pg *pgconn.PgError
+	switch {
+	case errors.Is(err, pgconn.ErrReadOnlyConnection):
+		return verdict{ConnectionFailed, "this server only reads", readOnlyRemedy}
+	case errors.As(err, &pg):
+		reason, remedy := classifyCode(pg.Code)
+		return verdict{reason, pg.Message, remedy}
+	case isCertificate(err):
+		return verdict{CertificateInvalid, innermost(err).Error(),
+			"set database.tls.ca (in a dispatcher's file: database.caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
+	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
+		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set database.sslMode to disable"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return verdict{ConnectionFailed, "no answer in time", "check host, port and network policies, and the server's load"}
+	}
+	return verdict{ConnectionFailed, innermost(err).Error(), "check that the server runs, host and port, and network policies"}
+}
+
+// classifyConnect tells of each server that was tried, and of the remedy of the most telling failure:
+// what a person must correct comes before what may pass.
+func classifyConnect(err *pgconn.ConnectError) (reason, message string) {
+	c := err.Config
+	addresses := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	for _, f := range c.Fallbacks {
+		if address := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	var (
+		worst  verdict
+		causes []string // each once
+		told   []string // with the server's address
+	)
+	for _, try := range tries(err) {
+		v := classify(try.err)
+		if !slices.Contains(causes, v.cause) {
+			causes = append(causes, v.cause)
+		}
+		told = append(told, strings.TrimPrefix(try.address+": "+v.cause, ": "))
+		if rank(v) >= rank(worst) {
+			worst = v
+		}
+	}
+	if len(causes) > 1 {
+		causes = told
+	}
+	return worst.reason, sentence(fmt.Sprintf("database %q at %s as user %q: %s; %s",
+		c.Database, strings.Join(addresses, ", "), c.User, strings.Join(causes, ", "), worst.remedy))
+}
+
+func rank(v verdict) int {
+	switch {
+	case v.reason == "":
+		return 0
+	case v.reason != ConnectionFailed:
+		return 3
+	case v.remedy == readOnlyRemedy:
+		return 2
+	default:
+		return 1
+	}
+}
+
+// try is a server that was tried, and the last failure there: with sslmode=prefer there are two.
+type try struct {
+	address string // "" when the name has none
+	err     error
+}
+
+func tries(err *pgconn.ConnectError) (all []try) {
+	joined, ok := err.Unwrap().(interface{ Unwrap() []error })
+	if !ok {
+		return []try{{"", err.Unwrap()}}
+	}
+	for _, e := range joined.Unwrap() {
+		address, _, _ := strings.Cut(e.Error(), " (") // pgx has no other way to tell
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			address = ""
+		}
+		if n := len(all); n > 0 && address != "" && all[n-1].address == address {
+			all = all[:n-1]
+		}
+		all = append(all, try{address, e})
+	}
+	return all
+}
+
+const readOnlyRemedy = "connect to the primary: name it, or all servers with commas, of which the one that takes writes is used; if none does, promote one"
 
 // classifyCode maps a SQLSTATE.
 func classifyCode(code string) (reason, remedy string) {
@@ -72,10 +150,22 @@ func classifyCode(code string) (reason, remedy string) {
 		return DatabaseNotFound, "create the database, or correct its name"
 	case "42501":
 		return PermissionDenied, "have the owner run what `dispatcher migrate grants` prints"
-	case "25006":
-		return ConnectionFailed, "connect to the primary: this server only reads"
+	case readOnly:
+		return ConnectionFailed, readOnlyRemedy
 	case "53300":
-		return ConnectionFailed, "raise the server's max_connections, or use a connection pooler"
+		return ConnectionFailed, "raise the server's max_connections or the login's connection limit, or use a connection pooler"
+	case "53100":
+		return ConnectionFailed, "free space on the server's disk, or enlarge it"
+	case "57014":
+		return ConnectionFailed, "see what the statement waits for (pg_stat_activity, pg_locks); if nothing, raise the login's statement_timeout"
+	case "55P03":
+		return ConnectionFailed, "let the transaction end that locks the outbox's tables (see pg_locks), or end it"
+	case "57P01", "57P02":
+		return ConnectionFailed, "the dispatcher connects again; the server's log says why it ended the connection"
+	case "57P03":
+		return ConnectionFailed, "wait until the server is ready; if it stays like this, name one that takes connections"
+	case "08P01": // in the words of PgBouncer, also when the server behind it is away
+		return ConnectionFailed, "check the connection pooler, its limits, and that the server behind it runs"
 	}
 	return ConnectionFailed, "the dispatcher tries again; see the server's log if this stays (SQLSTATE " + code + ")"
 }

@@ -1,5 +1,9 @@
 // Package database connects to the PostgreSQL that a configuration names, and says in one word and
 // one sentence why that fails. It never shows a password or a connection string (CONTRACT C-73).
+//
+// A configuration may name several hosts, separated by commas, with one port or as many. The server
+// that takes writes is used, and looked for again whenever it ends or takes no more: after a failover
+// nothing need be restarted.
 package database
 
 import (
@@ -12,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
@@ -38,21 +43,22 @@ func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, e
 	}
 	cfg.MaxConns = poolSize
 	cfg.PingTimeout = connectTimeout
-	statements := &prepared{}
+	w := &watch{}
+	cfg.PrepareConn = w.usable
 	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		fresh, err := connConfig(d, name)
 		if err != nil {
 			return err
 		}
 		*c = *fresh
-		statements.configure(c)
+		w.configure(c)
 		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make a pool of connections: %w", err)
 	}
-	statements.reset = pool.Reset // before the first connection: the pool keeps none ready
+	w.reset = pool.Reset // before the first connection: the pool keeps none ready
 	return pool, nil
 }
 
@@ -63,7 +69,7 @@ func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, er
 		return nil, err
 	}
 	if cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // see prepared: a command gains nothing by it
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // see watch: a command gains nothing by it
 	}
 	return pgx.ConnectConfig(ctx, cfg)
 }
@@ -92,6 +98,11 @@ func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
 	c := parsed.ConnConfig
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
+	}
+	// A dispatcher writes. Of several hosts the one that takes writes is used, and of one host a server
+	// that does not is noticed here, whatever it leads to next time.
+	if c.ValidateConnect == nil {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	c.RuntimeParams["application_name"] = "outbox-dispatcher/" + name
 	return c, nil

@@ -233,6 +233,37 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 	}
 }
 
+// A configuration may name several servers, in each of its forms. Of them the one that takes writes is
+// meant, unless it says otherwise.
+func TestSeveralHosts(t *testing.T) {
+	t.Parallel()
+	for name, d := range map[string]config.Database{
+		"URL":             {DSN: "postgres://u:p@a:1,b:2/db"},
+		"URL, with TLS":   {DSN: "postgres://u:p@a:1,b:2/db", SSLMode: "require"},
+		"key=value words": {DSN: "host=a,b port=1,2 user=u dbname=db"},
+		"files":           {Connection: &config.Connection{HostFile: file(t, "a,b\n"), PortFile: file(t, "1,2\n"), UserFile: file(t, "u")}},
+	} {
+		c, err := connConfig(d, "orders")
+		check(t, err)
+		last := c.Fallbacks[len(c.Fallbacks)-1]
+		if c.Host != "a" || c.Port != 1 || last.Host != "b" || last.Port != 2 {
+			t.Errorf("%s: %s:%d to %s:%d", name, c.Host, c.Port, last.Host, last.Port)
+		}
+		if c.ValidateConnect == nil {
+			t.Errorf("%s: any of them would do", name)
+		}
+	}
+	standby, err := connConfig(config.Database{DSN: "postgres://u:p@a,b/db?target_session_attrs=standby"}, "orders")
+	check(t, err)
+	srv := pgtest.Server(t)
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	check(t, err)
+	defer conn.Close(context.Background())
+	if err := standby.ValidateConnect(t.Context(), conn.PgConn()); err == nil {
+		t.Error("what the connection string asks for is not heeded")
+	}
+}
+
 func TestPoolRefusesABadStringAtOnce(t *testing.T) {
 	if _, err := Pool(t.Context(), config.Database{DSN: "postgres://u:p@:x/"}, "orders"); err == nil {
 		t.Error("no error")
@@ -304,39 +335,4 @@ func enableTLS(t *testing.T, dsn string) (ca, serverName string) {
 		fresh.Close(ctx)
 	}
 	return signer.pem, name
-}
-
-// A PgBouncer in transaction mode loses prepared statements between two transactions. One statement
-// finds out; from then on none are used.
-func TestPoolGivesUpPreparedStatementsThatGetLost(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool, err := Pool(ctx, config.Database{DSN: pgtest.Empty(t)}, "orders")
-	check(t, err)
-	defer pool.Close()
-	ask := func(c interface {
-		Query(context.Context, string, ...any) (pgx.Rows, error)
-	}) (n int, err error) {
-		rows, err := c.Query(ctx, "select count(*) from pg_prepared_statements where $1::int = 1", 1)
-		if err != nil {
-			return 0, err
-		}
-		return pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
-	}
-	conn, err := pool.Acquire(ctx)
-	check(t, err)
-	if n, err := ask(conn); n != 1 || err != nil {
-		t.Errorf("%d prepared statements, %v: want one, which spares planning", n, err)
-	}
-	_, err = conn.Exec(ctx, "deallocate all", pgx.QueryExecModeSimpleProtocol)
-	check(t, err)
-	if _, err := ask(conn); err == nil || !strings.Contains(err.Error(), "26000") {
-		t.Errorf("the lost statement gave %v", err)
-	}
-	conn.Release()
-	for range 2 {
-		if n, err := ask(pool); n != 0 || err != nil {
-			t.Errorf("afterwards %d prepared statements, %v", n, err)
-		}
-	}
 }

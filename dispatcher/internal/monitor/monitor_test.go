@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -41,10 +43,19 @@ func healthy(change func(*dispatcher.Snapshot)) dispatcher.Snapshot {
 	return s
 }
 
+func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
+	return Sources{
+		Snapshot: func() dispatcher.Snapshot { return s }, Backlog: func() *dispatcher.Depth { return depth },
+		OldestTransaction: func() *dispatcher.OldestTransaction {
+			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldByStandby, Name: "b", Since: started, Age: 9 * time.Second}
+		},
+	}
+}
+
 // get asks a handler for a path.
 func get(t *testing.T, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
 	t.Helper()
-	handler := Handler(process, func() dispatcher.Snapshot { return s }, func() *dispatcher.Depth { return depth }, prometheus.NewRegistry())
+	handler := Handler(process, sources(s, depth), prometheus.NewRegistry())
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 	return answer.Code, answer.Body.String()
@@ -72,6 +83,9 @@ func TestReadyz(t *testing.T) {
 		"sink refuses": {func(s *dispatcher.Snapshot) {
 			s.Sink, s.Breaker = down(errors.New("a answered\n 500")), dispatcher.BreakerRefusing
 		}, "sink: Refusing: a answered 500"},
+		"one topic held": {func(s *dispatcher.Snapshot) {
+			s.Held = []dispatcher.HeldTopic{{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("x")}}
+		}, "ok"},
 		"stopping": {func(s *dispatcher.Snapshot) { s.Draining = true }, "stopping: no more rows are claimed"},
 	} {
 		wantCode := http.StatusServiceUnavailable
@@ -89,11 +103,11 @@ func TestPausedIsReadyWithoutItsSink(t *testing.T) {
 	paused := process
 	paused.Config.State = config.Paused
 	s := healthy(func(s *dispatcher.Snapshot) { s.Sink, s.Breaker = down(errors.New("x")), dispatcher.BreakerUnreachable })
-	if causes := unready(status(paused, s, nil)); len(causes) != 0 {
+	if causes := unready(status(paused, s)); len(causes) != 0 {
 		t.Errorf("with the sink away: not ready: %q", causes)
 	}
 	s.Source = down(errors.New("x"))
-	if causes := unready(status(paused, s, nil)); len(causes) != 1 {
+	if causes := unready(status(paused, s)); len(causes) != 1 {
 		t.Errorf("with the database away: %q, want one cause", causes)
 	}
 }
@@ -132,7 +146,7 @@ func TestStatus(t *testing.T) {
 		{Topic: "a", Pending: dispatcher.Count{N: 1}, Scheduled: dispatcher.Count{N: 2}, Processing: dispatcher.Count{N: 3}, Dead: dispatcher.Count{N: 4}, OldestPending: late},
 		{Topic: "b", Pending: dispatcher.Count{N: 1_000_000, Estimated: true}, OldestPending: early},
 		{Topic: "c"},
-	}}
+	}, BlockedKeys: dispatcher.Count{N: 21}, Blocked: []dispatcher.BlockedKey{{Topic: "a", Key: "k", EventID: uuid.Max, DiedAt: late}}}
 	_, body := get(t, report.Path, healthy(func(s *dispatcher.Snapshot) {
 		s.InFlightRows, s.InFlightBytes = 7, 700
 		s.LastError, s.LastErrorAt = strings.Repeat("x", 1000), started
@@ -151,6 +165,9 @@ func TestStatus(t *testing.T) {
 	if got.Schema != (report.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (report.InFlight{Rows: 7, Bytes: 700}) {
 		t.Errorf("schema and flight: %s", body)
 	}
+	if tx := got.OldestTransaction; tx == nil || *tx != (report.OldestTransaction{Kind: report.Standby, Name: "b", Since: started, Seconds: 9}) {
+		t.Errorf("oldest transaction: %s", body)
+	}
 	if got.LastError == nil || len(got.LastError.Message) > 510 {
 		t.Errorf("last error: %s", body)
 	}
@@ -158,19 +175,35 @@ func TestStatus(t *testing.T) {
 	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || !b.OldestPending.Equal(early) || !b.ObservedAt.Equal(started) {
 		t.Fatalf("backlog: %s", body)
 	}
+	if want := (report.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DiedAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {
+		t.Errorf("blocked keys: %s", body)
+	}
 	if len(b.Topics) != 3 || b.Topics[0].Estimated || !b.Topics[1].Estimated || b.Topics[2].OldestPending != nil {
 		t.Errorf("topics: %s", body)
 	}
 
-	if s := status(process, dispatcher.Snapshot{}, nil); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != report.Unknown || s.Sink.State != report.Unknown || s.LastError != nil {
+	if s := sources(dispatcher.Snapshot{}, nil).full(process); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != report.Unknown || s.Sink.State != report.Unknown || s.LastError != nil {
 		t.Errorf("before anything is known: %+v", s)
 	}
-	if s := status(process, dispatcher.Snapshot{Draining: true}, nil); s.State != "Draining" {
+	if s := status(process, dispatcher.Snapshot{Draining: true}); s.State != "Draining" {
 		t.Errorf("draining: %+v", s)
+	}
+	s := status(process, healthy(func(s *dispatcher.Snapshot) {
+		s.Held = []dispatcher.HeldTopic{
+			{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("a answered\n 500"), Since: started},
+			{Topic: "b", Breaker: dispatcher.BreakerUnreachable, Err: dispatcher.Unavailable(errors.New("refused")), Since: started},
+		}
+	}))
+	want := []report.HeldTopic{
+		{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "a answered 500", Since: started}},
+		{Topic: "b", Link: report.Link{State: report.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
+	}
+	if !slices.Equal(s.Held, want) || s.Sink.State != report.Reachable {
+		t.Errorf("held topics: %+v of a sink %+v", s.Held, s.Sink)
 	}
 	paused := process
 	paused.Config.State = config.Paused
-	if s := status(paused, healthy(nil), nil); s.State != "Paused" || unready(s) != nil {
+	if s := status(paused, healthy(nil)); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as asked for: %+v, %v", s, unready(s))
 	}
 }

@@ -26,17 +26,17 @@ const stuckAfter = 90 * time.Second
 //	/readyz   200 while events are delivered, or would be; else 503 and a line for each cause.
 //	/status   report.Status as JSON.
 //	/metrics  for Prometheus.
-func Handler(p Process, snapshot func() dispatcher.Snapshot, depth func() *dispatcher.Depth, metrics prometheus.Gatherer) http.Handler {
+func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, stuck(snapshot(), p.StartedAt, time.Now()))
+		answer(w, stuck(from.Snapshot(), p.StartedAt, time.Now()))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, unready(status(p, snapshot(), depth())))
+		answer(w, unready(status(p, from.Snapshot())))
 	})
 	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(status(p, snapshot(), depth())) // fails only when the client is gone
+		_ = json.NewEncoder(w).Encode(from.full(p)) // fails only when the client is gone
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return mux

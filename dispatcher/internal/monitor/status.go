@@ -21,13 +21,22 @@ type Process struct {
 	StartedAt time.Time
 }
 
-// status puts together what /status says. depth may be nil.
-func status(p Process, s dispatcher.Snapshot, depth *dispatcher.Depth) report.Status {
+// Sources are what a process is asked for when somebody looks at it.
+type Sources struct {
+	Snapshot func() dispatcher.Snapshot
+	// Backlog and OldestTransaction return nil until the database has answered once.
+	Backlog           func() *dispatcher.Depth
+	OldestTransaction func() *dispatcher.OldestTransaction
+}
+
+// status puts together what /status says, as far as it needs no database.
+func status(p Process, s dispatcher.Snapshot) report.Status {
 	out := report.Status{
 		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  string(p.Config.State),
 		Source: source(s.Source), Schema: schema(s.Schema), Sink: destination(s.Sink, s.Breaker),
+		Held:     held(s.Held),
 		InFlight: report.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
 	if s.Draining {
@@ -36,8 +45,17 @@ func status(p Process, s dispatcher.Snapshot, depth *dispatcher.Depth) report.St
 	if s.LastError != "" {
 		out.LastError = &report.Error{At: s.LastErrorAt, Message: line(s.LastError)}
 	}
-	if depth != nil {
+	return out
+}
+
+// full adds what the database is asked for.
+func (from Sources) full(p Process) report.Status {
+	out := status(p, from.Snapshot())
+	if depth := from.Backlog(); depth != nil {
 		out.Backlog = backlog(depth)
+	}
+	if t := from.OldestTransaction(); t != nil {
+		out.OldestTransaction = &report.OldestTransaction{Kind: report.TransactionKind(t.Kind), Name: line(t.Name), Since: t.Since, Seconds: t.Age.Seconds()}
 	}
 	return out
 }
@@ -51,15 +69,26 @@ func source(l dispatcher.LinkState) report.Link {
 }
 
 func destination(l dispatcher.LinkState, breaker dispatcher.BreakerState) report.Link {
-	link := report.Link{State: state(l), Since: l.Since}
-	if link.State != report.Unreachable {
-		return link
+	if state := state(l); state != report.Unreachable {
+		return report.Link{State: state, Since: l.Since}
 	}
+	return trouble(breaker, l.Err, l.Since)
+}
+
+// trouble is a destination that takes no events.
+func trouble(breaker dispatcher.BreakerState, err error, since time.Time) report.Link {
+	link := report.Link{State: report.Unreachable, Reason: sink.Reason(err), Message: line(err.Error()), Since: since}
 	if breaker == dispatcher.BreakerRefusing {
 		link.State = report.Refusing
 	}
-	link.Reason, link.Message = sink.Reason(l.Err), line(l.Err.Error())
 	return link
+}
+
+func held(topics []dispatcher.HeldTopic) (out []report.HeldTopic) {
+	for _, t := range topics {
+		out = append(out, report.HeldTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
+	}
+	return out
 }
 
 func state(l dispatcher.LinkState) report.LinkState {
@@ -82,7 +111,10 @@ func schema(s dispatcher.Schema) report.Schema {
 }
 
 func backlog(d *dispatcher.Depth) *report.Backlog {
-	b := &report.Backlog{ObservedAt: d.ObservedAt}
+	b := &report.Backlog{ObservedAt: d.ObservedAt, BlockedKeys: d.BlockedKeys.N, Counts: report.Counts{Estimated: d.BlockedKeys.Estimated}}
+	for _, k := range d.Blocked {
+		b.Blocked = append(b.Blocked, report.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DiedAt: k.DiedAt})
+	}
 	for _, t := range d.Topics {
 		c := report.Counts{
 			Pending: t.Pending.N, Scheduled: t.Scheduled.N, Processing: t.Processing.N, Dead: t.Dead.N,
@@ -106,6 +138,7 @@ func backlog(d *dispatcher.Depth) *report.Backlog {
 
 // unready says why the process does not deliver, a line for each cause; none when it is ready. A
 // single failed delivery is no cause: the engine calls the destination away or refusing by its breaker.
+// Neither is a topic that is held back: the process works, and delivers the others.
 func unready(s report.Status) (causes []string) {
 	if s.State == "Draining" {
 		causes = append(causes, "stopping: no more rows are claimed")

@@ -9,7 +9,7 @@ with found as materialized (
     select e.*
     from unnest($2::text[], $3::integer[], $4::timestamptz[], $5::uuid[]) as share (topic, rows, floor_at, floor_id)
     cross join lateral (
-        select ctid, id, locked_by, payload_bytes, attempts >= $6::integer as exhausted
+        select ctid, attempts >= $6::integer as exhausted, case when attempts < $6 then payload_bytes else 0 end as bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
@@ -22,32 +22,6 @@ with found as materialized (
         for update skip locked
     ) as e
 ),
--- The sum runs in the order of found. It has no ORDER BY, which would sort for nothing: in
--- another order it would still bound the bytes.
-claimable as materialized (
-    select ctid, total_bytes <= $7::bigint or total_bytes = payload_bytes as fits
-    from (
-        select ctid, payload_bytes, sum(payload_bytes) over (rows unbounded preceding) as total_bytes
-        from found
-        where not exhausted
-    ) as summed
-),
--- By ctid: the rows are locked, so it holds still, and the plan is the same with any statistics.
--- A row that another transaction changed in between is not matched, and is for the next claim.
-claimed as (
-    update outbox.outbox_events
-    set status = 'processing', attempts = attempts + 1, locked_by = $8::uuid,
-        locked_until = now() + $9::interval, updated_at = now()
-    where ctid = any (array(select ctid from claimable where fits))
-    returning *
-),
-buried as (
-    update outbox.outbox_events
-    set status = 'dead', locked_by = null, locked_until = null, updated_at = now(),
-        dead_reason = case status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end
-    where ctid = any (array(select ctid from found where exhausted))
-    returning *
-),
 -- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
 -- the disk as the session would.
 durable as materialized (
@@ -56,15 +30,33 @@ durable as materialized (
     where name = 'synchronous_commit' and exists (select from found where exhausted)
 ),
 letters as (
-    insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, details)
-    select buried.id, buried.namespace, buried.topic, buried.dead_reason, buried.attempts,
-           jsonb_strip_nulls(jsonb_build_object('error', buried.last_error, 'worker', found.locked_by))
-    from buried join found using (id) cross join durable
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash,
+           case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+           e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
+    from outbox.outbox_events as e cross join durable
+    where e.ctid = any (array(select ctid from found where exhausted))
 )
-select null as dead_reason, id, topic, attempts, next_attempt_at, seq, tenant_id, coalesce(dedupe_key, ''),
-       coalesce(partition_key, ''), coalesce(event_type, ''), coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
-       headers, payload, created_at, updated_at, exists (select from claimable where not fits) as cut
-from claimed
-union all
-select dead_reason, id, topic, attempts, next_attempt_at, seq, null, '', '', '', '', '', null, null, created_at, updated_at, false
-from buried
+-- By ctid: the rows are locked, so it holds still, and the plan is the same with any statistics.
+-- A row that another transaction changed in between is not matched, and is for the next claim.
+-- The rows go to the client as they are written; to keep them for anything else costs a third more.
+update outbox.outbox_events
+set status = case when attempts < $6 then 'processing' else 'dead' end,
+    dead_reason = case when attempts < $6 then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+    attempts = case when attempts < $6 then attempts + 1 else attempts end,
+    locked_by = case when attempts < $6 then $8::uuid end,
+    locked_until = case when attempts < $6 then now() + $9::interval end,
+    updated_at = now()
+where ctid = any (case
+    when (select sum(bytes) from found) <= $7::bigint then array(select ctid from found)
+    -- The sum runs in the order of found. It has no ORDER BY, which would sort for nothing: in
+    -- another order it would still bound the bytes. The first row is taken whatever its size.
+    else array(
+        select ctid
+        from (select ctid, exhausted, bytes, sum(bytes) over (rows unbounded preceding) as total from found) as summed
+        where exhausted or total <= $7::bigint or total = bytes
+    )
+    end)
+returning dead_reason, id, topic, attempts, next_attempt_at, (select sum(bytes) from found) > $7::bigint as cut,
+    seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
+    case when dead_reason is null then headers end as headers, case when dead_reason is null then payload end as payload

@@ -1,0 +1,257 @@
+package dispatcher
+
+import (
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+const (
+	// forgetEvery is the time after which a topic is forgotten of which nothing was tried to deliver.
+	forgetEvery = 10 * time.Minute
+	// trialPause is how soon a trial is thought of again that was due while rows of the topic were
+	// still in flight.
+	trialPause = 250 * time.Millisecond
+)
+
+// destination is what is known of the sink's other end. As a whole it is away when a probe fails, until
+// one succeeds or an event is delivered. Apart from that each topic has a breaker of its own, so that
+// an outage of one holds up no other (CONTRACT C-32). It has neither clock nor lock: see breaker.
+//
+// A topic that finds nobody is tried again once there was a sign of life since: a delivery of another
+// topic, or else a probe.
+type destination struct {
+	log    *slog.Logger
+	link   LinkState    // of the destination as a whole
+	state  BreakerState // likewise: not Closed while it is away, or all topics are held
+	away   bool
+	next   time.Time // when the next probe is due, while it is away
+	probes ramp
+	signs  int // of life: deliveries and probes that succeeded
+
+	topics      map[string]*topicHealth // those that something was delivered of lately, or was to be
+	held        map[string]*topicHealth // those of them whose breaker is open
+	forgottenAt time.Time               // when topics were forgotten last
+}
+
+// topicHealth is a topic's part of the destination.
+type topicHealth struct {
+	breaker
+	signs int   // of life, when the wait for the next trial began
+	err   error // the newest failure
+	used  bool  // since topics were forgotten last
+}
+
+func newDestination(log *slog.Logger) destination {
+	return destination{
+		log: log, state: BreakerClosed, probes: ramp{250 * time.Millisecond, 15 * time.Second, 0},
+		topics: map[string]*topicHealth{}, held: map[string]*topicHealth{},
+	}
+}
+
+// probed: the destination answered a probe, or failed to. Then everything is held; topics that found
+// nobody are tried as soon as it answers.
+func (d *destination) probed(err error, now time.Time) (stop bool) {
+	if err != nil {
+		if stop = !d.away; stop {
+			d.log.Warn("the destination cannot be reached; claiming waits for it, and no attempts are spent", "error", err)
+		}
+		d.away = true
+		d.next = now.Add(d.probes.next(rand.Float64))
+	} else {
+		d.signs++
+		d.back(now)
+	}
+	d.review(err)
+	return stop
+}
+
+// back: the destination as a whole is not away, or not any more.
+func (d *destination) back(now time.Time) {
+	if !d.away {
+		return
+	}
+	d.log.Info("the destination is back")
+	d.away = false
+	d.probes.reset()
+	for _, t := range d.held {
+		if t.state == BreakerUnreachable {
+			t.next = now
+		}
+	}
+}
+
+// delivered: the destination confirmed an event.
+func (d *destination) delivered(name string, now time.Time) {
+	d.signs++
+	t := d.topic(name)
+	if d.state == BreakerClosed && t.state == BreakerClosed {
+		t.delivered(now)
+		return
+	}
+	d.back(now)
+	d.change(name, t, func() { t.delivered(now) })
+	d.review(nil)
+}
+
+// failed: a delivery failed, and it may be the destination's fault.
+func (d *destination) failed(e *Event, err error, began, now time.Time) (hold bool) {
+	t := d.topic(e.Topic)
+	t.err = err
+	hold = d.change(e.Topic, t, func() {
+		if IsUnavailable(err) {
+			t.unavailable(began, now)
+		} else {
+			t.refused(e.ID, now)
+		}
+	})
+	if hold || d.state != BreakerClosed {
+		d.review(err)
+	}
+	return hold
+}
+
+// tried: a trial has claimed n rows.
+func (d *destination) tried(name string, n int, now time.Time) {
+	t, held := d.held[name]
+	if !held {
+		return // something was delivered meanwhile
+	}
+	t.signs = d.signs
+	t.tried(now)
+	if n == 0 {
+		d.change(name, t, t.foundNone)
+		d.review(nil)
+	}
+}
+
+// topic returns a topic, which may be new.
+func (d *destination) topic(name string) *topicHealth {
+	t, known := d.topics[name]
+	if !known {
+		t = &topicHealth{breaker: newBreaker()}
+		d.topics[name] = t
+	}
+	t.used = true
+	return t
+}
+
+// change lets a topic's breaker take note of something, and follows it. It reports whether the topic
+// has to be held from now on.
+func (d *destination) change(name string, t *topicHealth, note func()) (hold bool) {
+	before := t.state
+	note()
+	if t.state == before {
+		return false
+	}
+	switch t.state {
+	case BreakerClosed:
+		delete(d.held, name)
+		d.log.Info("events of the topic are delivered again", "topic", name)
+		return false
+	case BreakerUnreachable:
+		d.log.Warn("events of the topic find nobody; holding it until a few get through, and no attempts are spent", "topic", name, "error", t.err)
+	case BreakerRefusing:
+		d.log.Warn("events of the topic are all refused; holding it, and trying a few at a time", "topic", name, "error", t.err)
+	}
+	d.held[name] = t
+	t.signs = d.signs
+	return before == BreakerClosed
+}
+
+// review says anew what is known of the destination as a whole: it takes events while one topic that
+// was delivered of is not held. err is the newest failure, or nil when that is not at hand.
+func (d *destination) review(err error) {
+	d.state = BreakerClosed
+	for _, t := range d.held {
+		if err == nil {
+			err = t.err
+		}
+		if d.state != BreakerRefusing {
+			d.state = t.state
+		}
+	}
+	for _, t := range d.topics {
+		if t.state == BreakerClosed && !t.deliveredAt.IsZero() {
+			d.state = BreakerClosed
+		}
+	}
+	if d.away {
+		d.state = BreakerUnreachable
+	}
+	switch {
+	case d.state == BreakerClosed:
+		d.link.set(nil)
+	case err != nil:
+		d.link.set(err)
+	}
+}
+
+// permit says how the claim loop may go on.
+type permit struct {
+	probe bool           // ask the destination first
+	wait  time.Duration  // else come back after this time
+	held  map[string]int // else claim at most so many rows of these topics
+	next  time.Time      // when one of them is tried next; zero for none
+}
+
+// ask is called before each claim.
+func (d *destination) ask(now time.Time, inFlight func(topic string) bool) permit {
+	if wait := d.next.Sub(now); d.away && wait > 0 {
+		return permit{wait: wait}
+	}
+	if d.away || !d.link.Known {
+		return permit{probe: true}
+	}
+	d.forget(now)
+	if len(d.held) == 0 {
+		return permit{}
+	}
+	p := permit{held: make(map[string]int, len(d.held))}
+	for name, t := range d.held {
+		rows := t.trial(now)
+		if rows > 0 && inFlight(name) {
+			rows, t.next = 0, now.Add(trialPause)
+		}
+		if rows > 0 && t.state == BreakerUnreachable && t.signs == d.signs {
+			return permit{probe: true}
+		}
+		if rows == 0 && (p.next.IsZero() || t.next.Before(p.next)) {
+			p.next = t.next
+		}
+		p.held[name] = rows
+	}
+	return p
+}
+
+// forget forgets topics of which nothing was tried to deliver for a while, so that their number is
+// bounded. What was known of a held one is out of date by then.
+func (d *destination) forget(now time.Time) {
+	if now.Sub(d.forgottenAt) < forgetEvery {
+		return
+	}
+	d.forgottenAt = now
+	for name, t := range d.topics {
+		if t.used {
+			t.used = false
+			continue
+		}
+		delete(d.topics, name)
+		delete(d.held, name)
+	}
+	d.review(nil)
+}
+
+// heldTopics lists the topics that are held while others go on, by name.
+func (d *destination) heldTopics() (held []HeldTopic) {
+	if d.state != BreakerClosed {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.held)) {
+		t := d.held[name]
+		held = append(held, HeldTopic{Topic: name, Breaker: t.state, Err: t.err, Since: t.since})
+	}
+	return held
+}

@@ -1,0 +1,370 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+const (
+	workers = 2
+	most    = 3 // attempts at most in any exploration
+)
+
+// phase is how far a worker has come with a lease that it was given.
+type phase byte
+
+const (
+	gone      phase = iota // never had, or its outcome is written, or the worker forgot it
+	queued                 // not begun
+	sending                // the destination may or may not have it
+	acking                 // an outcome is sent to the store, perhaps more than once
+	nacking                //
+	dying                  //
+	releasing              //
+)
+
+// row is what the store holds, in small.
+type row struct {
+	status, attempts, holder byte
+	over, due                bool
+}
+
+// world is a state: what the store holds, and what the workers believe and have under way. A worker
+// that is slow, stopped or cut off acts on its beliefs later, or never; so a state in which they are
+// out of date is nothing special.
+type world struct {
+	rows   [2]row
+	leases [2][workers][most + 1]phase // by row, worker, attempt
+	// stale are releases of which the answer was lost, and whose row the same worker has claimed again
+	// under the same attempt: a retry of one would hit the new lease.
+	stale [2][workers][most + 1]bool
+	// begun are the attempts published since the last replay, as bits. confirmed is what the
+	// destination has, buried what was dead at some time.
+	begun             [2]byte
+	confirmed, buried [2]bool
+	replayed          bool
+}
+
+var statuses = []string{"pending", "processing", "delivered", "dead"}
+
+// game is what is explored.
+type game struct {
+	table       Table
+	answers     map[question]answer
+	rows        int
+	maxAttempts int
+	// ordered rows are of one key, and are claimed by the prefix rule.
+	ordered bool
+	// Rules of the engine that are broken, to see that the invariants notice.
+	retryStale   bool // a release is tried again after the row was claimed again
+	releaseBegun bool // what may be delivered is released
+	loosePrefix  bool // a claim takes rows behind one that it cannot have
+	beginAny     bool // a worker does not wait for the earlier rows of a key
+	keepRest     bool // nor gives the later ones back when one does not succeed
+}
+
+// step is a state that follows, and why: what a worker does with a row under an attempt, where there are
+// such.
+type step struct {
+	what                 string
+	worker, row, attempt int
+	to                   world
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("%s (worker %d, row %d, attempt %d)", s.what, s.worker, s.row, s.attempt)
+}
+
+// next lists all that can happen in a state. broken is not empty when something must never happen.
+func (g game) next(w world) (steps []step, broken string) {
+	add := func(s step) { s.to = g.tidy(s.to); steps = append(steps, s) }
+	for r := range g.rows {
+		if w.rows[r].status == 1 && !w.rows[r].over {
+			to := w
+			to.rows[r].over = true
+			add(step{what: "the lease expires", row: r, to: to})
+		}
+		if w.rows[r].status == 0 && !w.rows[r].due {
+			to := w
+			to.rows[r].due = true
+			add(step{what: "becomes due", row: r, to: to})
+		}
+		if to, ok := g.call(w, r, Call{Verb: "replay"}); ok && !w.replayed && !g.ordered {
+			// What was under way before is long over: a person was here.
+			to.replayed, to.begun[r], to.leases[r], to.stale[r] = true, 0, world{}.leases[r], world{}.stale[r]
+			add(step{what: "replay", row: r, to: to})
+		}
+	}
+	for worker := range workers {
+		g.claims(w, worker, add)
+		crashed := w
+		for r := range g.rows {
+			crashed.leases[r][worker], crashed.stale[r][worker] = world{}.leases[r][worker], world{}.stale[r][worker]
+		}
+		add(step{what: "crashes, and forgets", worker: worker, to: crashed})
+		for r := range g.rows {
+			for attempt := 1; attempt <= g.maxAttempts; attempt++ {
+				if what := g.acts(w, r, worker, attempt, add); what != "" {
+					return nil, what
+				}
+			}
+		}
+	}
+	return steps, ""
+}
+
+// call lets the store do as the table says.
+func (g game) call(w world, r int, c Call) (world, bool) {
+	now := w.rows[r]
+	a, known := g.answers[question{now, c}]
+	if !known {
+		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.holder), now.over, now.due}, c, g.maxAttempts)
+		a = answer{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Holder), after.Over, after.Due}, changed}
+		g.answers[question{now, c}] = a
+	}
+	w.rows[r] = a.row
+	w.buried[r] = w.buried[r] || a.status == 3
+	return w, a.changed
+}
+
+// question and answer remember what the table says.
+type question struct {
+	row
+	Call
+}
+
+type answer struct {
+	row
+	changed bool
+}
+
+// outcomes are the calls by which a worker writes an outcome back.
+var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, dying: {Verb: "nack", Final: true}, releasing: {Verb: "release"}}
+
+// tidy makes states equal that differ in nothing that matters: a write-back that the store refuses, of
+// a lease that it no longer knows, will never do anything; and with order it does not matter here when
+// a row becomes due.
+func (g game) tidy(w world) world {
+	for r := range g.rows {
+		if g.ordered {
+			w.rows[r].due = true
+		}
+		for worker := range workers {
+			for attempt, p := range w.leases[r][worker] {
+				c, writes := outcomes[p]
+				c.Worker, c.Attempt = worker+1, attempt
+				if p == releasing && g.retryStale {
+					continue
+				}
+				if writes && (int(w.rows[r].holder) != c.Worker || int(w.rows[r].attempts) != attempt) {
+					if _, changes := g.call(w, r, c); !changes {
+						w.leases[r][worker][attempt] = gone
+					}
+				}
+			}
+		}
+	}
+	return w
+}
+
+// claims are the ways in which a worker can claim: each row by itself, and with order a prefix of the
+// key's live rows.
+func (g game) claims(w world, worker int, add func(step)) {
+	to := w
+	for r := range g.rows {
+		if g.ordered && to.rows[r].status >= 2 { // delivered or dead: it holds up nobody
+			continue
+		}
+		from := w
+		if g.ordered {
+			from = to
+		}
+		got, ok := g.call(from, r, Call{Verb: "claim", Worker: worker + 1})
+		if !ok && g.ordered && !g.loosePrefix {
+			return
+		} else if !ok {
+			continue
+		}
+		if attempt := got.rows[r].attempts; got.rows[r].status == 1 {
+			if got.leases[r][worker][attempt] == releasing {
+				got.stale[r][worker][attempt] = g.retryStale
+			}
+			got.leases[r][worker][attempt] = queued
+		}
+		add(step{"claim, up to this row", worker, r, int(got.rows[r].attempts), got})
+		if to = got; g.ordered && got.rows[r].status == 3 {
+			return // the later ones are for the next claim
+		}
+	}
+}
+
+// acts are what a worker can do with a lease, on time or late. It is not empty when an invariant
+// breaks on the way.
+func (g game) acts(w world, r, worker, attempt int, add func(step)) (broken string) {
+	set := func(p phase) world { to := w; to.leases[r][worker][attempt] = p; return to }
+	tell := func(to world, what string) { add(step{what, worker, r, attempt, to}) }
+
+	p := w.leases[r][worker][attempt]
+	if w.stale[r][worker][attempt] {
+		to, _ := g.call(w, r, Call{Verb: "release", Worker: worker + 1, Attempt: attempt})
+		to.stale[r][worker][attempt] = false
+		tell(to, "an old release comes once more")
+	}
+	if p == queued || p == sending {
+		if to, ok := g.call(w, r, Call{Verb: "extend", Worker: worker + 1, Attempt: attempt}); ok {
+			tell(to, "extend")
+		} else {
+			tell(g.releaseRest(set(gone), r, worker), "lost, and now known")
+		}
+	}
+	switch p {
+	case queued:
+		tell(g.releaseRest(set(releasing), r, worker), "gives back")
+		if g.ordered && !g.beginAny && r > 0 && g.busy(w, r-1, worker) {
+			break
+		}
+		if w.begun[r]&(1<<attempt) != 0 {
+			return fmt.Sprintf("row %d is delivered twice under the fencing token %d", r, attempt)
+		}
+		to := set(sending)
+		to.begun[r] |= 1 << attempt
+		tell(to, "begins")
+	case sending:
+		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.buried[r-1] {
+			return fmt.Sprintf("row %d arrives before row %d", r, r-1)
+		}
+		arrived := set(acking)
+		arrived.confirmed[r] = true
+		tell(arrived, "delivers")
+		failed := nacking
+		if attempt >= g.maxAttempts {
+			failed = dying
+		}
+		for _, to := range []world{w, arrived} { // the destination may have it all the same
+			to.leases[r][worker][attempt] = failed
+			tell(g.releaseRest(to, r, worker), "fails")
+		}
+		final := set(dying)
+		tell(g.releaseRest(final, r, worker), "refused for good")
+		if g.releaseBegun {
+			tell(set(releasing), "gives back what may be delivered")
+		}
+	case acking, nacking, dying, releasing:
+		c := outcomes[p]
+		c.Worker, c.Attempt = worker+1, attempt
+		to, changed := g.call(w, r, c)
+		if changed && (int(w.rows[r].holder) != c.Worker || int(w.rows[r].attempts) != attempt) {
+			return fmt.Sprintf("worker %d writes back %s of row %d, attempt %d, and no longer holds it", worker, c.Verb, r, attempt)
+		}
+		tell(to, c.Verb+", and the answer is lost") // and so it tries again
+		to.leases[r][worker][attempt] = gone
+		tell(to, c.Verb)
+	}
+	return ""
+}
+
+// busy reports whether a worker has an earlier row of the key in its hands.
+func (g game) busy(w world, r, worker int) bool {
+	return slices.ContainsFunc(w.leases[r][worker][:], func(p phase) bool { return p == queued || p == sending })
+}
+
+// releaseRest gives the queued later rows of a key back, when an earlier one did not succeed.
+func (g game) releaseRest(w world, r, worker int) world {
+	for later := r + 1; g.ordered && !g.keepRest && later < g.rows; later++ {
+		for attempt, p := range w.leases[later][worker] {
+			if p == queued {
+				w.leases[later][worker][attempt] = releasing
+			}
+		}
+	}
+	return w
+}
+
+// explore visits every state, and returns how many there are, and what is broken with the way there.
+func (g game) explore() (states int, broken string) {
+	g.answers = map[question]answer{}
+	var start world
+	for r := range g.rows {
+		start.rows[r].due = true
+	}
+	number := map[world]int32{start: 0}
+	all, reached := []world{start}, []step{{}} // each state, and the step that came there first
+	came := []int32{0}                         // from which state
+	before := [][]int32{nil}                   // the states from which a step leads here
+	way := func(i int32) (text string) {
+		for ; i != 0; i = came[i] {
+			text = "\n  " + reached[i].String() + text
+		}
+		return text
+	}
+	for i := int32(0); int(i) < len(all); i++ {
+		steps, what := g.next(all[i])
+		if what != "" {
+			return len(all), what + way(i)
+		}
+		for _, s := range steps {
+			if what := g.check(all[i], s.to); what != "" {
+				return len(all), what + way(i) + "\n  " + s.String()
+			}
+			j, known := number[s.to]
+			if !known {
+				j = int32(len(all))
+				number[s.to] = j
+				all, before, came = append(all, s.to), append(before, nil), append(came, i)
+				s.to = world{}
+				reached = append(reached, s)
+			}
+			before[j] = append(before[j], i)
+		}
+	}
+	if i := g.lost(all, before); i >= 0 {
+		return len(all), "a row is neither delivered nor dead for ever" + way(i)
+	}
+	return len(all), ""
+}
+
+// lost finds a state from which there is no way to one where every row is delivered or dead; -1 for none.
+func (g game) lost(all []world, before [][]int32) int32 {
+	fine := make([]bool, len(all))
+	var queue []int32
+	for i, w := range all {
+		if fine[i] = !slices.ContainsFunc(w.rows[:g.rows], func(r row) bool { return r.status < 2 }); fine[i] {
+			queue = append(queue, int32(i))
+		}
+	}
+	for len(queue) > 0 {
+		i := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, b := range before[i] {
+			if !fine[b] {
+				fine[b] = true
+				queue = append(queue, b)
+			}
+		}
+	}
+	return int32(slices.Index(fine, false))
+}
+
+// check compares a state with the one before.
+func (g game) check(was, is world) string {
+	for r := range g.rows {
+		a, b := was.rows[r], is.rows[r]
+		switch {
+		case int(b.attempts) > g.maxAttempts:
+			return fmt.Sprintf("row %d has %d attempts, more than %d", r, b.attempts, g.maxAttempts)
+		case a.status == 2 && b.status != 2:
+			return fmt.Sprintf("row %d leaves delivered", r)
+		case a.status == 3 && b.status != 3 && was.replayed == is.replayed:
+			return fmt.Sprintf("row %d leaves dead, and nobody replayed it", r)
+		case b.status == 2 && !is.confirmed[r]:
+			return fmt.Sprintf("row %d is marked delivered, and nobody has it", r)
+		case b.status == 1 && b.holder == 0, b.status != 1 && b.holder != 0:
+			return fmt.Sprintf("row %d is %s and held by %d", r, statuses[b.status], b.holder)
+		case a.status == 1 && b.status == 1 && a.holder != b.holder && !a.over:
+			return fmt.Sprintf("row %d changes hands before its lease is over", r)
+		case a.status == 1 && b.attempts < a.attempts && is.begun[r]&(1<<a.attempts) != 0:
+			return fmt.Sprintf("row %d takes back the token %d that was published", r, a.attempts)
+		}
+	}
+	return ""
+}

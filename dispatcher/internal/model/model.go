@@ -1,0 +1,133 @@
+// Package model is the state machine of an outbox row as the documentation of package dispatcher shows
+// it: tests read the table there, explore every state that it can reach, and compare the real store
+// with it. So neither the documentation nor the store can drift.
+package model
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Table is the state machine: what a verb does to a row.
+type Table []Transition
+
+// Transition is a line of the table.
+type Transition struct {
+	From, Verb string
+	// Guard are the conditions that must all hold.
+	Guard []string
+	To    string
+	// Attempts is +1, -1, same or 0.
+	Attempts string
+}
+
+// Row is what a transition looks at and changes.
+type Row struct {
+	// Status is pending, processing, delivered or dead.
+	Status   string
+	Attempts int
+	// Holder is the worker that has the lease, from 1; 0 is none. Over means that the lease has expired.
+	Holder int
+	Over   bool
+	// Due means that next_attempt_at has come.
+	Due bool
+}
+
+// Call is what somebody asks of the store.
+type Call struct {
+	// Verb is claim, ack, nack, extend, release or replay.
+	Verb string
+	// Worker makes the call, and Attempt is that of the lease it was given.
+	Worker, Attempt int
+	// Final is a nack with a reason to be dead.
+	Final bool
+}
+
+// guards are the conditions that a table may name.
+var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
+	"due":            func(r Row, _ Call, _ int) bool { return r.Due },
+	"lease over":     func(r Row, _ Call, _ int) bool { return r.Over },
+	"attempts < max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts < maxAttempts },
+	"attempts = max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts >= maxAttempts },
+	"own lease":      func(r Row, c Call, _ int) bool { return r.Holder == c.Worker && r.Attempts == c.Attempt },
+	"retry":          func(_ Row, c Call, _ int) bool { return !c.Final },
+	"final":          func(_ Row, c Call, _ int) bool { return c.Final },
+	"by a person":    func(Row, Call, int) bool { return true },
+}
+
+// Read finds the table in a Go file: the lines of a comment from its head to the next empty one.
+func Read(file string) (Table, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var table Table
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(strings.TrimPrefix(line, "//"))
+		if columns := split(line); inside && len(columns) == 5 {
+			t := Transition{columns[0], columns[1], strings.Split(columns[2], ", "), columns[3], columns[4]}
+			for _, guard := range t.Guard {
+				if guards[guard] == nil {
+					return nil, fmt.Errorf("%s: nobody knows the guard %q of %q", file, guard, line)
+				}
+			}
+			table = append(table, t)
+		} else if inside && line != "" {
+			return nil, fmt.Errorf("%s: %q has %d columns, not 5; two spaces part them", file, line, len(columns))
+		} else {
+			inside = slices.Equal(columns, []string{"from", "verb", "guard", "to", "attempts"})
+		}
+	}
+	if len(table) == 0 {
+		return nil, fmt.Errorf("%s has no table of transitions", file)
+	}
+	return table, nil
+}
+
+// split parts a line where there are two spaces or more.
+func split(line string) (columns []string) {
+	for part := range strings.SplitSeq(line, "  ") {
+		if part = strings.TrimSpace(part); part != "" {
+			columns = append(columns, part)
+		}
+	}
+	return columns
+}
+
+// Step is what a call does to a row. Without a transition for it, nothing changes.
+func (t Table) Step(r Row, c Call, maxAttempts int) (next Row, changed bool) {
+	i := t.Line(r, c, maxAttempts)
+	if i < 0 {
+		return r, false
+	}
+	line := t[i]
+	next = Row{Status: line.To, Attempts: r.Attempts, Due: r.Due}
+	switch line.Attempts {
+	case "+1":
+		next.Attempts++
+	case "-1":
+		next.Attempts--
+	case "0":
+		next.Attempts = 0
+	}
+	switch {
+	case line.To == "processing" && c.Verb == "claim":
+		next.Holder = c.Worker
+	case line.To == "processing":
+		next.Holder = r.Holder
+	case c.Verb == "nack" && line.To == "pending":
+		next.Due = false
+	}
+	return next, true
+}
+
+// Line is the index of the transition that a call makes, -1 for none.
+func (t Table) Line(r Row, c Call, maxAttempts int) int {
+	return slices.IndexFunc(t, func(line Transition) bool {
+		fails := func(guard string) bool { return !guards[guard](r, c, maxAttempts) }
+		return line.From == r.Status && line.Verb == c.Verb && !slices.ContainsFunc(line.Guard, fails)
+	})
+}

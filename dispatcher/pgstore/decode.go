@@ -1,0 +1,215 @@
+package pgstore
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const (
+	// slabRows and slabBytes are how many events and how many bytes of payload are made at once. An
+	// event that is delivered slowly keeps the memory of its slabs.
+	slabRows  = 64
+	slabBytes = 16 << 10
+)
+
+// decoder reads the rows of a claim. A drain is for the most part this: events, texts and payloads are
+// cut from slabs, and what repeats is shared.
+type decoder struct {
+	namespace string
+	limit     int               // the most rows, if that is known
+	shares    map[string]int    // by topic
+	names     map[string]string // topics, event types and aggregate types
+	events    []dispatcher.Event
+	bytes     []byte
+}
+
+func newDecoder(namespace string, topics []string) *decoder {
+	d := &decoder{namespace: namespace, shares: make(map[string]int, len(topics)), names: make(map[string]string, len(topics))}
+	for i, topic := range topics {
+		d.shares[topic], d.names[topic] = i, topic
+	}
+	return d
+}
+
+// columns are those of claim.sql, in its order. A statement may have more behind them.
+const columns = 16
+
+// record is a row of claim.sql as bytes, nil for null, beside what is decoded of it.
+type record struct {
+	id                                                         uuid.UUID
+	attempts, seq                                              int64
+	next, created                                              time.Time
+	cut                                                        bool
+	tenant                                                     uuid.NullUUID
+	reason, topic, dedupe, partition, event, aggregate, aggrID []byte
+	headers, payload                                           []byte
+}
+
+// decode reads all rows. cut is the same in each.
+func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
+	var rec record
+	var read func(pgx.Rows) error
+	for rows.Next() {
+		if read == nil {
+			read = rec.reader(rows.FieldDescriptions())
+		}
+		if err = read(rows); err != nil {
+			rows.Close()
+			return nil, false, err
+		}
+		e, err := d.event(&rec)
+		if err != nil {
+			rows.Close()
+			return nil, false, err
+		}
+		cut = rec.cut
+		if len(out) == slabRows {
+			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
+		}
+		out = append(out, row{d.shares[e.Topic], position{rec.next, rec.id}, e, dispatcher.DeadReason(rec.reason)})
+	}
+	return out, cut, rows.Err()
+}
+
+// event makes an event of a record.
+func (d *decoder) event(r *record) (*dispatcher.Event, error) {
+	if len(d.events) == 0 {
+		d.events = make([]dispatcher.Event, slabRows)
+	}
+	e := &d.events[0]
+	d.events = d.events[1:]
+	*e = dispatcher.Event{
+		ID: r.id, Seq: r.seq, Namespace: d.namespace, Topic: d.name(r.topic), TenantID: r.tenant,
+		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.name(r.event),
+		AggregateType: d.name(r.aggregate), AggregateID: string(r.aggrID),
+		Payload: d.copy(r.payload), CreatedAt: r.created, Attempt: int(r.attempts),
+	}
+	var err error
+	if e.Headers, err = decodeHeaders(r.headers); err != nil {
+		return nil, fmt.Errorf("headers of event %s: %w", e.ID, err)
+	}
+	return e, nil
+}
+
+// name is a text of which there are few.
+func (d *decoder) name(text []byte) string {
+	name, ok := d.names[string(text)]
+	if !ok {
+		name = string(text)
+		d.names[name] = name
+	}
+	return name
+}
+
+// copy keeps a payload, whose bytes are the connection's.
+func (d *decoder) copy(payload []byte) []byte {
+	n := len(payload)
+	if n > slabBytes/4 {
+		return append([]byte(nil), payload...)
+	}
+	if len(d.bytes) < n {
+		d.bytes = make([]byte, slabBytes)
+	}
+	kept := d.bytes[:n:n]
+	d.bytes = d.bytes[n:]
+	copy(kept, payload)
+	return kept
+}
+
+// reader is what reads rows with these columns. Numbers, times and ids come in PostgreSQL's binary
+// format, unless the pool is made for a protocol in which types are not known beforehand.
+func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
+	if len(fields) < columns {
+		return r.scan // which says so
+	}
+	for _, f := range append(fields[3:9:9], fields[1]) {
+		if f.Format != pgx.BinaryFormatCode {
+			return r.scan
+		}
+	}
+	return r.parse
+}
+
+// parse reads a row whose numbers, times and ids are in binary format.
+func (r *record) parse(rows pgx.Rows) error {
+	v := rows.RawValues()
+	if len(v[1]) != 16 || len(v[3]) != 4 || len(v[4]) != 8 || len(v[6]) != 8 || len(v[7]) != 8 {
+		return errors.New("a claimed row has columns of other types than expected; migrate the schema to this version")
+	}
+	r.reason, r.id, r.topic = v[0], uuid.UUID(v[1]), v[2]
+	r.attempts, r.next = int64(binary.BigEndian.Uint32(v[3])), timeOf(v[4])
+	r.cut = len(v[5]) == 1 && v[5][0] != 0
+	r.seq, r.created = int64(binary.BigEndian.Uint64(v[6])), timeOf(v[7])
+	r.tenant = uuid.NullUUID{}
+	if len(v[8]) == 16 {
+		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[8]), Valid: true}
+	}
+	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[9], v[10], v[11], v[12], v[13]
+	r.headers, r.payload = jsonOf(v[14]), jsonOf(v[15])
+	return nil
+}
+
+// timeOf decodes a timestamptz: microseconds since 2000.
+func timeOf(v []byte) time.Time {
+	const epoch = 946_684_800
+	micros := int64(binary.BigEndian.Uint64(v))
+	return time.Unix(epoch+micros/1e6, micros%1e6*1e3)
+}
+
+// jsonOf decodes a jsonb. In binary format its text has a version before it, which no JSON begins with.
+func jsonOf(v []byte) []byte {
+	if len(v) > 0 && v[0] == 1 {
+		return v[1:]
+	}
+	return v
+}
+
+// scan reads a row in any format.
+func (r *record) scan(rows pgx.Rows) error {
+	var (
+		cut    pgtype.Bool
+		tenant pgtype.UUID
+	)
+	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
+	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.next, &cut, &r.seq, &r.created, &tenant,
+		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID, &r.headers, &r.payload})
+	err := rows.Scan(targets...)
+	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
+	return err
+}
+
+// noHeaders are those of most events.
+var noHeaders = map[string]string{}
+
+// decodeHeaders reads a JSON object. A value that is not a string is kept as its JSON text.
+func decodeHeaders(data []byte) (map[string]string, error) {
+	if len(data) == 0 || string(data) == "{}" {
+		return noHeaders, nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, err
+	}
+	headers := make(map[string]string, len(raw))
+	for name, value := range raw {
+		text := string(value)
+		if value[0] == '"' {
+			if err := json.Unmarshal(value, &text); err != nil {
+				return nil, err
+			}
+		}
+		headers[name] = text
+	}
+	return headers, nil
+}

@@ -1,0 +1,214 @@
+package pgstore
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const (
+	// lookAhead times as many rows are looked at as are asked for, when many wait for others.
+	lookAhead = 4
+	// lookLeast is how many are looked at whatever is asked for.
+	lookLeast = 50
+	// stepEach is how many claims there are for each step of a pass.
+	stepEach = 4
+	// recallKeys bounds the keys that are remembered of a topic.
+	recallKeys = 1000
+	// recallAfter is when a key that was passed by is read again for the first time. The wait doubles
+	// up to recallUntil; then a pass will find it.
+	recallAfter = 2 * time.Millisecond
+	recallUntil = time.Second
+)
+
+// keyed remembers how far claims in order per key have come. All of it is hints, as floors are.
+type keyed struct {
+	mu      sync.Mutex
+	byTopic map[string]*passage
+	budget  budget
+}
+
+// passage is how claims pass through the rows of a topic. They go on from a floor, past rows that wait
+// for others of their keys, and remember those keys, to read them directly soon. What becomes due below
+// the floor otherwise is found by passes from the front. Any number of rows may wait there, so a pass
+// is made in steps, one in four claims, and passes have a budget.
+type passage struct {
+	floor    position
+	pass     position // how far the pass has come
+	passing  bool
+	turn     int // claims since the pass began
+	nextPass time.Time
+	spread   float64 // how many rows there are for each that can be had
+	keys     map[int64]recall
+}
+
+// recall is a key that was passed by.
+type recall struct {
+	at   time.Time // when it is read again
+	wait time.Duration
+}
+
+// next says where a claim looks.
+func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looking {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := looking{at: now}
+	affordable := k.budget.affordable(now)
+	for i, share := range shares {
+		p, ok := k.byTopic[share.Topic]
+		if !ok {
+			p = &passage{spread: 1, keys: map[int64]recall{}}
+			k.byTopic[share.Topic] = p
+		}
+		limit := share.Limit - l.recall(p, i, share.Limit, perKey)
+		from, step := p.from(affordable, now)
+		rows := int(1.25 * p.spread * float64(limit))
+		if step {
+			rows = lookAhead * limit
+		}
+		l.topics = append(l.topics, share.Topic)
+		l.limits = append(l.limits, int32(limit))
+		l.times = append(l.times, from.at)
+		l.ids = append(l.ids, pgUUID(from.id))
+		l.rows = append(l.rows, int32(max(rows, lookLeast)))
+		l.steps = append(l.steps, step)
+	}
+	return l
+}
+
+// recall adds keys of a topic that are to be read again, for up to half of its rows, and returns for
+// how many.
+func (l *looking) recall(p *passage, share, limit, perKey int) (rows int) {
+	most := max(1, limit/2)
+	each := min(perKey, most)
+	for hash, r := range p.keys {
+		if rows+each > min(most, limit) {
+			break
+		}
+		if r.at.After(l.at) {
+			continue
+		}
+		rows += each
+		l.keyRanges = append(l.keyRanges, int64(share+1))
+		l.keys = append(l.keys, hash)
+		l.keyRows = append(l.keyRows, int32(each))
+	}
+	return rows
+}
+
+// from is where the next range of the topic begins, and whether it is a step of a pass.
+func (p *passage) from(affordable bool, now time.Time) (from position, step bool) {
+	if !p.passing && (p.floor == position{} || affordable && !now.Before(p.nextPass)) {
+		p.passing, p.turn, p.pass = true, 0, position{}
+	}
+	step = p.passing && p.turn%stepEach == 0
+	p.turn++
+	if step {
+		return p.pass, true
+	}
+	return p.floor, false
+}
+
+// update notes what a statement found, and reports whether that was all that is due.
+func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.budget.spent(now.Sub(l.at), slices.Contains(l.steps, true))
+	affordable := k.budget.affordable(now)
+	claimed := make([]int, len(l.topics))
+	for _, r := range f.rows {
+		claimed[r.share]++
+	}
+	all = true
+	for _, r := range told.Reached {
+		i := r.Range - 1
+		if f.cut || l.limits[i] == 0 { // rows that had no room are in the range, or none were asked for
+			all = all && !f.cut && len(l.keys) == 0
+			continue
+		}
+		end, last := position{at: f.at.Add(-slack)}, r.At == nil
+		if !last {
+			end = position{*r.At, r.ID}
+		}
+		p := k.byTopic[l.topics[i]]
+		if !l.steps[i] && len(l.keys) == 0 {
+			p.measured(claimed[i], int(l.limits[i]), int(l.rows[i]), last)
+		}
+		all = p.reached(end, last, l.steps[i], claimed[i] > 0, affordable, now) && all
+	}
+	for i, hash := range l.keys {
+		k.byTopic[l.topics[l.keyRanges[i]-1]].missed(hash, now)
+	}
+	for _, key := range told.Recalled {
+		delete(k.byTopic[l.topics[key.Range-1]].keys, key.Hash)
+	}
+	for _, key := range told.Passed {
+		k.byTopic[l.topics[key.Range-1]].remember(key.Hash, now)
+	}
+	return all
+}
+
+// reached notes how far a range was read, and whether that is the last of what is due. It reports
+// whether there is nothing else to look at.
+func (p *passage) reached(end position, last, step, found, affordable bool, now time.Time) (all bool) {
+	switch {
+	case !step:
+		p.floor = end
+		if last && !found && !p.passing && affordable {
+			p.nextPass = now // nothing from the floor on: look from the front
+			return false
+		}
+		return last && !p.passing
+	case !last && end.compare(p.floor) < 0:
+		p.pass = end
+		return false
+	}
+	p.passing, p.floor, p.nextPass = false, end, now
+	if found {
+		p.nextPass = now.Add(fullPass)
+	}
+	return last
+}
+
+// measured notes how many rows of those that were looked at could be had. A claim that was filled does
+// not tell.
+func (p *passage) measured(claimed, limit, looked int, last bool) {
+	if last || claimed >= limit {
+		p.spread = max(1, 0.95*p.spread)
+		return
+	}
+	p.spread = min(lookAhead, float64(looked)/float64(max(claimed, 1)))
+}
+
+// missed notes that a key was read in vain.
+func (p *passage) missed(hash int64, now time.Time) {
+	r := p.keys[hash]
+	r.wait *= 2
+	if r.wait > recallUntil {
+		delete(p.keys, hash)
+		return
+	}
+	r.at = now.Add(r.wait)
+	p.keys[hash] = r
+}
+
+// remember notes that a key was passed by.
+func (p *passage) remember(hash int64, now time.Time) {
+	if _, ok := p.keys[hash]; !ok && len(p.keys) < recallKeys {
+		p.keys[hash] = recall{now.Add(recallAfter), recallAfter}
+	}
+}
+
+// behind reports whether rows of the topics are known to wait for others.
+func (k *keyed) behind(shares []dispatcher.Share) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, share := range shares {
+		if p, ok := k.byTopic[share.Topic]; ok && len(p.keys) > 0 {
+			return true
+		}
+	}
+	return false
+}

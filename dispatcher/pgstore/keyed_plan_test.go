@@ -1,0 +1,139 @@
+package pgstore_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// prepareKeyed makes the plan of the claim in order per key as of now.
+func (p planned) prepareKeyed() {
+	p.Helper()
+	p.exec(`deallocate all`)
+	p.exec(`prepare keyed as ` + pgstore.ClaimKeyedSQL())
+	p.claimKeyed("none", 1, 1)
+}
+
+// claimKeyed claims rows of a topic from the front of its range.
+func (p planned) claimKeyed(topic string, limit, look int) plan {
+	p.Helper()
+	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', '{0001-01-01}', '{00000000-0000-0000-0000-000000000000}', '{%d}',
+		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}')`, topic, limit, look, worker))
+}
+
+// largest is the most rows that a node of the type gave.
+func (p plan) largest(nodeType string) (rows int) {
+	if p.Type == nodeType {
+		rows = p.Rows
+	}
+	for _, part := range p.Parts {
+		rows = max(rows, part.largest(nodeType))
+	}
+	return rows
+}
+
+// The claim in order per key reads indexes alone, sorts no more than it looks at, and takes as long with
+// a hundred thousand rows of one key before the others as with none, whatever the planner knows.
+// CONTRACT: C-2, C-50
+func TestKeyedPlans(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, pgtest.Migrated(t))
+	p.fillKeys(10, 10, "small")
+	p.exec(`vacuum analyze outbox.outbox_events`)
+	p.prepareKeyed() // on a table of one page: the plan is kept
+	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+		select gen_random_uuid(), 'shop', topic, 'key ' || n, '{}' from generate_series(1, 2000) as n, unnest('{alone,behind}'::text[]) as topic`)
+	alone := p.claimKeyed("alone", 100, 125)
+	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+		select gen_random_uuid(), 'shop', 'behind', 'hot', '{}', now() - interval '1 hour' from generate_series(1, 100000) as n`)
+	check := func(when string) {
+		t.Helper()
+		for _, look := range []int{125, 400} {
+			behind := p.claimKeyed("behind", 100, look)
+			t.Logf("%s: %d rows with %d buffers in %.1f ms; beside a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
+				when, alone.Rows, alone.buffers(), alone.millis, look, behind.Rows, behind.buffers(), behind.millis)
+			if most := alone.buffers() + 10*look; behind.buffers() > most {
+				t.Errorf("%s: a claim at 100,000 rows of one key reads %d buffers, want at most %d", when, behind.buffers(), most)
+			}
+			for _, bad := range []string{"Seq Scan", "Bitmap Heap Scan"} {
+				if behind.has(bad) {
+					t.Errorf("%s: the claim has a %s", when, bad)
+				}
+			}
+			if n := behind.largest("Sort"); n > look {
+				t.Errorf("%s: the claim sorts %d rows", when, n)
+			}
+		}
+	}
+	check("plan kept from a table of one page")
+	p.prepareKeyed()
+	check("stale statistics")
+	p.exec(`delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
+	p.exec(`update pg_class set reltuples = -1, relpages = 0 where oid in (
+		select 'outbox.outbox_events'::regclass union select indexrelid from pg_index where indrelid = 'outbox.outbox_events'::regclass)`)
+	p.prepareKeyed()
+	check("empty statistics")
+	p.exec(`analyze outbox.outbox_events`)
+	p.prepareKeyed()
+	check("fresh statistics")
+}
+
+// An event with a key costs a hundred bytes of WAL more to insert, for the index, and a claim touches no
+// index. An event without a key pays nothing for the order of others.
+// CONTRACT: C-50
+func TestKeyedBudget(t *testing.T) {
+	t.Parallel()
+	p, _ := newServer(t)
+	const batch, batches, events = 100, 50, 5000
+	var inserted [2]int64
+	for i, key := range []string{`null`, `n::text`} {
+		inserted[i] = p.wal(func() {
+			for range batches {
+				p.exec(`select outbox.enqueue('shop', $2, jsonb_build_object('k', repeat('x', 191)), p_aggregate_id => `+key+`)
+					from generate_series(1, $1::integer) as n`, batch, []string{"bare", "keyed"}[i])
+			}
+		})
+	}
+	p.exec(`select pg_stat_force_next_flush()`)
+	size := func(index string) int64 {
+		return scalar[int64](p.outbox, `select pg_relation_size($1::regclass)`, index)
+	}
+	t.Logf("WAL bytes of an insert: %d without a key, %d with one; the index of keys has %d bytes", inserted[0]/events, inserted[1]/events, size("outbox.outbox_events_key"))
+	if more := (inserted[1] - inserted[0]) / events; more > 110 {
+		t.Errorf("a key costs %d bytes of WAL at insert, want at most 110", more)
+	}
+	if rows := size("outbox.outbox_events_key") / 8192; rows > events/100 {
+		t.Errorf("the index of keys has %d pages for %d events with a key", rows, events)
+	}
+	store := p.Store("shop", uuid.New())
+	done := 0
+	claimed := p.wal(func() {
+		for done < events {
+			c, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+				Shares: []dispatcher.Share{{Topic: "keyed", Limit: batch}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 10},
+			})
+			if err != nil || len(c.Events) == 0 {
+				t.Fatalf("claimed %d events after %d, %v", len(c.Events), done, err)
+			}
+			if lost, err := store.Ack(t.Context(), leasesOf(c.Events)); err != nil || len(lost) > 0 {
+				t.Fatalf("lost %v, %v", lost, err)
+			}
+			done += len(c.Events)
+		}
+	})
+	p.exec(`select pg_stat_force_next_flush()`)
+	hot := scalar[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
+	t.Logf("%d events: %d WAL bytes to claim and ack; %d HOT updates", done, claimed/int64(done), hot)
+	if hot < done*95/100 {
+		t.Errorf("%d of %d claims were HOT", hot, done)
+	}
+	if perEvent := inserted[1]/events + claimed/int64(done); perEvent > 1100 {
+		t.Errorf("insert, claim and ack write %d bytes of WAL for an event with a key, want at most 1,100", perEvent)
+	}
+}

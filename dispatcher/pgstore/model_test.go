@@ -1,0 +1,250 @@
+package pgstore_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/model"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/storetest"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// The store does what the table in package dispatcher's documentation says: every verb in every state of
+// a row, also where the table has no line for it and nothing may change.
+// CONTRACT: C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
+func TestStoreFollowsTheTable(t *testing.T) {
+	t.Parallel()
+	t.Run("Kept", func(t *testing.T) { t.Parallel(); followTable(t, false) })
+	t.Run("DeletedAtAck", func(t *testing.T) { t.Parallel(); followTable(t, true) })
+}
+
+func followTable(t *testing.T, deleted bool) {
+	const most = 2
+	table, err := model.Read("../doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOutbox(t, pgtest.Migrated(t))
+	workers := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
+	used := map[int]bool{}
+	changes, refusals := 0, 0
+	for i, row := range everyRow(most) {
+		for j, call := range everyCall(most) {
+			topic := fmt.Sprintf("%d-%d", i, j) // a claim sees this row alone
+			id := uuid.New()
+			o.Enqueue(storetest.Event{Event: dispatcher.Event{ID: id, Namespace: "shop", Topic: topic, Payload: []byte("{}")}})
+			o.put([]uuid.UUID{id}, []model.Row{row}, workers)
+			before := o.Row(id)
+
+			store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: workers[call.Worker], DeleteDelivered: deleted})
+			lost := perform(t, store, call, topic, id, most)
+			after := o.Row(id)
+			want, changed := table.Step(row, call, most)
+			if deleted && changed && want.Status == "delivered" {
+				want = model.Row{} // none
+			}
+			if got := o.states(workers)[id]; got != want {
+				t.Errorf("%+v, %+v: the row is %+v, want %+v", row, call, got, want)
+			}
+			if !changed && after != before {
+				t.Errorf("%+v, %+v: nothing may change, and %+v became %+v", row, call, before, after)
+			}
+			if call.Verb != "claim" && lost == changed {
+				t.Errorf("%+v, %+v: changed is %t, and the lease was reported lost: %t", row, call, changed, lost)
+			}
+			if !changed {
+				refusals++
+				continue
+			}
+			changes++
+			used[table.Line(row, call, most)] = true
+		}
+	}
+	t.Logf("%d transitions and %d refusals compared", changes, refusals)
+	for i, line := range table {
+		if !used[i] && line.Verb != "replay" { // which is no verb of the store
+			t.Errorf("no case reached the line %+v", line)
+		}
+	}
+}
+
+// put brings rows into states, and states reads them. Workers are numbered from 1.
+func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
+	o.Helper()
+	var batch pgx.Batch
+	for i, row := range rows {
+		batch.Queue(`update outbox.outbox_events set status = $2, attempts = $3, locked_by = nullif($4, $5::uuid),
+				locked_until = case when $4 <> $5::uuid then now() + $6 end, next_attempt_at = now() + $7,
+				dead_reason = case $2 when 'dead' then 'permanent_failure' end where id = $1`,
+			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due))
+	}
+	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
+		o.Fatal(err)
+	}
+}
+
+func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
+	o.Helper()
+	rows, err := o.Query(o.Context(), `select id, status, attempts, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now()
+		from outbox.outbox_events`)
+	if err != nil {
+		o.Fatal(err)
+	}
+	var (
+		id     uuid.UUID
+		row    model.Row
+		holder uuid.NullUUID
+		states = map[uuid.UUID]model.Row{}
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &holder, &row.Over, &row.Due}, func() error {
+		row.Holder = slices.Index(workers, holder.UUID)
+		states[id] = row
+		return nil
+	})
+	if err != nil {
+		o.Fatal(err)
+	}
+	return states
+}
+
+// everyRow lists the states that a row can be in.
+func everyRow(most int) (rows []model.Row) {
+	for _, due := range []bool{true, false} {
+		for attempts := range most + 1 {
+			for _, status := range []string{"pending", "delivered", "dead"} {
+				rows = append(rows, model.Row{Status: status, Attempts: attempts, Due: due})
+			}
+			for holder := 1; holder <= 2 && attempts > 0 && due; holder++ {
+				for _, over := range []bool{true, false} {
+					rows = append(rows, model.Row{Status: "processing", Attempts: attempts, Holder: holder, Over: over, Due: due})
+				}
+			}
+		}
+	}
+	return rows
+}
+
+// everyCall lists what the first worker can ask, with each lease that it may think it has.
+func everyCall(most int) []model.Call {
+	calls := []model.Call{{Verb: "claim", Worker: 1}}
+	for attempt := 1; attempt <= most; attempt++ {
+		for _, verb := range []string{"ack", "nack", "extend", "release"} {
+			calls = append(calls, model.Call{Verb: verb, Worker: 1, Attempt: attempt})
+		}
+		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Attempt: attempt, Final: true})
+	}
+	return calls
+}
+
+// later is an hour from now, or an hour ago for what is over.
+func later(over bool) time.Duration {
+	if over {
+		return -time.Hour
+	}
+	return time.Hour
+}
+
+// perform makes the call, and reports whether the store said that the lease is lost.
+func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, id uuid.UUID, most int) bool {
+	t.Helper()
+	lease := []dispatcher.Lease{{ID: id, Attempt: c.Attempt}}
+	var lost []dispatcher.Lease
+	var err error
+	switch c.Verb {
+	case "claim":
+		_, err = store.Claim(t.Context(), dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: time.Minute, MaxAttempts: most})
+	case "ack":
+		lost, err = store.Ack(t.Context(), lease)
+	case "extend":
+		lost, err = store.Extend(t.Context(), lease, time.Minute)
+	case "release":
+		lost, err = store.Release(t.Context(), lease)
+	case "nack":
+		failure := dispatcher.Failure{Lease: lease[0], Error: "refused", Delay: time.Hour}
+		if c.Final {
+			failure.Reason = dispatcher.ReasonPermanentFailure
+		}
+		lost, err = store.Nack(t.Context(), []dispatcher.Failure{failure})
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", c.Verb, err)
+	}
+	return len(lost) > 0
+}
+
+// A claim in order per key takes what the model's prefix rule lets it take, whatever state each of three
+// rows of a key is in.
+// CONTRACT: C-50
+func TestKeyedClaimFollowsTheModel(t *testing.T) {
+	t.Parallel()
+	const most, perKey = 2, 3
+	table, err := model.Read("../doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOutbox(t, pgtest.Migrated(t))
+	workers := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
+	kinds := []model.Row{
+		{Status: "pending", Due: true}, {Status: "pending"}, {Status: "pending", Attempts: most, Due: true},
+		{Status: "processing", Attempts: 1, Holder: 1, Due: true}, {Status: "processing", Attempts: 1, Holder: 2, Due: true},
+		{Status: "processing", Attempts: 1, Holder: 2, Due: true, Over: true}, {Status: "processing", Attempts: most, Holder: 2, Due: true, Over: true},
+		{Status: "delivered", Attempts: 1, Due: true}, {Status: "dead", Attempts: 1, Due: true},
+	}
+	var events []storetest.Event
+	var ids []uuid.UUID
+	var rows []model.Row
+	for n := range len(kinds) * len(kinds) * len(kinds) {
+		for _, kind := range []int{n % len(kinds), n / len(kinds) % len(kinds), n / len(kinds) / len(kinds)} {
+			e := storetest.Event{Event: dispatcher.Event{ID: uuid.New(), Namespace: "shop", Topic: "orders", AggregateID: fmt.Sprint(n), Payload: []byte("{}")}}
+			events, ids, rows = append(events, e), append(ids, e.ID), append(rows, kinds[kind])
+		}
+	}
+	o.Enqueue(events...)
+	o.put(ids, rows, workers)
+	store := o.Store("shop", workers[1])
+	claimed := 0
+	for {
+		got, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: 5000}}, Lease: time.Minute, MaxAttempts: most,
+			Keys: &dispatcher.KeyOrder{PerKey: perKey},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if claimed += len(got.Events); len(got.Events) == 0 {
+			break
+		}
+	}
+	after := o.states(workers)
+	for i := 0; i < len(rows); i += 3 {
+		want := slices.Clone(rows[i : i+3])
+		held := false // a row of the key is claimed: behind it only those go that can go with it
+		for j, row := range want {
+			if row.Status == "delivered" || row.Status == "dead" {
+				continue
+			}
+			next, changed := table.Step(row, model.Call{Verb: "claim", Worker: 1}, most)
+			if !changed || held && next.Status == "dead" {
+				break
+			}
+			want[j], held = next, next.Status == "processing"
+		}
+		for j := range want {
+			if got := after[ids[i+j]]; got != want[j] {
+				t.Errorf("of %+v row %d is %+v, want %+v", rows[i:i+3], j, got, want[j])
+			}
+		}
+	}
+	if claimed == 0 {
+		t.Error("nothing was claimed")
+	}
+	t.Logf("%d keys, %d rows claimed", len(rows)/3, claimed)
+}

@@ -1,0 +1,215 @@
+-- Leases rows that are due in order per key, and buries those found with no attempt left
+-- (CONTRACT C-20 to C-22, C-50). It returns what claim.sql does.
+-- $1 namespace; $2..$6 ranges: topics, limits, floors (time, id), and how many rows to look at;
+-- $7 max attempts; $8 max bytes; $9 worker; $10 lease; $11 rows of a key; $12 whether a dead row
+-- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it.
+--
+-- Why no later row of a key is delivered before an earlier one: the whole statement reads one
+-- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
+-- row is locked here in the very version that the snapshot shows. So of two claims of a key at the
+-- same time, one meets the other's lock, or a version that is not its snapshot's, and takes nothing.
+-- Any claim that sees the first one's commit sees the rows live and leased, and stops at them. What a
+-- worker holds of a key thus has no live row before it that is not its own, whatever other workers,
+-- crashes and clocks do. Only a row that the snapshot could not show may come late: one that was
+-- committed, or replayed, after rows behind it were delivered.
+
+-- Workers that claim from a topic at the same moment look at different rows: each takes the first place
+-- that is free. It is only a hint, and spares them to look for rows that another one has locked.
+with turn as materialized (
+    select share.n as range, coalesce((
+        select place from generate_series(0, 3) as place
+        where pg_try_advisory_xact_lock(hashtextextended(topic, hashtextextended($1::text, place + 1)))
+        limit 1
+    ), 4) as n
+    from unnest($2::text[]) with ordinality as share (topic, n)
+),
+-- Rows that are due, in the order of the live index, and which of them are the first live ones of
+-- their keys. A bounded number is looked at: rows that wait for others, however many, do not make a
+-- claim slow.
+looked as materialized (
+    select share.n as range, event.*,
+           key_hash is null or (
+               select before.seq from outbox.outbox_events as before
+               where before.live and before.key_hash = event.key_hash and before.seq < event.seq
+               order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
+           ) is null and (
+               select dead.seq from outbox.outbox_dead_letters as dead
+               where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+               limit 1
+           ) is null as head
+    from unnest($2::text[], $4::timestamptz[], $5::uuid[], $6::integer[])
+        with ordinality as share (topic, floor_at, floor_id, look, n)
+    join turn on turn.range = share.n
+    cross join lateral (
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, payload_bytes
+        from outbox.outbox_events
+        where live
+          and namespace = $1::text
+          and topic = share.topic
+          and (next_attempt_at, id) > (share.floor_at, share.floor_id)
+          and next_attempt_at <= now()
+          and (status = 'pending' or locked_until < now())
+        order by next_attempt_at, id
+        limit share.look offset share.look * turn.n
+    ) as event
+),
+-- They are locked in the order of looked: an ORDER BY would only add a sort. Others that wait for a
+-- row before them are not locked, which would be in vain.
+found as materialized (
+    select share.rows, event.*
+    from unnest($3::integer[]) with ordinality as share (rows, n)
+    cross join lateral (
+        select looked.*, event.ctid as locked
+        from looked
+        join outbox.outbox_events as event on event.ctid = looked.row
+        where range = share.n and head
+        limit share.rows
+        for update of event skip locked
+    ) as event
+),
+-- Keys that this worker has passed by before are read directly.
+recalled as materialized (
+    select key.range, key.rows, event.*
+    from unnest($13::bigint[], $14::bigint[], $15::integer[]) as key (range, hash, rows)
+    cross join lateral (
+        select first.*, event.ctid as locked
+        from (
+            select ctid as row, seq, key_hash, attempts, payload_bytes,
+                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and (
+                       select dead.seq from outbox.outbox_dead_letters as dead
+                       where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+                       limit 1
+                   ) is null as free
+            from outbox.outbox_events as event
+            where live and key_hash = key.hash
+            order by seq limit 1
+        ) as first
+        join outbox.outbox_events as event on event.ctid = first.row
+        where free
+        for update of event skip locked
+    ) as event
+),
+-- What was changed between the snapshot and the lock is for the next claim. (Older minor
+-- versions of PostgreSQL return such a row, with its new ctid.)
+head as materialized (
+    select range, row, seq, key_hash, attempts, payload_bytes,
+           greatest(1, least($11::integer, rows / count(*) over (partition by range))) as rows
+    from found
+    where row = locked
+    union all
+    select range, row, seq, key_hash, attempts, payload_bytes, rows
+    from recalled
+    where row = locked and not exists (select from found where found.row = recalled.row)
+),
+-- The rows behind each head, the last of them only to tell how the key goes on.
+following as materialized (
+    select head.range, event.*
+    from head
+    cross join lateral (
+        select ctid as row, next_attempt_at, id, seq, key_hash, payload_bytes,
+               attempts < $7::integer and next_attempt_at <= now() and (status = 'pending' or locked_until < now())
+                   and row_number() over (order by seq) < head.rows and (
+                       select dead.seq from outbox.outbox_dead_letters as dead
+                       where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+                       limit 1
+                   ) is null as wanted
+        from outbox.outbox_events as event
+        where live and key_hash = head.key_hash and seq > head.seq
+        order by seq
+        limit head.rows
+    ) as event
+    where head.rows > 1 and head.attempts < $7::integer
+),
+locked as materialized (
+    select ctid as row
+    from outbox.outbox_events
+    where ctid = any (array(select row from following where wanted))
+    for update skip locked
+),
+-- The first row of a key that is not to be had ends it.
+gap as materialized (
+    select key_hash, min(seq) as seq
+    from following
+    where not wanted or not exists (select from locked where locked.row = following.row)
+    group by key_hash
+),
+taken as materialized (
+    select range, row, seq, attempts >= $7::integer as exhausted, case when attempts < $7 then payload_bytes else 0 end as bytes
+    from head
+    union all
+    select range, row, seq, false, payload_bytes
+    from following
+    where not exists (select from gap where gap.key_hash = following.key_hash and gap.seq <= following.seq)
+),
+-- How far each range was read: null for its end.
+reached as materialized (
+    select share.n as range,
+           coalesce(last.next_attempt_at, stop.next_attempt_at, case when turn.n > 0 then share.floor_at end) as at,
+           coalesce(last.id, stop.id, case when turn.n > 0 then share.floor_id end) as id
+    from unnest($3::integer[], $4::timestamptz[], $5::uuid[], $6::integer[])
+        with ordinality as share (rows, floor_at, floor_id, look, n)
+    join turn on turn.range = share.n
+    left join lateral (
+        select next_attempt_at, id from found
+        where range = share.n and share.rows = (select count(*) from found where range = share.n)
+        order by next_attempt_at desc, id desc limit 1
+    ) as last on true
+    left join lateral (
+        select next_attempt_at, id from looked
+        where range = share.n and share.look = (select count(*) from looked where range = share.n)
+        order by next_attempt_at desc, id desc limit 1
+    ) as stop on true
+),
+-- What this claim goes past, for the worker to remember: keys whose next row no range will come to.
+passed as materialized (
+    select range, key_hash from looked where not head
+    union
+    select range, key_hash
+    from following
+    join gap using (key_hash, seq)
+    join reached using (range)
+    where reached.at is null or (next_attempt_at, following.id) <= (reached.at, reached.id)
+),
+-- For the next statement of the transaction.
+told as materialized (
+    select set_config('outbox.told', json_build_object(
+        'reached', (select json_agg(reached) from reached),
+        'passed', (select json_agg(passed) from passed),
+        'recalled', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from recalled)
+    )::text, true)
+),
+-- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
+-- the disk as the session would.
+durable as materialized (
+    select set_config('synchronous_commit', reset_val, true)
+    from pg_settings
+    where name = 'synchronous_commit' and exists (select from taken where exhausted)
+),
+letters as (
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash,
+           case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+           e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
+    from outbox.outbox_events as e cross join durable
+    where e.ctid = any (array(select row from taken where exhausted))
+)
+update outbox.outbox_events
+set status = case when attempts < $7 then 'processing' else 'dead' end,
+    dead_reason = case when attempts < $7 then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+    attempts = case when attempts < $7 then attempts + 1 else attempts end,
+    locked_by = case when attempts < $7 then $9::uuid end,
+    locked_until = case when attempts < $7 then now() + $10::interval end,
+    updated_at = now()
+where (select true from told) and ctid = any (case
+    when (select sum(bytes) from taken) <= $8::bigint then array(select row from taken)
+    -- Bytes are given by seq, so that what has no room is the end of its key. The first row is taken
+    -- whatever its size.
+    else array(
+        select row
+        from (select row, exhausted, bytes, sum(bytes) over (order by range, seq rows unbounded preceding) as total from taken) as summed
+        where exhausted or total <= $8::bigint or total = bytes
+    )
+    end)
+returning dead_reason, id, topic, attempts, next_attempt_at, (select sum(bytes) from taken) > $8::bigint as cut,
+    seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
+    case when dead_reason is null then headers end as headers, case when dead_reason is null then payload end as payload

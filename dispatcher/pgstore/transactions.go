@@ -1,0 +1,68 @@
+package pgstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// OldestTransaction returns what has held vacuum back for longest, or nil when nothing does. It reads
+// no table, and is for every quarter of a minute or so. Short transactions are told like long ones.
+//
+// A dispatcher's rights are enough to see everything. Since when a session of another role has had its
+// transaction is told to members of pg_read_all_stats alone; others are told when it was first seen.
+func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransaction, error) {
+	rows, err := s.pool.Query(ctx, s.sql.oldestTransaction)
+	if err != nil {
+		return nil, s.wrap("look for the oldest transaction", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
+	if err != nil {
+		return nil, s.wrap("look for the oldest transaction", err)
+	}
+	return s.holders.oldest(found), nil
+}
+
+// holder is a row of oldest_transaction.sql.
+type holder struct {
+	Kind, Name string
+	Since      *time.Time
+	Mark       string
+	Now        time.Time
+}
+
+// holders remembers when the holders whose beginning the server does not tell were seen first.
+type holders struct {
+	mu   sync.Mutex
+	seen map[holder]time.Time // Since and Now are not set
+}
+
+// oldest returns the holder that began first.
+func (h *holders) oldest(found []holder) (oldest *dispatcher.OldestTransaction) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := map[holder]time.Time{}
+	for _, f := range found {
+		since := f.Now
+		if f.Since != nil {
+			since = *f.Since
+		} else {
+			same := holder{Kind: f.Kind, Name: f.Name, Mark: f.Mark}
+			if before, ok := h.seen[same]; ok {
+				since = before
+			}
+			seen[same] = since
+		}
+		if oldest == nil || since.Before(oldest.Since) {
+			oldest = &dispatcher.OldestTransaction{
+				Kind: dispatcher.HolderKind(f.Kind), Name: f.Name, Since: since, Age: max(0, f.Now.Sub(since)),
+			}
+		}
+	}
+	h.seen = seen
+	return oldest
+}

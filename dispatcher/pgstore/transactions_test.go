@@ -1,0 +1,247 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// holders is an outbox on a server of its own, where only the test has transactions.
+type holders struct {
+	outbox
+	srv    *postgres.Server
+	store  *pgstore.Store // with a dispatcher's rights
+	seeing *pgstore.Store // of a member of pg_read_all_stats
+}
+
+func newHolders(t *testing.T) holders {
+	t.Helper()
+	t.Parallel()
+	srv, err := postgres.Start(t.Context(), postgres.Options{Settings: map[string]string{"max_prepared_transactions": "5", "autovacuum": "off"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
+		t.Fatal(err)
+	}
+	h := holders{outbox: newOutbox(t, srv.DSN("postgres")), srv: srv}
+	h.store = h.as(h.login(migrations.Dispatcher))
+	seeing := h.login(migrations.Dispatcher)
+	h.exec(`grant pg_read_all_stats to ` + user(t, seeing))
+	h.seeing = h.as(seeing)
+	h.exec(`checkpoint`)
+	return h
+}
+
+func user(t *testing.T, dsn string) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.User
+}
+
+// as returns the store of a dispatcher with two sessions, one of which has a transaction that must not
+// be told of.
+func (h holders) as(dsn string) *pgstore.Store {
+	h.Helper()
+	pool := pgtest.Pool(h.T, dsn+"&application_name=outbox-dispatcher/orders")
+	own, err := pool.Begin(h.Context())
+	if err == nil {
+		_, err = own.Exec(h.Context(), `set transaction isolation level repeatable read; select 1`)
+	}
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { _ = own.Rollback(context.Background()) })
+	return pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
+}
+
+// session opens a session of the superuser.
+func (h holders) session(name string) *pgx.Conn {
+	h.Helper()
+	conn, err := pgx.Connect(h.Context(), h.srv.DSN("postgres")+"&application_name="+name)
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func (h holders) run(conn *pgx.Conn, sql string) {
+	h.Helper()
+	if _, err := conn.Exec(h.Context(), sql); err != nil {
+		h.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// wants checks what a store tells; no kind means nothing. It returns what the store told.
+func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name string) dispatcher.OldestTransaction {
+	h.Helper()
+	got, err := store.OldestTransaction(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	if got == nil {
+		got = &dispatcher.OldestTransaction{}
+	}
+	if got.Kind != kind || got.Name != name {
+		h.Errorf("told of %s %q, want %s %q", got.Kind, got.Name, kind, name)
+	}
+	return *got
+}
+
+// What a session holds is told, by a member of pg_read_all_stats since it began, and by others since
+// they first saw it. Nothing else is told.
+func TestOldestTransactionOfSessions(t *testing.T) {
+	h := newHolders(t)
+	h.exec(`create database elsewhere`)
+	elsewhere, err := pgx.Connect(t.Context(), h.srv.DSN("elsewhere"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close(context.Background())
+	h.run(elsewhere, `begin isolation level repeatable read; select 1`)
+	for _, store := range []*pgstore.Store{h.store, h.seeing} {
+		h.wants(store, "", "")
+	}
+
+	idle := h.session("idle")
+	h.run(idle, `begin; select 1`) // its snapshot ended with the statement: it holds nothing
+	for _, store := range []*pgstore.Store{h.store, h.seeing} {
+		h.wants(store, "", "")
+	}
+	h.run(idle, `rollback`)
+
+	analyst, late := h.session("analyst"), h.session("")
+	name := fmt.Sprintf("pid %d (analyst)", analyst.PgConn().PID())
+	h.run(analyst, `begin isolation level repeatable read; select 1`)
+	began := scalar[time.Time](h.outbox, `select xact_start from pg_stat_activity where application_name = 'analyst'`)
+	first := h.wants(h.store, dispatcher.HeldBySession, name)
+	h.run(late, `begin; create table late ()`)
+	if got := h.wants(h.seeing, dispatcher.HeldBySession, name); !got.Since.Equal(began) || got.Age <= 0 {
+		t.Errorf("it began at %v, and was told as %+v", began, got)
+	}
+	if got := h.wants(h.store, dispatcher.HeldBySession, name); !got.Since.Equal(first.Since) || got.Since.Before(began) || got.Age <= first.Age {
+		t.Errorf("first told as %+v, then as %+v", first, got)
+	}
+	h.run(analyst, `commit`)
+	for _, store := range []*pgstore.Store{h.store, h.seeing} {
+		h.wants(store, dispatcher.HeldBySession, fmt.Sprintf("pid %d", late.PgConn().PID())) // has no name, and a transaction id
+	}
+	h.run(late, `commit`)
+	h.run(analyst, `begin isolation level repeatable read; select 1`) // the same session, another transaction
+	if got := h.wants(h.store, dispatcher.HeldBySession, name); !got.Since.After(first.Since) {
+		t.Errorf("another transaction is told since %v, the first one since %v", got.Since, first.Since)
+	}
+}
+
+// Prepared transactions, slots and standbys are told to everyone.
+func TestOldestTransactionElsewhere(t *testing.T) {
+	h := newHolders(t)
+	preparer := h.session("preparer")
+	h.run(preparer, `begin; create table later (); prepare transaction 'two-phase'`)
+	for _, store := range []*pgstore.Store{h.store, h.seeing} {
+		h.wants(store, dispatcher.HeldByPrepared, "two-phase")
+	}
+	h.run(preparer, `rollback prepared 'two-phase'`)
+
+	h.exec(`select pg_create_physical_replication_slot('kept')`)
+	h.wants(h.store, "", "") // it holds WAL, and no rows
+	feedback := map[string]string{"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s", "cluster_name": "replica", "primary_slot_name": "kept"}
+	slotted := h.standby(feedback)
+	delete(feedback, "primary_slot_name")
+	for _, store := range []*pgstore.Store{h.store, h.seeing} {
+		h.eventually("the slot is told", func() bool { return tells(store, dispatcher.HeldBySlot, "kept") })
+	}
+	slotted.Kill()
+	first := h.wants(h.store, dispatcher.HeldBySlot, "kept") // also when nobody uses it
+	if got := h.wants(h.store, dispatcher.HeldBySlot, "kept"); !got.Since.Equal(first.Since) || got.Age <= first.Age {
+		t.Errorf("first told as %+v, then as %+v", first, got)
+	}
+	h.eventually("the slot is given up", func() bool {
+		_, err := h.Exec(h.Context(), `select pg_drop_replication_slot('kept')`)
+		return err == nil
+	})
+	h.wants(h.store, "", "")
+
+	h.standby(feedback)
+	for _, store := range []*pgstore.Store{h.store, h.seeing} {
+		h.eventually("the standby is told", func() bool { return tells(store, dispatcher.HeldByStandby, "replica") })
+	}
+}
+
+func tells(store *pgstore.Store, kind dispatcher.HolderKind, name string) bool {
+	got, err := store.OldestTransaction(context.Background())
+	return err == nil && got != nil && got.Kind == kind && got.Name == name
+}
+
+func (h holders) standby(settings map[string]string) *postgres.Server {
+	h.Helper()
+	srv, err := h.srv.Standby(h.Context(), postgres.Options{Settings: settings})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() {
+		if err := srv.Stop(context.Background()); err != nil {
+			h.Error(err)
+		}
+	})
+	return srv
+}
+
+func (o outbox) eventually(what string, holds func() bool) {
+	o.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			o.Fatalf("it did not happen in a minute: %s", what)
+		}
+	}
+}
+
+// A long vacuum looks like a session with an old snapshot, and holds nothing back.
+func TestOldestTransactionIsNoVacuum(t *testing.T) {
+	h := newHolders(t)
+	h.exec(`create table wide as select repeat('x', 1000) from generate_series(1, 200)`)
+	vacuum := h.session("vacuum")
+	h.run(vacuum, `set vacuum_cost_delay = 100; set vacuum_cost_limit = 1`)
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, err := vacuum.Exec(ctx, `vacuum wide`)
+		done <- err
+	}()
+	h.eventually("the vacuum runs", func() bool {
+		return scalar[bool](h.outbox, `select exists (select from pg_stat_progress_vacuum join pg_stat_activity using (pid) where backend_xmin is not null)`)
+	})
+	h.wants(h.seeing, "", "")
+	h.wants(h.store, "", "")
+	cancel()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Errorf("the vacuum ended before it was looked at: %v", err)
+	}
+}
