@@ -35,12 +35,12 @@ func TestColumns(t *testing.T) {
 
 	createWithStatus(t, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
 	createWithStatus(t, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
-		Pending: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
+		Pending: new(int64(0)), Scheduled: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
 		Replicas: 2, ReadyReplicas: 2, Sink: "log",
 		Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
 	})
 	createWithStatus(t, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
-		Pending: new(int64(1000000)), Processing: new(int64(16)), Dead: new(int64(3)),
+		Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
 		OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
 		Replicas:      2, ReadyReplicas: 1, Sink: "http",
 		Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
@@ -57,10 +57,10 @@ func TestColumns(t *testing.T) {
 			"stuck   False   1000000   3      30h      1          http   AGE",
 		}},
 		{"get obd --namespace columns --output wide", []string{
-			`NAME    READY   PENDING   DEAD   OLDEST   REPLICAS   SINK   AGE   NAMESPACE   TOPICS                               PROCESSING   MESSAGE`,
+			`NAME    READY   PENDING   DEAD   OLDEST   REPLICAS   SINK   AGE   NAMESPACE   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   MESSAGE`,
 			`fresh                                                       AGE   orders`,
-			`idle    True    0         0               2          log    AGE   orders                                           0            Events are delivered.`,
-			`stuck   False   1000000   3      30h      1          http   AGE   orders      ["order.placed","order.cancelled"]   16           The sink refuses connections.`,
+			`idle    True    0         0               2          log    AGE   orders                                           0           0                      Events are delivered.`,
+			`stuck   False   1000000   3      30h      1          http   AGE   orders      ["order.placed","order.cancelled"]   250         16           2         The sink refuses connections.`,
 		}},
 	} {
 		out, err := envtest.Kubectl(t, "", strings.Fields(test.args)...)

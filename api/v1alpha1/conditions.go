@@ -1,7 +1,8 @@
 package v1alpha1
 
 // Condition types of OutboxDispatcher. Those of kstatus are Ready, Reconciling and Stalled;
-// Reconciling, Stalled and DeadLettersPresent are bad when True, the others when False.
+// Reconciling, Stalled, DeadLettersPresent and VacuumHeldBack are bad when True, the others when
+// False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any. It is True only
 	// when every positive condition below is True, or when nothing is asked to run.
@@ -31,11 +32,18 @@ const (
 	// Unknown: NotObserved.
 	SourceReachableCondition = "SourceReachable"
 
-	// SinkReachableCondition: the destination takes events.
+	// SinkReachableCondition: the destination takes events, of every topic.
 	//
 	// True: Connected.
-	// False: ConnectionFailed, CertificateInvalid, AuthenticationFailed, Refusing.
+	// False: ConnectionFailed, CertificateInvalid, AuthenticationFailed, Refusing (nothing is
+	// delivered); TopicsHeld (some topics are held back, because what receives them fails, while the
+	// others are delivered).
 	// Unknown: NotObserved, NotTried.
+	//
+	// A held topic makes Ready False too: its events wait for a person, and Ready speaks of delivery,
+	// not of processes. The pods stay ready all the same, because they work: another pod would meet
+	// the same destination, and an unready one would only keep a rollout, perhaps of the remedy, from
+	// going on.
 	SinkReachableCondition = "SinkReachable"
 
 	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for.
@@ -48,6 +56,18 @@ const (
 	//
 	// True: DeadLetters. False: NoDeadLetters. Unknown: NotObserved.
 	DeadLettersPresentCondition = "DeadLettersPresent"
+
+	// VacuumHeldBackCondition: something has kept vacuum from removing rows that are gone for more
+	// than 15 minutes. Events are still delivered, but the outbox grows, and slower with it.
+	//
+	// True: OldTransaction (a session's), PreparedTransaction (one that nobody has ended),
+	// ReplicationSlot (of a replica or a consumer that does not follow), StandbyFeedback (a query on a
+	// standby with hot_standby_feedback).
+	// False: NotHeldBack. Unknown: NotObserved.
+	//
+	// A dispatcher's login is not told what the transaction of another role's session holds, so any
+	// that stays open for so long counts. With pg_read_all_stats those that hold nothing do not.
+	VacuumHeldBackCondition = "VacuumHeldBack"
 
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
 	// needs, and goes on by itself. Absent when not.
@@ -86,6 +106,7 @@ const (
 	ReasonDatabaseNotFound     = "DatabaseNotFound"
 	ReasonConnectionFailed     = "ConnectionFailed"
 	ReasonRefusing             = "Refusing"
+	ReasonTopicsHeld           = "TopicsHeld"
 	ReasonAvailable            = "Available"
 	ReasonUnavailable          = "Unavailable"
 	ReasonInvalidPodTemplate   = "InvalidPodTemplate"
@@ -93,4 +114,9 @@ const (
 	ReasonApplyRefused         = "ApplyRefused"
 	ReasonDeadLetters          = "DeadLetters"
 	ReasonNoDeadLetters        = "NoDeadLetters"
+	ReasonOldTransaction       = "OldTransaction"
+	ReasonPreparedTransaction  = "PreparedTransaction"
+	ReasonReplicationSlot      = "ReplicationSlot"
+	ReasonStandbyFeedback      = "StandbyFeedback"
+	ReasonNotHeldBack          = "NotHeldBack"
 )

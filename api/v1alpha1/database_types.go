@@ -37,7 +37,8 @@ type DatabaseSecret struct {
 	Name string `json:"name,omitempty"`
 
 	// dsnKey is the key that holds a connection string, as a URL or as key=value
-	// words. When neither dsnKey nor keys is set: dsn.
+	// words. Of several hosts in it the one that takes writes is used, also after a
+	// failover. When neither dsnKey nor keys is set: dsn.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -55,14 +56,16 @@ type DatabaseSecret struct {
 //
 // +kubebuilder:validation:XValidation:rule="[self.host, self.port, self.database, self.user, self.password].all(key, key.matches('^[A-Za-z0-9._-]+$'))",message="keys must be keys of a Secret: letters, digits, dashes, dots and underscores"
 type ConnectionKeys struct {
-	// host is the key of the host name. Defaults to host.
+	// host is the key of the host name. Several are separated by commas: of them the
+	// one that takes writes is used, also after a failover. Defaults to host.
 	// +optional
 	// +kubebuilder:default=host
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Host string `json:"host,omitempty"`
 
-	// port is the key of the port. Defaults to port.
+	// port is the key of the port: one for all hosts, or as many with commas.
+	// Defaults to port.
 	// +optional
 	// +kubebuilder:default=port
 	// +kubebuilder:validation:MinLength=1

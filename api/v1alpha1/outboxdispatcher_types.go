@@ -21,7 +21,9 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`,priority=1,description="The outbox namespace, not the Kubernetes one"
 // +kubebuilder:printcolumn:name="Topics",type=string,JSONPath=`.spec.topics`,priority=1,description="Empty means all"
-// +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1
+// +kubebuilder:printcolumn:name="Scheduled",type=integer,JSONPath=`.status.scheduled`,priority=1,description="Rows due later; an estimate above 10,000"
+// +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1,description="Rows that a dispatcher holds"
+// +kubebuilder:printcolumn:name="Blocked",type=integer,JSONPath=`.status.blockedKeys`,priority=1,description="Keys that wait behind a dead row, with onDead Block"
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of pods and jobs; choose another name"
 type OutboxDispatcher struct {
@@ -51,6 +53,7 @@ type OutboxDispatcherList struct {
 // OutboxDispatcherSpec says which events go where, and how.
 //
 // +kubebuilder:validation:XValidation:rule="![self.lease, self.pollInterval].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(self.pollInterval) + duration(self.pollInterval) + duration(self.pollInterval) <= duration(self.lease)",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
+// +kubebuilder:validation:XValidation:rule="self.onDead != 'Block' || self.ordering == 'Key'",fieldPath=".onDead",message="onDead Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead"
 type OutboxDispatcherSpec struct {
 	// namespace is the outbox namespace whose events are delivered: the namespace
 	// column of outbox_events, not a Kubernetes namespace.
@@ -96,10 +99,10 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('20m')",message="pollInterval must be a duration from 10ms to 20m, such as 1s"
 	PollInterval metav1.Duration `json:"pollInterval,omitzero"`
 
-	// batchSize is the most rows that one claim takes. From 1 to 10000. Defaults
-	// to 100.
+	// batchSize is the most rows that one claim takes; it takes fewer while
+	// deliveries are slow. From 1 to 10000. Defaults to 500.
 	// +optional
-	// +kubebuilder:default=100
+	// +kubebuilder:default=500
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	BatchSize int32 `json:"batchSize,omitempty"`
@@ -125,6 +128,35 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	// +kubebuilder:default={strategy: Exponential}
 	Backoff Backoff `json:"backoff,omitzero"`
+
+	// ordering is None or Key. With Key, no event of a key (the partition key, else
+	// the aggregate id) is delivered before an earlier one of the same key is
+	// delivered or dead, whatever the number of pods. An event that waits holds up
+	// its own key alone; one without a key waits for none. After a change to Key
+	// order holds as soon as no pod from before is left. Defaults to None.
+	// +optional
+	// +kubebuilder:default=None
+	Ordering Ordering `json:"ordering,omitempty"`
+
+	// onDead is Continue or Block, for ordering Key: what a dead event means for
+	// the later ones of its key. With Continue they go on without it; with Block
+	// they wait until a person replays or discards it. Defaults to Continue.
+	// +optional
+	// +kubebuilder:default=Continue
+	OnDead OnDead `json:"onDead,omitempty"`
+
+	// retention says how long rows are kept.
+	// +optional
+	Retention Retention `json:"retention,omitzero"`
+
+	// wakeUp is None or Listen. With Listen, a pod also listens for the wake-ups
+	// that producers send after their commit, and does not wait for pollInterval.
+	// It needs producers that send them, and one more connection for each pod,
+	// which must not go through PgBouncer in transaction mode. Without wake-ups,
+	// or when they get lost, pollInterval holds. Defaults to None.
+	// +optional
+	// +kubebuilder:default=None
+	WakeUp WakeUp `json:"wakeUp,omitempty"`
 
 	// gracePeriod is how long deliveries in flight may take when a pod stops. From
 	// 1s to 1h. Defaults to 30s.
@@ -171,6 +203,51 @@ const (
 	StateRunning DispatcherState = "Running"
 	// StatePaused dispatchers claim nothing.
 	StatePaused DispatcherState = "Paused"
+)
+
+// Ordering says in which order events are delivered.
+// +kubebuilder:validation:Enum=None;Key
+type Ordering string
+
+const (
+	// OrderingNone lets events overtake each other.
+	OrderingNone Ordering = "None"
+	// OrderingKey delivers the events of a key one after the other (CONTRACT C-50).
+	OrderingKey Ordering = "Key"
+)
+
+// OnDead says what a dead event means for the later ones of its key.
+// +kubebuilder:validation:Enum=Continue;Block
+type OnDead string
+
+const (
+	// OnDeadContinue goes on with the key's next event.
+	OnDeadContinue OnDead = "Continue"
+	// OnDeadBlock waits until a person replays or discards the dead event.
+	OnDeadBlock OnDead = "Block"
+)
+
+// Retention says how long rows are kept (CONTRACT C-60).
+type Retention struct {
+	// delivered is 0s, which deletes a row as soon as it is delivered, instead of
+	// marking it so; then its dedupe key is free again. When not set, delivered
+	// rows stay.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) == duration('0s')",message="delivered must be 0s, which deletes a row as soon as it is delivered; to keep rows for a time is not there yet, and without delivered they stay"
+	Delivered *metav1.Duration `json:"delivered,omitempty"`
+}
+
+// WakeUp says whether pods listen for producers.
+// +kubebuilder:validation:Enum=None;Listen
+type WakeUp string
+
+const (
+	// WakeUpNone leaves it to pollInterval.
+	WakeUpNone WakeUp = "None"
+	// WakeUpListen also listens for producers' wake-ups.
+	WakeUpListen WakeUp = "Listen"
 )
 
 // Backoff says how long a row waits after a failed delivery.
@@ -244,9 +321,9 @@ type OutboxDispatcherStatus struct {
 
 	// conditions say what works: Ready (events are delivered, or would be),
 	// SecretsResolved, SchemaReady, SourceReachable, SinkReachable,
-	// WorkloadAvailable; and what does not: DeadLettersPresent, Reconciling,
-	// Stalled. Reason is the cause in one word, message a sentence with the
-	// remedy.
+	// WorkloadAvailable; and what does not: DeadLettersPresent, VacuumHeldBack,
+	// Reconciling, Stalled. Reason is the cause in one word, message a sentence
+	// with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -273,6 +350,12 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Dead *int64 `json:"dead,omitempty"`
+
+	// blockedKeys counts the keys whose rows wait behind a dead one that nobody has
+	// handled yet. Only with onDead Block.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	BlockedKeys *int64 `json:"blockedKeys,omitempty"`
 
 	// estimated is true when one of the counts is an estimate.
 	// +optional

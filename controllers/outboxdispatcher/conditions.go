@@ -1,8 +1,10 @@
 package outboxdispatcher
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,14 +21,14 @@ import (
 func conditions(o observed) []metav1.Condition {
 	secrets, schema, workload := secretsResolved(o), schemaReady(o), workloadAvailable(o)
 	source := linkReachable(o, api.SourceReachableCondition, "The database is reached.", func(s report.Status) report.Link { return s.Source })
-	sink := linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
+	sink := sinkReachable(o)
 
 	// The cause comes before what follows from it: without the database no pod is ready.
 	causes := []metav1.Condition{secrets, source, schema, sink, workload}
 	if o.problem != nil && o.problem.condition == api.WorkloadAvailableCondition {
 		causes = []metav1.Condition{workload, secrets, source, schema, sink}
 	}
-	all := []metav1.Condition{ready(o, causes), secrets, schema, source, sink, workload, deadLetters(o)}
+	all := []metav1.Condition{ready(o, causes), secrets, schema, source, sink, workload, deadLetters(o), vacuumHeldBack(o)}
 	if kstatus := progress(o, workload); kstatus.Type != "" {
 		all = append(all, kstatus)
 	}
@@ -169,8 +171,20 @@ func linkReachable(o observed, kind, connected string, link func(report.Status) 
 	return condition(kind, metav1.ConditionFalse, api.ReasonConnectionFailed, at.Message)
 }
 
+// sinkReachable looks at single topics only while the destination as a whole is reached.
+func sinkReachable(o observed) metav1.Condition {
+	sink := linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
+	if held := heldTopics(o.answers); sink.Status == metav1.ConditionTrue && len(held) > 0 {
+		return condition(sink.Type, metav1.ConditionFalse, api.ReasonTopicsHeld, heldBack(held))
+	}
+	return sink
+}
+
 // notObserved says why no pod told what it sees.
 func notObserved(o observed) string {
+	if len(o.answers) > 0 {
+		return "No dispatcher has heard it from the database yet; see SourceReachable."
+	}
 	if len(observe.Running(o.pods)) > 0 {
 		return "No dispatcher pod answers the operator; see whether the pods are well, and whether a NetworkPolicy lets the operator reach their port 8080."
 	}
@@ -230,8 +244,33 @@ func deadLetters(o observed) metav1.Condition {
 	case b == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case b.Dead > 0:
-		return condition(kind, metav1.ConditionTrue, api.ReasonDeadLetters,
-			"Events were given up and wait for a person: the Dead column counts them, the table outbox_dead_letters says why.")
+		return condition(kind, metav1.ConditionTrue, api.ReasonDeadLetters, deadLettersNote(b.BlockedKeys > 0 && blocks(o.obd)))
 	}
 	return condition(kind, metav1.ConditionFalse, api.ReasonNoDeadLetters, "No event was given up.")
+}
+
+// blocks reports whether a key waits behind its dead event.
+func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.OnDead == api.OnDeadBlock }
+
+// oldTransaction is the age from which what holds vacuum back is worth a condition.
+const oldTransaction = 15 * time.Minute
+
+// vacuumHeldBack speaks of the oldest transaction that a pod has seen.
+func vacuumHeldBack(o observed) metav1.Condition {
+	const kind = api.VacuumHeldBackCondition
+	var oldest *report.OldestTransaction
+	for _, a := range o.answers {
+		if t := a.OldestTransaction; t != nil && (oldest == nil || t.Seconds > oldest.Seconds) {
+			oldest = t
+		}
+	}
+	switch {
+	case oldest == nil:
+		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
+	case oldest.Seconds <= oldTransaction.Seconds():
+		return condition(kind, metav1.ConditionFalse, api.ReasonNotHeldBack, "Nothing keeps vacuum from removing rows for long.")
+	}
+	reason, what, remedy := holder(oldest)
+	return condition(kind, metav1.ConditionTrue, reason, fmt.Sprintf(
+		"%s has kept vacuum from removing rows for more than 15 minutes, so the outbox grows and gets slower. %s", what, remedy))
 }

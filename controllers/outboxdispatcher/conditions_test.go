@@ -41,6 +41,15 @@ func answer() report.Status {
 		Schema:  report.Schema{State: "Ready"},
 		Sink:    report.Link{State: report.Reachable},
 		Backlog: &report.Backlog{ObservedAt: time.Unix(1, 0)},
+
+		OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 17 (app)", Seconds: 3},
+	}
+}
+
+// oldest lets one pod see what holds vacuum back.
+func oldest(kind report.TransactionKind, seconds float64) func(*observed) {
+	return func(o *observed) {
+		o.answers[1].OldestTransaction = &report.OldestTransaction{Kind: kind, Name: "it's", Seconds: seconds}
 	}
 }
 
@@ -62,7 +71,7 @@ func TestConditions(t *testing.T) {
 		absent []string
 	}{
 		"well": {func(*observed) {}, yes, api.ReasonDelivering,
-			[]string{"SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters"},
+			[]string{"SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack"},
 			[]string{"Reconciling", "Stalled"}},
 		"paused": {func(o *observed) { o.obd.Spec.State = api.StatePaused }, yes, api.ReasonPaused, nil, nil},
 		"paused and the database down": {func(o *observed) { o.obd.Spec.State = api.StatePaused; o.answers[0].Source = down },
@@ -124,6 +133,20 @@ func TestConditions(t *testing.T) {
 			o.problem = &problem{condition: api.WorkloadAvailableCondition, reason: api.ReasonForeignObject, stalled: true}
 			o.answers[0].Source = down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
+		"one pod holds a topic": {func(o *observed) {
+			o.answers[1].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+		}, no, api.ReasonTopicsHeld, []string{"SinkReachable=False/TopicsHeld", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
+		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
+			o.answers[0].Sink, o.answers[1].Held = down, []report.HeldTopic{{Topic: "a"}}
+		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
+		"vacuum was not looked after yet": {func(o *observed) { o.answers[0].OldestTransaction, o.answers[1].OldestTransaction = nil, nil },
+			yes, api.ReasonDelivering, []string{"VacuumHeldBack=Unknown/NotObserved"}, nil},
+		"an old transaction": {oldest(report.Session, 901), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/OldTransaction"}, []string{"Reconciling", "Stalled"}},
+		"a long transaction": {oldest(report.Session, 900), yes, api.ReasonDelivering, []string{"VacuumHeldBack=False/NotHeldBack"}, nil},
+		"a prepared transaction": {oldest(report.PreparedTransaction, 1e6), yes, api.ReasonDelivering,
+			[]string{"VacuumHeldBack=True/PreparedTransaction"}, nil},
+		"a replication slot": {oldest(report.ReplicationSlot, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
+		"a standby":          {oldest(report.Standby, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/StandbyFeedback"}, nil},
 		"dead rows": {func(o *observed) {
 			o.answers[1].Backlog = &report.Backlog{ObservedAt: time.Unix(2, 0), Counts: report.Counts{Dead: 1}}
 		},
@@ -164,27 +187,104 @@ func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 	}
 }
 
+// What a person must know is in the message, whatever the names, and nothing that changes by itself.
+func TestMessages(t *testing.T) {
+	message := func(o observed, kind string) string { return meta.FindStatusCondition(conditions(o), kind).Message }
+	o := well()
+	hold := func(topics ...string) (held []report.HeldTopic) {
+		for _, topic := range topics {
+			held = append(held, report.HeldTopic{Topic: topic, Link: report.Link{State: report.Refusing, Message: "it refuses " + topic}})
+		}
+		return held
+	}
+	o.answers[0].Held, o.answers[1].Held = hold("b"), hold("c", "a")
+	const remedy = "Mend what receives them; they are tried again by themselves."
+	if got, want := message(o, api.SinkReachableCondition), `Held back, while others are delivered: "a", "b", "c". For "a": It refuses a. `+remedy; !strings.HasSuffix(got, want) {
+		t.Errorf("three held topics: %s\nwant %s", got, want)
+	}
+	o.answers[0].Held = hold("b", "e", "d", "f", "g")
+	got := message(o, api.SinkReachableCondition)
+	if !strings.Contains(got, `: "a", "b", "c", "d", "e" and others. For "a": `) {
+		t.Errorf("seven held topics: %s", got)
+	}
+	o.answers[0].Held = hold("b", "e", "d", "f")
+	if again := message(o, api.SinkReachableCondition); again != got {
+		t.Errorf("another number of held topics: %s\nwant %s", again, got)
+	}
+	long := strings.Repeat("é", 255)
+	o.answers[0].Held = hold(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
+	o.answers[1].Held = nil
+	if got := message(o, api.SinkReachableCondition); !strings.HasSuffix(got, remedy) || len(got) > maxMessage {
+		t.Errorf("long names: %s", got)
+	}
+
+	for kind, want := range map[report.TransactionKind]string{
+		report.Session:             "An open transaction (pid 4711 (it's)) has kept vacuum from removing rows for more than 15 minutes, so the outbox grows and gets slower. Let it end, or end it: select pg_terminate_backend(4711).",
+		report.PreparedTransaction: "End it in its database: commit prepared '4711 (it''s)', or rollback prepared '4711 (it''s)'.",
+		report.ReplicationSlot:     "Let its consumer catch up, or drop the slot: select pg_drop_replication_slot('4711 (it''s)').",
+		report.Standby:             "End that query on the standby, or turn hot_standby_feedback off there.",
+	} {
+		for _, seconds := range []float64{1000, 2000} {
+			o.answers[0].OldestTransaction = &report.OldestTransaction{Kind: kind, Name: "4711 (it's)", Seconds: seconds}
+			if kind == report.Session {
+				o.answers[0].OldestTransaction.Name = "pid 4711 (it's)"
+			}
+			if got := message(o, api.VacuumHeldBackCondition); !strings.HasSuffix(got, want) || !strings.Contains(got, "4711") {
+				t.Errorf("%s: %s\nwant %s", kind, got, want)
+			}
+		}
+	}
+
+	o.answers[0].Backlog.Dead = 1
+	plain := message(o, api.DeadLettersPresentCondition)
+	o.answers[0].Backlog.BlockedKeys = 3
+	if got := message(o, api.DeadLettersPresentCondition); got != plain {
+		t.Errorf("keys that do not block: %s", got)
+	}
+	o.obd.Spec.OnDead = api.OnDeadBlock
+	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
+		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
+	}
+	o.answers, o.pods = []report.Status{{}}, o.pods[:1]
+	if got := message(o, api.VacuumHeldBackCondition); strings.Contains(got, "answers the operator") {
+		t.Errorf("a pod answers, and yet: %s", got)
+	}
+}
+
 func TestSetCounts(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	a, b := answer(), answer()
 	a.Backlog = &report.Backlog{ObservedAt: time.Unix(10, 0), Counts: report.Counts{Pending: 1, Dead: 2}}
 	b.Backlog = &report.Backlog{ObservedAt: time.Unix(20, 5), Counts: report.Counts{Pending: 3, Estimated: true, OldestPending: ptr.To(time.Unix(7, 9))}}
-	setCounts(&s, []report.Status{b, a})
+	setCounts(&s, []report.Status{b, a}, false)
 	if *s.Pending != 3 || *s.Dead != 0 || !s.Estimated || s.OldestPending.Unix() != 7 || s.ObservedTime.Unix() != 20 {
 		t.Errorf("counts %+v, want those of the newest", s)
 	}
 	before := *s.DeepCopy()
 	b.Backlog.ObservedAt = time.Unix(30, 0)
-	setCounts(&s, []report.Status{b})
-	setCounts(&s, []report.Status{{}})
-	setCounts(&s, nil)
+	setCounts(&s, []report.Status{b}, false)
+	setCounts(&s, []report.Status{{}}, false)
+	setCounts(&s, nil, false)
 	if !equal(before, s) {
 		t.Errorf("counts %+v, want them unchanged: %+v", s, before)
 	}
 	b.Backlog.OldestPending = nil
-	setCounts(&s, []report.Status{b})
+	setCounts(&s, []report.Status{b}, false)
 	if s.OldestPending != nil || s.ObservedTime.Unix() != 30 {
 		t.Errorf("counts %+v, want no oldest, as of the newest time", s)
+	}
+	b.Backlog.BlockedKeys = 4
+	if setCounts(&s, []report.Status{b}, false); s.BlockedKeys != nil {
+		t.Errorf("blocked keys %d of a dispatcher that blocks none", *s.BlockedKeys)
+	}
+	if setCounts(&s, []report.Status{b}, true); s.BlockedKeys == nil || *s.BlockedKeys != 4 {
+		t.Errorf("blocked keys %v, want 4", s.BlockedKeys)
+	}
+	if setCounts(&s, nil, true); s.BlockedKeys == nil {
+		t.Error("the count was forgotten when no pod answered")
+	}
+	if setCounts(&s, nil, false); s.BlockedKeys != nil {
+		t.Error("the count stayed when keys block no more")
 	}
 }
 

@@ -13,22 +13,27 @@ import (
 // event is one of events.k8s.io. Its reason is the condition's.
 type event struct{ kind, reason, action, note string }
 
-// actions are what the operator was doing when it saw the condition. Each has its own: two events of
-// one pass with the same reason and action would be taken for a series.
-var actions = []struct{ condition, action string }{
-	{api.SecretsResolvedCondition, "ResolveSecrets"},
-	{api.SchemaReadyCondition, "Migrate"},
-	{api.SourceReachableCondition, "ObserveSource"},
-	{api.SinkReachableCondition, "ObserveSink"},
-	{api.WorkloadAvailableCondition, "Deploy"},
-	{api.ReadyCondition, "Deliver"},
+// actions are what the operator was doing when it saw the condition, and which status of it is bad.
+// Each has its own: two events of one pass with the same reason and action would be taken for a
+// series.
+var actions = []struct {
+	condition, action string
+	bad               metav1.ConditionStatus
+}{
+	{api.SecretsResolvedCondition, "ResolveSecrets", metav1.ConditionFalse},
+	{api.SchemaReadyCondition, "Migrate", metav1.ConditionFalse},
+	{api.SourceReachableCondition, "ObserveSource", metav1.ConditionFalse},
+	{api.SinkReachableCondition, "ObserveSink", metav1.ConditionFalse},
+	{api.VacuumHeldBackCondition, "ObserveTransactions", metav1.ConditionTrue},
+	{api.WorkloadAvailableCondition, "Deploy", metav1.ConditionFalse},
+	{api.ReadyCondition, "Deliver", metav1.ConditionFalse},
 }
 
 // expected are reasons of False that every start goes through.
 var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonScaledToZero}
 
-// transitions are the events that a change of the status is worth: a condition that became False or
-// has another reason for it, one that is True again, Ready, and rows that died (CONTRACT C-43).
+// transitions are the events that a change of the status is worth: a condition that became bad or
+// has another reason for it, one that is good again, Ready, and rows that died (CONTRACT C-43).
 func transitions(before, after api.OutboxDispatcherStatus) []event {
 	var events []event
 	for _, a := range actions {
@@ -37,19 +42,18 @@ func transitions(before, after api.OutboxDispatcherStatus) []event {
 			continue
 		}
 		switch ready := a.condition == api.ReadyCondition; {
-		case is.Status == metav1.ConditionFalse && !ready: // Ready's cause has told it
+		case is.Status == a.bad && !ready: // Ready's cause has told it
 			kind := corev1.EventTypeWarning
 			if slices.Contains(expected, is.Reason) {
 				kind = corev1.EventTypeNormal
 			}
 			events = append(events, event{kind, is.Reason, a.action, is.Message})
-		case is.Status == metav1.ConditionTrue && (ready || was != nil && was.Status == metav1.ConditionFalse):
+		case is.Status != a.bad && is.Status != metav1.ConditionUnknown && (ready || was != nil && was.Status == a.bad):
 			events = append(events, event{corev1.EventTypeNormal, is.Reason, a.action, is.Message})
 		}
 	}
 	if after.Dead != nil && *after.Dead > deref(before.Dead) {
-		events = append(events, event{corev1.EventTypeWarning, api.ReasonDeadLetters, "CountDeadLetters",
-			"Events were given up and wait for a person: the Dead column counts them, the table outbox_dead_letters says why."})
+		events = append(events, event{corev1.EventTypeWarning, api.ReasonDeadLetters, "CountDeadLetters", deadLettersNote(deref(after.BlockedKeys) > 0)})
 	}
 	return events
 }

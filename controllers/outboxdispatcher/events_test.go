@@ -27,13 +27,19 @@ func TestTransitions(t *testing.T) {
 		before, after api.OutboxDispatcherStatus
 		want          string
 	}{
-		"new and well":         {api.OutboxDispatcherStatus{}, status(fine, nil), "Normal/Delivering"},
-		"new and migrating":    {api.OutboxDispatcherStatus{}, status(func(o *observed) { noDeployment(o); o.migration.state = migrationRunning }, nil), "Normal/Migrating Normal/Progressing"},
-		"nothing changed":      {status(fine, ptr.To[int64](3)), status(fine, ptr.To[int64](3)), ""},
-		"database down":        {status(fine, nil), status(down("x"), nil), "Warning/ConnectionFailed"},
-		"another reason":       {status(down("x"), nil), status(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
-		"database back":        {status(down("x"), nil), status(fine, nil), "Normal/Connected Normal/Delivering"},
-		"not observed":         {status(fine, nil), status(func(o *observed) { o.answers = nil }, nil), ""},
+		"new and well":      {api.OutboxDispatcherStatus{}, status(fine, nil), "Normal/Delivering"},
+		"new and migrating": {api.OutboxDispatcherStatus{}, status(func(o *observed) { noDeployment(o); o.migration.state = migrationRunning }, nil), "Normal/Migrating Normal/Progressing"},
+		"nothing changed":   {status(fine, ptr.To[int64](3)), status(fine, ptr.To[int64](3)), ""},
+		"database down":     {status(fine, nil), status(down("x"), nil), "Warning/ConnectionFailed"},
+		"another reason":    {status(down("x"), nil), status(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
+		"database back":     {status(down("x"), nil), status(fine, nil), "Normal/Connected Normal/Delivering"},
+		"not observed":      {status(fine, nil), status(func(o *observed) { o.answers = nil }, nil), ""},
+		"topics held": {status(fine, nil), status(func(o *observed) {
+			o.answers[0].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{Message: "x"}}}
+		}, nil), "Warning/TopicsHeld"},
+		"vacuum held back":     {status(fine, nil), status(oldest(report.Session, 1e6), nil), "Warning/OldTransaction"},
+		"by something else":    {status(oldest(report.Session, 1e6), nil), status(oldest(report.Standby, 1e6), nil), "Warning/StandbyFeedback"},
+		"vacuum goes on":       {status(oldest(report.Session, 1e6), nil), status(fine, nil), "Normal/NotHeldBack"},
 		"first death":          {status(fine, ptr.To[int64](0)), status(fine, ptr.To[int64](1)), "Warning/DeadLetters"},
 		"another death":        {status(fine, ptr.To[int64](1)), status(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
 		"dead when first seen": {status(fine, nil), status(fine, ptr.To[int64](2)), "Warning/DeadLetters"},

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -32,7 +33,8 @@ import (
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	Client client.Client
-	// Live reads from the API server. Secrets are read with it, so that none is kept in memory.
+	// Live reads from the API server. Secrets are read with it, so that none is kept in memory, and
+	// what is read seldom.
 	Live client.Reader
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
@@ -62,6 +64,7 @@ const concurrency = 8
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 // SetupWithManager starts the reconciler with the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
@@ -161,10 +164,25 @@ func (r *Reconciler) report(ctx context.Context, s *scope, failure error) error 
 	if err := r.Client.Status().Patch(ctx, s.obd, client.MergeFrom(s.before)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	for _, e := range transitions(s.before.Status, s.obd.Status) {
+	events := transitions(s.before.Status, s.obd.Status)
+	if len(events) == 0 || r.leaving(ctx, s.obd.Namespace) {
+		return nil
+	}
+	for _, e := range events {
 		r.Events.Eventf(s.obd, nil, e.kind, e.reason, e.action, "%s", e.note)
 	}
 	return nil
+}
+
+// leaving reports whether a namespace is being deleted. It takes no more events, and there is nothing
+// to tell: its objects vanish one by one, and this one is about to. Namespaces are read only when
+// there is something to tell, and watched by nobody.
+func (r *Reconciler) leaving(ctx context.Context, name string) bool {
+	namespace := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+	if err := r.Live.Get(ctx, types.NamespacedName{Name: name}, namespace); err != nil {
+		return apierrors.IsNotFound(err) // else try to tell
+	}
+	return !namespace.DeletionTimestamp.IsZero()
 }
 
 func (r *Reconciler) forget(obd types.NamespacedName) {

@@ -142,6 +142,7 @@ func TestSteadyStateWritesNothing(t *testing.T) {
 	before := c.requests.all()
 	for i := range 5 { // the database's clock goes on, the numbers do not
 		answer.Backlog.ObservedAt = answer.Backlog.ObservedAt.Add(time.Duration(i) * time.Second)
+		answer.OldestTransaction.Seconds++
 		c.pods.says("pod-0", answer)
 		c.passes(2)
 	}

@@ -37,13 +37,16 @@ func setStatus(status *v1alpha1.OutboxDispatcherStatus, o observed) {
 	if o.deployment != nil {
 		status.Replicas, status.ReadyReplicas = o.deployment.Status.Replicas, o.deployment.Status.ReadyReplicas
 	}
-	setCounts(status, o.answers)
+	setCounts(status, o.answers, blocks(o.obd))
 	setConditions(&status.Conditions, o.obd.Generation, conditions(o))
 }
 
-// setCounts takes the newest count. Its time alone is no change, so that an idle outbox is not
-// written about.
-func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status) {
+// setCounts takes the newest count, of blocked keys only where keys may block. Its time alone is no
+// change, so that an idle outbox is not written about.
+func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status, blocks bool) {
+	if !blocks {
+		status.BlockedKeys = nil
+	}
 	newest := newestBacklog(answers)
 	if newest == nil {
 		return
@@ -51,6 +54,9 @@ func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status)
 	counted := *status
 	counted.Pending, counted.Scheduled = &newest.Pending, &newest.Scheduled
 	counted.Processing, counted.Dead = &newest.Processing, &newest.Dead
+	if blocks {
+		counted.BlockedKeys = &newest.BlockedKeys
+	}
 	counted.Estimated = newest.Estimated
 	counted.OldestPending = nil
 	if newest.OldestPending != nil {

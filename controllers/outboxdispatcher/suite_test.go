@@ -101,17 +101,22 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 
 // requests counts what the manager asks of the API server.
 type requests struct {
-	mu    sync.Mutex
-	other []string // reads that are not watches, and writes
+	mu      sync.Mutex
+	other   []string // reads that are not watches, and writes
+	refused []string // those of them that are not allowed
 }
 
-func (r *requests) record(req *http.Request, _ *http.Response) {
+func (r *requests) record(req *http.Request, resp *http.Response) {
 	if req.URL.Query().Has("watch") || !strings.Contains(req.URL.Path, "/namespaces/") {
 		return // the cache's, and discovery
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.other = append(r.other, req.Method+" "+req.URL.Path)
+	request := req.Method + " " + req.URL.Path
+	r.other = append(r.other, request)
+	if resp.StatusCode == http.StatusForbidden {
+		r.refused = append(r.refused, request)
+	}
 }
 
 // all returns the requests so far.
@@ -119,6 +124,13 @@ func (r *requests) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string(nil), r.other...)
+}
+
+// forbidden returns the requests so far that were not allowed.
+func (r *requests) forbidden() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.refused...)
 }
 
 // writes returns the writes so far.
@@ -220,6 +232,8 @@ func (c *cluster) healthy() report.Status {
 		Schema:  report.Schema{State: "Ready", Version: 1, Required: 1},
 		Sink:    report.Link{State: report.Reachable},
 		Backlog: &report.Backlog{ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+
+		OldestTransaction: &report.OldestTransaction{},
 	}
 }
 

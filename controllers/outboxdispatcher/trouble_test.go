@@ -41,6 +41,11 @@ func TestWhatPodsReport(t *testing.T) {
 	sink := func(state report.LinkState, reason, message string) func(*report.Status) {
 		return func(s *report.Status) { s.Sink = report.Link{State: state, Reason: reason, Message: message} }
 	}
+	held := func(topic, message string) func(*report.Status) {
+		return func(s *report.Status) {
+			s.Held = []report.HeldTopic{{Topic: topic, Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: message}}}
+		}
+	}
 	for name, trouble := range map[string]struct {
 		says   func(*report.Status)
 		kind   string
@@ -56,6 +61,7 @@ func TestWhatPodsReport(t *testing.T) {
 		"schema too old":     {schema("TooOld", "version 1 of 2; run migrate up"), api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"},
 		"schema too new":     {schema("TooNew", "version 3 of 2; upgrade the operator"), api.SchemaReadyCondition, api.ReasonTooNew, "upgrade the operator"},
 		"sink refuses":       {sink(report.Refusing, "Refusing", "it answers 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"},
+		"a topic is held":    {held("refunds", "it answers 404; correct the path"), api.SinkReachableCondition, api.ReasonTopicsHeld, `"refunds". For "refunds": It answers 404; correct the path`},
 		"sink down":          {sink(report.Unreachable, "ConnectionRefused", "nothing listens; check the url"), api.SinkReachableCondition, api.ReasonConnectionFailed, "check the url"},
 		"sink's certificate": {sink(report.Unreachable, "CertificateInvalid", "unknown authority; name the right ca"), api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"},
 		"sink's login":       {sink(report.Unreachable, "AuthenticationFailed", "it answers 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"},

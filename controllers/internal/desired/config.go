@@ -27,6 +27,10 @@ func Config(obd *v1alpha1.OutboxDispatcher) config.Config {
 		Concurrency:  int(spec.Concurrency),
 		MaxAttempts:  int(spec.MaxAttempts),
 		Backoff:      backoff(spec.Backoff),
+		Ordering:     config.Ordering(spec.Ordering),
+		OnDead:       config.OnDead(spec.OnDead),
+		Retention:    retention(spec.Retention),
+		WakeUp:       config.WakeUp(spec.WakeUp),
 		GracePeriod:  config.Duration(spec.GracePeriod.Duration),
 		State:        config.State(spec.State),
 		Sink:         sink(spec.Sink),
@@ -63,6 +67,14 @@ func database(d v1alpha1.Database, secret v1alpha1.DatabaseSecret, dir string) c
 		if d.TLS.CA != nil {
 			c.CAFile = Ref{Path: pathDatabaseCA}.File()
 		}
+	}
+	return c
+}
+
+func retention(r v1alpha1.Retention) (c config.Retention) {
+	if r.Delivered != nil {
+		delivered := config.Duration(r.Delivered.Duration)
+		c.Delivered = &delivered
 	}
 	return c
 }

@@ -34,6 +34,9 @@ func minimal() *v1alpha1.OutboxDispatcher {
 			Concurrency:  16,
 			MaxAttempts:  10,
 			Backoff:      v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
+			Ordering:     v1alpha1.OrderingNone,
+			OnDead:       v1alpha1.OnDeadContinue,
+			WakeUp:       v1alpha1.WakeUpNone,
 			GracePeriod:  metav1.Duration{Duration: 30 * time.Second},
 			Replicas:     ptr.To[int32](1),
 			State:        v1alpha1.StateRunning,
@@ -75,6 +78,8 @@ func full() *v1alpha1.OutboxDispatcher {
 		Multiplier:    "1.5",
 		JitterPercent: ptr.To[int32](0),
 	}
+	s.Ordering, s.OnDead, s.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
+	s.Retention = v1alpha1.Retention{Delivered: &metav1.Duration{}}
 	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
 	s.Replicas = ptr.To[int32](3)
 	s.State = v1alpha1.StatePaused

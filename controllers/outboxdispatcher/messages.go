@@ -1,0 +1,71 @@
+package outboxdispatcher
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// A message names so many held topics, each by so many bytes at most, that the remedy has room.
+const (
+	namedTopics = 5
+	topicBytes  = 40
+)
+
+// heldTopics are the topics that some pod holds back, by name, each with the cause that one pod tells:
+// always the same, in whatever order they answer.
+func heldTopics(answers []report.Status) []report.HeldTopic {
+	var all []report.HeldTopic
+	for _, a := range answers {
+		all = append(all, a.Held...)
+	}
+	slices.SortFunc(all, func(a, b report.HeldTopic) int {
+		return strings.Compare(a.Topic+"\x00"+a.Message, b.Topic+"\x00"+b.Message)
+	})
+	return slices.CompactFunc(all, func(a, b report.HeldTopic) bool { return a.Topic == b.Topic })
+}
+
+// heldBack tells of held topics: some of their names, the cause of one, and the remedy.
+func heldBack(held []report.HeldTopic) string {
+	var names []string
+	for _, h := range held[:min(len(held), namedTopics)] {
+		names = append(names, clip(strconv.Quote(h.Topic), topicBytes))
+	}
+	which := strings.Join(names, ", ")
+	if len(held) > namedTopics {
+		which += " and others"
+	}
+	return fmt.Sprintf("The destination does not take every topic. Held back, while others are delivered: %s. For %s: %s Mend what receives them; they are tried again by themselves.",
+		which, names[0], sentence(held[0].Message))
+}
+
+func deadLettersNote(blocked bool) string {
+	note := "Events were given up and wait for a person: the Dead column counts them, the table outbox_dead_letters says why."
+	if blocked {
+		note += " Later events of their keys wait behind them (spec.onDead is Block): the Blocked column of -o wide counts those keys, /status of a pod lists them."
+	}
+	return note
+}
+
+// holder says what it is that holds vacuum back, and what ends it.
+func holder(t *report.OldestTransaction) (reason, what, remedy string) {
+	name := "'" + strings.ReplaceAll(t.Name, "'", "''") + "'" // as in SQL
+	switch t.Kind {
+	case report.PreparedTransaction:
+		return api.ReasonPreparedTransaction, "The prepared transaction " + name,
+			fmt.Sprintf("End it in its database: commit prepared %s, or rollback prepared %s.", name, name)
+	case report.ReplicationSlot:
+		return api.ReasonReplicationSlot, "The replication slot " + name,
+			fmt.Sprintf("Let its consumer catch up, or drop the slot: select pg_drop_replication_slot(%s).", name)
+	case report.Standby:
+		return api.ReasonStandbyFeedback, "A query on the standby " + name + ", which sends hot_standby_feedback,",
+			"End that query on the standby, or turn hot_standby_feedback off there."
+	}
+	pid, _, _ := strings.Cut(strings.TrimPrefix(t.Name, "pid "), " ")
+	return api.ReasonOldTransaction, "An open transaction (" + t.Name + ")",
+		fmt.Sprintf("Let it end, or end it: select pg_terminate_backend(%s).", pid)
+}
