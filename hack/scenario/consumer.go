@@ -3,6 +3,7 @@ package scenario
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -27,6 +28,9 @@ type Delivery struct {
 type Consumer struct {
 	// Work is how long it takes over an event. Defaults to 0.
 	Work time.Duration
+	// Journal gets a JSON line for each delivery before it is answered, so that the list outlives the
+	// process. Defaults to none.
+	Journal io.Writer
 
 	mu         sync.Mutex
 	status     int
@@ -82,7 +86,14 @@ func (c *Consumer) take(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "told to", c.status)
 		return
 	}
-	c.deliveries = append(c.deliveries, Delivery{ID: id, Attempt: attempt, At: time.Now()})
+	delivery := Delivery{ID: id, Attempt: attempt, At: time.Now()}
+	if c.Journal != nil {
+		if err := json.NewEncoder(c.Journal).Encode(delivery); err != nil {
+			http.Error(w, "cannot write the journal", http.StatusInternalServerError)
+			return
+		}
+	}
+	c.deliveries = append(c.deliveries, delivery)
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+const (
+	maxAttempts = 10
+	sinkTimeout = 1500 * time.Millisecond
+	gracePeriod = 10 * time.Second
+)
+
+// slot is the place of one dispatcher, which is another process after each fault that ends one.
+type slot struct {
+	mu  sync.Mutex // one fault at a time
+	now *dispatching
+}
+
+// dispatching is one dispatcher process.
+type dispatching struct {
+	*process
+	worker uuid.UUID
+	ending chan struct{} // closed before it is made to end
+}
+
+// startDispatcher starts one and waits until it tells its worker id. It may be called while the
+// database and the consumer are away. clockError is for the binary with the wrong clock.
+func (w *world) startDispatcher(ctx context.Context, binary, clockError string) (*dispatching, error) {
+	name := w.next("d")
+	file, logFile := filepath.Join(w.dir, name+".yaml"), filepath.Join(w.dir, name+".log")
+	if err := write(file, w.config()); err != nil {
+		return nil, err
+	}
+	p, err := start(logFile, []string{clockVariable + "=" + clockError}, filepath.Join(w.binaries, binary), "run", "-f", file)
+	if err != nil {
+		return nil, err
+	}
+	d := &dispatching{process: p, ending: make(chan struct{})}
+	go w.watch(d)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = scenario.Until(ctx, name+" says who it is", func() (bool, string) {
+		d.worker, err = workerOf(ctx, logFile)
+		return err == nil, fmt.Sprint(err)
+	})
+	if err != nil {
+		close(d.ending)
+		p.kill()
+	}
+	return d, err
+}
+
+// watch notes a dispatcher that ends by itself: none ever should.
+func (w *world) watch(d *dispatching) {
+	<-d.Done
+	select {
+	case <-d.ending:
+	default:
+		w.fail("dispatcher %s (worker %s) ended by itself with %s", d.name, d.worker, d.cmd.ProcessState)
+	}
+}
+
+func (w *world) config() config.Config {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := config.Config{
+		Name: "chaos", Namespace: scenario.Namespace,
+		Database:     config.Database{DSNFile: w.dsnFiles[w.started%len(w.dsnFiles)]},
+		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address, Timeout: config.Duration(sinkTimeout)}},
+		Lease:        config.Duration(w.lease),
+		PollInterval: config.Duration(w.poll),
+		BatchSize:    50,
+		Concurrency:  16,
+		MaxAttempts:  maxAttempts,
+		Backoff:      config.Backoff{Base: config.Duration(100 * time.Millisecond), Max: config.Duration(500 * time.Millisecond)},
+		GracePeriod:  config.Duration(gracePeriod),
+		Server:       config.Server{Address: "127.0.0.1:0"},
+	}
+	if w.ordered {
+		c.Ordering = config.OrderingKey
+	}
+	if w.deleted {
+		c.Retention.Delivered = new(config.Duration)
+	}
+	return c
+}
+
+// workerOf asks the dispatcher that writes this log, at the address that its first line tells.
+func workerOf(ctx context.Context, logFile string) (uuid.UUID, error) {
+	text, err := os.ReadFile(logFile)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	var starting struct{ Address string }
+	if err := json.Unmarshal(line, &starting); err != nil {
+		return uuid.Nil, fmt.Errorf("%w; the log says %q", err, line)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+starting.Address+report.Path, nil)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	defer resp.Body.Close()
+	var status report.Status
+	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+		return uuid.Nil, err
+	}
+	return uuid.Parse(status.Worker)
+}
+
+// end makes a dispatcher end in one way or another, unless it has ended.
+func (d *dispatching) end(how func(*process)) {
+	select {
+	case <-d.ending:
+	default:
+		close(d.ending)
+	}
+	how(d.process)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+type delivery = scenario.Delivery
+
+// line names those events that are in order with this one.
+func (e *event) line() string { return e.topic + "/" + e.key }
+
+// last is the event's last transition of that kind.
+func (e *event) last(v verb) (found move, ok bool) {
+	for _, m := range e.moves {
+		if m.verb == v {
+			found, ok = m, true
+		}
+	}
+	return found, ok
+}
+
+// attempt tells of an attempt when it was claimed and by whom, when its row left the lease, and whether
+// that was by an ack. The times are zero when the witness knows nothing of it.
+func (e *event) attempt(n int) (from, to time.Time, worker uuid.UUID, acked bool) {
+	for _, m := range e.moves {
+		switch {
+		case m.to.status == "processing" && m.to.attempts == n:
+			from, to, worker = m.at, endless, m.to.worker
+		case m.from.status == "processing" && m.from.attempts == n:
+			to, acked = m.at, acked || m.verb == ack
+		}
+	}
+	return from, to, worker, acked
+}
+
+// endless is later than anything that happens.
+var endless = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// arrived is when the consumer confirmed it first; zero for never.
+func (e *event) arrived() time.Time {
+	if len(e.deliveries) == 0 {
+		return time.Time{}
+	}
+	return e.deliveries[0].At
+}
+
+// claimed is when the transaction of its first claim began: what was committed before, the claim saw.
+func (e *event) claimed() time.Time {
+	for _, m := range e.moves {
+		if m.verb == claim {
+			return m.began
+		}
+	}
+	return time.Time{}
+}
+
+// over is when the later ones of its key need no longer wait for it.
+func (e *event) over() time.Time {
+	at := e.arrived()
+	if at.IsZero() {
+		at = endless
+	}
+	if death, dead := e.last(die); dead && death.at.Before(at) {
+		at = death.at
+	}
+	return at
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// history is everything that is known of a run when it is over.
+type history struct {
+	events map[uuid.UUID]*event
+	faults []injected
+	wrong  []string
+	// began and ended are those of the producers.
+	began, ended time.Time
+	// arrivals are the times of all deliveries, in order.
+	arrivals []time.Time
+	lease    time.Duration
+	ordered  bool
+}
+
+// event is what became of one event: what its producer says, what its row went through, and what the
+// consumer got.
+type event struct {
+	id          uuid.UUID
+	known       bool // a producer tells of it
+	committed   bool
+	committedAt time.Time // when the producer knew; zero when it never learned
+	seq         int64
+	topic, key  string
+	moves       []move
+	deliveries  []delivery
+}
+
+// move is a transition of a row.
+type move struct {
+	began    time.Time // of its transaction
+	at       time.Time
+	verb     verb
+	from, to state
+}
+
+// state is what a transition changes of a row.
+type state struct {
+	status   string // empty when there is no row
+	attempts int
+	worker   uuid.UUID
+	until    time.Time
+}
+
+// load reads the witness, and the journals of the producers and the consumer.
+func (w *world) load(ctx context.Context) (*history, error) {
+	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, ordered: w.ordered}
+	w.mu.Lock()
+	h.faults, h.wrong = slices.Clone(w.faults), w.wrong
+	w.mu.Unlock()
+	if err := h.readAudit(ctx, w); err != nil {
+		return nil, fmt.Errorf("read the audit: %w", err)
+	}
+	files, err := filepath.Glob(filepath.Join(w.dir, "*.transactions"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		if err := h.readTransactions(file); err != nil {
+			return nil, err
+		}
+	}
+	for _, file := range []string{"deliveries.stalls", "stalls"} {
+		err := lines(filepath.Join(w.dir, file), func(p pause) {
+			h.faults = append(h.faults, injected{kind: stall, start: p.From, end: p.To})
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	err = lines(w.deliveriesFile(), func(d delivery) {
+		e := h.event(d.ID)
+		e.deliveries = append(e.deliveries, d)
+		h.arrivals = append(h.arrivals, d.At)
+	})
+	return h, err
+}
+
+func (h *history) event(id uuid.UUID) *event {
+	e := h.events[id]
+	if e == nil {
+		e = &event{id: id}
+		h.events[id] = e
+	}
+	return e
+}
+
+func (h *history) readAudit(ctx context.Context, w *world) error {
+	rows, err := w.admin.Query(ctx, `select began, at, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
+			coalesce(old_status, ''), coalesce(old_attempts, 0), old_worker, old_until,
+			coalesce(status, ''), coalesce(attempts, 0), worker, until
+		from chaos.audit order by n`)
+	if err != nil {
+		return err
+	}
+	var (
+		m                move
+		id               [16]byte
+		seq              int64
+		topic, key       string
+		oldWorker, taker uuid.NullUUID
+		oldUntil, until  *time.Time
+	)
+	targets := []any{&m.began, &m.at, &id, &seq, &topic, &key, &m.from.status, &m.from.attempts, &oldWorker, &oldUntil,
+		&m.to.status, &m.to.attempts, &taker, &until}
+	_, err = pgx.ForEachRow(rows, targets, func() error {
+		m.from.worker, m.to.worker = oldWorker.UUID, taker.UUID
+		m.from.until, m.to.until = valueOf(oldUntil), valueOf(until)
+		m.verb = verbOf(m.from, m.to)
+		e := h.event(id)
+		if m.verb == insert {
+			e.seq, e.topic, e.key = seq, topic, key
+		}
+		e.moves = append(e.moves, m)
+		return nil
+	})
+	return err
+}
+
+// readTransactions reads a producer's journal. A transaction whose outcome the producer never learned is
+// committed if its rows were there.
+func (h *history) readTransactions(file string) error {
+	open := map[uuid.UUID][]uuid.UUID{} // by the first event
+	err := lines(file, func(t entry) {
+		if t.Committed == nil {
+			open[t.IDs[0]] = t.IDs
+			return
+		}
+		h.decide(t.IDs, *t.Committed, t.At)
+		delete(open, t.IDs[0])
+	})
+	for _, ids := range open {
+		for _, id := range ids {
+			e := h.event(id)
+			h.decide([]uuid.UUID{id}, len(e.moves) > 0, time.Time{})
+		}
+	}
+	return err
+}
+
+func (h *history) decide(ids []uuid.UUID, committed bool, at time.Time) {
+	for _, id := range ids {
+		e := h.event(id)
+		e.known, e.committed, e.committedAt = true, committed, at
+	}
+}
+
+// lines reads a file of JSON lines. The last may be cut: its writer was killed.
+func lines[T any](file string, each func(T)) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	reader := bufio.NewReader(f)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		var value T
+		if err := json.Unmarshal(bytes.TrimSpace(line), &value); err != nil {
+			return fmt.Errorf("%s: %w in line %q", filepath.Base(file), err, line)
+		}
+		each(value)
+	}
+}
+
+func valueOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// injected is a fault as it really happened.
+type injected struct {
+	kind       kind
+	start, end time.Time
+	// worker is the dispatcher that it hit. The zero UUID means that it hit no one dispatcher.
+	worker uuid.UUID
+	note   string
+}
+
+// play injects the faults of a schedule, and returns when the last is over.
+func (w *world) play(ctx context.Context, plan []fault) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	began := time.Now()
+	for _, f := range plan {
+		if !sleep(ctx, time.Until(began.Add(f.at))) {
+			return
+		}
+		all.Go(func() {
+			if err := w.inject(ctx, f); err != nil && ctx.Err() == nil {
+				w.fail("the fault %s could not be injected: %v", f.kind, err)
+			}
+		})
+	}
+}
+
+// inject makes one fault happen, and heals it.
+func (w *world) inject(ctx context.Context, f fault) error {
+	switch f.kind {
+	case kill, stop, freeze:
+		s := w.slots[f.slot]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if f.kind == freeze {
+			return w.freeze(ctx, s, f)
+		}
+		return w.replace(ctx, s, f)
+	case crash, cut, bouncer:
+		w.database.Lock()
+		defer w.database.Unlock()
+		return w.breakDatabase(ctx, f)
+	case refuse, hang, away:
+		w.destination.Lock()
+		defer w.destination.Unlock()
+		return w.breakConsumer(ctx, f)
+	case late:
+		return w.commitLate(ctx, f)
+	case snapshot:
+		return w.holdSnapshot(ctx, f)
+	default:
+		return w.addOne(ctx, f)
+	}
+}
+
+// replace ends a dispatcher, and starts another one in its place after a while.
+func (w *world) replace(ctx context.Context, s *slot, f fault) error {
+	note := w.begin(f.kind, s.now.worker, "%s, the next one after %s", s.now.name, f.lasts)
+	if f.kind == kill {
+		s.now.end((*process).kill)
+	} else {
+		w.stopOne(s.now)
+	}
+	sleep(ctx, f.lasts)
+	next, err := w.startDispatcher(ctx, "dispatcher", "")
+	note()
+	if err == nil {
+		s.now = next
+	}
+	return err
+}
+
+// stopOne stops a dispatcher in order, which must succeed whatever else is broken.
+func (w *world) stopOne(d *dispatching) {
+	d.end(func(p *process) {
+		if err := p.stop(gracePeriod + 15*time.Second); err != nil {
+			w.fail("%v", err)
+		}
+	})
+}
+
+func (w *world) freeze(ctx context.Context, s *slot, f fault) error {
+	defer w.begin(f.kind, s.now.worker, "%s for %s", s.now.name, f.lasts)()
+	s.now.Signal(syscall.SIGSTOP)
+	defer s.now.Signal(syscall.SIGCONT)
+	sleep(ctx, f.lasts)
+	return nil
+}
+
+func (w *world) breakDatabase(ctx context.Context, f fault) error {
+	switch f.kind {
+	case crash:
+		defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
+		w.server.Kill()
+		sleep(ctx, f.lasts)
+		return w.server.Restart(context.WithoutCancel(ctx))
+	case cut:
+		share := []int{1, 2}[f.pick%2]
+		defer w.begin(f.kind, uuid.Nil, "one in %d of the dispatchers' connections", share)()
+		_, err := w.admin.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity
+			where usename = $1 and pid % $2::integer = 0`, w.shop.Dispatcher.User, share)
+		return err
+	default:
+		defer w.begin(f.kind, uuid.Nil, "in front of every second dispatcher")()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		return w.bouncer.Restart(ctx)
+	}
+}
+
+func (w *world) breakConsumer(ctx context.Context, f fault) error {
+	switch f.kind {
+	case refuse:
+		status := []int{500, 503, 429, 404}[f.pick%4]
+		topic := append([]string{""}, topics[2:]...)[f.pick/4%4]
+		defer w.begin(f.kind, uuid.Nil, "answers %d to topic %q for %s", status, topic, f.lasts)()
+		if err := answer(ctx, "http://"+w.address, status, topic); err != nil {
+			return err
+		}
+		sleep(ctx, f.lasts)
+		return answer(context.WithoutCancel(ctx), "http://"+w.address, 0, topic)
+	case hang:
+		defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
+		w.consumer.Signal(syscall.SIGSTOP)
+		defer w.consumer.Signal(syscall.SIGCONT)
+		sleep(ctx, f.lasts)
+		return nil
+	default:
+		defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
+		w.consumer.kill()
+		sleep(ctx, f.lasts)
+		return w.startConsumer(context.WithoutCancel(ctx))
+	}
+}
+
+// commitLate has a producer commit events that it inserted long before. A crash of the database in
+// between ends it.
+func (w *world) commitLate(ctx context.Context, f fault) error {
+	p, err := w.startProducer("-hold", f.lasts.String())
+	if err != nil {
+		return err
+	}
+	defer w.begin(f.kind, uuid.Nil, "after %s", f.lasts)()
+	select {
+	case <-p.Done:
+	case <-ctx.Done():
+		p.kill()
+	}
+	return nil
+}
+
+func (w *world) holdSnapshot(ctx context.Context, f fault) error {
+	defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
+	conn, err := pgx.Connect(ctx, w.shop.Admin)
+	if err != nil {
+		return nil // the database is away: there is no snapshot to hold
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from outbox.outbox_events")
+	if err == nil {
+		sleep(ctx, f.lasts)
+	}
+	return nil // a crash of the database ends it
+}
+
+// addOne has one more dispatcher for a while.
+func (w *world) addOne(ctx context.Context, f fault) error {
+	binary, clockError := "dispatcher", ""
+	if f.kind == clock {
+		binary, clockError = "wrong-clock", []string{"1h", "-1h"}[f.pick%2]
+	}
+	d, err := w.startDispatcher(ctx, binary, clockError)
+	if err != nil {
+		return err
+	}
+	end := w.begin(f.kind, d.worker, "%s for %s %s", d.name, f.lasts, clockError)
+	sleep(ctx, f.lasts)
+	end()
+	defer w.begin(stop, d.worker, "%s, the one more", d.name)()
+	w.stopOne(d)
+	return nil
+}
+
+// begin writes a fault down. What it returns notes its end.
+func (w *world) begin(k kind, worker uuid.UUID, format string, args ...any) (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := len(w.faults)
+	w.faults = append(w.faults, injected{kind: k, start: time.Now(), worker: worker, note: fmt.Sprintf(format, args...)})
+	if w.verbose {
+		fmt.Fprintf(w.out, "%7.1fs  %-8s %s\n", time.Since(w.began).Seconds(), k, w.faults[i].note)
+	}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.faults[i].end = time.Now()
+	}
+}
+
+// settle waits until no event waits for a delivery.
+func (w *world) settle(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("not every event was delivered or dead in time"))
+	defer cancel()
+	for {
+		var live int
+		err := w.admin.QueryRow(ctx, "select count(*) from outbox.outbox_events where live").Scan(&live)
+		if err == nil && live == 0 {
+			return nil
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("%w: %d are live", context.Cause(ctx), live)
+		}
+	}
+}
+
+// sleep waits, and reports whether it did so to the end.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var (
+	noon       = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	alice, bob = uuid.UUID{1}, uuid.UUID{2}
+)
+
+func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
+
+// told is a history in few words: an event goes through verbs, one each 10 ms, from its commit at 0.
+// "confirm" is the consumer's.
+func told(ordered bool, faults []injected, stories ...string) *history {
+	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, lease: 10 * time.Millisecond, began: noon, ended: at(10_000)}
+	for i, story := range stories {
+		e := h.event(uuid.UUID{15: byte(i + 1)})
+		e.known, e.committed, e.committedAt, e.seq, e.key = true, true, noon, int64(i), "key"
+		now := state{}
+		for j, word := range strings.Fields(story) {
+			var next state
+			when := at(10 * j)
+			switch word {
+			case "wait":
+				continue
+			case "rollback":
+				e.committed = false
+				continue
+			case "confirm":
+				e.deliveries = append(e.deliveries, delivery{ID: e.id, Attempt: now.attempts, At: when})
+				h.arrivals = append(h.arrivals, when)
+				continue
+			case "insert":
+				next = state{status: "pending"}
+			case "alice", "bob":
+				next = state{"processing", now.attempts + 1, map[string]uuid.UUID{"alice": alice, "bob": bob}[word], when.Add(5 * time.Millisecond)}
+			case "steal":
+				next = state{"processing", now.attempts + 1, bob, when.Add(time.Minute)}
+			case "ack":
+				next = state{status: "delivered", attempts: now.attempts}
+			case "nack":
+				next = state{status: "pending", attempts: now.attempts}
+			case "release":
+				next = state{status: "pending", attempts: now.attempts - 1}
+			case "die":
+				next = state{status: "dead", attempts: now.attempts}
+			case "jump":
+				next = state{status: "pending", attempts: now.attempts + 2}
+			default:
+				panic(word)
+			}
+			e.moves = append(e.moves, move{began: when, at: when, verb: verbOf(now, next), from: now, to: next})
+			now = next
+		}
+	}
+	return h
+}
+
+// The ledger accepts what may happen, and finds each rule that is broken.
+func TestLedger(t *testing.T) {
+	killed := []injected{{kind: kill, start: at(5), end: at(30), worker: alice}}
+	frozen := []injected{{kind: freeze, start: at(5), end: at(30), worker: bob}}
+	stopped := []injected{{kind: stop, start: at(15), end: at(16), worker: alice}}
+	cutOff := append([]injected{{kind: cut, start: at(14), end: at(15)}}, stopped...)
+	crashed := []injected{{kind: crash, start: at(25), end: at(26)}}
+	for _, test := range []struct {
+		name    string
+		history *history
+		want    []string
+	}{
+		{"delivered", told(true, nil, "insert alice confirm ack", "insert wait wait wait bob confirm ack"), nil},
+		{"retried", told(false, nil, "insert alice nack bob release alice confirm ack"), nil},
+		{"dead", told(false, nil, "insert alice nack bob die"), nil},
+		{"rolled back", told(false, nil, "rollback"), nil},
+		{"killed", told(false, killed, "insert alice confirm bob confirm ack"), nil},
+		{"crashed", told(false, crashed, "insert alice confirm bob confirm ack"), nil},
+
+		{"lost", told(false, nil, "insert alice nack"), []string{lost}},
+		{"stuck", told(false, nil, "insert alice"), []string{lost}},
+		{"ghost", told(false, nil, "rollback confirm"), []string{ghost, unexplained}},
+		{"visible", told(false, nil, "insert alice confirm ack rollback"), []string{ghost}},
+		{"hollow", told(false, nil, "insert alice ack"), []string{lost, hollowAck}},
+		{"acked twice", told(false, nil, "insert alice confirm ack ack"), []string{unlawful}},
+		{"redelivered", told(false, nil, "insert alice confirm ack bob confirm ack"), []string{unlawful}},
+		{"jump", told(false, nil, "insert alice confirm jump alice ack"), []string{unlawful, hollowAck, unexplained}},
+		{"early", told(false, killed, "insert steal alice confirm ack"), []string{early}},
+		{"released at a stop", told(false, stopped, "insert alice release bob confirm ack"), nil},
+		{"left at a stop", told(false, stopped, "insert alice bob confirm ack"), []string{abandoned}},
+		{"claimed again before a stop", told(false, []injected{{kind: freeze, start: at(5), end: at(30), worker: alice}, {kind: stop, start: at(70), end: at(80), worker: alice}}, "insert alice confirm bob confirm ack"), nil},
+		{"left without a database", told(false, cutOff, "insert alice bob confirm ack"), nil},
+		{"overspent", told(false, nil, "insert "+strings.Repeat("alice nack ", maxAttempts+1)+"alice confirm ack"), []string{overspent}},
+		{"duplicate", told(false, frozen, "insert alice confirm bob confirm ack"), []string{unexplained}},
+		{"duplicate after a stall", told(false, []injected{{kind: stall, start: at(5), end: at(30)}}, "insert alice confirm bob confirm ack"), nil},
+		{"token", told(false, nil, "insert alice confirm confirm ack"), []string{tokenTwice}},
+		{"token after a kill", told(false, killed, "insert alice confirm confirm bob confirm ack"), []string{tokenTwice}},
+		{"inverted", told(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
+		{"inverted by a dead one", told(true, nil, "insert alice nack alice die", "insert alice confirm ack"), []string{inverted}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var got []string
+			for _, v := range balance(test.history).violations {
+				if !slices.Contains(got, v.rule) {
+					got = append(got, v.rule)
+				}
+			}
+			slices.Sort(got)
+			slices.Sort(test.want)
+			if !slices.Equal(got, test.want) {
+				t.Errorf("found %q, want %q", got, test.want)
+			}
+		})
+	}
+	h := told(false, nil)
+	h.wrong = []string{"a dispatcher ended"}
+	if got := balance(h).violations; len(got) != 1 || got[0].rule != broken {
+		t.Errorf("found %v, want what was wrong with a process", got)
+	}
+}
+
+// Recovery is measured from a kill to the last event that the victim held.
+func TestRecovery(t *testing.T) {
+	killed := injected{kind: kill, start: at(15), end: at(500), worker: alice}
+	h := told(false, []injected{killed}, "insert alice wait wait wait bob confirm ack", "insert bob wait wait wait wait wait wait confirm ack", "insert alice ack")
+	times := times{lease: time.Second, poll: time.Second}
+	all := recoveries(h, times)
+	if len(all) != 1 || all[0].held != 2 || all[0].rows != 55*time.Millisecond {
+		t.Errorf("measured %+v, want 2 events back after 55 ms", all)
+	}
+	if found := tardy(h, all, times); len(found) != 0 {
+		t.Errorf("55 ms are no longer than a lease: %+v", found)
+	}
+	all[0].rows = times.bound() + 1
+	if found := tardy(h, all, times); len(found) != 1 {
+		t.Error("more than lease, poll and slack was not found to be late")
+	}
+	h.faults = append(h.faults, injected{kind: stall, start: at(600), end: at(700)})
+	if found := tardy(h, all, times); len(found) != 0 || all[0].rows == unknown {
+		t.Error("a machine that stood still is no failure")
+	}
+	waits := told(true, []injected{killed}, "insert alice nack wait wait wait wait wait bob confirm ack", "insert alice wait wait wait wait wait wait wait wait bob confirm ack")
+	if all := recoveries(waits, times); all[0].held != 0 {
+		t.Errorf("an event that waits for a refused one of its key says nothing of the kill: %+v", all)
+	}
+	h.faults = append(h.faults, injected{kind: hang, start: at(600), end: at(700)})
+	if all := recoveries(h, times); all[0].rows != unknown {
+		t.Errorf("with another fault near, it is not known how long it took: %+v", all[0])
+	}
+}

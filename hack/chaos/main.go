@@ -1,0 +1,242 @@
+// Chaos is the proof that nothing is lost: producers, a consumer and dispatchers as real processes on a
+// real PostgreSQL, a seeded schedule of faults, and a ledger that decides.
+//
+//	go run ./hack/chaos -for 30m -seed 7      one long run
+//	go run ./hack/chaos -for 40s -seeds 20    twenty short ones, one after the other
+//
+// The schedule and the mode follow from the seed, so a run that failed can be played again; what the
+// processes make of it differs a little each time. It stops by itself and leaves nothing behind but, when
+// it failed, the logs and journals in the directory that it names.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// roleVariable makes this program one of its own children.
+const roleVariable = "OUTBOX_CHAOS_ROLE"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	switch os.Getenv(roleVariable) {
+	case "consumer":
+		err = consume(ctx, os.Args[1:])
+	case "producer":
+		err = produce(ctx, os.Args[1:])
+	default:
+		err = chaos(ctx, os.Args[1:])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what a run is made of. All but verbose follow from the command.
+type options struct {
+	seed              uint64
+	times                           // of the schedule
+	dispatchers, rate int           // rate is in transactions a second, each of 3 events on average
+	work              time.Duration // that the consumer takes over an event
+	ordered, deleted  bool
+	kinds             []kind
+	strict            bool // recovery that takes too long is a failure
+	verbose           bool
+	binaries          string
+}
+
+func defaults() options {
+	return options{
+		times:       times{total: 40 * time.Second, lease: 3 * time.Second, poll: 500 * time.Millisecond, timeout: sinkTimeout},
+		dispatchers: 3, rate: 100, work: 60 * time.Millisecond, kinds: slices.Concat(foreground, background), strict: true,
+	}
+}
+
+// mode names the options that change what the dispatchers do.
+func (o options) mode() string {
+	return fmt.Sprintf("seed %d, ordering %s, rows %s", o.seed, map[bool]string{false: "None", true: "Key"}[o.ordered], map[bool]string{false: "kept", true: "deleted"}[o.deleted])
+}
+
+// command plays the run again.
+func (o options) command() string {
+	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -faults %s",
+		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, map[bool]string{false: "None", true: "Key"}[o.ordered],
+		map[bool]string{false: "kept", true: "deleted"}[o.deleted], join(o.kinds))
+}
+
+func join(kinds []kind) string {
+	var names []string
+	for _, k := range kinds {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ",")
+}
+
+// chaos reads the command and does as many runs as it says.
+func chaos(ctx context.Context, args []string) error {
+	o := defaults()
+	o.verbose = true
+	flags := flag.NewFlagSet("chaos", flag.ExitOnError)
+	flags.Uint64Var(&o.seed, "seed", rand.Uint64N(1_000_000), "what the schedule and the mode are drawn from")
+	flags.DurationVar(&o.total, "for", o.total, "how long producers and faults go on")
+	flags.DurationVar(&o.lease, "lease", o.lease, "the dispatchers' lease")
+	flags.DurationVar(&o.poll, "poll", o.poll, "the dispatchers' poll interval")
+	flags.IntVar(&o.dispatchers, "dispatchers", o.dispatchers, "how many dispatchers")
+	flags.IntVar(&o.rate, "rate", o.rate, "transactions a second, of 3 events each on average")
+	seeds := flags.Int("seeds", 1, "how many runs, each with the next seed")
+	ordering := flags.String("ordering", "", "None or Key (default: drawn)")
+	rows := flags.String("rows", "", "kept or deleted at ack (default: drawn)")
+	faults := flags.String("faults", join(o.kinds), "the kinds of faults")
+	_ = flags.Parse(args) // it exits
+	o.kinds = nil
+	for _, name := range strings.Split(*faults, ",") {
+		if !slices.Contains(slices.Concat(foreground, background), kind(name)) {
+			return fmt.Errorf("-faults: %q is none; choose from %s", name, join(defaults().kinds))
+		}
+		o.kinds = append(o.kinds, kind(name))
+	}
+	binaries, err := os.MkdirTemp("", "outbox-chaos-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(binaries) }()
+	o.binaries = binaries
+	if err := build(ctx, binaries); err != nil {
+		return err
+	}
+	var failed []string
+	for range *seeds {
+		draw := rand.New(rand.NewPCG(o.seed, 2))
+		o.ordered, o.deleted = draw.IntN(2) == 0, draw.IntN(2) == 0
+		if *ordering != "" {
+			o.ordered = *ordering == "Key"
+		}
+		if *rows != "" {
+			o.deleted = *rows == "deleted"
+		}
+		r, err := run(ctx, o, os.Stdout)
+		if err != nil {
+			return err
+		}
+		r.print(os.Stdout)
+		if r.failed() {
+			failed = append(failed, o.mode())
+		}
+		o.seed++
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d runs failed: %s", len(failed), *seeds, strings.Join(failed, "; "))
+	}
+	fmt.Printf("\nAll %d runs passed.\n", *seeds)
+	return nil
+}
+
+// build makes the dispatcher, and the one with the wrong clock.
+func build(ctx context.Context, dir string) error {
+	if err := buildDispatcher(ctx, filepath.Join(dir, "dispatcher")); err != nil {
+		return err
+	}
+	return buildWrongClock(ctx, dir, filepath.Join(dir, "wrong-clock"))
+}
+
+// result is a run that is over.
+type result struct {
+	options    options
+	dir        string
+	history    *history
+	ledger     *ledger
+	recoveries []recovery
+	tardy      []recovery
+}
+
+func (r *result) failed() bool {
+	return len(r.ledger.violations) > 0 || r.options.strict && len(r.tardy) > 0
+}
+
+// run plays one schedule and judges it. An error is a run that could not be played. The run's directory
+// is removed unless it failed.
+func run(ctx context.Context, o options, out io.Writer) (r *result, err error) {
+	dir, err := os.MkdirTemp("", "outbox-chaos-run-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err == nil && !r.failed() || ctx.Err() != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	fmt.Fprintf(out, "\n%s\n", o.mode())
+	w, err := newWorld(ctx, o, dir, out)
+	defer func() { err = errors.Join(err, w.close()) }()
+	if err != nil {
+		return nil, fmt.Errorf("set the world up in %s: %w", dir, err)
+	}
+	h, err := w.live(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a run in %s: %w", dir, err)
+	}
+	r = &result{options: o, dir: dir, history: h, ledger: balance(h), recoveries: recoveries(h, o.times)}
+	r.tardy = tardy(h, r.recoveries, o.times)
+	return r, nil
+}
+
+// live lets producers and faults have their time, waits until all is delivered, and stops everything in
+// order.
+func (w *world) live(ctx context.Context) (*history, error) {
+	stalls, err := appendTo(filepath.Join(w.dir, "stalls"))
+	if err != nil {
+		return nil, err
+	}
+	defer stalls.Close()
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go func() { _ = noteStalls(watching, stalls) }() // what is missing there explains nothing
+	plan := schedule(rand.New(rand.NewPCG(w.seed, 3)), w.times, w.dispatchers, w.kinds)
+	for range 2 {
+		p, err := w.startProducer("-rate", fmt.Sprint(w.rate/2))
+		if err != nil {
+			return nil, err
+		}
+		w.writers = append(w.writers, p)
+	}
+	began := time.Now()
+	w.play(ctx, plan)
+	sleep(ctx, time.Until(began.Add(w.total)))
+	for _, p := range w.writers {
+		if err := p.stop(30 * time.Second); err != nil {
+			w.fail("%v", err)
+		}
+	}
+	ended := time.Now()
+	if ctx.Err() != nil {
+		return nil, errors.New("interrupted")
+	}
+	if err := w.settle(ctx, settleWithin+w.total/10); err != nil {
+		w.fail("%v", err)
+	}
+	for _, s := range w.slots {
+		w.stopOne(s.now)
+	}
+	h, err := w.load(ctx)
+	if err == nil {
+		h.began, h.ended = began, ended
+	}
+	return h, err
+}
+
+// settleWithin is how long what is left may take in the end: a few leases, and the longest backoff.
+const settleWithin = time.Minute

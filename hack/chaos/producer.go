@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+// topics of the shop, the first the busiest.
+var topics = []string{"orders", "orders", "orders", "invoices", "mail"}
+
+// entry is a line of a producer's journal, about one transaction. The first is written before the
+// producer says commit or roll back, and there is no second when it never learned the outcome.
+type entry struct {
+	At  time.Time   `json:"at"`
+	IDs []uuid.UUID `json:"ids"`
+	// Committed is the outcome, and missing in the first entry.
+	Committed *bool `json:"committed,omitempty"`
+}
+
+// shop is a service that enqueues, in a process of its own.
+type shop struct {
+	pool    *pgxpool.Pool
+	outbox  *producer.Producer[producer.PGX]
+	mu      sync.Mutex
+	journal io.Writer
+}
+
+// produce is the producer's process: writers that commit until the end, or with -hold one transaction.
+func produce(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("producer", flag.ExitOnError)
+	dsn := flags.String("dsn", "", "the database")
+	file := flags.String("journal", "", "file of transactions")
+	rate := flags.Int("rate", 50, "transactions a second, of all writers")
+	writers := flags.Int("writers", 4, "connections")
+	hold := flags.Duration("hold", 0, "begin one transaction and commit it after this time")
+	_ = flags.Parse(args) // it exits
+	journal, err := appendTo(*file)
+	if err != nil {
+		return err
+	}
+	defer journal.Close()
+	pool, err := pgxpool.New(ctx, *dsn)
+	if err != nil {
+		return fmt.Errorf("the producer's pool: %w", err)
+	}
+	defer pool.Close()
+	s := &shop{pool: pool, outbox: producer.New(producer.Options{}), journal: journal}
+	if *hold > 0 {
+		events := make([]producer.Event, 20)
+		for i := range events {
+			events[i] = newEvent()
+		}
+		return s.transaction(context.WithoutCancel(ctx), events, func() bool { time.Sleep(*hold); return true })
+	}
+	var all sync.WaitGroup
+	for range *writers {
+		all.Go(func() { s.write(ctx, time.Second*time.Duration(*writers)/time.Duration(*rate)) })
+	}
+	all.Wait()
+	return nil
+}
+
+// write commits transactions until ctx ends. What the database does not take is not tried again:
+// the journal says what became of it.
+func (s *shop) write(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		n := 1 + rand.IntN(3)
+		if rand.IntN(100) == 0 {
+			n = 100
+		}
+		events := make([]producer.Event, n)
+		for i := range events {
+			events[i] = newEvent()
+		}
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		if err := s.transaction(limited, events, func() bool { return rand.IntN(10) > 0 }); err != nil {
+			fmt.Fprintln(os.Stderr, err) // the database is away
+		}
+		cancel()
+	}
+}
+
+// newEvent is an order of one of the shop's customers, one of whom orders more than others.
+func newEvent() producer.Event {
+	customer := max(0, rand.IntN(100)-2)
+	e := producer.Event{
+		Namespace: scenario.Namespace, Topic: topics[rand.IntN(len(topics))], EventType: "OrderPlaced",
+		AggregateType: "customer", AggregateID: fmt.Sprintf("customer-%d", customer),
+		Payload: map[string]int{"total_cents": rand.IntN(10_000)},
+	}
+	switch rand.IntN(200) {
+	case 0:
+		e.EventType = scenario.PoisonType
+	case 1, 2, 3:
+		e.Delay = time.Duration(rand.IntN(3000)) * time.Millisecond
+	case 4:
+		e.AggregateID = "" // no key
+	}
+	return e
+}
+
+// transaction enqueues events and then commits or rolls back.
+func (s *shop) transaction(ctx context.Context, events []producer.Event, decide func() bool) error {
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	receipts, err := s.outbox.EnqueueBatch(ctx, tx, events)
+	if err != nil {
+		return err
+	}
+	first := entry{IDs: make([]uuid.UUID, len(receipts))}
+	for i, r := range receipts {
+		first.IDs[i] = r.ID
+	}
+	if err := s.note(first); err != nil {
+		return err
+	}
+	committed := decide()
+	if committed {
+		err = tx.Commit(ctx)
+	} else {
+		err = tx.Rollback(ctx)
+	}
+	if err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) {
+		return err // unknown: the row tells in the end
+	}
+	committed = committed && err == nil
+	return s.note(entry{IDs: first.IDs, Committed: &committed})
+}
+
+func (s *shop) note(e entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.At = time.Now()
+	return json.NewEncoder(s.journal).Encode(e)
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// recovery is how one fault was got over. unknown where other faults came too near to tell.
+type recovery struct {
+	fault injected
+	// held is the number of events that the victim held, or any dispatcher when the database was the
+	// victim, and rows how long after the fault the last of them was delivered and acked.
+	held int
+	rows time.Duration
+	last *event // that one
+	// flow is how long it took until deliveries flowed again as fast as events were committed.
+	flow time.Duration
+}
+
+const unknown = time.Duration(math.MinInt64)
+
+// recoveries measures every fault of the foreground. From a fault that takes something away for a while
+// the time is measured from its end.
+func recoveries(h *history, t times) []recovery {
+	var all []recovery
+	flow := newFlow(h)
+	for _, f := range h.faults {
+		if !slices.Contains(foreground, f.kind) {
+			continue
+		}
+		r := recovery{fault: f, rows: unknown, flow: unknown}
+		if h.alone(f, t.bound()) {
+			from := f.end
+			if f.kind == kill || f.kind == stop || f.kind == freeze {
+				from = f.start
+			}
+			if f.kind != refuse && f.kind != hang && f.kind != away {
+				r.held, r.rows, r.last = h.rowsBack(f, from)
+			}
+			r.flow = flow.back(from, h.ended)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// alone reports whether no other fault of the foreground was near, but for stops: nothing needs to
+// recover from one.
+func (h *history) alone(f injected, bound time.Duration) bool {
+	for _, o := range h.faults {
+		if o != f && o.kind != stop && slices.Contains(foreground, o.kind) && o.start.Before(f.end.Add(bound)) && f.start.Before(o.end.Add(bound)) {
+			return false
+		}
+	}
+	return true
+}
+
+// rowsBack looks at the rows that the fault's victim held when it began.
+func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Duration, slowest *event) {
+	var last time.Time
+	failing := h.failing(f.start)
+	for _, e := range h.events {
+		var over time.Time
+		mine := false
+		for _, m := range e.moves {
+			hit := f.worker == uuid.Nil || m.from.worker == f.worker
+			if m.from.status == "processing" && hit && m.at.After(f.start) && e.takenBefore(m, f.start) {
+				mine = true
+			}
+			if m.verb == ack {
+				over = m.at
+			}
+		}
+		if _, refused := e.last(nack); mine && !refused && !failing[e.line()] { // else it waits for a backoff too
+			held++
+			if over.After(last) {
+				last, slowest = over, e
+			}
+		}
+	}
+	return held, max(0, last.Sub(from)), slowest
+}
+
+// failing are the keys of which some event was refused when a fault began or soon after: in order per
+// key, the later ones wait for it.
+func (h *history) failing(began time.Time) map[string]bool {
+	keys := map[string]bool{}
+	for _, e := range h.events {
+		for _, m := range e.moves {
+			if h.ordered && e.key != "" && m.verb == nack && m.at.After(began.Add(-time.Second)) && m.at.Before(began.Add(20*time.Second)) {
+				keys[e.line()] = true
+			}
+		}
+	}
+	return keys
+}
+
+// takenBefore reports whether the lease that a move ends began before a time.
+func (e *event) takenBefore(end move, at time.Time) bool {
+	from, _, _, _ := e.attempt(end.from.attempts)
+	return from.Before(at)
+}
+
+// flow is how many events were committed on average, and delivered in each short span of time.
+type flow struct {
+	began time.Time
+	spans []int
+	mean  float64
+}
+
+const (
+	span   = 250 * time.Millisecond
+	steady = 4 // spans
+)
+
+func newFlow(h *history) *flow {
+	f := &flow{began: h.began}
+	committed := 0
+	for _, e := range h.events {
+		if e.committed {
+			committed++
+		}
+	}
+	f.mean = float64(committed) * float64(span) / float64(h.ended.Sub(h.began))
+	f.spans = make([]int, h.ended.Sub(h.began)/span+1)
+	for _, at := range h.arrivals {
+		if i := at.Sub(h.began) / span; i >= 0 && int(i) < len(f.spans) {
+			f.spans[i]++
+		}
+	}
+	return f
+}
+
+// back is the time from a moment to the first second of which every span has half the mean.
+func (f *flow) back(from, ended time.Time) time.Duration {
+	first := max(0, int(from.Sub(f.began)/span))
+	run := 0
+	for i := first; i < len(f.spans); i++ {
+		if run++; float64(f.spans[i]) < f.mean/2 {
+			run = 0
+		}
+		if run == steady {
+			return max(0, f.began.Add(time.Duration(i-steady+1)*span).Sub(from))
+		}
+	}
+	if ended.Sub(from) < 10*time.Second {
+		return unknown // the producers ended first
+	}
+	return ended.Sub(from)
+}
+
+// tardy reports the recoveries that took longer than is promised: a killed dispatcher's rows wait for
+// their lease and the next poll, those of one that stopped in order for nothing. While the machine
+// stood still nothing is promised.
+func tardy(h *history, all []recovery, t times) (found []recovery) {
+	for _, r := range all {
+		switch {
+		case r.rows == unknown:
+		case h.overlapping(r.fault.start, r.fault.start.Add(r.rows), func(f injected) bool { return f.kind == stall }) != "":
+		case r.fault.kind == kill && r.rows > t.bound(),
+			r.fault.kind == stop && r.rows > t.poll+slack:
+			found = append(found, r)
+		}
+	}
+	return found
+}

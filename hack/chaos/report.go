@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// print writes what happened for a person: a line for each fault and for each kind of them, the ledger,
+// and what is wrong.
+func (r *result) print(w io.Writer) {
+	r.printRecoveries(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "fault\tcount\theld rows back: median\tmax\tflow back: median\tmax\tunacked deliveries\t")
+	for _, k := range slices.Concat(foreground, background, []kind{stall}) {
+		n := 0
+		for _, f := range r.history.faults {
+			if f.kind == k {
+				n++
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		var rows, flow []time.Duration
+		for _, one := range r.recoveries {
+			if one.fault.kind == k && one.rows != unknown && one.held > 0 {
+				rows = append(rows, one.rows)
+			}
+			if one.fault.kind == k && one.flow != unknown {
+				flow = append(flow, one.flow)
+			}
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%d\t\n", k, n, spread(rows), spread(flow), r.ledger.explained[k])
+	}
+	_ = table.Flush() // to w, which is the caller's
+	l := r.ledger
+	fmt.Fprintf(w, "\n%d events committed, %d rolled back; %d delivered, %d of them more than once in all", l.committed, l.rolledBack, l.delivered, l.duplicates)
+	for _, cause := range slices.Sorted(maps.Keys(l.dead)) {
+		fmt.Fprintf(w, ", %d dead: %s", l.dead[cause], cause)
+	}
+	fmt.Fprintln(w)
+	for _, t := range r.tardy {
+		fmt.Fprintf(w, "SLOW: after %s at %s (%s), %d held events took %s to be delivered\n", t.fault.kind, t.fault.start.Format(clockTime), t.fault.note, t.held, t.rows.Round(time.Millisecond))
+		t.last.print(w)
+	}
+	l.printViolations(w)
+	if r.failed() {
+		fmt.Fprintf(w, "FAILED %s. Replay it with:\n  %s\nLogs and journals are in %s\n", r.options.mode(), r.options.command(), r.dir)
+	} else {
+		fmt.Fprintf(w, "PASSED %s: nothing lost, nothing doubled without a cause. %s\n", r.options.mode(), r.options.command())
+	}
+}
+
+// printRecoveries writes how each fault was got over.
+func (r *result) printRecoveries(w io.Writer) {
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "at\tfault\theld events\trows back\tflow back\t")
+	for _, one := range r.recoveries {
+		fmt.Fprintf(table, "%.1f s\t%s\t%d\t%s\t%s\t\n", one.fault.start.Sub(r.history.began).Seconds(), one.fault.kind, one.held, seconds(one.rows), seconds(one.flow))
+	}
+	fmt.Fprintln(table)
+	_ = table.Flush() // to w, which is the caller's
+}
+
+func seconds(d time.Duration) string {
+	if d == unknown {
+		return "–" // others were too near, or it has none
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// shown is how many events of each broken rule are printed with their history.
+const shown = 5
+
+func (l *ledger) printViolations(w io.Writer) {
+	counts := map[string]int{}
+	for _, v := range l.violations {
+		if counts[v.rule]++; counts[v.rule] > shown {
+			continue
+		}
+		fmt.Fprintf(w, "VIOLATION %s: %s\n", v.rule, v.what)
+		if v.event != nil {
+			v.event.print(w)
+		}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(w, "%6d × %s\n", counts[rule], rule)
+	}
+}
+
+// print writes the event's history.
+func (e *event) print(w io.Writer) {
+	fmt.Fprintf(w, "  event %s, topic %q, key %q, seq %d, committed %t at %s\n", e.id, e.topic, e.key, e.seq, e.committed, e.committedAt.Format(clockTime))
+	deliveries := e.deliveries
+	for _, m := range e.moves {
+		for len(deliveries) > 0 && deliveries[0].At.Before(m.at) {
+			fmt.Fprintf(w, "    %s the consumer confirmed attempt %d\n", deliveries[0].At.Format(clockTime), deliveries[0].Attempt)
+			deliveries = deliveries[1:]
+		}
+		fmt.Fprintf(w, "    %s %-11s attempts %d → %d, worker %s → %s, lease until %s\n", m.at.Format(clockTime), m.verb,
+			m.from.attempts, m.to.attempts, short(m.from.worker), short(m.to.worker), m.to.until.Format(clockTime))
+	}
+	for _, d := range deliveries {
+		fmt.Fprintf(w, "    %s the consumer confirmed attempt %d\n", d.At.Format(clockTime), d.Attempt)
+	}
+}
+
+// short is enough of a worker's id to tell one from another.
+func short(worker uuid.UUID) string {
+	if worker == uuid.Nil {
+		return "none"
+	}
+	return worker.String()[24:]
+}
+
+// spread is the median and the maximum.
+func spread(all []time.Duration) string {
+	if len(all) == 0 {
+		return "–\t–"
+	}
+	slices.Sort(all)
+	return fmt.Sprintf("%.1f s\t%.1f s", all[len(all)/2].Seconds(), all[len(all)-1].Seconds())
+}

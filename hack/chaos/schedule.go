@@ -1,0 +1,138 @@
+package main
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// kind is what goes wrong.
+type kind string
+
+// The faults in the foreground: one at a time most of the time, so that the recovery from each can be
+// measured.
+const (
+	kill    kind = "kill"    // kill -9 of a dispatcher, and another one in its place
+	stop    kind = "stop"    // SIGTERM to a dispatcher, and another one in its place
+	freeze  kind = "freeze"  // SIGSTOP of a dispatcher past its lease, then SIGCONT
+	crash   kind = "crash"   // immediate stop of PostgreSQL, and its start
+	cut     kind = "cut"     // pg_terminate_backend of dispatchers' connections
+	bouncer kind = "bouncer" // restart of PgBouncer
+	refuse  kind = "refuse"  // the consumer answers with an error, for all topics or one
+	hang    kind = "hang"    // the consumer does not answer, and later does what it was asked
+	away    kind = "away"    // kill -9 of the consumer, and its start
+)
+
+// The faults in the background: they last, and the others happen meanwhile.
+const (
+	late     kind = "late"     // a producer commits long after its events were inserted
+	snapshot kind = "snapshot" // a transaction keeps an old snapshot, so that vacuum removes nothing
+	clock    kind = "clock"    // one more dispatcher, whose clock is an hour wrong
+	scale    kind = "scale"    // one more dispatcher, which leaves again
+)
+
+var (
+	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, away}
+	background = []kind{late, snapshot, clock, scale}
+)
+
+// fault is one entry of a schedule.
+type fault struct {
+	kind kind
+	// at is when it begins, from the start of the run, and lasts how long it is kept up.
+	at, lasts time.Duration
+	// slot is the dispatcher that it hits, when it hits one.
+	slot int
+	// pick chooses among variants: which topic, which answer, fast or slow.
+	pick int
+}
+
+// times are what a schedule depends on.
+type times struct{ total, lease, poll, timeout time.Duration }
+
+// settle is how long after a fault the next one waits, so that recovery is seen undisturbed.
+func (t times) settle() time.Duration { return t.bound() + time.Second }
+
+// bound is how long the rows of a killed dispatcher may wait: its lease, the poll of another, and a
+// little for a machine that is busy.
+func (t times) bound() time.Duration { return t.lease + t.poll + slack }
+
+const slack = 2 * time.Second
+
+// longRun is the length from which on a run has one producer that commits after a third of it.
+const longRun = 5 * time.Minute
+
+// schedule draws the faults of a run. The same arguments give the same schedule.
+func schedule(rnd *rand.Rand, t times, slots int, kinds []kind) []fault {
+	only := func(all []kind) []kind {
+		return slices.DeleteFunc(slices.Clone(all), func(k kind) bool { return !slices.Contains(kinds, k) })
+	}
+	quiet := [2]time.Duration{} // no crash then: it would end the long transaction
+	var plan []fault
+	if t.total >= longRun && slices.Contains(kinds, late) {
+		quiet = [2]time.Duration{t.total / 30, t.total/30 + t.total/3 + time.Second}
+		plan = append(plan, fault{kind: late, at: quiet[0], lasts: t.total / 3})
+	}
+	bag := bag{rnd: rnd, kinds: only(background)}
+	for at := time.Second; !bag.empty(); at += between(rnd, time.Second, 4*time.Second) {
+		f := fault{kind: bag.next(), at: at, lasts: between(rnd, 3*time.Second, 8*time.Second), pick: rnd.IntN(1 << 16)}
+		if at += f.lasts; at > t.total {
+			break
+		}
+		plan = append(plan, f)
+	}
+	bag.kinds, bag.left = only(foreground), nil
+	for at := 2 * time.Second; !bag.empty(); {
+		f := fault{kind: bag.next(), at: at, slot: rnd.IntN(slots), pick: rnd.IntN(1 << 16)}
+		f.lasts = f.kind.lasts(rnd, t)
+		if at+f.lasts+t.bound() > t.total {
+			break
+		}
+		if f.kind == crash && at+f.lasts > quiet[0] && at < quiet[1] {
+			continue
+		}
+		plan = append(plan, f)
+		at += f.lasts + t.settle()
+		if rnd.IntN(4) == 0 { // two at a time
+			at -= f.lasts/2 + t.settle()
+		}
+	}
+	slices.SortStableFunc(plan, func(a, b fault) int { return int(a.at - b.at) })
+	return plan
+}
+
+// lasts draws how long a fault of the foreground is kept up.
+func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
+	switch k {
+	case freeze:
+		return between(rnd, t.lease+500*time.Millisecond, t.lease+3*time.Second)
+	case hang:
+		return between(rnd, t.timeout/2, 3*t.timeout)
+	case cut, bouncer:
+		return 0
+	default: // how long what was stopped stays away
+		return between(rnd, 0, 3*time.Second)
+	}
+}
+
+func between(rnd *rand.Rand, from, to time.Duration) time.Duration {
+	return from + time.Duration(rnd.Int64N(int64(to-from))).Round(time.Millisecond)
+}
+
+// bag hands out kinds so that each comes once before one comes again.
+type bag struct {
+	rnd         *rand.Rand
+	kinds, left []kind
+}
+
+func (b *bag) empty() bool { return len(b.kinds) == 0 }
+
+func (b *bag) next() kind {
+	if len(b.left) == 0 {
+		b.left = slices.Clone(b.kinds)
+		b.rnd.Shuffle(len(b.left), func(i, j int) { b.left[i], b.left[j] = b.left[j], b.left[i] })
+	}
+	k := b.left[0]
+	b.left = b.left[1:]
+	return k
+}

@@ -1,0 +1,50 @@
+package main
+
+// verb is what made a transition, as far as the row tells.
+type verb string
+
+const (
+	insert  verb = "insert"
+	claim   verb = "claim"
+	reclaim verb = "claim again"
+	ack     verb = "ack"
+	nack    verb = "nack"
+	release verb = "release"
+	die     verb = "die"
+	illegal verb = "illegal"
+)
+
+// verbOf names a transition of a row by the state machine of package dispatcher; illegal is one that it
+// does not have. Nothing here extends a lease (the witness leaves that out), replays or removes.
+func verbOf(from, to state) verb {
+	gain := to.attempts - from.attempts
+	free := to.worker == state{}.worker && to.until.IsZero()
+	switch [2]string{from.status, to.status} {
+	case [2]string{"", "pending"}:
+		return legal(insert, to.attempts == 0 && free)
+	case [2]string{"pending", "processing"}:
+		return legal(claim, gain == 1 && !free)
+	case [2]string{"processing", "processing"}:
+		return legal(reclaim, gain == 1 && !free)
+	case [2]string{"processing", "delivered"}:
+		return legal(ack, gain == 0 && free)
+	case [2]string{"processing", ""}: // delete at ack
+		return ack
+	case [2]string{"processing", "pending"}:
+		if gain == 0 {
+			return legal(nack, free)
+		}
+		return legal(release, gain == -1 && free)
+	case [2]string{"processing", "dead"}, [2]string{"pending", "dead"}:
+		return legal(die, gain == 0 && free)
+	default:
+		return illegal
+	}
+}
+
+func legal(v verb, guard bool) verb {
+	if guard {
+		return v
+	}
+	return illegal
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/pgbouncer"
+	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+)
+
+//go:embed audit.sql
+var auditSQL string
+
+// world is everything that runs: a PostgreSQL, a consumer, producers and dispatchers.
+type world struct {
+	options
+	dir string
+	out io.Writer
+
+	began    time.Time
+	server   *postgres.Server
+	shop     *scenario.Shop
+	bouncer  *pgbouncer.Bouncer // nil when this machine can have none
+	admin    *pgxpool.Pool
+	dsnFiles []string // ways to the database, for dispatchers in turn
+	address  string   // the consumer's
+	consumer *process
+	slots    []*slot
+	writers  []*process
+
+	database, destination sync.Mutex // one fault at a time
+
+	mu      sync.Mutex
+	faults  []injected
+	wrong   []string // what no ledger sees: a dispatcher that ended, a stop that failed
+	started int
+}
+
+// newWorld starts everything but the producers. The caller ends it, also after an error.
+func newWorld(ctx context.Context, o options, dir string, out io.Writer) (*world, error) {
+	w := &world{options: o, dir: dir, out: out, began: time.Now()}
+	if err := w.openDatabase(ctx, filepath.Join(o.binaries, "dispatcher")); err != nil {
+		return w, err
+	}
+	port, err := daemon.FreePort()
+	if err != nil {
+		return w, err
+	}
+	w.address = fmt.Sprintf("127.0.0.1:%d", port)
+	if err := w.startConsumer(ctx); err != nil {
+		return w, err
+	}
+	for range o.dispatchers {
+		d, err := w.startDispatcher(ctx, "dispatcher", "")
+		if err != nil {
+			return w, err
+		}
+		w.slots = append(w.slots, &slot{now: d})
+	}
+	return w, nil
+}
+
+// openDatabase makes the shop's database as an owner would, and adds the witness.
+func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
+	if w.server, err = postgres.Start(ctx, postgres.Options{}); err != nil {
+		return err
+	}
+	if w.shop, err = scenario.NewShop(ctx, "shop", w.server.DSN); err != nil {
+		return err
+	}
+	if w.admin, err = pgxpool.New(ctx, w.shop.Admin); err != nil {
+		return err
+	}
+	if err := w.addRoute("dsn", w.server.Port); err != nil {
+		return err
+	}
+	owner := filepath.Join(w.dir, "owner.yaml")
+	if err := write(owner, config.Config{Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.server.Port)}}); err != nil {
+		return err
+	}
+	login := filepath.Join(w.dir, "login.yaml")
+	if err := write(login, config.Config{Database: config.Database{DSNFile: w.dsnFiles[0]}}); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, binary, "migrate", "up", "-f", owner, "--grant-to-login-of", login).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("migrate: %w: %s", err, out)
+	}
+	if err := w.shop.GrantApp(ctx); err != nil {
+		return err
+	}
+	if _, err := w.admin.Exec(ctx, auditSQL); err != nil {
+		return fmt.Errorf("make the audit: %w", err)
+	}
+	return w.openBouncer(ctx)
+}
+
+// openBouncer puts PgBouncer between every second dispatcher and the database.
+func (w *world) openBouncer(ctx context.Context) (err error) {
+	w.bouncer, err = pgbouncer.Start(ctx, pgbouncer.Options{
+		Server: w.server, Users: map[string]string{w.shop.Dispatcher.User: w.shop.Dispatcher.Password},
+	})
+	if errors.Is(err, pgbouncer.ErrMissing) {
+		fmt.Fprintln(w.out, "Without PgBouncer:", err)
+		w.kinds = slices.DeleteFunc(slices.Clone(w.kinds), func(k kind) bool { return k == bouncer })
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return w.addRoute("dsn-pgbouncer", w.bouncer.Port)
+}
+
+// addRoute is a way to the database for dispatchers.
+func (w *world) addRoute(name string, port int) error {
+	file := filepath.Join(w.dir, name)
+	w.dsnFiles = append(w.dsnFiles, file)
+	return os.WriteFile(file, []byte(w.shop.DSN(w.shop.Dispatcher, "127.0.0.1", port)), 0o600)
+}
+
+// startConsumer starts one and waits until it answers.
+func (w *world) startConsumer(ctx context.Context) (err error) {
+	w.consumer, err = w.self("consumer", "-address", w.address, "-journal", w.deliveriesFile(), "-work", w.work.String())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return scenario.Until(ctx, "the consumer answers", func() (bool, string) {
+		err := answer(ctx, "http://"+w.address, 0, "")
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// startProducer starts a producer that writes its own journal.
+func (w *world) startProducer(args ...string) (*process, error) {
+	name := w.next("p")
+	return w.self("producer", append([]string{"-dsn", w.shop.DSN(w.shop.App, "127.0.0.1", w.server.Port),
+		"-journal", filepath.Join(w.dir, name+".transactions")}, args...)...)
+}
+
+// self runs this program in another role.
+func (w *world) self(role string, args ...string) (*process, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return start(filepath.Join(w.dir, role+".log"), []string{roleVariable + "=" + role}, exe, args...)
+}
+
+// close ends every process that still runs.
+func (w *world) close() error {
+	for _, p := range w.writers {
+		p.kill()
+	}
+	for _, s := range w.slots {
+		s.now.end((*process).kill)
+	}
+	if w.consumer != nil {
+		w.consumer.kill()
+	}
+	if w.admin != nil {
+		w.admin.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var errs []error
+	if w.bouncer != nil {
+		errs = append(errs, w.bouncer.Stop(ctx))
+	}
+	if w.server != nil {
+		errs = append(errs, w.server.Stop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (w *world) next(prefix string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.started++
+	return fmt.Sprintf("%s%d", prefix, w.started)
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+func (w *world) deliveriesFile() string { return filepath.Join(w.dir, "deliveries") }
+
+func write(path string, c config.Config) error {
+	text, err := yaml.Marshal(c)
+	return errors.Join(err, os.WriteFile(path, text, 0o600))
+}
