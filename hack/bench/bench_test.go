@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The benchmark starts its own program as worker processes: here, that is the test.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == workerFlag {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// Every system starts in every cell, and delivers what was inserted, once.
+func TestQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes two minutes")
+	}
+	out := t.TempDir()
+	o, err := parse([]string{"-quick", "-out", out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(out, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r results
+	if err := json.Unmarshal(data, &r); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		seen[row.Cell] = true
+		if len(row.Runs) == 0 {
+			t.Errorf("%s, %s, %s has no run", row.Cell, row.System, row.Case)
+		}
+	}
+	for _, c := range cells {
+		if !seen[c.name] {
+			t.Errorf("cell %s has no row", c.name)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, args := range [][]string{{"-cells", "drain,nothing"}, {"-runs", "0"}} {
+		if _, err := parse(args); err == nil {
+			t.Errorf("%q is taken", args)
+		}
+	}
+	o, err := parse([]string{"-cells", "idle,drain", "-runs", "5", "-full"})
+	if err != nil || len(o.cells) != 2 || o.cells[0].name != "idle" || o.runs != 5 || o.size.pace != full.pace {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	values := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for p, want := range map[float64]float64{0.5: 5, 0.95: 10, 0.9: 9, 0.99: 10, 0: 1, 1: 10} {
+		if got := percentile(values, p); got != want {
+			t.Errorf("percentile %v is %v, want %v", p, got, want)
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	p := pace{rate: 1, time: time.Second} // three events, of which the last is counted
+	committed := []stamp{{0, 0}, {1, 1e9}, {2, 2e9}}
+	waits, err := match(committed, []stamp{{2, 2_005_000_000}, {0, 9e9}, {1, 9e9}}, p)
+	if err != nil || len(waits) != 1 || waits[2] != 5 {
+		t.Errorf("got %v, %v", waits, err)
+	}
+	for name, handled := range map[string][]stamp{
+		"lost":            {{0, 1}, {1, 1}},
+		"delivered twice": {{0, 1}, {1, 1}, {2, 1}, {2, 2}},
+	} {
+		if _, err := match(committed, handled, p); err == nil {
+			t.Errorf("an event was %s, and nothing is wrong", name)
+		}
+	}
+}
+
+func TestPayload(t *testing.T) {
+	for _, size := range []int{200, 1 << 10, 1 << 20} {
+		p := payload(123456, size)
+		if n, err := number(p); err != nil || n != 123456 || len(p) != size {
+			t.Errorf("the payload of %d bytes has %d, number %d, %v", size, len(p), n, err)
+		}
+	}
+}
+
+// A criterion is not met by rows that failed or are not there.
+func TestJudge(t *testing.T) {
+	r := &results{}
+	add := func(system string, rate float64, failed string) {
+		row := &row{Cell: "drain", System: system, Case: caseOne, Failed: failed, Runs: []measure{{perSecond: rate}}}
+		row.summarize()
+		r.Rows = append(r.Rows, row)
+	}
+	state := func() string { return judge(r)[0].State }
+	if state() != "not measured" {
+		t.Errorf("without rows it is %s", state())
+	}
+	add(oursKept().Name, 100, "")
+	add("River", 25, "")
+	if state() != "met" {
+		t.Errorf("100 to 25 is %s", state())
+	}
+	r.Rows[1].Median[perSecond] = 26
+	if state() != "NOT met" {
+		t.Errorf("100 to 26 is %s", state())
+	}
+	r.Rows[0].Failed = "an event was lost"
+	if state() != "not measured" {
+		t.Errorf("with a failed row it is %s", state())
+	}
+}
+
+func TestPlots(t *testing.T) {
+	r := &results{}
+	for _, system := range []string{"ours, <kept>", "River"} {
+		for _, cell := range []string{"drain", "latency"} {
+			row := &row{Cell: cell, System: system, Case: caseOne, Runs: []measure{
+				{perSecond: 1000, p50: 1, p95: 2, p99: 3}, {perSecond: 1200, p50: 1, p95: 2, p99: float64(len(system) * len(system))},
+			}}
+			row.summarize()
+			r.Rows = append(r.Rows, row)
+		}
+	}
+	files := plots(r)
+	for _, name := range []string{"throughput.svg", "latency.svg"} {
+		text := files[name]
+		if !strings.Contains(text, "ours, &lt;kept&gt;") {
+			t.Errorf("%s does not name the system", name)
+		}
+		for d := xml.NewDecoder(strings.NewReader(text)); ; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	if got := plots(&results{}); len(got) != 0 {
+		t.Errorf("without rows there are %d plots", len(got))
+	}
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// sizes say how large a run of the benchmark is.
+type sizes struct {
+	note           string // for the reader of the results
+	drain, million int
+	behind         int // events drained behind a backlog
+	backlog        int // its rows
+	payloads       map[int]int
+	large          int // events of 1 MiB
+	keys           int
+	pace           time.Duration
+	rates          []float64 // events per second; the first is the one that is repeated
+	manyRate       float64   // with many topics
+	run            time.Duration
+	idle           time.Duration
+}
+
+var (
+	standard = sizes{
+		drain: 200_000, million: 1_000_000, behind: 200_000, backlog: 10_000_000,
+		payloads: map[int]int{1 << 10: 100_000, 16 << 10: 10_000}, large: 200_000, keys: 10_000,
+		pace: 6 * time.Second, rates: []float64{500, 100, 2000}, manyRate: 1000, run: 10 * time.Second, idle: 20 * time.Second,
+	}
+	full = sizes{
+		drain: 200_000, million: 1_000_000, behind: 200_000, backlog: 10_000_000,
+		payloads: map[int]int{1 << 10: 200_000, 16 << 10: 50_000}, large: 1_000_000, keys: 10_000,
+		pace: 30 * time.Second, rates: []float64{500, 100, 2000}, manyRate: 1000, run: 30 * time.Second, idle: 30 * time.Second,
+	}
+	quick = sizes{
+		note:  "This was a quick run, to see whether everything works. Its numbers say nothing about speed.",
+		drain: 2000, million: 5000, behind: 2000, backlog: 20_000,
+		payloads: map[int]int{1 << 10: 500, 16 << 10: 100}, large: 60, keys: 50,
+		pace: time.Second, rates: []float64{200}, manyRate: 300, run: 5 * time.Second, idle: time.Second,
+	}
+)
+
+// cell is one question of the benchmark, and one of its tables.
+type cell struct {
+	name, title, about string
+	columns            []metric
+	minutes            float64 // that a default run takes
+	run                func(ctx context.Context, b *bench)
+}
+
+var throughput = []metric{perSecond, dbCPU, clientCPU, walWork, walInsert, hotShare, peakMemMiB}
+
+var cells = []cell{
+	{
+		name: "drain", title: "Drain", minutes: 4, columns: throughput, run: runDrain,
+		about: "Events of 200 bytes, inserted in bulk, then worked off by handlers that do nothing.",
+	},
+	{
+		name: "latency", title: "Latency", minutes: 8, columns: []metric{p50, p95, p99, pMax, dbLoad, clientLoad}, run: runLatency,
+		about: "From the commit's return to the handler, one event in a transaction, at a steady rate.",
+	},
+	{
+		name: "keys", title: "Order per key", minutes: 1.5, run: runKeys,
+		columns: []metric{perSecond, othersRate, inversions, dbCPU, clientCPU, walWork},
+		about:   "The drain of events with keys: without order, with ordering Key, and with a hot key that owns half of them.",
+	},
+	{
+		name: "topics", title: "A hundred topics", minutes: 1.5, run: runTopics,
+		columns: []metric{p50, p99, medianTopic, worstTopic, dbLoad, clientLoad},
+		about:   "Latency with 100 topics of unequal load: the topic that waits longest, and the one in the middle.",
+	},
+	{
+		name: "idle", title: "Idle", minutes: 1, columns: []metric{clientLoad, dbLoad, callRate, peakMemMiB},
+		about: "The dispatcher's binary with default settings and nothing to do.",
+		run: func(ctx context.Context, b *bench) {
+			s := oursPolling()
+			s.Name, s.Settings = idleName, "all default"
+			b.measure(ctx, "idle", s, "", func() (measure, error) { return b.idle(ctx, b.size.idle) })
+		},
+	},
+	{
+		name: "memory", title: "Memory", minutes: 1, columns: []metric{peakMemMiB, perSecond},
+		about: "A dispatcher with default settings while events of 1 MiB are pending, for some seconds.",
+		run: func(ctx context.Context, b *bench) {
+			c := thousands(int64(b.size.large)) + " of 1 MiB pending"
+			b.measure(ctx, "memory", oursPolling(), c, func() (measure, error) { return b.large(ctx, b.size.large, b.size.run) })
+		},
+	},
+	{
+		name: "backlog", title: "Beside a backlog", minutes: 6, run: runBacklog,
+		columns: []metric{claimBuffers, claimMillis, perSecond, dbCPU, clientCPU, walWork},
+		about: "What a claim costs, in buffers that it reads and in time, beside rows that are not its business, " +
+			"and while a transaction holds a snapshot from before the insert to the end. One run.",
+	},
+	{
+		name: "million", title: "Drain of a million", minutes: 4, columns: throughput,
+		about: "The drain with more events, one run.",
+		run: func(ctx context.Context, b *bench) {
+			for _, s := range append(own(), b.peers(riverBest(), b.graphileBest())...) {
+				b.measureDrain(ctx, "million", s, thousands(int64(b.size.million)), drainOf{load: load{events: b.size.million, payload: 200}})
+			}
+		},
+	},
+	{
+		name: "processes", title: "Several processes", minutes: 1, columns: throughput,
+		about: "The drain by several dispatchers at once, on the same cores, one run.",
+		run: func(ctx context.Context, b *bench) {
+			for _, n := range []int{1, 2, 4} {
+				for _, s := range []system{oursKept(), oursDeleted()} {
+					b.measureDrain(ctx, "processes", s, fmt.Sprint(n), drainOf{load: load{events: b.size.drain, payload: 200}, processes: n})
+				}
+			}
+		},
+	},
+	{
+		name: "payload", title: "Larger payloads", minutes: 1.5, columns: throughput,
+		about: "The drain with payloads that do not compress, one run.",
+		run: func(ctx context.Context, b *bench) {
+			for _, size := range []int{1 << 10, 16 << 10} {
+				for _, s := range append(own(), b.peers(riverBest(), b.graphileBest())...) {
+					b.measureDrain(ctx, "payload", s, fmt.Sprintf("%d KiB", size>>10), drainOf{load: load{events: b.size.payloads[size], payload: size}})
+				}
+			}
+		},
+	},
+}
+
+const idleName = "dispatcher run"
+
+// own are our modes and the yardstick.
+func own() []system { return []system{oursKept(), oursDeleted(), rawKept(), rawDeleted()} }
+
+// peers leaves out those that cannot run here.
+func (b *bench) peers(all ...system) (systems []system) {
+	for _, s := range all {
+		if s.script == "" || b.node != "" {
+			systems = append(systems, s)
+		}
+	}
+	return systems
+}
+
+// The cases of the drain.
+const (
+	caseOne = "1 process"
+	caseTwo = "2 processes"
+)
+
+func runDrain(ctx context.Context, b *bench) {
+	of := load{events: b.size.drain, payload: 200}
+	for range b.runs {
+		for _, s := range append(own(), b.peers(riverBest(), b.graphileBest(), b.pgbossBest())...) {
+			b.measureDrain(ctx, "drain", s, caseOne, drainOf{load: of})
+		}
+		for _, s := range b.peers(b.graphileBest()) {
+			b.measureDrain(ctx, "drain", s, caseTwo, drainOf{load: of, processes: 2})
+		}
+	}
+}
+
+func rateName(rate float64) string { return fmt.Sprintf("%.0f/s", rate) }
+
+func runLatency(ctx context.Context, b *bench) {
+	systems := append([]system{oursPolling(), oursWoken(), rawPolling()}, b.peers(riverDefault(), riverBest(),
+		b.graphileDefault(), b.graphileBest(), b.pgbossDefault(), b.pgbossBest())...)
+	for i, rate := range b.size.rates {
+		runs := b.runs
+		if i > 0 {
+			runs = 1
+		}
+		for range runs {
+			for _, s := range systems {
+				b.measure(ctx, "latency", s, rateName(rate), func() (measure, error) { return b.latency(ctx, s, pace{rate, b.size.pace}) })
+			}
+		}
+	}
+}
+
+func runTopics(ctx context.Context, b *bench) {
+	for range b.runs {
+		b.measure(ctx, "topics", oursPolling(), rateName(b.size.manyRate), func() (measure, error) {
+			return b.topics(ctx, oursPolling(), pace{b.size.manyRate, 4 * b.size.pace})
+		})
+	}
+}
+
+// The cases without a backlog.
+const (
+	caseFresh = "a fresh table"
+	caseHeld  = "a held snapshot"
+)
+
+func runBacklog(ctx context.Context, b *bench) {
+	ours := []system{oursKept(), oursDeleted(), rawKept()}
+	of := load{events: b.size.behind, payload: 200}
+	for _, s := range ours {
+		b.measureDrain(ctx, "backlog", s, caseFresh, drainOf{load: of})
+	}
+	for _, s := range append(ours, b.peers(riverBest(), b.graphileBest())...) {
+		b.measureDrain(ctx, "backlog", s, caseHeld, drainOf{load: of, held: true, limit: time.Minute})
+	}
+	for _, l := range backlogs {
+		b.beside(ctx, l, of, ours)
+	}
+}
+
+// The cases of the cell about keys.
+const (
+	caseKeys = "many keys"
+	caseHot  = "many keys and a hot one"
+)
+
+func runKeys(ctx context.Context, b *bench) {
+	plain := load{events: b.size.drain, payload: 200, keys: b.size.keys}
+	hot := plain
+	hot.hot = true
+	for range b.runs {
+		b.measureDrain(ctx, "keys", oursKept(), caseKeys, drainOf{load: plain})
+		b.measureDrain(ctx, "keys", oursKeyed(), caseKeys, drainOf{load: plain})
+		b.measureDrain(ctx, "keys", oursKeyed(), caseHot, drainOf{load: hot})
+	}
+}
