@@ -38,6 +38,16 @@ test-e2e: ## The tests on a cluster alone.
 	@hack/need.sh go
 	@hack/test.sh e2e
 
+.PHONY: chaos
+chaos: ## Faults by a seeded schedule against real processes, and a ledger that decides. FOR=30m SEED=7 as wanted (10 minutes, a new seed).
+	@hack/need.sh go
+	@go run ./hack/chaos -for $(or $(FOR),10m) $(if $(SEED),-seed $(SEED))
+
+.PHONY: bench
+bench: ## Side by side with River, Graphile Worker, pg-boss and plain SQL: about 35 minutes on two quiet cores. ARGS="-cells drain" for a part.
+	@hack/need.sh go
+	@cd hack/bench && go run . $(ARGS)
+
 .PHONY: verify
 verify: ## Generated files are up to date, go.mod is tidy, linters are content.
 	@hack/need.sh go

@@ -12,6 +12,7 @@ if [ "$what" != e2e ]; then
   export KUBEBUILDER_ASSETS
   go test -timeout 20m ./...
   (cd hack/image && go test ./...)
+  (cd hack/bench && go test -timeout 20m ./...)
   say "The data plane again, with the race detector."
   go test -race -timeout 20m ./dispatcher/...
 fi
