@@ -158,9 +158,12 @@ func (b *bench) verdict() error {
 	fmt.Printf("\nThe table, the numbers and the plots are in %s.\n", b.out)
 	failed := 0
 	for _, r := range b.results.Rows {
-		if r.Failed != "" && !r.Slow {
+		if r.Failed == "" || r.Slow {
+			continue
+		}
+		fmt.Printf("FAILED: %s, %s, %s: %s\n", r.Cell, r.System, r.Case, r.Failed)
+		if !r.Peer {
 			failed++
-			fmt.Printf("FAILED: %s, %s, %s: %s\n", r.Cell, r.System, r.Case, r.Failed)
 		}
 	}
 	if failed > 0 {
@@ -203,7 +206,7 @@ func (b *bench) measure(ctx context.Context, cell string, s system, c string, ru
 	i := slices.IndexFunc(b.results.Rows, func(r *row) bool { return r.Cell == cell && r.System == s.Name && r.Case == c })
 	if i < 0 {
 		i = len(b.results.Rows)
-		b.results.Rows = append(b.results.Rows, &row{Cell: cell, System: s.Name, Settings: s.Settings, Case: c})
+		b.results.Rows = append(b.results.Rows, &row{Cell: cell, System: s.Name, Settings: s.Settings, Case: c, Peer: s.Peer})
 	}
 	r := b.results.Rows[i]
 	m, err := run()

@@ -57,7 +57,7 @@ func table(t *strings.Builder, c cell, all []*row) {
 			fmt.Fprintf(t, " %s |", r.cellText(m))
 		}
 		if r.Failed != "" {
-			fmt.Fprintf(t, " FAILED: %s |", strings.ReplaceAll(strings.ReplaceAll(r.Failed, "\n", " "), "|", "/"))
+			fmt.Fprintf(t, " FAILED: %s |", inCell(r.Failed))
 		}
 		t.WriteString("\n")
 		if _, seen := settings[r.System]; !seen {
@@ -87,4 +87,14 @@ func (r *row) cellText(m metric) string {
 		return fmt.Sprintf("%s [%s, %s]", text, m.text(r.Low[m]), m.text(r.High[m]))
 	}
 	return m.text(v)
+}
+
+// inCell is a text as a cell of a table takes it: one line, and not a long one.
+func inCell(text string) string {
+	const limit = 160
+	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "/")
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "…"
+	}
+	return text
 }

@@ -84,7 +84,9 @@ type row struct {
 	// Failed says why the row has no numbers, or not all of its runs.
 	Failed string `json:"failed,omitempty"`
 	// Slow: it failed because it did not get done in time. Its numbers are those until then.
-	Slow   bool      `json:"slow,omitempty"`
+	Slow bool `json:"slow,omitempty"`
+	// Peer: it is of another system. One that fails is no failure of this program.
+	Peer   bool      `json:"peer,omitempty"`
 	Runs   []measure `json:"runs,omitempty"`
 	Median measure   `json:"median,omitempty"`
 	Low    measure   `json:"low,omitempty"`

@@ -45,7 +45,7 @@ func ours(name, settings string, j job) system {
 		s.job.System = "outbox"
 	}
 	if s.job.Batch == 0 {
-		s.job.Batch = 500
+		s.job.Batch = 2000
 	}
 	if j.Delete {
 		s.delivered = ""
@@ -56,23 +56,23 @@ func ours(name, settings string, j job) system {
 func oneTopic(int) string { return topic }
 
 func oursKept() system {
-	return ours("ours, rows kept", "batchSize 500; the rest default", job{})
+	return ours("ours, rows kept", "batchSize 2000; the rest default", job{})
 }
 
 func oursDeleted() system {
-	return ours("ours, delete at ack", "batchSize 500, retention.delivered 0s; the rest default", job{Delete: true})
+	return ours("ours, delete at ack", "batchSize 2000, retention.delivered 0s; the rest default", job{Delete: true})
 }
 
 func oursKeyed() system {
-	return ours("ours, ordering Key", "batchSize 500, ordering Key; the rest default", job{Key: true})
+	return ours("ours, ordering Key", "batchSize 2000, ordering Key; the rest default", job{Key: true})
 }
 
 func oursPolling() system {
-	return ours("ours, polling", "all default, no notification anywhere", job{Batch: 100})
+	return ours("ours, polling", "all default, no notification anywhere", job{Batch: 500})
 }
 
 func oursWoken() system {
-	return ours("ours, wake-up", "wakeUp Listen, producer.Waker after the commit; the rest default", job{Batch: 100, Listen: true})
+	return ours("ours, wake-up", "wakeUp Listen, producer.Waker after the commit; the rest default", job{Batch: 500, Listen: true})
 }
 
 func rawPolling() system {
