@@ -177,9 +177,15 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// changePlaces makes the standby the primary, and the primary its standby.
+// changePlaces makes the standby the primary, and the primary its standby. A primary that shuts down
+// waits for a standby that follows it to have everything, and for no other.
 func (c *cluster) changePlaces() {
 	c.Helper()
+	primary := rig{c.T, pgtest.Pool(c.T, c.primary.DSN("postgres"))}
+	c.eventually("the standby follows", func() bool {
+		return query[bool](primary, `select exists (select from pg_stat_replication where state = 'streaming')`)
+	})
+	primary.pool.Close()
 	err := c.primary.Shutdown(c.Context())
 	if err == nil {
 		err = c.standby.Promote(c.Context())
