@@ -34,7 +34,7 @@ func BenchmarkDrain(b *testing.B) {
 		if deletes {
 			mode = "deleted"
 		}
-		for _, batch := range []int{100, 500, 1000} {
+		for _, batch := range []int{100, 500, 2000} {
 			b.Run(fmt.Sprintf("%s/batch=%d", mode, batch), func(b *testing.B) {
 				benchmarkDrain(b, func(pool *pgxpool.Pool) { drain(b, pool, deletes, batch) })
 			})

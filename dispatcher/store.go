@@ -18,9 +18,11 @@ type Store interface {
 	// with an expired lease, each with attempts < MaxAttempts (CONTRACT C-20). Each topic's rows
 	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
 	// way and are told in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
-	// returns, but one without rows means that none is. Only where it takes long to know (very many
-	// rows are gone that vacuum may not remove yet) can rows that became due late be missed, for some
-	// seconds.
+	// returns, but one without rows means that none is. Only where it takes long to know can rows that
+	// became due late (an expired lease, a late commit, a release) be missed, for some seconds: when very
+	// many rows are gone that vacuum may not remove yet or, with Keys, wait for others of their keys.
+	// Rows that another worker is claiming at this moment are not seen; with Keys neither are, for a
+	// moment, those that it might claim.
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT

@@ -37,8 +37,10 @@ type floors struct {
 
 // budget is what full passes may cost: the time that they take beyond that of other claims. On a server
 // that is slow with everything a pass costs nothing, so what waits for one does not wait longer still.
+// Nor does it because a single pass took long: something else has held that one up.
 type budget struct {
 	credit time.Duration // what passes may cost now
+	last   time.Duration // what the last one cost
 	earned time.Time     // when credit was counted last
 	usual  time.Duration // what a claim takes that is no pass
 }
@@ -53,7 +55,9 @@ func (b *budget) affordable(now time.Time) bool {
 // spent notes how long a claim took.
 func (b *budget) spent(took time.Duration, pass bool) {
 	if pass {
-		b.credit = max(b.credit-max(0, took-b.usual), -passDebt)
+		cost := max(0, took-b.usual)
+		b.credit = max(b.credit-min(cost, b.last), -passDebt)
+		b.last = cost
 		return
 	}
 	b.usual += (took - b.usual) / 8

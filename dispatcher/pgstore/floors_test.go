@@ -125,6 +125,31 @@ func TestFullPassesHaveABudget(t *testing.T) {
 	})
 }
 
+// A pass that took long among others that did not, since the machine was busy, puts the next one off no
+// longer than they do.
+func TestOneSlowPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloors()
+		for n := range 20 {
+			began := time.Now()
+			s := f.next([]string{"a"})
+			for ; !s.pass; s = f.next([]string{"a"}) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(began); took > 2*fullPass {
+				t.Errorf("pass %d came after %v", n, took)
+			}
+			took := time.Millisecond
+			if n%3 == 2 {
+				took = 300 * time.Millisecond
+			}
+			time.Sleep(took)
+			f.update(s, []dispatcher.Share{{Topic: "a", Limit: 1}}, found{at: time.Now()})
+		}
+	})
+}
+
 // On a server that is slow with every claim, passes are no rarer: what waits for one would wait longer
 // the busier the server is.
 func TestFullPassesOnASlowServer(t *testing.T) {

@@ -45,7 +45,7 @@ func (s *Store) lookKeyed(ctx context.Context, req dispatcher.ClaimRequest) (f f
 	args := []any{
 		s.namespace, look.topics, look.limits, look.times, look.ids, look.rows, int32(req.MaxAttempts), maxBytes,
 		pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-		look.keyRanges, look.keys, look.keyRows,
+		look.keyRanges, look.keys, look.keyRows, look.steps,
 	}
 	f, told, err := s.fetchKeyed(ctx, args, look.topics)
 	if err != nil {
@@ -133,4 +133,5 @@ type looking struct {
 	keyRanges []int64 // the topics of keys, from 1
 	keys      []int64
 	keyRows   []int32
+	each      []int // rows of a key, by topic
 }

@@ -11,12 +11,17 @@ import (
 const (
 	// lookAhead times as many rows are looked at as are asked for, when many wait for others.
 	lookAhead = 4
-	// lookLeast is how many are looked at whatever is asked for.
+	// lookLeast is how many are looked at whatever is asked for, and stepRows how many in each step of a
+	// pass but the first: mostly that one goes all the way.
 	lookLeast = 50
-	// stepEach is how many claims there are for each step of a pass.
-	stepEach = 4
+	stepRows  = 5000
+	// stepEvery is how often claims that find rows make a step.
+	stepEvery = 50 * time.Millisecond
 	// recallKeys bounds the keys that are remembered of a topic.
 	recallKeys = 1000
+	// recallPart is the part of a full claim that is for keys that are read again: one in so many. A key
+	// with very many rows gets no more while there are others.
+	recallPart = 16
 	// recallAfter is when a key that was passed by is read again for the first time. The wait doubles
 	// up to recallUntil; then a pass will find it.
 	recallAfter = 2 * time.Millisecond
@@ -32,15 +37,18 @@ type keyed struct {
 
 // passage is how claims pass through the rows of a topic. They go on from a floor, past rows that wait
 // for others of their keys, and remember those keys, to read them directly soon. What becomes due below
-// the floor otherwise is found by passes from the front. Any number of rows may wait there, so a pass
-// is made in steps, one in four claims, and passes have a budget.
+// the floor otherwise is found by passes from the front to where the floor was when they began: the
+// floor may well go on faster than they do. Any number of rows may wait there, so a pass is made in
+// steps, and steps have a budget.
 type passage struct {
 	floor    position
 	pass     position // how far the pass has come
+	until    position // where it ends
 	passing  bool
-	turn     int // claims since the pass began
+	nextStep time.Time
 	nextPass time.Time
 	spread   float64 // how many rows there are for each that can be had
+	others   bool    // the last claim found enough rows beside those of keys that it read again
 	keys     map[int64]recall
 }
 
@@ -54,7 +62,7 @@ type recall struct {
 func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looking {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := looking{at: now}
+	l := looking{at: now, each: make([]int, len(shares))}
 	affordable := k.budget.affordable(now)
 	for i, share := range shares {
 		p, ok := k.byTopic[share.Topic]
@@ -65,8 +73,8 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 		limit := share.Limit - l.recall(p, i, share.Limit, perKey)
 		from, step := p.from(affordable, now)
 		rows := int(1.25 * p.spread * float64(limit))
-		if step {
-			rows = lookAhead * limit
+		if step && from != (position{}) {
+			rows = max(stepRows, lookAhead*limit)
 		}
 		l.topics = append(l.topics, share.Topic)
 		l.limits = append(l.limits, int32(limit))
@@ -78,34 +86,41 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 	return l
 }
 
-// recall adds keys of a topic that are to be read again, for up to half of its rows, and returns for
-// how many.
+// recall adds keys of a topic that are to be read again, for up to half of its rows, or a small part
+// while there are enough others. It returns for how many.
 func (l *looking) recall(p *passage, share, limit, perKey int) (rows int) {
-	most := max(1, limit/2)
-	each := min(perKey, most)
+	most := limit / 2
+	if p.others {
+		most = min(most, max(1, limit/recallPart))
+	}
+	var due []int64
 	for hash, r := range p.keys {
-		if rows+each > min(most, limit) {
-			break
+		if len(due) < most && !r.at.After(l.at) {
+			due = append(due, hash)
 		}
-		if r.at.After(l.at) {
-			continue
-		}
-		rows += each
+	}
+	if len(due) == 0 {
+		return 0
+	}
+	each := min(perKey, most/len(due))
+	l.each[share] = each
+	for _, hash := range due {
 		l.keyRanges = append(l.keyRanges, int64(share+1))
 		l.keys = append(l.keys, hash)
 		l.keyRows = append(l.keyRows, int32(each))
 	}
-	return rows
+	return each * len(due)
 }
 
 // from is where the next range of the topic begins, and whether it is a step of a pass.
 func (p *passage) from(affordable bool, now time.Time) (from position, step bool) {
-	if !p.passing && (p.floor == position{} || affordable && !now.Before(p.nextPass)) {
-		p.passing, p.turn, p.pass = true, 0, position{}
+	affordable = affordable || p.floor == position{}
+	if affordable && !p.passing && !now.Before(p.nextPass) {
+		p.passing, p.pass, p.until = true, position{}, p.floor
+		p.nextStep, p.nextPass = now, now.Add(fullPass)
 	}
-	step = p.passing && p.turn%stepEach == 0
-	p.turn++
-	if step {
+	if affordable && p.passing && !now.Before(p.nextStep) {
+		p.nextStep = now.Add(stepEvery)
 		return p.pass, true
 	}
 	return p.floor, false
@@ -117,9 +132,13 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 	defer k.mu.Unlock()
 	k.budget.spent(now.Sub(l.at), slices.Contains(l.steps, true))
 	affordable := k.budget.affordable(now)
-	claimed := make([]int, len(l.topics))
+	claimed, others := make([]int, len(l.topics)), make([]int, len(l.topics))
 	for _, r := range f.rows {
 		claimed[r.share]++
+		others[r.share]++
+	}
+	for _, key := range told.Recalled {
+		others[key.Range-1] -= l.each[key.Range-1]
 	}
 	all = true
 	for _, r := range told.Reached {
@@ -133,8 +152,11 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 			end = position{*r.At, r.ID}
 		}
 		p := k.byTopic[l.topics[i]]
-		if !l.steps[i] && len(l.keys) == 0 {
-			p.measured(claimed[i], int(l.limits[i]), int(l.rows[i]), last)
+		if !l.steps[i] {
+			p.others = others[i] > int(l.limits[i])/2
+			if len(l.keys) == 0 {
+				p.measured(claimed[i], int(l.limits[i]), int(l.rows[i]), last)
+			}
 		}
 		all = p.reached(end, last, l.steps[i], claimed[i] > 0, affordable, now) && all
 	}
@@ -151,23 +173,25 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 }
 
 // reached notes how far a range was read, and whether that is the last of what is due. It reports
-// whether there is nothing else to look at.
+// whether there is nothing else to look at, as far as steps can be afforded.
 func (p *passage) reached(end position, last, step, found, affordable bool, now time.Time) (all bool) {
-	switch {
-	case !step:
+	if !step {
 		p.floor = end
-		if last && !found && !p.passing && affordable {
-			p.nextPass = now // nothing from the floor on: look from the front
-			return false
+		if last && !found { // nothing from the floor on: look from the front
+			p.nextStep, p.nextPass = now, now
 		}
-		return last && !p.passing
-	case !last && end.compare(p.floor) < 0:
+		return last && !affordable
+	}
+	if !last && end.compare(p.until) < 0 {
 		p.pass = end
 		return false
 	}
-	p.passing, p.floor, p.nextPass = false, end, now
-	if found {
-		p.nextPass = now.Add(fullPass)
+	p.passing = false
+	if last && !found {
+		p.nextPass = now
+	}
+	if last || end.compare(p.floor) > 0 {
+		p.floor = end
 	}
 	return last
 }

@@ -24,7 +24,7 @@ func (p planned) prepareKeyed() {
 func (p planned) claimKeyed(topic string, limit, look int) plan {
 	p.Helper()
 	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', '{0001-01-01}', '{00000000-0000-0000-0000-000000000000}', '{%d}',
-		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}')`, topic, limit, look, worker))
+		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}')`, topic, limit, look, worker))
 }
 
 // largest is the most rows that a node of the type gave.
@@ -54,7 +54,7 @@ func TestKeyedPlans(t *testing.T) {
 		select gen_random_uuid(), 'shop', 'behind', 'hot', '{}', now() - interval '1 hour' from generate_series(1, 100000) as n`)
 	check := func(when string) {
 		t.Helper()
-		for _, look := range []int{125, 400} {
+		for _, look := range []int{125, 400, 5000} {
 			behind := p.claimKeyed("behind", 100, look)
 			t.Logf("%s: %d rows with %d buffers in %.1f ms; beside a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
 				when, alone.Rows, alone.buffers(), alone.millis, look, behind.Rows, behind.buffers(), behind.millis)

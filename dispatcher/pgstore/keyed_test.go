@@ -237,3 +237,48 @@ func TestKeysEndAtLocks(t *testing.T) {
 		}
 	}
 }
+
+// A step of a pass leaves out no row for other workers, who claim elsewhere in the topic.
+// CONTRACT: C-50
+func TestStepsLeaveOutNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.fillKeys(300, 300, "orders")
+	tx, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`); err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := o.Store("shop", uuid.New()).Claim(t.Context(), dispatcher.ClaimRequest{ // the first of a store is a step
+		Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
+	})
+	if err != nil || len(claimed.Events) != 10 || claimed.Events[0].Seq != 1 {
+		t.Fatalf("the first place is taken: claimed %+v, %v, want the first ten rows", claimed.Events, err)
+	}
+}
+
+// When a row was tried twice, those behind it are not claimed with it: each failure would release them.
+// CONTRACT: C-50
+func TestRetriesComeAlone(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.fillKeys(5, 1, "orders")
+	store := o.Store("shop", uuid.New())
+	for try, want := range []int{5, 5, 1, 1} {
+		claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 10},
+		})
+		if err != nil || len(claimed.Events) != want || claimed.Events[0].Seq != 1 {
+			t.Fatalf("try %d: claimed %d rows, %v, want %d", try, len(claimed.Events), err, want)
+		}
+		if _, err := store.Release(t.Context(), leasesOf(claimed.Events[1:])); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -2,7 +2,8 @@
 -- (CONTRACT C-20 to C-22, C-50). It returns what claim.sql does.
 -- $1 namespace; $2..$6 ranges: topics, limits, floors (time, id), and how many rows to look at;
 -- $7 max attempts; $8 max bytes; $9 worker; $10 lease; $11 rows of a key; $12 whether a dead row
--- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it.
+-- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it; $16 which
+-- ranges are steps of a pass.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
 -- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
@@ -14,29 +15,20 @@
 -- committed, or replayed, after rows behind it were delivered.
 
 -- Workers that claim from a topic at the same moment look at different rows: each takes the first place
--- that is free. It is only a hint, and spares them to look for rows that another one has locked.
+-- that is free. It is only a hint, and spares them to look for rows that another one has locked. A step
+-- of a pass leaves out no row: nobody else may be there to look at it.
 with turn as materialized (
-    select share.n as range, coalesce((
+    select share.n as range, case when share.step then 0 else coalesce((
         select place from generate_series(0, 3) as place
         where pg_try_advisory_xact_lock(hashtextextended(topic, hashtextextended($1::text, place + 1)))
         limit 1
-    ), 4) as n
-    from unnest($2::text[]) with ordinality as share (topic, n)
+    ), 4) end as n
+    from unnest($2::text[], $16::boolean[]) with ordinality as share (topic, step, n)
 ),
--- Rows that are due, in the order of the live index, and which of them are the first live ones of
--- their keys. A bounded number is looked at: rows that wait for others, however many, do not make a
--- claim slow.
-looked as materialized (
-    select share.n as range, event.*,
-           key_hash is null or (
-               select before.seq from outbox.outbox_events as before
-               where before.live and before.key_hash = event.key_hash and before.seq < event.seq
-               order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
-           ) is null and (
-               select dead.seq from outbox.outbox_dead_letters as dead
-               where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
-               limit 1
-           ) is null as head
+-- Rows that are due, in the order of the live index. A bounded number is looked at: rows that wait for
+-- others, however many, do not make a claim slow.
+ranges as materialized (
+    select share.n as range, event.*
     from unnest($2::text[], $4::timestamptz[], $5::uuid[], $6::integer[])
         with ordinality as share (topic, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
@@ -52,6 +44,21 @@ looked as materialized (
         order by next_attempt_at, id
         limit share.look offset share.look * turn.n
     ) as event
+),
+-- Which of them are the first live ones of their keys. Of the rows of a key with very many only one is
+-- worth asking for.
+looked as materialized (
+    select event.*,
+           key_hash is null or seq in (select min(seq) from ranges group by key_hash) and (
+               select before.seq from outbox.outbox_events as before
+               where before.live and before.key_hash = event.key_hash and before.seq < event.seq
+               order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
+           ) is null and (
+               select dead.seq from outbox.outbox_dead_letters as dead
+               where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+               limit 1
+           ) is null as head
+    from ranges as event
 ),
 -- They are locked in the order of looked: an ORDER BY would only add a sort. Others that wait for a
 -- row before them are not locked, which would be in vain.
@@ -90,14 +97,15 @@ recalled as materialized (
     ) as event
 ),
 -- What was changed between the snapshot and the lock is for the next claim. (Older minor
--- versions of PostgreSQL return such a row, with its new ctid.)
+-- versions of PostgreSQL return such a row, with its new ctid.) A row that was tried twice comes alone:
+-- should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, attempts, payload_bytes,
-           greatest(1, least($11::integer, rows / count(*) over (partition by range))) as rows
+           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / count(*) over (partition by range))) end as rows
     from found
     where row = locked
     union all
-    select range, row, seq, key_hash, attempts, payload_bytes, rows
+    select range, row, seq, key_hash, attempts, payload_bytes, case when attempts > 1 then 1 else rows end
     from recalled
     where row = locked and not exists (select from found where found.row = recalled.row)
 ),
