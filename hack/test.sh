@@ -7,13 +7,13 @@ say() { printf '\n== %s\n' "$*"; }
 
 if [ "$what" != e2e ]; then
   say "Tests on a real PostgreSQL and a real kube-apiserver, both throw-away. The first run builds" \
-    "the API server from Go modules (4 minutes on two cores); then all of it takes about 4 minutes."
+    "the API server from Go modules (4 minutes on two cores); then all of it takes about 5 minutes."
   KUBEBUILDER_ASSETS=$(hack/kube/build.sh test)
   export KUBEBUILDER_ASSETS
   go test -timeout 20m ./...
   (cd hack/image && go test ./...)
   (cd hack/bench && go test -timeout 20m ./...)
-  say "The data plane again, with the race detector."
+  say "The data plane again, with the race detector: about 4 minutes."
   go test -race -timeout 20m ./dispatcher/...
 fi
 if [ "$what" != unit ]; then
