@@ -120,7 +120,10 @@ func TestDatabaseShutsDown(t *testing.T) {
 	if err := syscall.Kill(r.postmaster(), syscall.SIGTERM); err != nil { // it waits for its sessions to end
 		t.Fatal(err)
 	}
-	r.exec(`select pg_terminate_backend(pid) ` + sessionsOfDispatcher)
+	r.eventually("the engine's sessions are gone, also one that was just made", func() bool {
+		r.exec(`select pg_terminate_backend(pid) ` + sessionsOfDispatcher)
+		return !d.Snapshot().Source.OK
+	})
 	own.isAway(d, "the database system is shutting down; wait until the server is ready")
 	r.pool.Reset()
 	if err := srv.Restart(t.Context()); err != nil {

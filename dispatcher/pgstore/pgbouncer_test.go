@@ -35,10 +35,12 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 			name := "test_" + strings.ToLower(rand.Text())
 			admin.exec(`create database ` + name + ` template template`)
 			o := newOutbox(t, srv.DSN(name))
-			if o.stores, err = database.Pool(t.Context(), config.Database{DSN: bouncer.DSN(name)}, "orders"); err != nil {
+			stores, err := database.Pool(t.Context(), config.Database{DSN: bouncer.DSN(name)}, "orders")
+			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(o.stores.Close)
+			t.Cleanup(stores.Close)
+			o.stores = stores
 			return o
 		})
 	})
