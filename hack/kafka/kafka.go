@@ -1,0 +1,198 @@
+// Package kafka runs a throw-away broker of Apache Kafka for tests, from Apache's own artifacts: one
+// node in KRaft mode, on 127.0.0.1, with its own ports, data and settings.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Plain is the name of the listener that every broker has: no TLS, no authentication, and all
+// rights.
+const Plain = "PLAIN"
+
+// Options say how a broker is made. The zero value is a broker with the listener [Plain] alone.
+type Options struct {
+	// Listeners are added to Plain.
+	Listeners []Listener
+	// Users can log in with SASL, by any mechanism with a password. A user may do everything on
+	// what has no ACL.
+	Users map[string]string
+	// Settings are added to server.properties and win over this package's own.
+	Settings map[string]string
+}
+
+// Listener is a port of the broker.
+type Listener struct {
+	// Name is what Address takes: upper-case letters and digits.
+	Name string
+	// Protocol is PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL.
+	Protocol string
+	// CertPEM and KeyPEM (PKCS 8) are the server's certificate and key, for SSL and SASL_SSL.
+	CertPEM, KeyPEM string
+	// ClientCAPEM signs the certificates that clients must have. Defaults to none: they need none.
+	ClientCAPEM string
+}
+
+// Broker is a running broker. On Linux it ends with this process at the latest. Its methods are not
+// for concurrent use.
+type Broker struct {
+	dir       string
+	classPath string
+	ports     map[string]int
+	process   *process // nil: not running
+}
+
+// Start makes a new broker and waits until it answers. What it runs is fetched when it is not on the
+// machine: a Java runtime from the distribution's package, Kafka with Maven.
+func Start(ctx context.Context, opts Options) (*Broker, error) {
+	if err := need(ctx, "java", "default-jre-headless"); err != nil {
+		return nil, err
+	}
+	paths, err := files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "outbox-kafka-*")
+	if err != nil {
+		return nil, fmt.Errorf("make the broker's directory: %w", err)
+	}
+	b := &Broker{dir: dir, classPath: strings.Join(paths, ":")}
+	if err := b.format(ctx, opts); err != nil {
+		return nil, errors.Join(err, b.Stop(ctx))
+	}
+	if err := b.start(ctx); err != nil {
+		return nil, errors.Join(err, b.Stop(ctx))
+	}
+	return b, nil
+}
+
+// Address is host:port of a listener. It stays the same over Restart.
+func (b *Broker) Address(listener string) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.ports[listener]))
+}
+
+// Stop ends the broker for good, and removes its data. It shuts down in order, or, when ctx ends
+// first, at once.
+func (b *Broker) Stop(ctx context.Context) error {
+	b.shutdown(ctx)
+	if err := os.RemoveAll(b.dir); err != nil {
+		return fmt.Errorf("remove the broker's directory: %w; remove it by hand", err)
+	}
+	return nil
+}
+
+// Kill ends the broker with kill -9. Restart starts it again on what it had written.
+func (b *Broker) Kill() {
+	if b.process != nil {
+		b.process.signal(syscall.SIGKILL)
+		<-b.process.done
+		b.process = nil
+	}
+}
+
+// Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
+func (b *Broker) Pause() { b.process.signal(syscall.SIGSTOP) }
+
+// Resume lets a paused broker go on.
+func (b *Broker) Resume() { b.process.signal(syscall.SIGCONT) }
+
+// Restart starts the broker again on the same ports and data, after it was killed or, in order,
+// when it still runs. It returns when the broker answers.
+func (b *Broker) Restart(ctx context.Context) error {
+	b.shutdown(ctx)
+	return b.start(ctx)
+}
+
+// Tool returns a command that runs one of Kafka's own tools, by its Java class, in the broker's
+// directory.
+func (b *Broker) Tool(ctx context.Context, class string, args ...string) *exec.Cmd {
+	args = append([]string{"-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", b.classPath, class}, args...)
+	cmd := exec.CommandContext(ctx, "java", args...)
+	cmd.Dir = b.dir
+	return cmd
+}
+
+func (b *Broker) start(ctx context.Context) error {
+	logPath := filepath.Join(b.dir, "log")
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the broker's log: %w", err)
+	}
+	defer log.Close()
+	cmd := b.Tool(context.Background(), "kafka.Kafka", b.properties())
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if b.process, err = startProcess(cmd); err != nil {
+		b.process = nil
+		return fmt.Errorf("start Kafka: %w", err)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(Plain)))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for {
+		if err := client.Ping(ctx); err == nil {
+			return nil
+		}
+		select {
+		case <-b.process.done:
+			b.process = nil
+			return fmt.Errorf("the broker ended at once; its log %s ends: %s", logPath, tail(logPath))
+		case <-ctx.Done():
+			b.Kill()
+			return fmt.Errorf("the broker did not answer in time: %w; its log %s ends: %s", context.Cause(ctx), logPath, tail(logPath))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (b *Broker) shutdown(ctx context.Context) {
+	if b.process == nil {
+		return
+	}
+	b.process.signal(syscall.SIGCONT)
+	b.process.signal(syscall.SIGTERM)
+	select {
+	case <-b.process.done:
+		b.process = nil
+	case <-ctx.Done():
+		b.Kill()
+	}
+}
+
+// freePort finds one below the range that the kernel gives to outgoing connections, so that a
+// stopped broker finds it free again.
+func freePort() (int, error) {
+	var err error
+	for range 50 {
+		var l net.Listener
+		port := 20_000 + rand.IntN(10_000)
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("find a free port: %w", err)
+}
+
+// tail is the end of a log file, for an error message.
+func tail(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(data[max(0, len(data)-2000):]))
+}
