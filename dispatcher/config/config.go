@@ -168,8 +168,9 @@ type Backoff struct {
 
 // Sink is where events go. Exactly one member must be set.
 type Sink struct {
-	HTTP *HTTPSink `json:"http,omitempty"`
-	Log  *LogSink  `json:"log,omitempty"`
+	HTTP  *HTTPSink  `json:"http,omitempty"`
+	Kafka *KafkaSink `json:"kafka,omitempty"`
+	Log   *LogSink   `json:"log,omitempty"`
 }
 
 // HTTPMode is how events are put into a request.

@@ -51,6 +51,9 @@ func (c *Config) ApplyDefaults() {
 	if c.Sink.HTTP != nil {
 		c.Sink.HTTP.applyDefaults()
 	}
+	if c.Sink.Kafka != nil {
+		c.Sink.Kafka.ApplyDefaults()
+	}
 }
 
 func (b *Backoff) applyDefaults() {

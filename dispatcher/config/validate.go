@@ -100,9 +100,12 @@ func (b Backoff) validate(p *problems) {
 }
 
 func (s Sink) validate(p *problems) {
-	p.exactlyOne("sink", map[string]bool{"http": s.HTTP != nil, "log": s.Log != nil})
+	p.exactlyOne("sink", map[string]bool{"http": s.HTTP != nil, "kafka": s.Kafka != nil, "log": s.Log != nil})
 	if s.HTTP != nil {
 		s.HTTP.validate(p)
+	}
+	if s.Kafka != nil {
+		s.Kafka.validate(p)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/kafkasink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/logsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
@@ -21,16 +22,21 @@ func New(cfg config.Sink, log io.Writer) (dispatcher.Sink, error) {
 	if cfg.HTTP != nil {
 		set = append(set, "http")
 	}
+	if cfg.Kafka != nil {
+		set = append(set, "kafka")
+	}
 	if cfg.Log != nil {
 		set = append(set, "log")
 	}
 	switch {
 	case len(set) == 0:
-		return nil, errors.New("sink: nothing is set; set http or log")
+		return nil, errors.New("sink: nothing is set; set http, kafka or log")
 	case len(set) > 1:
 		return nil, fmt.Errorf("sink: %s are set; keep one of them", strings.Join(set, " and "))
 	case cfg.HTTP != nil:
 		return httpsink.New(*cfg.HTTP)
+	case cfg.Kafka != nil:
+		return kafkasink.New(*cfg.Kafka)
 	default:
 		return logsink.New(*cfg.Log, log), nil
 	}

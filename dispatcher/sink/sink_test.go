@@ -17,7 +17,7 @@ func TestNew(t *testing.T) {
 		cfg  config.Sink
 		want string
 	}{
-		"none":    {config.Sink{}, "sink: nothing is set; set http or log"},
+		"none":    {config.Sink{}, "sink: nothing is set; set http, kafka or log"},
 		"both":    {config.Sink{HTTP: http, Log: &config.LogSink{}}, "sink: http and log are set; keep one of them"},
 		"invalid": {config.Sink{HTTP: &config.HTTPSink{}}, "http sink: url is not an http:// or https:// URL with a host; write it as https://host/path"},
 	} {
@@ -28,6 +28,10 @@ func TestNew(t *testing.T) {
 	s, err := sink.New(config.Sink{HTTP: http}, nil)
 	if err != nil || s.BatchSize() != 7 {
 		t.Errorf("the http sink: %v, %v", s, err)
+	}
+	s, err = sink.New(config.Sink{Kafka: &config.KafkaSink{Brokers: []string{"kafka.example:9092"}}}, nil)
+	if err != nil || s.BatchSize() != 500 {
+		t.Errorf("the kafka sink: %v, %v", s, err)
 	}
 	var out strings.Builder
 	s, err = sink.New(config.Sink{Log: &config.LogSink{}}, &out)

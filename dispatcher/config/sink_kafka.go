@@ -1,0 +1,126 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// KafkaMode is how an event is put into a record.
+type KafkaMode string
+
+// The modes, as the CloudEvents Kafka binding names them.
+const (
+	KafkaBinary     KafkaMode = "Binary"
+	KafkaStructured KafkaMode = "Structured"
+)
+
+// KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. Every
+// record is confirmed by all in-sync replicas (acks=all, an idempotent producer).
+type KafkaSink struct {
+	// Brokers are host:port of some brokers, 1 to 32; the others are found through them. Required.
+	Brokers []string `json:"brokers"`
+	// Topic is where every event goes. Defaults to the topic of the event's own name.
+	Topic string `json:"topic,omitempty"`
+	// Mode is Binary (attributes as headers, the payload as value) or Structured (one JSON object).
+	// Defaults to Binary.
+	Mode KafkaMode `json:"mode,omitempty"`
+	// ClientID is what the brokers' logs, quotas and metrics know the dispatcher by, at most 255
+	// characters. Defaults to outbox-dispatcher.
+	ClientID string `json:"clientID,omitempty"`
+	// Compression is none, gzip, snappy, lz4 or zstd. Defaults to snappy.
+	Compression string `json:"compression,omitempty"`
+	// MaxMessageBytes bounds a batch of records before compression, and so a record: 1024 to
+	// 104857600. No more than the topic's max.message.bytes. Defaults to 1000000.
+	MaxMessageBytes int `json:"maxMessageBytes,omitempty"`
+	// Timeout bounds a delivery with all of its retries, as delivery.timeout.ms does: 100ms to 10m.
+	// Defaults to 30s.
+	Timeout Duration `json:"timeout,omitempty"`
+	// SASL are credentials. Defaults to none.
+	SASL *KafkaSASL `json:"sasl,omitempty"`
+	// TLS, even when it is empty, makes connections TLS. Defaults to none.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// The mechanisms of [KafkaSASL], as Kafka names them.
+const (
+	SASLPlain       = "PLAIN"
+	SASLScram256    = "SCRAM-SHA-256"
+	SASLScram512    = "SCRAM-SHA-512"
+	SASLOAuthBearer = "OAUTHBEARER"
+	SASLAWSIAM      = "AWS_MSK_IAM"
+)
+
+// KafkaSASL says how to log in. Its files are read at each login.
+type KafkaSASL struct {
+	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM. Required.
+	Mechanism string `json:"mechanism"`
+	// UsernameFile and PasswordFile are for PLAIN and SCRAM.
+	UsernameFile string `json:"usernameFile,omitempty"`
+	PasswordFile string `json:"passwordFile,omitempty"`
+	// TokenFile is for OAUTHBEARER. Something else keeps a valid token in it.
+	TokenFile string `json:"tokenFile,omitempty"`
+}
+
+// ApplyDefaults sets the fields that are not set to the defaults in their comments.
+func (k *KafkaSink) ApplyDefaults() {
+	setDefault(&k.Mode, KafkaBinary)
+	setDefault(&k.ClientID, "outbox-dispatcher")
+	setDefault(&k.Compression, "snappy")
+	setDefault(&k.MaxMessageBytes, 1_000_000)
+	setDefault(&k.Timeout, Duration(30*time.Second))
+}
+
+var kafkaTopic = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+
+func (k *KafkaSink) validate(p *problems) {
+	p.when(len(k.Brokers) < 1 || len(k.Brokers) > 32, "sink.kafka.brokers", "has %d entries; list 1 to 32 brokers, each as host:port", len(k.Brokers))
+	for i, broker := range k.Brokers {
+		host, port, err := net.SplitHostPort(broker)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		p.when(err != nil || host == "" || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
+	}
+	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.MatchString(k.Topic)
+	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 letters, digits, dots, dashes and underscores", k.Topic)
+	p.oneOf("sink.kafka.mode", string(k.Mode), string(KafkaBinary), string(KafkaStructured))
+	p.when(utf8.RuneCountInString(k.ClientID) > 255, "sink.kafka.clientID", "has more than 255 characters; shorten it")
+	p.oneOf("sink.kafka.compression", k.Compression, "none", "gzip", "snappy", "lz4", "zstd")
+	p.number("sink.kafka.maxMessageBytes", k.MaxMessageBytes, 1024, 100<<20)
+	p.duration("sink.kafka.timeout", k.Timeout, 100*time.Millisecond, 10*time.Minute)
+	if k.SASL != nil {
+		k.SASL.validate(p, k.TLS != nil)
+	}
+	if k.TLS != nil {
+		p.when((k.TLS.CertFile == "") != (k.TLS.KeyFile == ""), "sink.kafka.tls", "has only one of certFile and keyFile; set both or neither")
+	}
+}
+
+func (s *KafkaSASL) validate(p *problems, tls bool) {
+	p.oneOf("sink.kafka.sasl.mechanism", s.Mechanism, SASLPlain, SASLScram256, SASLScram512, SASLOAuthBearer, SASLAWSIAM)
+	password, token := false, false
+	switch s.Mechanism {
+	case SASLPlain, SASLScram256, SASLScram512:
+		password = true
+		p.required("sink.kafka.sasl.usernameFile", s.UsernameFile)
+		p.required("sink.kafka.sasl.passwordFile", s.PasswordFile)
+	case SASLOAuthBearer:
+		token = true
+		p.required("sink.kafka.sasl.tokenFile", s.TokenFile)
+	case SASLAWSIAM:
+		p.when(!tls, "sink.kafka.tls", "is missing, and %s needs it; add it, empty for the system's authorities", SASLAWSIAM)
+	}
+	p.when(!password && (s.UsernameFile != "" || s.PasswordFile != ""), "sink.kafka.sasl", "has usernameFile or passwordFile, which mechanism %s does not use; remove them", s.Mechanism)
+	p.when(!token && s.TokenFile != "", "sink.kafka.sasl.tokenFile", "is not used by mechanism %s; remove it", s.Mechanism)
+}
+
+// Validate is what [Config.Validate] says of this section.
+func (k *KafkaSink) Validate() error {
+	var p problems
+	k.validate(&p)
+	return p.join()
+}

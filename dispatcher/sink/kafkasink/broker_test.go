@@ -1,0 +1,238 @@
+package kafkasink
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/hack/kafka"
+)
+
+// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
+const (
+	payloadSecret  = "payload-4111"
+	passwordSecret = "password-4222"
+	wrongSecret    = "wrong-4333"
+)
+
+// The users that the broker knows.
+const (
+	alice   = "alice"   // may do everything
+	mallory = "mallory" // may produce nothing
+)
+
+// theBroker is the one real broker of this process, with a listener for each way to be secure. The
+// first test that needs it starts it. Tests that share it do not run in parallel: some stop it.
+var theBroker struct {
+	once sync.Once
+	*kafka.Broker
+	err     error
+	ca      *authority
+	other   *authority
+	clients *kgo.Client
+	admin   *kadm.Client
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if theBroker.clients != nil {
+		theBroker.clients.Close()
+	}
+	if theBroker.Broker != nil {
+		if err := theBroker.Stop(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+func broker(t testing.TB) *kafka.Broker {
+	t.Helper()
+	theBroker.once.Do(func() {
+		theBroker.ca, theBroker.other = newAuthority(t, "good"), newAuthority(t, "other")
+		good := theBroker.ca.sign(t, "broker", inAnHour())
+		expired := theBroker.ca.sign(t, "broker", time.Now().Add(-time.Minute))
+		elsewhere := theBroker.ca.sign(t, "broker", inAnHour(), "kafka.example")
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
+			Users: map[string]string{alice: passwordSecret, mallory: passwordSecret},
+			Listeners: []kafka.Listener{
+				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
+				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: good.certPEM, KeyPEM: good.keyPEM},
+				{Name: "TLS", Protocol: "SSL", CertPEM: good.certPEM, KeyPEM: good.keyPEM},
+				{Name: "MUTUAL", Protocol: "SSL", CertPEM: good.certPEM, KeyPEM: good.keyPEM, ClientCAPEM: theBroker.ca.pem},
+				{Name: "EXPIRED", Protocol: "SSL", CertPEM: expired.certPEM, KeyPEM: expired.keyPEM},
+				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: elsewhere.certPEM, KeyPEM: elsewhere.keyPEM},
+			},
+		})
+		if theBroker.err != nil {
+			return
+		}
+		theBroker.clients, theBroker.err = kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)))
+		theBroker.admin = kadm.NewClient(theBroker.clients)
+	})
+	if theBroker.err != nil {
+		t.Fatal(theBroker.err)
+	}
+	return theBroker.Broker
+}
+
+// kill ends the broker with kill -9. It is there again for the next test.
+func kill(t testing.TB) {
+	theBroker.Kill()
+	t.Cleanup(func() {
+		if _, err := theBroker.admin.ListBrokers(context.Background()); err != nil {
+			restart(t)
+		}
+	})
+}
+
+func restart(t testing.TB) {
+	t.Helper()
+	if err := theBroker.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newTopic makes a topic with a name of its own, and settings as name=value.
+func newTopic(t testing.TB, partitions int32, settings ...string) string {
+	t.Helper()
+	broker(t)
+	configs := map[string]*string{}
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		configs[name] = &value
+	}
+	topic := "topic-" + uuid.NewString()
+	if _, err := theBroker.admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
+		t.Fatal(err)
+	}
+	return topic
+}
+
+// consume reads all that is in a topic.
+func consume(t testing.TB, topic string) (records []*kgo.Record) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ends, err := theBroker.admin.ListEndOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := int64(0)
+	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
+	reader, err := kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)), kgo.ConsumeTopics(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for int64(len(records)) < left {
+		fetches := reader.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("%d of %d records were read: %v", len(records), left, err)
+		}
+		records = append(records, fetches.Records()...)
+	}
+	return records
+}
+
+// plain is the configuration for a topic on the listener without security.
+func plainConfig(t testing.TB, topic string) config.KafkaSink {
+	return config.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic}
+}
+
+func open(t testing.TB, cfg config.KafkaSink) *sink {
+	t.Helper()
+	s, err := build(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func newEvent() *dispatcher.Event {
+	return &dispatcher.Event{
+		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
+		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
+	}
+}
+
+// send delivers one new event.
+func send(t testing.TB, s *sink) error {
+	t.Helper()
+	return verify(t, s.Deliver(t.Context(), []*dispatcher.Event{newEvent()})[0])
+}
+
+// verify checks what holds for every error of this package: a remedy, and no secret.
+func verify(t testing.TB, err error) error {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, secret := range []string{payloadSecret, passwordSecret, wrongSecret} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the error holds %q: %s", secret, text)
+		}
+	}
+	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
+		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
+	}
+	return err
+}
+
+func file(t testing.TB, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	write(t, path, content)
+	return path
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watch calls written for each request that the sink sends, just after it left.
+func (s *sink) watch(written func(request []byte)) {
+	dial := s.dial
+	s.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		return &watchedConn{c, written}, err
+	}
+}
+
+type watchedConn struct {
+	net.Conn
+	written func([]byte)
+}
+
+func (c *watchedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written(b)
+	return n, err
+}

@@ -1,0 +1,77 @@
+// Package kafkasink produces events to Apache Kafka as CloudEvents 1.0, in the binary or structured
+// mode of the CloudEvents Kafka binding. Package cloudevent says which attributes they carry.
+//
+// # Settings
+//
+//	setting          default            meaning
+//	---------------  -----------------  ---------------------------------------------------------
+//	brokers          none, required     host:port of some brokers; the others are found
+//	topic            the event's topic  where every event goes
+//	mode             Binary             Binary: attributes as headers ce_<name>, content-type
+//	                                    application/json, the payload as value.
+//	                                    Structured: one JSON object, and content-type
+//	                                    application/cloudevents+json
+//	clientID         outbox-dispatcher  the brokers' logs, quotas and metrics know it
+//	compression      snappy             none, gzip, snappy, lz4, zstd
+//	maxMessageBytes  1000000            of a batch and so of a record, before compression; no
+//	                                    more than the topic's max.message.bytes
+//	timeout          30s                of a delivery with all retries (delivery.timeout.ms)
+//	sasl             none               mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 with
+//	                                    usernameFile and passwordFile; OAUTHBEARER with
+//	                                    tokenFile; AWS_MSK_IAM with AWS_ACCESS_KEY_ID,
+//	                                    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN of the
+//	                                    environment
+//	tls              none               even empty it makes connections TLS; caFile, certFile and
+//	                                    keyFile (mutual TLS), serverName
+//
+// # Guarantees
+//
+// At least once: an event is delivered when all in-sync replicas have it (acks=all). The producer is
+// idempotent, so its own retries put a record into the log once, and in order. The key is the
+// partition key, else the aggregate id, else the event id (CONTRACT C-71), and its partition the one
+// that the Java client chooses (murmur2). How many replicas are in sync is the topic's affair: give
+// it a replication factor of 3 and min.insync.replicas=2. The record's time is that of the sending;
+// the event's is in ce_time. Topics are never created.
+//
+// # Outcomes
+//
+//	what happened                                     outcome
+//	------------------------------------------------  -------------------------------------------
+//	confirmed by all in-sync replicas                 delivered
+//	not leader, no leader, too few replicas, a lost   tried again until timeout
+//	connection
+//	timeout, and a record may have left               failed: it may have been written
+//	timeout, and no record left; no connection: DNS,  unavailable: nothing was sent
+//	dial, TLS, login, a file that cannot be used
+//	the producer is refused (cluster authorization)   unavailable: nothing was sent
+//	the topic is missing, or may not be written       failed
+//	the record is too large                           dead: permanent_failure
+//	any other answer of a broker                      failed
+//	ctx ended                                         interrupted, and never sent later
+//
+// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
+// back as it was, and claiming pauses (CONTRACT C-32).
+//
+// A batch that is too large is sent again record by record, each alone in its batch: then it is known
+// which one is to blame.
+//
+// # Sessions
+//
+// The client of all deliveries is one session, one idempotent producer. A record that may have been
+// sent cannot be taken back from it alone: its sequence numbers would have a gap. So when a delivery
+// ends without an answer, its session is retired: no produce request leaves it any more, and the next
+// delivery opens another. Deliveries that waited on the same session fail with it; those are the ones
+// that waited for the same brokers.
+//
+// # How to secure it
+//
+// Use tls with caFile, and SCRAM-SHA-512 or mutual TLS. PLAIN and OAUTHBEARER show the password or
+// the token to whoever listens: never without tls. The user needs Describe and Write on the topics,
+// and before Kafka 2.8 IdempotentWrite on the cluster. Certificates are read for each connection and
+// credentials for each login, so new ones need no restart; connections that are open stay.
+//
+// # Probe
+//
+// Probe makes a connection of its own, with TLS and login, and asks for the cluster's brokers. It
+// sends no record and asks for no topic.
+package kafkasink

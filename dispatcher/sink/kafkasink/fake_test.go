@@ -1,0 +1,221 @@
+package kafkasink
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// These faults cannot be had of one real broker. kfake is the client's author's fake of one.
+
+// The API keys of Kafka's protocol.
+const (
+	apiProduce        = 0
+	apiMetadata       = 3
+	apiInitProducerID = 22
+)
+
+func fake(t *testing.T, timeout time.Duration) (*kfake.Cluster, *sink) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, open(t, config.KafkaSink{Brokers: c.ListenAddrs(), Timeout: config.Duration(timeout)})
+}
+
+// refuse answers produce requests with a code, the first n of them.
+func refuse(c *kfake.Cluster, code *kerr.Error, n int) {
+	c.ControlKey(apiProduce, func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if n--; n < 0 {
+			return nil, nil, false
+		}
+		req := r.(*kmsg.ProduceRequest)
+		resp := req.ResponseKind().(*kmsg.ProduceResponse)
+		for _, topic := range req.Topics {
+			answer := kmsg.NewProduceResponseTopic()
+			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				partition := kmsg.NewProduceResponseTopicPartition()
+				partition.Partition, partition.ErrorCode = p.Partition, code.Code
+				answer.Partitions = append(answer.Partitions, partition)
+			}
+			resp.Topics = append(resp.Topics, answer)
+		}
+		return resp, nil, true
+	})
+}
+
+func count(t *testing.T, c *kfake.Cluster) int64 {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, _ := ends.Lookup("orders", 0)
+	return end.Offset
+}
+
+// CONTRACT: C-32
+func TestAnswersOfBrokers(t *testing.T) {
+	const all = 1 << 30
+	for _, test := range []struct {
+		code        *kerr.Error
+		times       int
+		unavailable bool
+		word, text  string // "" means delivered
+	}{
+		{kerr.NotLeaderForPartition, 1, false, "", ""},
+		{kerr.LeaderNotAvailable, 2, false, "", ""},
+		{kerr.NotEnoughReplicas, 1, false, "", ""},
+		{kerr.RequestTimedOut, 1, false, "", ""},
+		{kerr.NotEnoughReplicas, all, false, reason.ConnectionFailed, "; check that the brokers run and that its partitions have enough in-sync replicas"},
+		{kerr.NotLeaderForPartition, all, false, reason.ConnectionFailed, "no confirmation within 1s; "},
+		{kerr.InvalidRecord, 1, false, reason.Refusing, "INVALID_RECORD"},
+		{kerr.PolicyViolation, 1, false, reason.Refusing, "; the broker's log says more"},
+		{kerr.TopicAuthorizationFailed, 1, false, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it"},
+		{kerr.UnknownTopicID, all, false, reason.Refusing, "; create it"},
+	} {
+		t.Run(test.code.Message, func(t *testing.T) {
+			timeout := 20 * time.Second
+			if test.times == all {
+				timeout = time.Second
+			}
+			c, s := fake(t, timeout)
+			refuse(c, test.code, test.times)
+			err := send(t, s)
+			if test.word == "" {
+				if err != nil || count(t, c) != 1 {
+					t.Errorf("%d records arrived, and the delivery ended with %v", count(t, c), err)
+				}
+				return
+			}
+			want(t, "Deliver", err, test.unavailable, test.word, test.text)
+			if _, permanent := dispatcher.PermanentReason(err); permanent {
+				t.Errorf("only an event that is too large is dead at once: %v", err)
+			}
+		})
+	}
+}
+
+// A producer that may not be one. kgo would say so for ever; the sink asks again.
+//
+// CONTRACT: C-32
+func TestClusterNotAuthorized(t *testing.T) {
+	c, s := fake(t, 20*time.Second)
+	c.ControlKey(apiInitProducerID, func(r kmsg.Request) (kmsg.Response, error, bool) {
+		resp := r.ResponseKind().(*kmsg.InitProducerIDResponse)
+		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		return resp, nil, true
+	})
+	want(t, "Deliver", send(t, s), true, reason.AuthenticationFailed, "; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite")
+	if err := send(t, s); err != nil {
+		t.Errorf("the right was granted: %v", err)
+	}
+}
+
+// Brokers that answer, and no partition with a leader: nothing was sent.
+//
+// CONTRACT: C-32
+func TestNoLeader(t *testing.T) {
+	c, s := fake(t, time.Second)
+	c.ControlKey(apiMetadata, func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.MetadataRequest)
+		if len(req.Topics) == 0 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.MetadataResponse)
+		for _, asked := range req.Topics {
+			topic := kmsg.NewMetadataResponseTopic()
+			topic.Topic, topic.ErrorCode = asked.Topic, kerr.LeaderNotAvailable.Code
+			resp.Topics = append(resp.Topics, topic)
+		}
+		return resp, nil, true
+	})
+	want(t, "Deliver", send(t, s), true, reason.ConnectionFailed, "took no record: no confirmation within 1s; check that its partitions have leaders")
+}
+
+// One delivery is interrupted while another waits on the same connection: that one is answered too,
+// and as an attempt, because its record may have arrived.
+//
+// CONTRACT: C-27
+func TestInterruptedBesideAnother(t *testing.T) {
+	c, s := fake(t, time.Minute)
+	sent := make(chan struct{}, 9)
+	s.watch(func(request []byte) {
+		if isProduce(request) {
+			sent <- struct{}{}
+		}
+	})
+	if err := send(t, s); err != nil {
+		t.Fatal(err)
+	}
+	<-sent
+	hold := make(chan struct{})
+	c.ControlKey(apiProduce, func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.SleepControl(func() { <-hold })
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	interrupted, beside := make(chan error), make(chan error)
+	go func() { interrupted <- s.Deliver(ctx, []*dispatcher.Event{newEvent()})[0] }()
+	<-sent
+	go func() { beside <- send(t, s) }()
+	<-sent
+	cancel()
+	if err := <-interrupted; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+		t.Errorf("the interrupted delivery: %v", err)
+	}
+	want(t, "the other delivery", <-beside, false, reason.ConnectionFailed, "given up with that of another delivery; ")
+	close(hold)
+	if err := send(t, s); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// What is retired sends nothing, whatever the client still wants to.
+//
+// CONTRACT: C-27
+func TestRetiredSendsNothing(t *testing.T) {
+	c, s := fake(t, time.Second)
+	ses, err := s.newSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ses.client.Close()
+	if err := ses.ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ses.retired.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	r, err := s.record(newEvent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ses.produce(ctx, []*kgo.Record{r})[0]; !errors.Is(err, errPending) {
+		t.Errorf("the record was answered with %v", err)
+	}
+	if n := count(t, c); n != 0 || ses.sent.Load() == 0 {
+		t.Errorf("%d records arrived, after %d tries to send", n, ses.sent.Load())
+	}
+}

@@ -1,0 +1,180 @@
+package kafkasink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+var (
+	// errPending is the answer of a record without one.
+	errPending = errors.New("not confirmed")
+	// errBatchTooLarge is a record's, or that of the batch that it was in.
+	errBatchTooLarge = errors.New("the message is too large")
+)
+
+// endsSession reports whether no more can be had of the session: a record is without an answer, or
+// kgo holds on to what the broker refuses: its producer id, or the id of a topic that was since made
+// anew.
+func endsSession(err error) bool {
+	var answer *kerr.Error
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &answer):
+		return answer == kerr.ClusterAuthorizationFailed || answer == kerr.UnknownTopicID || answer == kerr.TransactionalIDAuthorizationFailed ||
+			answer == kerr.InvalidProducerEpoch || answer == kerr.ProducerFenced
+	default:
+		return true
+	}
+}
+
+// outcome says what a record's answer means. unsent is true when no record left this process.
+func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err error, unsent bool) error {
+	var answer *kerr.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answer) && answer == kerr.ClusterAuthorizationFailed && unsent:
+		return dispatcher.Unavailable(s.refused(r, answer))
+	case errors.As(err, &answer):
+		return s.refused(r, answer)
+	case ctx.Err() != nil:
+		return s.interrupted(ctx)
+	}
+	var cause error = timedOut(fmt.Sprintf("no confirmation within %s", s.timeout))
+	if !errors.Is(err, errPending) {
+		cause = errors.New("the connection was given up with that of another delivery")
+	}
+	trouble := ses.trouble.Load()
+	if unsent && trouble != nil {
+		return s.unreachable(ctx, *trouble)
+	}
+	if unsent {
+		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf(
+			"topic %s at %s took no record: %w; check that its partitions have leaders, and that the brokers answer", r.Topic, s.brokers, cause)))
+	}
+	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written, so this counts as an attempt", r.Topic, s.brokers, cause)
+	if trouble != nil {
+		err = fmt.Errorf("%w. Then: %s", err, s.connectFailure(*trouble))
+	}
+	return reason.With(reason.ConnectionFailed, err)
+}
+
+// refused is a broker's answer. Only Kafka's own words for its error codes are quoted.
+func (s *sink) refused(r *kgo.Record, answer *kerr.Error) error {
+	say := func(format string, args ...any) error {
+		return fmt.Errorf("topic %s at %s: %w", r.Topic, s.brokers, fmt.Errorf(format, args...))
+	}
+	switch answer {
+	case kerr.MessageTooLarge, kerr.RecordListTooLarge:
+		return say("%w: about %d bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events", errBatchTooLarge, size(r))
+	case kerr.UnknownTopicOrPartition, kerr.UnknownTopicID:
+		return say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", answer, r.Topic)
+	case kerr.TopicAuthorizationFailed:
+		return reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", answer, r.Topic))
+	case kerr.ClusterAuthorizationFailed:
+		return reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite on the cluster", answer))
+	case kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend:
+		return say("%w; bring its brokers back, or lower the topic's min.insync.replicas", answer)
+	default:
+		return say("%w; the broker's log says more", answer)
+	}
+}
+
+// size is about what the record takes in a batch.
+func size(r *kgo.Record) int {
+	n := len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
+// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
+type timedOut string
+
+func (t timedOut) Error() string { return string(t) }
+func (timedOut) Timeout() bool   { return true }
+
+// unreachable is a failure before any record was sent.
+func (s *sink) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return s.interrupted(ctx)
+	}
+	return dispatcher.Unavailable(s.connectFailure(err))
+}
+
+// connectFailure says why there is no connection. The texts of dial and handshake errors name
+// addresses and certificates; of a login, only Kafka's own words for its error codes are quoted.
+func (s *sink) connectFailure(err error) error {
+	var answer *kerr.Error
+	var file *fileError
+	var eof *kgo.ErrFirstReadEOF
+	var dns *net.DNSError
+	var remote *net.OpError
+	var slow net.Error
+	var notTLS tls.RecordHeaderError
+	var authority x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var host x509.HostnameError
+	word, remedy := reason.ConnectionFailed, "check that they run, that the network lets the dispatcher reach them, and whether the port wants TLS"
+	switch {
+	case errors.As(err, &file):
+		return reason.With(reason.Of(err), fmt.Errorf("kafka sink: %w", file))
+	case errors.As(err, &answer):
+		word, remedy = reason.AuthenticationFailed, loginRemedy(answer)
+		err = answer
+	case errors.Is(err, errLogin):
+		word, remedy = reason.AuthenticationFailed, loginRemedy(nil)
+	case errors.As(err, &dns):
+		remedy = "check the hosts in brokers and in the brokers' advertised.listeners, and the dispatcher's DNS"
+	case errors.As(err, &notTLS):
+		remedy = "no TLS is spoken there: remove tls, or use the port that speaks TLS"
+	case errors.As(err, &authority):
+		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of their authority"
+	case errors.As(err, &host):
+		remedy = "use hosts in brokers, and in the brokers' advertised.listeners, that the certificate names, or set tls.serverName to one"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		remedy = "renew the broker's certificate, and check the dispatcher's clock"
+	case reason.IsCertificateRefused(err):
+		remedy = "the broker does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
+	case reason.IsCertificate(err):
+		remedy = "give the broker a valid certificate"
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		remedy = "the broker refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
+	case errors.As(err, &eof):
+		remedy = "they close the connection at once: the port may want TLS, in tls, or a login, in sasl"
+		err = errors.New("closed without an answer")
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
+		err = timedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+	}
+	if reason.IsCertificate(err) {
+		word = reason.CertificateInvalid
+	}
+	return reason.With(word, fmt.Errorf("cannot connect to Kafka at %s: %w; %s", s.brokers, err, remedy))
+}
+
+func loginRemedy(answer *kerr.Error) string {
+	switch answer {
+	case kerr.UnsupportedSaslMechanism:
+		return "set sasl.mechanism to one that is enabled at this port, and check the port in brokers"
+	case kerr.IllegalSaslState:
+		return "no login is wanted there: remove sasl, or use the port that wants one"
+	default:
+		return "check sasl.mechanism, and the user and password or token in sasl's files"
+	}
+}
+
+func (s *sink) interrupted(ctx context.Context) error {
+	return fmt.Errorf("producing to %s was interrupted: %w", s.brokers, ctx.Err())
+}

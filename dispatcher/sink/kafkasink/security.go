@@ -1,0 +1,187 @@
+package kafkasink
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/aws"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// newDialer returns a dialer that reads the files of cfg for each connection.
+func newDialer(cfg *config.TLS) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		var c *tls.Config
+		if cfg != nil {
+			var err error
+			if c, err = tlsConfig(cfg, address); err != nil {
+				return nil, reason.With(reason.CertificateInvalid, &fileError{err})
+			}
+		}
+		raw, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil || c == nil {
+			return raw, err
+		}
+		secure := tls.Client(raw, c)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = raw.Close()
+			return nil, err
+		}
+		return secure, nil
+	}
+}
+
+// fileError is a file of the configuration that cannot be used. Its text has the remedy.
+type fileError struct{ error }
+
+func (e *fileError) Unwrap() error { return e.error }
+
+func tlsConfig(cfg *config.TLS, address string) (*tls.Config, error) {
+	c := &tls.Config{ServerName: cfg.ServerName}
+	if c.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("broker %s: %w; correct its address", address, err)
+		}
+		c.ServerName = host
+	}
+	if cfg.CAFile != "" {
+		pem, err := read("tls.caFile", cfg.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
+		}
+	}
+	if cfg.CertFile == "" {
+		return c, nil
+	}
+	certPEM, err := read("tls.certFile", cfg.CertFile)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := read("tls.keyFile", cfg.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("tls.certFile %s and tls.keyFile %s: %w; write a certificate and its key in PEM into them", cfg.CertFile, cfg.KeyFile, err)
+	}
+	// Not Certificates: a certificate that the server does not ask for by its authority would be
+	// held back, and the server would complain of none instead of a wrong one.
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+	return c, nil
+}
+
+// read returns a file's content without the line end that editors and echo leave. The error names
+// the field and the file.
+func read(field, path string) ([]byte, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; make the file, or correct its path", field, err)
+	}
+	content = bytes.TrimRight(content, "\r\n")
+	if len(content) == 0 {
+		return nil, fmt.Errorf("%s: %s is empty; write the value into it", field, path)
+	}
+	return content, nil
+}
+
+// login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
+// a broker asks for the credentials again.
+func login(cfg *config.KafkaSASL) []kgo.Opt {
+	if cfg == nil {
+		return nil
+	}
+	var m sasl.Mechanism
+	switch cfg.Mechanism {
+	case config.SASLPlain:
+		m = plain.Plain(func(context.Context) (auth plain.Auth, err error) {
+			auth.User, auth.Pass, err = password(cfg)
+			return auth, err
+		})
+	case config.SASLScram256, config.SASLScram512:
+		user := func(context.Context) (auth scram.Auth, err error) {
+			auth.User, auth.Pass, err = password(cfg)
+			return auth, err
+		}
+		m = scram.Sha256(user)
+		if cfg.Mechanism == config.SASLScram512 {
+			m = scram.Sha512(user)
+		}
+	case config.SASLOAuthBearer:
+		m = oauth.Oauth(func(context.Context) (auth oauth.Auth, err error) {
+			auth.Token, err = credential("sasl.tokenFile", cfg.TokenFile)
+			return auth, err
+		})
+	case config.SASLAWSIAM:
+		m = aws.ManagedStreamingIAM(func(context.Context) (aws.Auth, error) { return awsAuth() })
+	}
+	return []kgo.Opt{kgo.SASL(mechanism{m})}
+}
+
+// errLogin stands for what a mechanism says of a broker's answer, which it may quote.
+var errLogin = errors.New("the broker refuses the login")
+
+// mechanism tells a login that failed from a connection that failed.
+type mechanism struct{ sasl.Mechanism }
+
+func (m mechanism) Authenticate(ctx context.Context, host string) (sasl.Session, []byte, error) {
+	ses, first, err := m.Mechanism.Authenticate(ctx, host)
+	return exchange{ses}, first, err
+}
+
+type exchange struct{ sasl.Session }
+
+func (e exchange) Challenge(answer []byte) (done bool, next []byte, err error) {
+	if done, next, err = e.Session.Challenge(answer); err != nil {
+		err = errLogin
+	}
+	return done, next, err
+}
+
+func password(cfg *config.KafkaSASL) (user, pass string, err error) {
+	if user, err = credential("sasl.usernameFile", cfg.UsernameFile); err != nil {
+		return "", "", err
+	}
+	pass, err = credential("sasl.passwordFile", cfg.PasswordFile)
+	return user, pass, err
+}
+
+func credential(field, path string) (string, error) {
+	value, err := read(field, path)
+	if err != nil {
+		return "", reason.With(reason.AuthenticationFailed, &fileError{err})
+	}
+	return string(value), nil
+}
+
+// awsAuth reads the credentials that AWS's own tools take from the environment.
+func awsAuth() (auth aws.Auth, err error) {
+	auth.AccessKey, auth.SecretKey = os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
+	auth.SessionToken = os.Getenv("AWS_SESSION_TOKEN")
+	if auth.AccessKey == "" || auth.SecretKey == "" {
+		err = reason.With(reason.AuthenticationFailed, &fileError{errors.New("no credentials in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if they are temporary")})
+	}
+	return auth, err
+}

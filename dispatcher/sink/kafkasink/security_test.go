@@ -1,0 +1,154 @@
+package kafkasink
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/hack/kafka"
+)
+
+// want checks an error's class, its word, and a part of its text.
+func want(t testing.TB, what string, err error, unavailable bool, word, text string) {
+	t.Helper()
+	switch {
+	case verify(t, err) == nil:
+		t.Errorf("%s: no error", what)
+	case dispatcher.IsUnavailable(err) != unavailable:
+		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
+	case reason.Of(err) != word:
+		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
+	case !strings.Contains(err.Error(), text):
+		t.Errorf("%s: the error does not say %q: %v", what, text, err)
+	}
+}
+
+// token is what the broker takes for OAUTHBEARER: a token without a signature.
+func token(user string, until time.Time) string {
+	part := func(format string, args ...any) string {
+		return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, format, args...))
+	}
+	return part(`{"alg":"none"}`) + "." + part(`{"sub":%q,"iat":%d,"exp":%d}`, user, until.Add(-2*time.Hour).Unix(), until.Unix()) + "."
+}
+
+func passwordLogin(t *testing.T, mechanism, user, password string) *config.KafkaSASL {
+	return &config.KafkaSASL{Mechanism: mechanism, UsernameFile: file(t, "user", user+"\n"), PasswordFile: file(t, "password", password+"\n")}
+}
+
+func tokenLogin(t *testing.T, token string) *config.KafkaSASL {
+	return &config.KafkaSASL{Mechanism: config.SASLOAuthBearer, TokenFile: file(t, "token", token+"\n")}
+}
+
+// Each way to be secure, on the real broker, as it should be and as it should not.
+//
+// CONTRACT: C-32, C-73
+func TestSecurity(t *testing.T) {
+	topic := newTopic(t, 1)
+	ca, other := theBroker.ca, theBroker.other
+	client, stranger := ca.sign(t, "client", inAnHour()), other.sign(t, "stranger", inAnHour())
+	late := ca.sign(t, "client", time.Now().Add(-time.Minute))
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
+	show := func(l leaf) *config.TLS {
+		return &config.TLS{CAFile: file(t, "ca.crt", ca.pem), CertFile: file(t, "tls.crt", l.certPEM), KeyFile: file(t, "tls.key", l.keyPEM)}
+	}
+	named := trust(ca.pem)
+	named.ServerName = "kafka.example"
+	for _, test := range []struct {
+		name, listener string
+		sasl           *config.KafkaSASL
+		tls            *config.TLS
+		word, text     string // "" means delivered
+	}{
+		{name: "PLAIN", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), tls: trust(ca.pem)},
+		{name: "SCRAM-SHA-256", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, passwordSecret)},
+		{name: "SCRAM-SHA-512", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLScram512, alice, passwordSecret), tls: trust(ca.pem)},
+		{name: "OAUTHBEARER", listener: "SASLTLS", sasl: tokenLogin(t, token(alice, inAnHour())), tls: trust(ca.pem)},
+		{name: "PLAIN, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLPlain, alice, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
+		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
+		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", sasl: passwordLogin(t, config.SASLScram512, wrongSecret, passwordSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
+		{name: "OAUTHBEARER, expired token", listener: "SASL", sasl: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
+		{name: "OAUTHBEARER, no token", listener: "SASL", sasl: tokenLogin(t, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
+		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in sasl"},
+		{name: "a login that nobody asked for", listener: kafka.Plain, sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
+		{name: "mechanism unknown there", listener: "SASLTLS", sasl: &config.KafkaSASL{Mechanism: config.SASLAWSIAM}, tls: trust(ca.pem), word: reason.AuthenticationFailed, text: "; set sasl.mechanism to one that is enabled"},
+		{name: "TLS", listener: "TLS", tls: trust(ca.pem)},
+		{name: "TLS, two authorities", listener: "TLS", tls: trust(other.pem + ca.pem)},
+		{name: "TLS, other authority", listener: "TLS", tls: trust(other.pem), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "TLS, the system's roots", listener: "TLS", tls: &config.TLS{}, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "TLS, expired", listener: "EXPIRED", tls: trust(ca.pem), word: reason.CertificateInvalid, text: "; renew the broker's certificate"},
+		{name: "TLS, other host", listener: "ELSEWHERE", tls: trust(ca.pem), word: reason.CertificateInvalid, text: "; use hosts in brokers, and in the brokers' advertised.listeners, that the certificate names"},
+		{name: "TLS, server name", listener: "ELSEWHERE", tls: named},
+		{name: "no TLS there", listener: kafka.Plain, tls: trust(ca.pem), word: reason.ConnectionFailed, text: "TLS"},
+		{name: "TLS wanted", listener: "TLS", word: reason.ConnectionFailed, text: "whether the port wants TLS"},
+		{name: "mutual", listener: "MUTUAL", tls: show(client)},
+		{name: "mutual, none", listener: "MUTUAL", tls: trust(ca.pem), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+		{name: "mutual, stranger", listener: "MUTUAL", tls: show(stranger), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+		{name: "mutual, expired", listener: "MUTUAL", tls: show(late), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+			t.Setenv("AWS_SECRET_ACCESS_KEY", wrongSecret)
+			cfg := plainConfig(t, topic)
+			cfg.Brokers = []string{broker(t).Address(test.listener)}
+			cfg.SASL, cfg.TLS = test.sasl, test.tls
+			s := open(t, cfg)
+			delivered, probed := send(t, s), s.Probe(t.Context())
+			if test.word == "" {
+				if delivered != nil || probed != nil {
+					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
+				}
+				return
+			}
+			want(t, "Deliver", delivered, true, test.word, test.text)
+			want(t, "Probe", probed, true, test.word, test.text)
+		})
+	}
+}
+
+// Files are read for each connection, so a rotated credential needs no restart.
+func TestFilesAreReadAgain(t *testing.T) {
+	topic := newTopic(t, 1)
+	cfg := plainConfig(t, topic)
+	cfg.Brokers = []string{broker(t).Address("SASL")}
+	cfg.SASL = passwordLogin(t, config.SASLScram256, alice, wrongSecret)
+	s := open(t, cfg)
+	want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	write(t, cfg.SASL.PasswordFile, passwordSecret)
+	if err := send(t, s); err != nil {
+		t.Errorf("the right password: %v", err)
+	}
+	write(t, cfg.SASL.PasswordFile, "\n")
+	want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
+
+	cfg = plainConfig(t, topic)
+	cfg.Brokers = []string{broker(t).Address("MUTUAL")}
+	client := theBroker.ca.sign(t, "client", inAnHour())
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", theBroker.other.pem), CertFile: file(t, "tls.crt", client.certPEM), KeyFile: file(t, "tls.key", "")}
+	s = open(t, cfg)
+	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	write(t, cfg.TLS.KeyFile, client.keyPEM)
+	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	write(t, cfg.TLS.CAFile, theBroker.ca.pem)
+	if err := send(t, s); err != nil {
+		t.Errorf("the right authority: %v", err)
+	}
+}
+
+// CONTRACT: C-73
+func TestAWSEnvironment(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	if _, err := awsAuth(); reason.Of(err) != reason.AuthenticationFailed || !strings.Contains(err.Error(), "; set AWS_ACCESS_KEY_ID") {
+		t.Errorf("without credentials: %v", err)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_SESSION_TOKEN", "session")
+	if auth, err := awsAuth(); err != nil || auth.AccessKey != "key" || auth.SecretKey != "secret" || auth.SessionToken != "session" {
+		t.Errorf("with credentials: %v", err)
+	}
+}

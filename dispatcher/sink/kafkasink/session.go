@@ -1,0 +1,191 @@
+package kafkasink
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// lane holds the session that deliveries use.
+type lane struct {
+	mu      sync.Mutex
+	current *session
+	closing sync.WaitGroup
+}
+
+// session returns the current session, or makes one.
+func (l *lane) session(make func() (*session, error)) (_ *session, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current == nil {
+		if l.current, err = make(); err != nil {
+			return nil, err
+		}
+	}
+	return l.current, nil
+}
+
+// retire ends a session: from now on it sends no record, and the next delivery gets another one. An
+// idempotent producer cannot take back a single record that may have been sent: its sequence numbers
+// would have a gap. So all of the session's records end with it.
+func (l *lane) retire(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current == s {
+		l.current = nil
+	}
+	if !s.retired.Swap(true) {
+		l.closing.Go(func() {
+			s.client.Close()
+			close(s.ended)
+		})
+	}
+}
+
+func (l *lane) close() {
+	l.mu.Lock()
+	s := l.current
+	l.mu.Unlock()
+	if s != nil {
+		l.retire(s)
+	}
+	l.closing.Wait()
+}
+
+// session is one client and its connections: one idempotent producer.
+type session struct {
+	client *kgo.Client
+	// sent counts the produce requests whose sending began.
+	sent atomic.Int64
+	// retired closes the way to the brokers for produce requests.
+	retired atomic.Bool
+	// ended is closed when the client is: kgo does not answer for a record that comes after that.
+	ended chan struct{}
+	// open counts connections.
+	open atomic.Int64
+	// trouble is the last failure to connect; nil since a connection was made.
+	trouble atomic.Pointer[error]
+}
+
+var _ kgo.HookBrokerConnect = (*session)(nil)
+
+// OnBrokerConnect is kgo's word of a connection that was made, with login, or not.
+func (s *session) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	if err == nil {
+		s.trouble.Store(nil)
+	} else {
+		s.trouble.Store(&err)
+	}
+}
+
+func (s *sink) newSession() (*session, error) {
+	ses := &session{ended: make(chan struct{})}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		raw, err := s.dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		ses.open.Add(1)
+		return &conn{Conn: raw, session: ses}, nil
+	}
+	var err error
+	ses.client, err = kgo.NewClient(append([]kgo.Opt{kgo.Dialer(dial), kgo.WithHooks(ses)}, s.options...)...)
+	return ses, err
+}
+
+// ready returns at once while there is a connection. Otherwise it makes one: when that fails, the
+// caller knows that nothing was sent, without having produced anything.
+func (s *session) ready(ctx context.Context) error {
+	if s.open.Load() > 0 {
+		return nil
+	}
+	return s.client.Ping(ctx)
+}
+
+// conn tells the session of what leaves on it.
+type conn struct {
+	net.Conn
+	session *session
+	closed  atomic.Bool
+}
+
+// Write sends one request: kgo writes each with one call.
+func (c *conn) Write(request []byte) (int, error) {
+	if isProduce(request) {
+		// Counted before it is asked whether the session is retired. Who retires the session and
+		// then finds the count unchanged knows that nothing was sent, nor will be.
+		c.session.sent.Add(1)
+		if c.session.retired.Load() {
+			return 0, net.ErrClosed
+		}
+	}
+	return c.Conn.Write(request)
+}
+
+// isProduce reads the API key, which is 0, behind the length of a request. What is no request and
+// looks like one makes the sink more careful, no more.
+func isProduce(request []byte) bool {
+	return len(request) >= 6 && binary.BigEndian.Uint16(request[4:]) == 0
+}
+
+// Close may be called several times.
+func (c *conn) Close() error {
+	if !c.closed.Swap(true) {
+		c.session.open.Add(-1)
+	}
+	return c.Conn.Close()
+}
+
+// answers are the promises of a delivery's records.
+type answers struct {
+	mu      sync.Mutex
+	errs    []error // errPending until answered
+	pending int
+	done    chan struct{}
+}
+
+func (a *answers) answer(i int, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.errs[i] = err
+	if a.pending--; a.pending == 0 {
+		close(a.done)
+	}
+}
+
+// now returns the answers that are there, with missing for the others.
+func (a *answers) now(missing error) []error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	errs := slices.Clone(a.errs)
+	for i, err := range errs {
+		if err == errPending {
+			errs[i] = missing
+		}
+	}
+	return errs
+}
+
+// produce sends the records, which are not none, and waits for their answers until ctx ends.
+func (s *session) produce(ctx context.Context, records []*kgo.Record) []error {
+	n := len(records)
+	a := &answers{errs: slices.Repeat([]error{errPending}, n), pending: n, done: make(chan struct{})}
+	for i, r := range records {
+		// Not ctx: kgo would also end records of other deliveries that share a batch with it.
+		s.client.Produce(context.Background(), r, func(_ *kgo.Record, err error) { a.answer(i, err) })
+	}
+	select {
+	case <-a.done:
+		return a.now(nil)
+	case <-s.ended:
+		return a.now(kgo.ErrClientClosed)
+	case <-ctx.Done():
+		return a.now(errPending)
+	}
+}
