@@ -5,7 +5,9 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
@@ -21,6 +23,7 @@ func BenchmarkDeliver(b *testing.B) {
 			batch := benchBatch()
 			s.Deliver(b.Context(), batch)
 			b.ResetTimer()
+			before := cpu(b)
 			var wg sync.WaitGroup
 			for range workers {
 				wg.Go(func() {
@@ -34,7 +37,9 @@ func BenchmarkDeliver(b *testing.B) {
 				})
 			}
 			wg.Wait()
-			b.ReportMetric(float64(b.N*workers*batchSize)/b.Elapsed().Seconds(), "events/s")
+			events := float64(b.N * workers * batchSize)
+			b.ReportMetric(events/b.Elapsed().Seconds(), "events/s")
+			b.ReportMetric(float64((cpu(b)-before).Nanoseconds())/events, "cpu-ns/event")
 		})
 	}
 }
@@ -58,6 +63,15 @@ func BenchmarkKafkasOwn(b *testing.B) {
 			b.Log(regexp.MustCompile(`^[^,]*, [^,]*`).FindString(lines[len(lines)-1]))
 		})
 	}
+}
+
+// cpu is what this process has used, without the broker's.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func benchBatch() []*dispatcher.Event {

@@ -3,6 +3,7 @@ package kafkasink
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -192,6 +193,39 @@ func TestInterruptedBesideAnother(t *testing.T) {
 	}
 }
 
+// A port that takes connections and says nothing must not hold up who is told to stop.
+func TestInterruptedWhileConnecting(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	cfg := config.KafkaSink{Brokers: []string{listener.Addr().String()}}
+	for what, call := range map[string]func(context.Context, *sink) error{
+		"Deliver": func(ctx context.Context, s *sink) error { return s.Deliver(ctx, []*dispatcher.Event{newEvent()})[0] },
+		"Probe":   func(ctx context.Context, s *sink) error { return s.Probe(ctx) },
+	} {
+		s := open(t, cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := make(chan error, 1)
+		go func() { answer <- call(ctx, s) }()
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		select {
+		case err := <-answer:
+			if !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(5 * time.Second): // kgo's own limit is 10
+			t.Errorf("%s does not return", what)
+		}
+		conn.Close()
+	}
+}
+
 // What is retired sends nothing, whatever the client still wants to.
 //
 // CONTRACT: C-27
@@ -202,7 +236,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ses.client.Close()
-	if err := ses.ready(t.Context()); err != nil {
+	if err := ses.ready(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	ses.retired.Store(true)

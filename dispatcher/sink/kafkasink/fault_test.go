@@ -34,8 +34,18 @@ func TestMissingTopic(t *testing.T) {
 
 	e := newEvent()
 	e.Topic = "shop/orders"
-	err := verify(t, open(t, plainConfig(t, "")).Deliver(t.Context(), []*dispatcher.Event{e})[0])
-	want(t, "a name that Kafka does not take", err, false, reason.Refusing, "; set topic to one of letters")
+	good := newEvent()
+	good.Topic = topic
+	s = open(t, plainConfig(t, ""))
+	for _, batch := range [][]*dispatcher.Event{{e}, {e, good}} {
+		for i, err := range s.Deliver(t.Context(), batch) {
+			if i == 0 {
+				want(t, "a name that Kafka does not take", err, false, reason.Refusing, "; set topic to one of letters")
+			} else if err != nil {
+				t.Errorf("an event beside one with a bad topic: %v", err)
+			}
+		}
+	}
 }
 
 // sized is an event with about n bytes of payload, which compression cannot make small.

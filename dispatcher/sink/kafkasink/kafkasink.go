@@ -116,6 +116,9 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 			records, of = append(records, r), append(of, i)
 		}
 	}
+	if len(records) == 0 {
+		return errs
+	}
 	for i, err := range s.produce(ctx, &s.shared, records) {
 		if errors.Is(err, errBatchTooLarge) {
 			err = s.produceAlone(ctx, records[i])
@@ -153,10 +156,8 @@ func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []er
 	if err != nil {
 		return slices.Repeat([]error{s.unreachable(ctx, err)}, len(records))
 	}
-	if err := ses.ready(limited); err != nil {
-		if limited.Err() != nil {
-			l.retire(ses) // its connection hangs
-		}
+	if err := ses.ready(ctx, min(s.timeout, connectTimeout)); err != nil {
+		l.retire(ses) // its connection may hang
 		return slices.Repeat([]error{s.unreachable(ctx, err)}, len(records))
 	}
 	before := ses.sent.Load()
@@ -173,12 +174,10 @@ func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []er
 
 // Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers.
 func (s *sink) Probe(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, min(s.timeout, connectTimeout))
-	defer cancel()
 	ses, err := s.newSession()
 	if err == nil {
-		defer ses.client.Close()
-		err = ses.client.Ping(limited)
+		defer s.shared.retire(ses)
+		err = ses.ping(ctx, min(s.timeout, connectTimeout))
 	}
 	if err != nil {
 		return s.unreachable(ctx, err)

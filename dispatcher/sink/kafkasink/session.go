@@ -3,6 +3,7 @@ package kafkasink
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -101,11 +102,27 @@ func (s *sink) newSession() (*session, error) {
 
 // ready returns at once while there is a connection. Otherwise it makes one: when that fails, the
 // caller knows that nothing was sent, without having produced anything.
-func (s *session) ready(ctx context.Context) error {
+func (s *session) ready(ctx context.Context, timeout time.Duration) error {
 	if s.open.Load() > 0 {
 		return nil
 	}
-	return s.client.Ping(ctx)
+	return s.ping(ctx, timeout)
+}
+
+// ping asks any broker for the list of them.
+func (s *session) ping(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	done := make(chan error, 1)
+	go func() {
+		defer cancel()
+		done <- s.client.Ping(ctx)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done(): // kgo does not look at it while it logs in
+		return ctx.Err()
+	}
 }
 
 // conn tells the session of what leaves on it.
@@ -165,7 +182,7 @@ func (a *answers) now(missing error) []error {
 	defer a.mu.Unlock()
 	errs := slices.Clone(a.errs)
 	for i, err := range errs {
-		if err == errPending {
+		if errors.Is(err, errPending) {
 			errs[i] = missing
 		}
 	}
