@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -145,7 +146,8 @@ func (b *Broker) start(ctx context.Context) error {
 	}
 	defer client.Close()
 	for {
-		if err := client.Ping(ctx); err == nil {
+		// The controller lists the broker from when it may lead partitions.
+		if cluster, err := kadm.NewClient(client).BrokerMetadata(ctx); err == nil && len(cluster.Brokers) == 1 {
 			return nil
 		}
 		select {

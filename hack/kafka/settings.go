@@ -70,9 +70,9 @@ func (b *Broker) settings(opts Options) (map[string]string, error) {
 		"transaction.state.log.replication.factor": "1",
 		"transaction.state.log.min.isr":            "1",
 		"group.initial.rebalance.delay.ms":         "0",
-		// A broker that was killed registers again at once.
-		"broker.session.timeout.ms":      "1000",
-		"broker.heartbeat.interval.ms":   "200",
+		// A broker that was killed registers again soon, and one on a busy machine is not given up.
+		"broker.session.timeout.ms":      "6000",
+		"broker.heartbeat.interval.ms":   "500",
 		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"super.users":                    "User:ANONYMOUS",
 		"allow.everyone.if.no.acl.found": "true",

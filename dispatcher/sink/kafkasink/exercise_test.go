@@ -32,7 +32,7 @@ func destination(t *testing.T, mode config.KafkaMode) sinktest.Destination {
 	cfg := plainConfig(t, topic)
 	cfg.Mode = mode
 	// The record that finds the broker dead may have been sent, and is waited for.
-	cfg.Timeout = config.Duration(8 * time.Second)
+	cfg.Timeout = config.Duration(15 * time.Second)
 	s := open(t, cfg)
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
