@@ -1,123 +1,55 @@
 package v1alpha1
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
-
 // Sink is where events go: exactly one of its members.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.http) != has(self.log)",message="sink must have exactly one of http and log; add the one that events go to, or remove the other"
+// +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubsub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of http, kafka, log, nats, postgres, pubsub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
 type Sink struct {
 	// http posts CloudEvents 1.0 to a URL.
 	// +optional
 	HTTP *HTTPSink `json:"http,omitempty"`
 
+	// kafka produces to topics of Apache Kafka, or of what speaks its protocol.
+	// +optional
+	Kafka *KafkaSink `json:"kafka,omitempty"`
+
 	// log writes one JSON line per event to the pod's log, for trying things out.
 	// +optional
 	Log *LogSink `json:"log,omitempty"`
+
+	// nats publishes to JetStream.
+	// +optional
+	NATS *NATSSink `json:"nats,omitempty"`
+
+	// postgres inserts into the inbox table of another database, effectively once.
+	// +optional
+	Postgres *PostgresSink `json:"postgres,omitempty"`
+
+	// pubsub publishes to a topic of Google Cloud Pub/Sub.
+	// +optional
+	PubSub *PubSubSink `json:"pubsub,omitempty"`
+
+	// rabbitmq publishes to exchanges of RabbitMQ with confirms.
+	// +optional
+	RabbitMQ *RabbitMQSink `json:"rabbitmq,omitempty"`
+
+	// redis adds to streams of Redis or Valkey.
+	// +optional
+	Redis *RedisSink `json:"redis,omitempty"`
+
+	// serviceBus sends to a queue or topic of Azure Service Bus.
+	// +optional
+	ServiceBus *ServiceBusSink `json:"serviceBus,omitempty"`
+
+	// sns publishes to a topic of Amazon SNS.
+	// +optional
+	SNS *SNSSink `json:"sns,omitempty"`
+
+	// sqs sends to a queue of Amazon SQS.
+	// +optional
+	SQS *SQSSink `json:"sqs,omitempty"`
 }
 
-// HTTPSink posts CloudEvents 1.0 to a URL. An answer of 2xx means delivered.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.batchSize) || self.mode == 'Batch'",fieldPath=".batchSize",message="batchSize belongs to mode Batch; set mode to Batch, or remove batchSize"
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://')",fieldPath=".tls",message="tls needs an https:// url; change url, or remove tls"
-type HTTPSink struct {
-	// url is where events are posted: http or https, without user or password.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]')",message="url must be an http:// or https:// URL with a host, such as https://orders.example.com/events"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?#]*@')",message="url must not hold a user or a password, because everybody may read it; put credentials into a Secret and name it in auth"
-	URL string `json:"url,omitempty"`
-
-	// mode is how events are put into a request, as the CloudEvents HTTP binding
-	// names it: Binary (attributes as headers, payload as body), Structured (one
-	// JSON object) or Batch (a JSON array of up to batchSize events). Defaults to
-	// Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	Mode HTTPMode `json:"mode,omitempty"`
-
-	// batchSize is the most events in a request of mode Batch. From 1 to 1000.
-	// When not set: 100.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1000
-	BatchSize *int32 `json:"batchSize,omitempty"`
-
-	// timeout bounds one request. From 10ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 10ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
-
-	// headers are added to every request. They are not secret: see auth.
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
-	Headers []HTTPHeader `json:"headers,omitempty"`
-
-	// auth are the credentials that every request carries.
-	// +optional
-	Auth *HTTPAuth `json:"auth,omitempty"`
-
-	// tls says whom to trust, and how to identify oneself, at an https url.
-	// +optional
-	TLS *TLS `json:"tls,omitempty"`
-}
-
-// HTTPMode is how events are put into a request.
-// +kubebuilder:validation:Enum=Binary;Structured;Batch
-type HTTPMode string
-
-const (
-	// HTTPBinary puts attributes into headers and the payload into the body.
-	HTTPBinary HTTPMode = "Binary"
-	// HTTPStructured puts an event into one JSON object.
-	HTTPStructured HTTPMode = "Structured"
-	// HTTPBatch puts several events into a JSON array.
-	HTTPBatch HTTPMode = "Batch"
-)
-
-// HTTPHeader is one header of a request.
-type HTTPHeader struct {
-	// name is the header's name: letters, digits and dashes. Those that start with
-	// ce-, and a few more, are the dispatcher's own.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding'])",message="name must be a header of letters, digits and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding); choose another, or auth for credentials"
-	Name string `json:"name,omitempty"`
-
-	// value is the header's value.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
-	Value string `json:"value,omitempty"`
-}
-
-// HTTPAuth are credentials: exactly one of its members.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.bearer) != has(self.basic)",message="auth must have exactly one of bearer and basic; add the one that the server asks for, or remove the other"
-type HTTPAuth struct {
-	// bearer is the key of a Secret that holds a bearer token.
-	// +optional
-	Bearer *SecretKey `json:"bearer,omitempty"`
-
-	// basic names a Secret with the keys username and password (type
-	// kubernetes.io/basic-auth).
-	// +optional
-	Basic *SecretName `json:"basic,omitempty"`
-}
-
-// TLS says whom to trust, and how to identify oneself: at least one of its members.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.ca) || has(self.clientCertificate) || has(self.serverName)",message="tls must have ca, clientCertificate or serverName; add what the server needs, or remove tls"
+// TLS says whom to trust, and how to identify oneself. Empty, it trusts the system's roots.
 type TLS struct {
 	// ca is the key of a Secret that holds PEM certificates; they replace the
 	// system's roots.
@@ -129,8 +61,8 @@ type TLS struct {
 	// +optional
 	ClientCertificate *SecretName `json:"clientCertificate,omitempty"`
 
-	// serverName is checked against the server's certificate instead of the url's
-	// host.
+	// serverName is checked against the server's certificate instead of the host
+	// that is connected to.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -163,7 +163,7 @@ func TestValidate(t *testing.T) {
 		`backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:          func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
 		"backoff.jitterPercent is 101; set it from 0 to 100":                               func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
 		"backoff.strategy is Exponential; multiplier and jitterPercent belong":             func(c *Config) { c.Backoff.Multiplier = "2" },
-		"sink is missing; set exactly one of its members http, kafka, log":                        func(c *Config) { c.Sink = Sink{} },
+		"sink is missing; set exactly one of its members http, kafka, log":                 func(c *Config) { c.Sink = Sink{} },
 		"sink has http and log; keep exactly one of them":                                  func(c *Config) { c.Sink.HTTP = &HTTPSink{URL: "http://a"} },
 		"sink.http.url must be an http:// or https:// URL with a host, such as":            http(func(h *HTTPSink) { h.URL = "ftp://a" }),
 		"sink.http.url must not hold a user or a password; put them into files":            http(func(h *HTTPSink) { h.URL = "https://u:hunter2@a" }),

@@ -48,11 +48,8 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "info")
 	c.Backoff.applyDefaults()
-	if c.Sink.HTTP != nil {
-		c.Sink.HTTP.applyDefaults()
-	}
-	if c.Sink.Kafka != nil {
-		c.Sink.Kafka.ApplyDefaults()
+	for _, sink := range c.Sink.members() {
+		sink.ApplyDefaults()
 	}
 }
 
@@ -72,14 +69,6 @@ func (b *Backoff) applyDefaults() {
 	case Exponential:
 		setDefault(&b.Base, Duration(time.Second))
 		setDefault(&b.Max, Duration(5*time.Minute))
-	}
-}
-
-func (h *HTTPSink) applyDefaults() {
-	setDefault(&h.Mode, Binary)
-	setDefault(&h.Timeout, Duration(10*time.Second))
-	if h.Mode == Batch {
-		setDefault(&h.BatchSize, 100)
 	}
 }
 

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -96,54 +94,6 @@ func (b Backoff) validate(p *problems) {
 		}
 	} else {
 		p.when(b.Multiplier != "" || b.JitterPercent != nil, "backoff.strategy", "is %s; multiplier and jitterPercent belong to strategy Multiplier: set it, or remove them", b.Strategy)
-	}
-}
-
-func (s Sink) validate(p *problems) {
-	p.exactlyOne("sink", map[string]bool{"http": s.HTTP != nil, "kafka": s.Kafka != nil, "log": s.Log != nil})
-	if s.HTTP != nil {
-		s.HTTP.validate(p)
-	}
-	if s.Kafka != nil {
-		s.Kafka.validate(p)
-	}
-}
-
-var (
-	headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
-	ownHeaders = []string{"authorization", "content-type", "content-length", "host"}
-)
-
-func (h *HTTPSink) validate(p *problems) {
-	u, err := url.Parse(h.URL)
-	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
-	p.when(!good, "sink.http.url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
-	p.when(good && u.User != nil, "sink.http.url", "must not hold a user or a password; put them into files and name those in auth")
-	p.oneOf("sink.http.mode", string(h.Mode), string(Binary), string(Structured), string(Batch))
-	if h.Mode == Batch {
-		p.number("sink.http.batchSize", h.BatchSize, 1, 1000)
-	} else {
-		p.when(h.BatchSize != 0, "sink.http.batchSize", "belongs to mode Batch; set mode to Batch, or remove batchSize")
-	}
-	p.duration("sink.http.timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
-	p.when(len(h.Headers) > 32, "sink.http.headers", "has %d entries; keep at most 32", len(h.Headers))
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		field, lower := fmt.Sprintf("sink.http.headers[%q]", name), strings.ToLower(name)
-		p.when(!headerName.MatchString(name), field, "is not a name of letters, digits and dashes; correct it")
-		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ownHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
-		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
-	}
-	if h.Auth != nil {
-		p.exactlyOne("sink.http.auth", map[string]bool{"bearerTokenFile": h.Auth.BearerTokenFile != "", "basic": h.Auth.Basic != nil})
-		if h.Auth.Basic != nil {
-			p.required("sink.http.auth.basic.usernameFile", h.Auth.Basic.UsernameFile)
-			p.required("sink.http.auth.basic.passwordFile", h.Auth.Basic.PasswordFile)
-		}
-	}
-	if h.TLS != nil {
-		p.when(*h.TLS == TLS{}, "sink.http.tls", "is empty; set caFile, certFile and keyFile, or serverName, or remove it")
-		p.when((h.TLS.CertFile == "") != (h.TLS.KeyFile == ""), "sink.http.tls", "has only one of certFile and keyFile; set both or neither")
-		p.when(good && u.Scheme != "https", "sink.http.tls", "needs an https:// url; change url, or remove tls")
 	}
 }
 

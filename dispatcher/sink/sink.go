@@ -4,9 +4,7 @@ package sink
 
 import (
 	"errors"
-	"fmt"
 	"io"
-	"strings"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
@@ -16,29 +14,17 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
-// New returns the sink that is set in cfg; exactly one must be. The log sink writes to log.
-func New(cfg config.Sink, log io.Writer) (dispatcher.Sink, error) {
-	var set []string
-	if cfg.HTTP != nil {
-		set = append(set, "http")
-	}
-	if cfg.Kafka != nil {
-		set = append(set, "kafka")
-	}
-	if cfg.Log != nil {
-		set = append(set, "log")
-	}
-	switch {
-	case len(set) == 0:
-		return nil, errors.New("sink: nothing is set; set http, kafka or log")
-	case len(set) > 1:
-		return nil, fmt.Errorf("sink: %s are set; keep one of them", strings.Join(set, " and "))
-	case cfg.HTTP != nil:
-		return httpsink.New(*cfg.HTTP)
-	case cfg.Kafka != nil:
-		return kafkasink.New(*cfg.Kafka)
+// New returns the sink that is set in cfg, which must be valid. The log sink writes to log.
+func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
+	switch s := cfg.Sink; s.Kind() {
+	case "http":
+		return httpsink.New(*s.HTTP)
+	case "kafka":
+		return kafkasink.New(*s.Kafka, nil)
+	case "log":
+		return logsink.New(*s.Log, log), nil
 	default:
-		return logsink.New(*cfg.Log, log), nil
+		return nil, errors.New("sink: nothing is set; set one of its members, such as http")
 	}
 }
 

@@ -17,24 +17,23 @@ func TestNew(t *testing.T) {
 		cfg  config.Sink
 		want string
 	}{
-		"none":    {config.Sink{}, "sink: nothing is set; set http, kafka or log"},
-		"both":    {config.Sink{HTTP: http, Log: &config.LogSink{}}, "sink: http and log are set; keep one of them"},
+		"none":    {config.Sink{}, "sink: nothing is set; set one of its members, such as http"},
 		"invalid": {config.Sink{HTTP: &config.HTTPSink{}}, "http sink: url is not an http:// or https:// URL with a host; write it as https://host/path"},
 	} {
-		if got, err := sink.New(test.cfg, nil); err == nil || err.Error() != test.want || got != nil {
+		if got, err := sink.New(config.Config{Sink: test.cfg}, nil); err == nil || err.Error() != test.want || got != nil {
 			t.Errorf("%s: got %v, %v; want the error %q", name, got, err, test.want)
 		}
 	}
-	s, err := sink.New(config.Sink{HTTP: http}, nil)
+	s, err := sink.New(config.Config{Sink: config.Sink{HTTP: http}}, nil)
 	if err != nil || s.BatchSize() != 7 {
 		t.Errorf("the http sink: %v, %v", s, err)
 	}
-	s, err = sink.New(config.Sink{Kafka: &config.KafkaSink{Brokers: []string{"kafka.example:9092"}}}, nil)
+	s, err = sink.New(config.Config{Sink: config.Sink{Kafka: &config.KafkaSink{Brokers: []string{"kafka.example:9092"}}}}, nil)
 	if err != nil || s.BatchSize() != 500 {
 		t.Errorf("the kafka sink: %v, %v", s, err)
 	}
 	var out strings.Builder
-	s, err = sink.New(config.Sink{Log: &config.LogSink{}}, &out)
+	s, err = sink.New(config.Config{Sink: config.Sink{Log: &config.LogSink{}}}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,59 +94,6 @@ func backoff(b v1alpha1.Backoff) config.Backoff {
 	return c
 }
 
-func sink(s v1alpha1.Sink) config.Sink {
-	if s.Log != nil {
-		return config.Sink{Log: &config.LogSink{Payload: s.Log.Payload}}
-	}
-	if s.HTTP == nil {
-		return config.Sink{}
-	}
-	h := &config.HTTPSink{
-		URL:     s.HTTP.URL,
-		Mode:    config.HTTPMode(s.HTTP.Mode),
-		Timeout: config.Duration(s.HTTP.Timeout.Duration),
-	}
-	if s.HTTP.BatchSize != nil {
-		h.BatchSize = int(*s.HTTP.BatchSize)
-	}
-	for _, header := range s.HTTP.Headers {
-		if h.Headers == nil {
-			h.Headers = map[string]string{}
-		}
-		h.Headers[header.Name] = header.Value
-	}
-	if auth := s.HTTP.Auth; auth != nil {
-		h.Auth = &config.HTTPAuth{}
-		if auth.Bearer != nil {
-			h.Auth.BearerTokenFile = Ref{Path: pathBearer}.File()
-		}
-		if auth.Basic != nil {
-			h.Auth.Basic = &config.BasicAuth{UsernameFile: Ref{Path: pathUsername}.File(), PasswordFile: Ref{Path: pathPassword}.File()}
-		}
-	}
-	if tls := s.HTTP.TLS; tls != nil && *tls != (v1alpha1.TLS{}) {
-		h.TLS = &config.TLS{ServerName: tls.ServerName}
-		if tls.CA != nil {
-			h.TLS.CAFile = Ref{Path: pathSinkCA}.File()
-		}
-		if tls.ClientCertificate != nil {
-			h.TLS.CertFile, h.TLS.KeyFile = Ref{Path: pathClientCert}.File(), Ref{Path: pathClientKey}.File()
-		}
-	}
-	return config.Sink{HTTP: h}
-}
-
-// SinkKind names the kind of sink, as the Sink column shows it.
-func SinkKind(s v1alpha1.Sink) string {
-	switch {
-	case s.HTTP != nil:
-		return "http"
-	case s.Log != nil:
-		return "log"
-	}
-	return ""
-}
-
 func render(c config.Config) string {
 	b, err := yaml.Marshal(c)
 	if err != nil {

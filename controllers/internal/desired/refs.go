@@ -28,6 +28,7 @@ const secretsDir = "/etc/outbox/secrets"
 const (
 	pathDatabaseCA = "database-ca/ca.crt"
 	pathBearer     = "sink/bearer-token"
+	pathToken      = "sink/token"
 	pathUsername   = "sink/username"
 	pathPassword   = "sink/password"
 	pathSinkCA     = "sink/ca.crt"
@@ -100,34 +101,6 @@ func databaseCARefs(obd *v1alpha1.OutboxDispatcher) []Ref {
 		return nil
 	}
 	return []Ref{{tls.CA.Name, tls.CA.Key, pathDatabaseCA, "spec.database.tls.ca"}}
-}
-
-func sinkRefs(sink v1alpha1.Sink) []Ref {
-	if sink.HTTP == nil {
-		return nil
-	}
-	var refs []Ref
-	if auth := sink.HTTP.Auth; auth != nil {
-		if auth.Bearer != nil {
-			refs = append(refs, Ref{auth.Bearer.Name, auth.Bearer.Key, pathBearer, "spec.sink.http.auth.bearer"})
-		}
-		if auth.Basic != nil {
-			refs = append(refs,
-				Ref{auth.Basic.Name, "username", pathUsername, "spec.sink.http.auth.basic"},
-				Ref{auth.Basic.Name, "password", pathPassword, "spec.sink.http.auth.basic"})
-		}
-	}
-	if tls := sink.HTTP.TLS; tls != nil {
-		if tls.CA != nil {
-			refs = append(refs, Ref{tls.CA.Name, tls.CA.Key, pathSinkCA, "spec.sink.http.tls.ca"})
-		}
-		if tls.ClientCertificate != nil {
-			refs = append(refs,
-				Ref{tls.ClientCertificate.Name, "tls.crt", pathClientCert, "spec.sink.http.tls.clientCertificate"},
-				Ref{tls.ClientCertificate.Name, "tls.key", pathClientKey, "spec.sink.http.tls.clientCertificate"})
-		}
-	}
-	return refs
 }
 
 // secretsVolume projects the refs' keys into one directory, each at its path.

@@ -160,7 +160,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 func (c *checks) sink(ctx context.Context, cfg config.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s, err := sink.New(cfg.Sink, io.Discard)
+	s, err := sink.New(cfg, io.Discard)
 	if err == nil {
 		err = errors.Join(s.Probe(ctx), s.Close(ctx))
 	}

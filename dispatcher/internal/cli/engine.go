@@ -36,7 +36,7 @@ func newEngine(ctx context.Context, cfg config.Config, observer dispatcher.Obser
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
 	e := &engine{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
-	if e.sink, err = sink.New(cfg.Sink, events); err != nil {
+	if e.sink, err = sink.New(cfg, events); err != nil {
 		return nil, wrong{err}
 	}
 	if e.pool, err = database.Pool(ctx, cfg.Database, cfg.Name); err != nil {

@@ -3,9 +3,7 @@ package httpsink
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 )
 
 const (
@@ -35,7 +34,7 @@ type client struct {
 
 // newClient returns the client for cfg. When a file of tls changes, a new one takes its place; the
 // old one's connections are closed when they have been idle.
-func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration) (*watched[*client], error) {
+func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration) (*files.Watched[*client], error) {
 	if cfg == nil {
 		cfg = &config.TLS{}
 	}
@@ -45,19 +44,14 @@ func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration) (*watched[*cl
 	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
 		return nil, errors.New("http sink: tls.certFile and tls.keyFile belong together; set both, or neither")
 	}
-	var paths []string
-	for _, path := range []string{cfg.CAFile, cfg.CertFile, cfg.KeyFile} {
-		if path != "" {
-			paths = append(paths, path)
-		}
-	}
-	return newWatched(func() (*client, error) {
-		tlsConfig, err := tlsConfig(cfg)
+	return files.Watch(func() (*client, error) {
+		tlsConfig, err := files.TLS(cfg)
 		if err != nil {
 			return nil, err
 		}
+		tlsConfig.NextProtos = []string{"h2", "http/1.1"}
 		return &client{Transport: transport(tlsConfig.Clone(), timeout), tls: tlsConfig}, nil
-	}, paths...), nil
+	}, files.TLSPaths(cfg)...), nil
 }
 
 func transport(tlsConfig *tls.Config, timeout time.Duration) *http.Transport {
@@ -74,46 +68,6 @@ func transport(tlsConfig *tls.Config, timeout time.Duration) *http.Transport {
 		// A connection that died without a word is found by a ping, or it would be used on and on.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: timeout, PingTimeout: timeout},
 	}
-}
-
-func tlsConfig(cfg *config.TLS) (*tls.Config, error) {
-	c := &tls.Config{ServerName: cfg.ServerName, NextProtos: []string{"h2", "http/1.1"}}
-	if cfg.CAFile != "" {
-		pem, err := read("tls.caFile", cfg.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
-		}
-	}
-	if cfg.CertFile != "" {
-		cert, err := keyPair(cfg.CertFile, cfg.KeyFile)
-		if err != nil {
-			return nil, err
-		}
-		// Not Certificates: a certificate that the server does not ask for by its authority would
-		// be held back, and the server would complain of none instead of a wrong one.
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	}
-	return c, nil
-}
-
-func keyPair(certFile, keyFile string) (*tls.Certificate, error) {
-	certPEM, err := read("tls.certFile", certFile)
-	if err != nil {
-		return nil, err
-	}
-	keyPEM, err := read("tls.keyFile", keyFile)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("tls.certFile %s and tls.keyFile %s: %w; write a certificate and its key in PEM into them", certFile, keyFile, err)
-	}
-	return &cert, nil
 }
 
 // connect opens and closes a connection as the transport would, without a request.

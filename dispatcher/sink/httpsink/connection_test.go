@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -211,13 +213,13 @@ func TestNoRequestIsSentTwice(t *testing.T) {
 func TestNoStreamIsSentTwice(t *testing.T) {
 	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
 		t.Run(code.String(), func(t *testing.T) {
-			ca := newAuthority(t, "test")
+			ca := sinktest.NewAuthority(t, "test")
 			var requests atomic.Int64
-			address := listenTLS(t, ca.sign(t, "server", inAnHour()), func(conn net.Conn) {
+			address := listenTLS(t, ca.Sign(t, "server", sinktest.InAnHour()), func(conn net.Conn) {
 				resetFirst(t, conn, code, &requests)
 			})
 			cfg := plant(t, "https", address)
-			cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.pem)}
+			cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
 			want(t, "Deliver", post(t, open(t, cfg)), false, reason.ConnectionFailed, "")
 			if n := requests.Load(); n != 1 {
 				t.Errorf("the server got %d requests for 1 event", n)

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -54,7 +55,7 @@ func open(t *testing.T, cfg config.HTTPSink) *sink {
 		t.Fatal(err)
 	}
 	// Each use looks at the files.
-	s.authorization.every, s.client.every = 0, 0
+	s.authorization.Every, s.client.Every = 0, 0
 	t.Cleanup(func() { _ = s.Close(t.Context()) })
 	return s
 }
@@ -199,3 +200,6 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 		},
 	}
 }
+
+// quiet is for servers whose handshakes are meant to fail.
+var quiet = log.New(io.Discard, "", 0)

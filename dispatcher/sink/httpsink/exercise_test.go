@@ -23,11 +23,11 @@ func TestExercise(t *testing.T) {
 		})
 	}
 	t.Run("HTTP2", func(t *testing.T) {
-		ca := newAuthority(t, "test")
-		cert := ca.sign(t, "server", inAnHour())
+		ca := sinktest.NewAuthority(t, "test")
+		cert := ca.Sign(t, "server", sinktest.InAnHour())
 		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-			cfg := config.HTTPSink{TLS: &config.TLS{CAFile: file(t, "ca.crt", ca.pem)}}
-			return destination(t, cfg, &tls.Config{Certificates: []tls.Certificate{cert.tls}, NextProtos: []string{"h2"}})
+			cfg := config.HTTPSink{TLS: &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}
+			return destination(t, cfg, &tls.Config{Certificates: []tls.Certificate{cert.TLS}, NextProtos: []string{"h2"}})
 		})
 	})
 }

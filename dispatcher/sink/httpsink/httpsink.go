@@ -12,6 +12,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -31,8 +32,8 @@ type sink struct {
 	target string
 	header http.Header
 	// authorization is the value of the header of that name, or "".
-	authorization *watched[string]
-	client        *watched[*client]
+	authorization *files.Watched[string]
+	client        *files.Watched[*client]
 }
 
 var _ dispatcher.Sink = (*sink)(nil)
@@ -119,10 +120,10 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 
 // current returns what the files hold now. Without it nothing can be sent.
 func (s *sink) current() (c *client, authorization string, err error) {
-	if authorization, err = s.authorization.get(); err != nil {
+	if authorization, err = s.authorization.Get(); err != nil {
 		return nil, "", dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, fmt.Errorf("http sink: %w", err)))
 	}
-	if c, err = s.client.get(); err != nil {
+	if c, err = s.client.Get(); err != nil {
 		return nil, "", dispatcher.Unavailable(reason.With(reason.CertificateInvalid, fmt.Errorf("http sink: %w", err)))
 	}
 	return c, authorization, nil
@@ -183,7 +184,7 @@ func (s *sink) Probe(ctx context.Context) error {
 
 // Close closes the connections that nobody uses.
 func (s *sink) Close(context.Context) error {
-	if client, err := s.client.get(); err == nil {
+	if client, err := s.client.Get(); err == nil {
 		client.CloseIdleConnections()
 	}
 	return nil

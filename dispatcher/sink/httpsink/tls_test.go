@@ -11,16 +11,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // listenTLS hands each connection to handle after its handshake, with HTTP/2 agreed upon.
-func listenTLS(t *testing.T, cert leaf, handle func(net.Conn)) (address string) {
+func listenTLS(t *testing.T, cert sinktest.Leaf, handle func(net.Conn)) (address string) {
 	t.Helper()
 	return listen(t, func(_ int, conn net.Conn) {
-		server := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{cert.tls}, NextProtos: []string{"h2"}})
+		server := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{cert.TLS}, NextProtos: []string{"h2"}})
 		if err := server.HandshakeContext(t.Context()); err != nil {
 			t.Error(err)
 			return
@@ -36,37 +38,37 @@ var noContent = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { 
 //
 // CONTRACT: C-32
 func TestCertificates(t *testing.T) {
-	ca, other := newAuthority(t, "good"), newAuthority(t, "other")
-	good := ca.sign(t, "server", inAnHour())
-	client, stranger := ca.sign(t, "client", inAnHour()), other.sign(t, "stranger", inAnHour())
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	good := ca.Sign(t, "server", sinktest.InAnHour())
+	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
 	mutual := func(version uint16) *tls.Config {
 		return &tls.Config{
-			Certificates: []tls.Certificate{good.tls}, MaxVersion: version,
-			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
+			Certificates: []tls.Certificate{good.TLS}, MaxVersion: version,
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 		}
 	}
-	serverWith := func(cert leaf) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert.tls}} }
+	serverWith := func(cert sinktest.Leaf) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert.TLS}} }
 	for _, test := range []struct {
 		name       string
 		server     *tls.Config
-		client     *leaf
+		client     *sinktest.Leaf
 		serverName string
 		ca         string
 		word, text string // "" means delivered
 	}{
-		{name: "good", server: serverWith(good), ca: ca.pem},
-		{name: "two authorities", server: serverWith(good), ca: other.pem + ca.pem},
-		{name: "other authority", server: serverWith(good), ca: other.pem, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "good", server: serverWith(good), ca: ca.PEM},
+		{name: "two authorities", server: serverWith(good), ca: other.PEM + ca.PEM},
+		{name: "other authority", server: serverWith(good), ca: other.PEM, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
-		{name: "expired", server: serverWith(ca.sign(t, "server", time.Now().Add(-time.Minute))), ca: ca.pem, word: reason.CertificateInvalid, text: "; renew the destination's certificate"},
-		{name: "other host", server: serverWith(ca.sign(t, "server", inAnHour(), "a.example")), ca: ca.pem, word: reason.CertificateInvalid, text: "; use a host in url that the certificate names"},
-		{name: "server name", server: serverWith(ca.sign(t, "server", inAnHour(), "a.example")), ca: ca.pem, serverName: "a.example"},
-		{name: "client, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.pem, client: &client},
-		{name: "client, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.pem, client: &client},
-		{name: "no client, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.pem, word: reason.ConnectionFailed, text: "it may want a client certificate"},
-		{name: "no client, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.pem, word: reason.CertificateInvalid, text: "; the destination does not accept the client certificate"},
-		{name: "stranger, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.pem, client: &stranger, word: reason.CertificateInvalid, text: "; the destination does not accept the client certificate"},
-		{name: "stranger, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.pem, client: &stranger, word: reason.CertificateInvalid, text: "; the destination does not accept the client certificate"},
+		{name: "expired", server: serverWith(ca.Sign(t, "server", time.Now().Add(-time.Minute))), ca: ca.PEM, word: reason.CertificateInvalid, text: "; renew the destination's certificate"},
+		{name: "other host", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, word: reason.CertificateInvalid, text: "; use a host in url that the certificate names"},
+		{name: "server name", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, serverName: "a.example"},
+		{name: "client, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.PEM, client: &client},
+		{name: "client, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.PEM, client: &client},
+		{name: "no client, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.PEM, word: reason.ConnectionFailed, text: "it may want a client certificate"},
+		{name: "no client, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.PEM, word: reason.CertificateInvalid, text: "; the destination does not accept the client certificate"},
+		{name: "stranger, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.PEM, client: &stranger, word: reason.CertificateInvalid, text: "; the destination does not accept the client certificate"},
+		{name: "stranger, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.PEM, client: &stranger, word: reason.CertificateInvalid, text: "; the destination does not accept the client certificate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +79,7 @@ func TestCertificates(t *testing.T) {
 				cfg.TLS.CAFile = file(t, "ca.crt", test.ca)
 			}
 			if test.client != nil {
-				cfg.TLS.CertFile, cfg.TLS.KeyFile = file(t, "tls.crt", test.client.certPEM), file(t, "tls.key", test.client.keyPEM)
+				cfg.TLS.CertFile, cfg.TLS.KeyFile = file(t, "tls.crt", test.client.CertPEM), file(t, "tls.key", test.client.KeyPEM)
 			}
 			s := open(t, cfg)
 			var delivered, probed error
@@ -108,9 +110,9 @@ func TestSystemRoots(t *testing.T) {
 	if runtime.GOOS == "darwin" || runtime.GOOS == "windows" {
 		t.Skip("SSL_CERT_FILE has no effect here")
 	}
-	ca := newAuthority(t, "system")
-	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{ca.sign(t, "server", inAnHour()).tls}}, noContent)
-	child(t, "TestWithSystemRoots", "HTTPSINK_ADDRESS="+address, "SSL_CERT_FILE="+file(t, "roots.crt", ca.pem), "SSL_CERT_DIR="+t.TempDir())
+	ca := sinktest.NewAuthority(t, "system")
+	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{ca.Sign(t, "server", sinktest.InAnHour()).TLS}}, noContent)
+	child(t, "TestWithSystemRoots", "HTTPSINK_ADDRESS="+address, "SSL_CERT_FILE="+file(t, "roots.crt", ca.PEM), "SSL_CERT_DIR="+t.TempDir())
 }
 
 // TestWithSystemRoots is run by TestSystemRoots: a process reads the system's roots once.
@@ -123,7 +125,7 @@ func TestWithSystemRoots(t *testing.T) {
 	if err := post(t, open(t, cfg)); err != nil {
 		t.Errorf("an authority of the system: %v", err)
 	}
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", newAuthority(t, "other").pem)}
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
 	want(t, "another authority", post(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caFile")
 }
 
@@ -136,14 +138,14 @@ func TestNoTLSThere(t *testing.T) {
 
 // Probe makes the handshake, and sends nothing after it.
 func TestProbeSendsNothing(t *testing.T) {
-	ca := newAuthority(t, "test")
+	ca := sinktest.NewAuthority(t, "test")
 	got := make(chan int, 1)
-	address := listenTLS(t, ca.sign(t, "server", inAnHour()), func(conn net.Conn) {
+	address := listenTLS(t, ca.Sign(t, "server", sinktest.InAnHour()), func(conn net.Conn) {
 		n, _ := conn.Read(make([]byte, 100))
 		got <- n
 	})
 	cfg := plant(t, "https", address)
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.pem)}
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
 	if err := open(t, cfg).Probe(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -39,8 +41,8 @@ var theBroker struct {
 	once sync.Once
 	*kafka.Broker
 	err     error
-	ca      *authority
-	other   *authority
+	ca      *sinktest.Authority
+	other   *sinktest.Authority
 	clients *kgo.Client
 	admin   *kadm.Client
 }
@@ -62,21 +64,21 @@ func TestMain(m *testing.M) {
 func broker(t testing.TB) *kafka.Broker {
 	t.Helper()
 	theBroker.once.Do(func() {
-		theBroker.ca, theBroker.other = newAuthority(t, "good"), newAuthority(t, "other")
-		good := theBroker.ca.sign(t, "broker", inAnHour())
-		expired := theBroker.ca.sign(t, "broker", time.Now().Add(-time.Minute))
-		elsewhere := theBroker.ca.sign(t, "broker", inAnHour(), "kafka.example")
+		theBroker.ca, theBroker.other = sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+		good := theBroker.ca.Sign(t, "broker", sinktest.InAnHour())
+		expired := theBroker.ca.Sign(t, "broker", time.Now().Add(-time.Minute))
+		elsewhere := theBroker.ca.Sign(t, "broker", sinktest.InAnHour(), "kafka.example")
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
 			Users: map[string]string{alice: passwordSecret, mallory: passwordSecret},
 			Listeners: []kafka.Listener{
 				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
-				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: good.certPEM, KeyPEM: good.keyPEM},
-				{Name: "TLS", Protocol: "SSL", CertPEM: good.certPEM, KeyPEM: good.keyPEM},
-				{Name: "MUTUAL", Protocol: "SSL", CertPEM: good.certPEM, KeyPEM: good.keyPEM, ClientCAPEM: theBroker.ca.pem},
-				{Name: "EXPIRED", Protocol: "SSL", CertPEM: expired.certPEM, KeyPEM: expired.keyPEM},
-				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: elsewhere.certPEM, KeyPEM: elsewhere.keyPEM},
+				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
+				{Name: "TLS", Protocol: "SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
+				{Name: "MUTUAL", Protocol: "SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM, ClientCAPEM: theBroker.ca.PEM},
+				{Name: "EXPIRED", Protocol: "SSL", CertPEM: expired.CertPEM, KeyPEM: expired.KeyPEM},
+				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: elsewhere.CertPEM, KeyPEM: elsewhere.KeyPEM},
 			},
 		})
 		if theBroker.err != nil {
@@ -160,7 +162,7 @@ func plainConfig(t testing.TB, topic string) config.KafkaSink {
 
 func open(t testing.TB, cfg config.KafkaSink) *sink {
 	t.Helper()
-	s, err := build(cfg)
+	s, err := build(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

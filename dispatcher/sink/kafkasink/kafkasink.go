@@ -1,6 +1,7 @@
 package kafkasink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,28 +44,29 @@ type sink struct {
 var _ dispatcher.Sink = (*sink)(nil)
 
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the brokers are first
-// looked at by Probe and Deliver, so that what is wrong with them can heal.
-func New(cfg config.KafkaSink) (dispatcher.Sink, error) {
-	s, err := build(cfg)
+// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which topic an
+// event goes to; nil is the configuration's, or the one of the event's own topic's name.
+func New(cfg config.KafkaSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
 	}
 	return s, nil
 }
 
-func build(cfg config.KafkaSink) (*sink, error) {
+func build(cfg config.KafkaSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	s := &sink{
 		mode: cfg.Mode, timeout: cfg.Timeout.D(), brokers: strings.Join(cfg.Brokers, ", "),
-		destination: func(e *dispatcher.Event) (string, error) { return e.Topic, nil },
+		destination: route,
 		dial:        newDialer(cfg.TLS),
 		turn:        make(chan struct{}, 1),
 	}
-	if cfg.Topic != "" {
-		s.destination = func(*dispatcher.Event) (string, error) { return cfg.Topic, nil }
+	if route == nil {
+		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Topic, e.Topic), nil }
 	}
 	s.options = append(options(cfg), login(cfg.SASL)...)
 	// What kgo finds wrong is found now. Nothing is dialled before the first use.

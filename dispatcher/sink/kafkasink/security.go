@@ -1,12 +1,9 @@
 package kafkasink
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 
@@ -18,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -54,57 +52,11 @@ type fileError struct{ error }
 func (e *fileError) Unwrap() error { return e.error }
 
 func tlsConfig(cfg *config.TLS, address string) (*tls.Config, error) {
-	c := &tls.Config{ServerName: cfg.ServerName}
-	if c.ServerName == "" {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, fmt.Errorf("broker %s: %w; correct its address", address, err)
-		}
-		c.ServerName = host
+	c, err := files.TLS(cfg)
+	if err == nil && c.ServerName == "" {
+		c.ServerName, _, err = net.SplitHostPort(address)
 	}
-	if cfg.CAFile != "" {
-		pem, err := read("tls.caFile", cfg.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
-		}
-	}
-	if cfg.CertFile == "" {
-		return c, nil
-	}
-	certPEM, err := read("tls.certFile", cfg.CertFile)
-	if err != nil {
-		return nil, err
-	}
-	keyPEM, err := read("tls.keyFile", cfg.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("tls.certFile %s and tls.keyFile %s: %w; write a certificate and its key in PEM into them", cfg.CertFile, cfg.KeyFile, err)
-	}
-	// Not Certificates: a certificate that the server does not ask for by its authority would be
-	// held back, and the server would complain of none instead of a wrong one.
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
-	return c, nil
-}
-
-// read returns a file's content without the line end that editors and echo leave. The error names
-// the field and the file.
-func read(field, path string) ([]byte, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; make the file, or correct its path", field, err)
-	}
-	content = bytes.TrimRight(content, "\r\n")
-	if len(content) == 0 {
-		return nil, fmt.Errorf("%s: %s is empty; write the value into it", field, path)
-	}
-	return content, nil
+	return c, err
 }
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
@@ -169,7 +121,7 @@ func password(cfg *config.KafkaSASL) (user, pass string, err error) {
 }
 
 func credential(field, path string) (string, error) {
-	value, err := read(field, path)
+	value, err := files.Read(field, path)
 	if err != nil {
 		return "", reason.With(reason.AuthenticationFailed, &fileError{err})
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
@@ -50,13 +52,13 @@ func tokenLogin(t *testing.T, token string) *config.KafkaSASL {
 func TestSecurity(t *testing.T) {
 	topic := newTopic(t, 1)
 	ca, other := theBroker.ca, theBroker.other
-	client, stranger := ca.sign(t, "client", inAnHour()), other.sign(t, "stranger", inAnHour())
-	late := ca.sign(t, "client", time.Now().Add(-time.Minute))
+	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
+	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
 	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
-	show := func(l leaf) *config.TLS {
-		return &config.TLS{CAFile: file(t, "ca.crt", ca.pem), CertFile: file(t, "tls.crt", l.certPEM), KeyFile: file(t, "tls.key", l.keyPEM)}
+	show := func(l sinktest.Leaf) *config.TLS {
+		return &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: file(t, "tls.crt", l.CertPEM), KeyFile: file(t, "tls.key", l.KeyPEM)}
 	}
-	named := trust(ca.pem)
+	named := trust(ca.PEM)
 	named.ServerName = "kafka.example"
 	for _, test := range []struct {
 		name, listener string
@@ -64,10 +66,10 @@ func TestSecurity(t *testing.T) {
 		tls            *config.TLS
 		word, text     string // "" means delivered
 	}{
-		{name: "PLAIN", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), tls: trust(ca.pem)},
+		{name: "PLAIN", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), tls: trust(ca.PEM)},
 		{name: "SCRAM-SHA-256", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, passwordSecret)},
-		{name: "SCRAM-SHA-512", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLScram512, alice, passwordSecret), tls: trust(ca.pem)},
-		{name: "OAUTHBEARER", listener: "SASLTLS", sasl: tokenLogin(t, token(alice, inAnHour())), tls: trust(ca.pem)},
+		{name: "SCRAM-SHA-512", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLScram512, alice, passwordSecret), tls: trust(ca.PEM)},
+		{name: "OAUTHBEARER", listener: "SASLTLS", sasl: tokenLogin(t, token(alice, sinktest.InAnHour())), tls: trust(ca.PEM)},
 		{name: "PLAIN, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLPlain, alice, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
 		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
 		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", sasl: passwordLogin(t, config.SASLScram512, wrongSecret, passwordSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
@@ -75,18 +77,18 @@ func TestSecurity(t *testing.T) {
 		{name: "OAUTHBEARER, no token", listener: "SASL", sasl: tokenLogin(t, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
 		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in sasl"},
 		{name: "a login that nobody asked for", listener: kafka.Plain, sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
-		{name: "mechanism unknown there", listener: "SASLTLS", sasl: &config.KafkaSASL{Mechanism: config.SASLAWSIAM}, tls: trust(ca.pem), word: reason.AuthenticationFailed, text: "; set sasl.mechanism to one that is enabled"},
-		{name: "TLS", listener: "TLS", tls: trust(ca.pem)},
-		{name: "TLS, two authorities", listener: "TLS", tls: trust(other.pem + ca.pem)},
-		{name: "TLS, other authority", listener: "TLS", tls: trust(other.pem), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "mechanism unknown there", listener: "SASLTLS", sasl: &config.KafkaSASL{Mechanism: config.SASLAWSIAM}, tls: trust(ca.PEM), word: reason.AuthenticationFailed, text: "; set sasl.mechanism to one that is enabled"},
+		{name: "TLS", listener: "TLS", tls: trust(ca.PEM)},
+		{name: "TLS, two authorities", listener: "TLS", tls: trust(other.PEM + ca.PEM)},
+		{name: "TLS, other authority", listener: "TLS", tls: trust(other.PEM), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "TLS, the system's roots", listener: "TLS", tls: &config.TLS{}, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
-		{name: "TLS, expired", listener: "EXPIRED", tls: trust(ca.pem), word: reason.CertificateInvalid, text: "; renew the broker's certificate"},
-		{name: "TLS, other host", listener: "ELSEWHERE", tls: trust(ca.pem), word: reason.CertificateInvalid, text: "; use hosts in brokers, and in the brokers' advertised.listeners, that the certificate names"},
+		{name: "TLS, expired", listener: "EXPIRED", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; renew the broker's certificate"},
+		{name: "TLS, other host", listener: "ELSEWHERE", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; use hosts in brokers, and in the brokers' advertised.listeners, that the certificate names"},
 		{name: "TLS, server name", listener: "ELSEWHERE", tls: named},
-		{name: "no TLS there", listener: kafka.Plain, tls: trust(ca.pem), word: reason.ConnectionFailed, text: "TLS"},
+		{name: "no TLS there", listener: kafka.Plain, tls: trust(ca.PEM), word: reason.ConnectionFailed, text: "TLS"},
 		{name: "TLS wanted", listener: "TLS", word: reason.ConnectionFailed, text: "whether the port wants TLS"},
 		{name: "mutual", listener: "MUTUAL", tls: show(client)},
-		{name: "mutual, none", listener: "MUTUAL", tls: trust(ca.pem), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+		{name: "mutual, none", listener: "MUTUAL", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
 		{name: "mutual, stranger", listener: "MUTUAL", tls: show(stranger), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
 		{name: "mutual, expired", listener: "MUTUAL", tls: show(late), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
 	} {
@@ -127,13 +129,13 @@ func TestFilesAreReadAgain(t *testing.T) {
 
 	cfg = plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("MUTUAL")}
-	client := theBroker.ca.sign(t, "client", inAnHour())
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", theBroker.other.pem), CertFile: file(t, "tls.crt", client.certPEM), KeyFile: file(t, "tls.key", "")}
+	client := theBroker.ca.Sign(t, "client", sinktest.InAnHour())
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", theBroker.other.PEM), CertFile: file(t, "tls.crt", client.CertPEM), KeyFile: file(t, "tls.key", "")}
 	s = open(t, cfg)
 	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	write(t, cfg.TLS.KeyFile, client.keyPEM)
+	write(t, cfg.TLS.KeyFile, client.KeyPEM)
 	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	write(t, cfg.TLS.CAFile, theBroker.ca.pem)
+	write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right authority: %v", err)
 	}

@@ -2,13 +2,14 @@ package httpsink
 
 import (
 	"crypto/tls"
-	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
@@ -83,13 +84,13 @@ func TestBasicCredentials(t *testing.T) {
 
 // CONTRACT: C-73
 func TestFilesThatCannotBeUsed(t *testing.T) {
-	ca := newAuthority(t, "test")
-	cert, second := ca.sign(t, "client", inAnHour()), ca.sign(t, "client", inAnHour())
+	ca := sinktest.NewAuthority(t, "test")
+	cert, second := ca.Sign(t, "client", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
 	missing := filepath.Join(t.TempDir(), "missing")
 	empty := file(t, "empty", "\n")
 	broken := file(t, "broken", "this is "+tokenSecret+"\nand no token, and no PEM")
 	good := file(t, "good", "good")
-	certFile, keyFile := file(t, "tls.crt", cert.certPEM), file(t, "tls.key", second.keyPEM)
+	certFile, keyFile := file(t, "tls.crt", cert.CertPEM), file(t, "tls.key", second.KeyPEM)
 	for _, test := range []struct {
 		name, word string
 		auth       *config.HTTPAuth
@@ -129,19 +130,19 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 // A new authority is trusted, and an old one is not, without a restart; and no request uses a
 // connection from before.
 func TestAuthorityIsReadAgain(t *testing.T) {
-	ca, other := newAuthority(t, "good"), newAuthority(t, "other")
-	cert := ca.sign(t, "server", inAnHour())
-	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{cert.tls}}, noContent)
-	caFile := file(t, "ca.crt", other.pem)
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	cert := ca.Sign(t, "server", sinktest.InAnHour())
+	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{cert.TLS}}, noContent)
+	caFile := file(t, "ca.crt", other.PEM)
 	cfg := plant(t, "https", address)
 	cfg.TLS = &config.TLS{CAFile: caFile}
 	s := open(t, cfg)
 	for range 2 {
-		write(t, caFile, other.pem)
+		write(t, caFile, other.PEM)
 		want(t, "other authority", post(t, s), true, reason.CertificateInvalid, "authority")
 		write(t, caFile, "half a file")
 		want(t, "broken file", post(t, s), true, reason.CertificateInvalid, caFile)
-		write(t, caFile, other.pem+ca.pem)
+		write(t, caFile, other.PEM+ca.PEM)
 		if err := post(t, s); err != nil {
 			t.Errorf("after the right authority was added: %v", err)
 		}
@@ -149,72 +150,28 @@ func TestAuthorityIsReadAgain(t *testing.T) {
 }
 
 func TestClientCertificateIsReadAgain(t *testing.T) {
-	ca := newAuthority(t, "test")
+	ca := sinktest.NewAuthority(t, "test")
 	names := make(chan string, 1)
 	address, _ := serve(t, "", &tls.Config{
-		Certificates: []tls.Certificate{ca.sign(t, "server", inAnHour()).tls},
-		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
+		Certificates: []tls.Certificate{ca.Sign(t, "server", sinktest.InAnHour()).TLS},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		names <- r.TLS.PeerCertificates[0].Subject.CommonName
 	}))
 	certFile, keyFile := file(t, "tls.crt", ""), file(t, "tls.key", "")
 	cfg := plant(t, "https", address)
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.pem), CertFile: certFile, KeyFile: keyFile}
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: certFile, KeyFile: keyFile}
 	s := open(t, cfg)
 	for _, name := range []string{"first", "a second one"} {
-		cert := ca.sign(t, name, inAnHour())
-		write(t, certFile, cert.certPEM)
-		write(t, keyFile, cert.keyPEM)
+		cert := ca.Sign(t, name, sinktest.InAnHour())
+		write(t, certFile, cert.CertPEM)
+		write(t, keyFile, cert.KeyPEM)
 		if err := post(t, s); err != nil {
 			t.Fatal(err)
 		}
 		if got := <-names; got != name {
 			t.Errorf("the client certificate was %q, want %q", got, name)
 		}
-	}
-}
-
-// Files are looked at now and then, not for each event.
-func TestFilesAreNotReadForEachEvent(t *testing.T) {
-	path, made := file(t, "value", "one"), 0
-	w := newWatched(func() (string, error) {
-		made++
-		content, err := read("field", path)
-		return string(content), err
-	}, path)
-	if w.every != time.Second {
-		t.Errorf("files are looked at each %s, want each second", w.every)
-	}
-	w.every = time.Hour
-	for range 3 {
-		if got, err := w.get(); got != "one" || err != nil {
-			t.Errorf("got %q, %v", got, err)
-		}
-		write(t, path, "two, and longer")
-	}
-	w.every = 0
-	for range 3 {
-		if got, err := w.get(); got != "two, and longer" || err != nil {
-			t.Errorf("got %q, %v after a change", got, err)
-		}
-	}
-	if made != 2 {
-		t.Errorf("the file was read %d times for two contents", made)
-	}
-}
-
-// What is wrong with a file may heal without a trace on the file, as its permissions do.
-func TestFailuresAreTriedAgain(t *testing.T) {
-	path := file(t, "value", "one")
-	fail := errors.New("permission denied; allow it")
-	w := newWatched(func() (string, error) { return "one", fail }, path)
-	w.every = 0
-	if _, err := w.get(); !errors.Is(err, fail) {
-		t.Errorf("got %v, want %v", err, fail)
-	}
-	fail = nil
-	if got, err := w.get(); got != "one" || err != nil {
-		t.Errorf("got %q, %v after the failure healed", got, err)
 	}
 }
 

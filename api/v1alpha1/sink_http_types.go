@@ -1,0 +1,104 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// HTTPSink posts CloudEvents 1.0 to a URL. An answer of 2xx means delivered.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.batchSize) || self.mode == 'Batch'",fieldPath=".batchSize",message="batchSize belongs to mode Batch; set mode to Batch, or remove batchSize"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://')",fieldPath=".tls",message="tls needs an https:// url; change url, or remove tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || has(self.tls.ca) || has(self.tls.clientCertificate) || has(self.tls.serverName)",fieldPath=".tls",message="tls must have ca, clientCertificate or serverName; add what the server needs, or remove tls"
+type HTTPSink struct {
+	// url is where events are posted: http or https, without user or password.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]')",message="url must be an http:// or https:// URL with a host, such as https://orders.example.com/events"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?#]*@')",message="url must not hold a user or a password, because everybody may read it; put credentials into a Secret and name it in auth"
+	URL string `json:"url,omitempty"`
+
+	// mode is how events are put into a request, as the CloudEvents HTTP binding
+	// names it: Binary (attributes as headers, payload as body), Structured (one
+	// JSON object) or Batch (a JSON array of up to batchSize events). Defaults to
+	// Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode HTTPMode `json:"mode,omitempty"`
+
+	// batchSize is the most events in a request of mode Batch. From 1 to 1000.
+	// When not set: 100.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	BatchSize *int32 `json:"batchSize,omitempty"`
+
+	// timeout bounds one request. From 10ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 10ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+
+	// headers are added to every request. They are not secret: see auth.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
+	Headers []HTTPHeader `json:"headers,omitempty"`
+
+	// auth are the credentials that every request carries.
+	// +optional
+	Auth *HTTPAuth `json:"auth,omitempty"`
+
+	// tls says whom to trust, and how to identify oneself, at an https url.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// HTTPMode is how events are put into a request.
+// +kubebuilder:validation:Enum=Binary;Structured;Batch
+type HTTPMode string
+
+const (
+	// HTTPBinary puts attributes into headers and the payload into the body.
+	HTTPBinary HTTPMode = "Binary"
+	// HTTPStructured puts an event into one JSON object.
+	HTTPStructured HTTPMode = "Structured"
+	// HTTPBatch puts several events into a JSON array.
+	HTTPBatch HTTPMode = "Batch"
+)
+
+// HTTPHeader is one header of a request.
+type HTTPHeader struct {
+	// name is the header's name: letters, digits and dashes. Those that start with
+	// ce-, and a few more, are the dispatcher's own.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding'])",message="name must be a header of letters, digits and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding); choose another, or auth for credentials"
+	Name string `json:"name,omitempty"`
+
+	// value is the header's value.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
+	Value string `json:"value,omitempty"`
+}
+
+// HTTPAuth are credentials: exactly one of its members.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.bearer) != has(self.basic)",message="auth must have exactly one of bearer and basic; add the one that the server asks for, or remove the other"
+type HTTPAuth struct {
+	// bearer is the key of a Secret that holds a bearer token.
+	// +optional
+	Bearer *SecretKey `json:"bearer,omitempty"`
+
+	// basic names a Secret with the keys username and password (type
+	// kubernetes.io/basic-auth).
+	// +optional
+	Basic *SecretName `json:"basic,omitempty"`
+}

@@ -1,0 +1,108 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. An event
+// is delivered when all in-sync replicas have it (acks=all, an idempotent producer).
+type KafkaSink struct {
+	// brokers are host:port of some brokers; the others are found through them.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=261
+	// +kubebuilder:validation:XValidation:rule="self.all(broker, broker.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="brokers must each be host:port, such as kafka-0.kafka:9092"
+	Brokers []string `json:"brokers,omitempty"`
+
+	// topic is where every event goes, unless a route says otherwise. When not set:
+	// the topic of the event's own name. Topics are never created.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=249
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$') && self != '.' && self != '..'",message="topic must be a name that Kafka takes: letters, digits, dots, dashes and underscores"
+	Topic string `json:"topic,omitempty"`
+
+	// mode is how an event is put into a record, as the CloudEvents Kafka binding
+	// names it: Binary (attributes as headers, the payload as value) or Structured
+	// (one JSON object). Defaults to Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode KafkaMode `json:"mode,omitempty"`
+
+	// clientID is what the brokers' logs, quotas and metrics know the dispatcher
+	// by. Defaults to outbox-dispatcher.
+	// +optional
+	// +kubebuilder:default=outbox-dispatcher
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	ClientID string `json:"clientID,omitempty"`
+
+	// compression is none, gzip, snappy, lz4 or zstd. Defaults to snappy.
+	// +optional
+	// +kubebuilder:default=snappy
+	// +kubebuilder:validation:Enum=none;gzip;snappy;lz4;zstd
+	Compression string `json:"compression,omitempty"`
+
+	// maxMessageBytes bounds a batch of records before compression, and so a
+	// record. No more than the topic's max.message.bytes. From 1024 to 104857600.
+	// Defaults to 1000000.
+	// +optional
+	// +kubebuilder:default=1000000
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=104857600
+	MaxMessageBytes int32 `json:"maxMessageBytes,omitempty"`
+
+	// timeout bounds a delivery with all of its retries, as delivery.timeout.ms
+	// does. From 100ms to 10m. Defaults to 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+
+	// sasl says how to log in. When not set: not at all.
+	// +optional
+	SASL *KafkaSASL `json:"sasl,omitempty"`
+
+	// tls makes connections TLS, even when it is empty: then it trusts the
+	// system's roots.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// KafkaMode is how an event is put into a record.
+// +kubebuilder:validation:Enum=Binary;Structured
+type KafkaMode string
+
+const (
+	// KafkaBinary puts attributes into headers and the payload into the value.
+	KafkaBinary KafkaMode = "Binary"
+	// KafkaStructured puts an event into one JSON object.
+	KafkaStructured KafkaMode = "Structured"
+)
+
+// KafkaSASL says how to log in.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.credentials) == (self.mechanism in ['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'])",fieldPath=".credentials",message="credentials belong to the mechanisms PLAIN and SCRAM, which need them; name the Secret with username and password, or choose another mechanism"
+// +kubebuilder:validation:XValidation:rule="has(self.token) == (self.mechanism == 'OAUTHBEARER')",fieldPath=".token",message="token belongs to the mechanism OAUTHBEARER, which needs it; name the Secret's key, or choose another mechanism"
+type KafkaSASL struct {
+	// mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM
+	// (with the pod's AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if they are
+	// temporary, AWS_SESSION_TOKEN: see podTemplate).
+	// +required
+	// +kubebuilder:validation:Enum=PLAIN;SCRAM-SHA-256;SCRAM-SHA-512;OAUTHBEARER;AWS_MSK_IAM
+	Mechanism string `json:"mechanism,omitempty"`
+
+	// credentials name a Secret with the keys username and password (type
+	// kubernetes.io/basic-auth), for PLAIN and SCRAM.
+	// +optional
+	Credentials *SecretName `json:"credentials,omitempty"`
+
+	// token is the key of a Secret that holds a token, for OAUTHBEARER. Something
+	// else keeps it valid.
+	// +optional
+	Token *SecretKey `json:"token,omitempty"`
+}

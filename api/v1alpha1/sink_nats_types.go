@@ -1,0 +1,4 @@
+package v1alpha1
+
+// NATSSink publishes to JetStream.
+type NATSSink struct{}
