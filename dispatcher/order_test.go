@@ -216,6 +216,12 @@ func TestOnDead(t *testing.T) {
 				r.eventually("the other key is delivered", func() bool { return r.count("status = 'delivered'") == 11 })
 				r.eventually("the event is dead", func() bool { return r.count("status = 'dead'") == 1 })
 				r.eventually("the key waits", func() bool { return r.count("status = 'pending' and attempts = 0") == 8 })
+				r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+					values (gen_random_uuid(), 'shop', 'orders', '1', '{}')`)
+				r.eventually("a later event is delivered", func() bool { return r.count("status = 'delivered'") == 12 })
+				if n := r.count("status = 'pending' and attempts = 0"); n != 8 {
+					t.Errorf("%d events of the key wait after another claim, want 8", n)
+				}
 				depth, err := store.Depth(t.Context(), nil)
 				if err != nil || depth.BlockedKeys.N != 1 || depth.Blocked[0].Key != "0" {
 					t.Errorf("depth is %+v, %v, want key 0 blocked", depth, err)
@@ -225,7 +231,10 @@ func TestOnDead(t *testing.T) {
 				}
 				r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
 			}
-			r.eventually("the key goes on", func() bool { return r.count("status = 'delivered'") == 19 })
+			r.eventually("the key goes on", func() bool { return r.count("live") == 0 })
+			if n := r.count("status = 'dead'"); n != 1 {
+				t.Errorf("%d events are dead, want 1", n)
+			}
 			sink.check(t)
 		})
 	}

@@ -40,7 +40,7 @@ func (s *Store) write(ctx context.Context, verb, settings, sql string, leases []
 	}
 	leases = slices.Clone(leases)
 	slices.SortFunc(leases, compare)
-	ids := make([]pgtype.UUID, len(leases))
+	ids := make(pgtype.FlatArray[pgtype.UUID], len(leases)) // encoded without reflection
 	for i, l := range leases {
 		ids[i] = pgUUID(l.ID)
 	}

@@ -45,6 +45,7 @@ func TestPreparedStatements(t *testing.T) {
 		pool := newPool(t, bouncer.DSN("postgres"))
 		held, err := pool.Begin(t.Context()) // holds a server session, so that the others get another one
 		check(t, err)
+		t.Cleanup(func() { _ = held.Rollback(context.Background()) }) // when the test fails before it ends it
 		for _, c := range []interface {
 			Query(context.Context, string, ...any) (pgx.Rows, error)
 		}{held, pool, held, pool} {

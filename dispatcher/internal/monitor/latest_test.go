@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -51,7 +52,7 @@ func watch(t *testing.T, store *depths) (*Latest[dispatcher.Depth], *strings.Bui
 	t.Helper()
 	log := &strings.Builder{}
 	b := NewBacklog(t.Context(), store, config.Config{Topics: []string{"a"}, OnDead: config.OnDeadBlock}, slog.New(slog.NewTextHandler(log, nil)))
-	b.every, b.patience = 0, time.Minute
+	b.every, b.rest, b.patience = 0, -1, time.Minute
 	return b, log
 }
 
@@ -131,7 +132,7 @@ func TestLookingDoesNotHang(t *testing.T) {
 func TestNoOldestTransaction(t *testing.T) {
 	var failure error
 	o := NewOldestTransaction(t.Context(), func(context.Context) (*dispatcher.OldestTransaction, error) { return nil, failure }, slog.New(slog.DiscardHandler))
-	o.every, o.patience = 0, time.Minute
+	o.every, o.rest, o.patience = 0, -1, time.Minute
 	failure = errors.New("away")
 	if got := o.Get(); got != nil {
 		t.Errorf("an answer without the database: %+v", got)
@@ -139,5 +140,37 @@ func TestNoOldestTransaction(t *testing.T) {
 	failure = nil
 	if got := o.Get(); got == nil || *got != (dispatcher.OldestTransaction{}) {
 		t.Errorf("answer %+v, want one without a kind", got)
+	}
+}
+
+// A question that takes long is asked less often: no more than a twentieth of the time goes to them.
+// CONTRACT: C-96
+func TestLongQuestionsAreRare(t *testing.T) {
+	for took, want := range map[time.Duration]int{
+		time.Millisecond:       1800, // every two seconds
+		100 * time.Millisecond: 1800 * 20 / 21,
+		2 * time.Second:        86, // every 42 seconds
+		time.Minute:            51, // ends after 10 seconds, failed, and every 70 seconds
+	} {
+		t.Run(took.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				l := newLatest(t.Context(), slog.New(slog.DiscardHandler), countEvery, func(ctx context.Context) (*int, error) {
+					asked++
+					select {
+					case <-time.After(took):
+					case <-ctx.Done():
+					}
+					return &asked, ctx.Err()
+				})
+				for end := time.Now().Add(time.Hour); time.Now().Before(end); <-time.After(time.Second / 20) {
+					l.Get()
+				}
+				synctest.Wait()
+				if asked < want*9/10 || asked > want*11/10 {
+					t.Errorf("asked %d times in an hour, want about %d", asked, want)
+				}
+			})
+		})
 	}
 }
