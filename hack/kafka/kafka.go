@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -18,6 +17,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/internal/maven"
 )
 
 // Plain is the name of the listener that every broker has: no TLS, no authentication, and all
@@ -51,26 +53,24 @@ type Listener struct {
 // for concurrent use.
 type Broker struct {
 	dir       string
+	lock      *os.File
 	classPath string
 	ports     map[string]int
-	process   *process // nil: not running
+	process   *daemon.Process // nil: not running
 }
 
 // Start makes a new broker and waits until it answers. What it runs is fetched when it is not on the
 // machine: a Java runtime from the distribution's package, Kafka with Maven.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
-	if err := need(ctx, "java", "default-jre-headless"); err != nil {
-		return nil, err
-	}
-	paths, err := files(ctx)
+	paths, err := maven.Files(ctx, "kafka", pom, jars)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "outbox-kafka-*")
+	dir, lock, err := daemon.TempDir("outbox-kafka-*")
 	if err != nil {
-		return nil, fmt.Errorf("make the broker's directory: %w", err)
+		return nil, err
 	}
-	b := &Broker{dir: dir, classPath: strings.Join(paths, ":")}
+	b := &Broker{dir: dir, lock: lock, classPath: strings.Join(paths, ":")}
 	if err := b.format(ctx, opts); err != nil {
 		return nil, errors.Join(err, b.Stop(ctx))
 	}
@@ -89,6 +89,7 @@ func (b *Broker) Address(listener string) string {
 // first, at once.
 func (b *Broker) Stop(ctx context.Context) error {
 	b.shutdown(ctx)
+	defer b.lock.Close()
 	if err := os.RemoveAll(b.dir); err != nil {
 		return fmt.Errorf("remove the broker's directory: %w; remove it by hand", err)
 	}
@@ -98,17 +99,16 @@ func (b *Broker) Stop(ctx context.Context) error {
 // Kill ends the broker with kill -9. Restart starts it again on what it had written.
 func (b *Broker) Kill() {
 	if b.process != nil {
-		b.process.signal(syscall.SIGKILL)
-		<-b.process.done
+		b.process.End(syscall.SIGKILL)
 		b.process = nil
 	}
 }
 
 // Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (b *Broker) Pause() { b.process.signal(syscall.SIGSTOP) }
+func (b *Broker) Pause() { b.process.Signal(syscall.SIGSTOP) }
 
 // Resume lets a paused broker go on.
-func (b *Broker) Resume() { b.process.signal(syscall.SIGCONT) }
+func (b *Broker) Resume() { b.process.Signal(syscall.SIGCONT) }
 
 // Restart starts the broker again on the same ports and data, after it was killed or, in order,
 // when it still runs. It returns when the broker answers.
@@ -135,8 +135,7 @@ func (b *Broker) start(ctx context.Context) error {
 	defer log.Close()
 	cmd := b.Tool(context.Background(), "kafka.Kafka", b.properties())
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if b.process, err = startProcess(cmd); err != nil {
+	if b.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
 		b.process = nil
 		return fmt.Errorf("start Kafka: %w", err)
 	}
@@ -151,12 +150,12 @@ func (b *Broker) start(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-b.process.done:
+		case <-b.process.Done:
 			b.process = nil
-			return fmt.Errorf("the broker ended at once; its log %s ends: %s", logPath, tail(logPath))
+			return fmt.Errorf("the broker ended at once; its log %s ends: %s", logPath, daemon.Tail(logPath))
 		case <-ctx.Done():
 			b.Kill()
-			return fmt.Errorf("the broker did not answer in time: %w; its log %s ends: %s", context.Cause(ctx), logPath, tail(logPath))
+			return fmt.Errorf("the broker did not answer in time: %w; its log %s ends: %s", context.Cause(ctx), logPath, daemon.Tail(logPath))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -166,35 +165,12 @@ func (b *Broker) shutdown(ctx context.Context) {
 	if b.process == nil {
 		return
 	}
-	b.process.signal(syscall.SIGCONT)
-	b.process.signal(syscall.SIGTERM)
+	b.process.Signal(syscall.SIGCONT)
+	b.process.Signal(syscall.SIGTERM)
 	select {
-	case <-b.process.done:
+	case <-b.process.Done:
 		b.process = nil
 	case <-ctx.Done():
 		b.Kill()
 	}
-}
-
-// freePort finds one below the range that the kernel gives to outgoing connections, so that a
-// stopped broker finds it free again.
-func freePort() (int, error) {
-	var err error
-	for range 50 {
-		var l net.Listener
-		port := 20_000 + rand.IntN(10_000)
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("find a free port: %w", err)
-}
-
-// tail is the end of a log file, for an error message.
-func tail(path string) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(string(data[max(0, len(data)-2000):]))
 }

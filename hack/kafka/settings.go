@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 const (
@@ -25,7 +27,7 @@ func (b *Broker) properties() string { return filepath.Join(b.dir, "server.prope
 func (b *Broker) format(ctx context.Context, opts Options) error {
 	b.ports = map[string]int{}
 	for _, name := range append([]string{controller, Plain}, names(opts.Listeners)...) {
-		port, err := freePort()
+		port, err := daemon.FreePort()
 		if err != nil {
 			return err
 		}

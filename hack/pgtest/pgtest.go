@@ -31,7 +31,7 @@ const Schema = "outbox"
 
 // Main runs a package's tests and stops the server that they used: func TestMain(m *testing.M)
 // { pgtest.Main(m) }.
-func Main(m *testing.M) {
+func Main(m interface{ Run() int }) {
 	code := m.Run()
 	if err := theServer.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)

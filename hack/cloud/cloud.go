@@ -1,0 +1,168 @@
+// Package cloud runs stand-ins for the clouds' queues, for tests: Moto for Amazon SQS and SNS, and a
+// small AMQP 1.0 server on Qpid Proton for Azure Service Bus. Both come from the Python Package Index
+// into an environment of their own in the user's cache, which takes python3 with its module venv.
+package cloud
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+)
+
+// ErrMissing is returned when this machine has no stand-ins and cannot get them.
+var ErrMissing = errors.New("no stand-ins for cloud services on this machine; install python3 with its module venv, and let pip reach its index")
+
+var (
+	//go:embed requirements.txt
+	requirements []byte
+	//go:embed servicebus.py
+	serviceBus string
+)
+
+// Server is one stand-in. On Linux it ends with this process at the latest. It keeps everything in
+// memory. Its methods are not for concurrent use.
+type Server struct {
+	// Address is its host:port, on 127.0.0.1.
+	Address string
+
+	dir     string
+	lock    *os.File // of dir
+	process *daemon.Process
+}
+
+// AWS runs a stand-in for SQS and SNS, at http://Address, which takes any credentials.
+func AWS(ctx context.Context) (*Server, error) {
+	return start(ctx, func(bin, port string) *exec.Cmd {
+		return exec.CommandContext(context.Background(), filepath.Join(bin, "moto_server"), "-H", "127.0.0.1", "-p", port)
+	})
+}
+
+// ServiceBus runs a stand-in for Azure Service Bus, which speaks AMQP 1.0 at Address without TLS. Queues
+// appear as they are used; servicebus.py says which ones it refuses.
+func ServiceBus(ctx context.Context) (*Server, error) {
+	return start(ctx, func(bin, port string) *exec.Cmd {
+		return exec.CommandContext(context.Background(), filepath.Join(bin, "python3"), "-c", serviceBus, port)
+	})
+}
+
+// Pause stops it as SIGSTOP does: connections stay, and nothing answers.
+func (s *Server) Pause() { s.process.Signal(syscall.SIGSTOP) }
+
+// Resume ends Pause.
+func (s *Server) Resume() { s.process.Signal(syscall.SIGCONT) }
+
+// Stop ends it.
+func (s *Server) Stop() error {
+	if s.process != nil {
+		s.process.End(syscall.SIGKILL)
+	}
+	if err := errors.Join(os.RemoveAll(s.dir), s.lock.Close()); err != nil {
+		return fmt.Errorf("remove the stand-in's directory: %w; remove it by hand", err)
+	}
+	return nil
+}
+
+func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Server, error) {
+	bin, err := environment(ctx)
+	if err != nil {
+		return nil, err
+	}
+	port, err := daemon.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+	if s.dir, s.lock, err = daemon.TempDir("outbox-cloud-*"); err != nil {
+		return nil, err
+	}
+	if err := s.run(ctx, command(bin, strconv.Itoa(port))); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// run starts the command and waits until it listens.
+func (s *Server) run(ctx context.Context, cmd *exec.Cmd) error {
+	path := filepath.Join(s.dir, "log")
+	log, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("open the stand-in's log: %w", err)
+	}
+	defer log.Close()
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	if s.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
+		s.process = nil
+		return fmt.Errorf("start the stand-in: %w", err)
+	}
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Address)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-s.process.Done:
+			return fmt.Errorf("the stand-in ended at once; its log ends: %s", daemon.Tail(path))
+		case <-ctx.Done():
+			return fmt.Errorf("the stand-in did not listen in time: %w; its log ends: %s", err, daemon.Tail(path))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// environment is the directory of the Python environment's programs. It is made once for each content of
+// requirements.txt; processes that want it at the same time wait for one of them.
+func environment(ctx context.Context) (bin string, err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	dir := filepath.Join(cache, "outbox-operator", fmt.Sprintf("cloud-%x", sha256.Sum256(requirements))[:22])
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("lock the cache: %w", err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock the cache: %w", err)
+	}
+	bin = filepath.Join(dir, "bin")
+	done := filepath.Join(dir, "done")
+	if _, err := os.Stat(done); err == nil {
+		return bin, nil
+	}
+	list := filepath.Join(dir, "requirements.txt")
+	for _, step := range []func() error{
+		func() error { return command(ctx, "python3", "-m", "venv", "--clear", dir) },
+		func() error { return os.WriteFile(list, requirements, 0o644) },
+		func() error {
+			return command(ctx, filepath.Join(bin, "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", list)
+		},
+		func() error { return os.WriteFile(done, nil, 0o644) },
+	} {
+		if err := step(); err != nil {
+			return "", fmt.Errorf("%w (%w)", ErrMissing, err)
+		}
+	}
+	return bin, nil
+}
+
+func command(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
+}

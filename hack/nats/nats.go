@@ -1,0 +1,212 @@
+// Package nats runs a throw-away server of NATS with JetStream for tests: the real one, built from its
+// Go module, as a process of its own on 127.0.0.1, with its own port, data and settings.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+)
+
+// Options say how a server is made. The zero value is one that everybody may use.
+type Options struct {
+	// Sync has JetStream write each message through to the disk before it confirms it (sync_interval:
+	// always). Without, as is the server's own default, a confirmed message is in the operating
+	// system's memory for up to two minutes: a killed server loses nothing, a machine without power may.
+	Sync bool
+	// NoJetStream leaves JetStream off.
+	NoJetStream bool
+	// Settings are added to the configuration file as they are, such as authorization, tls or cluster.
+	Settings string
+}
+
+// Server is a running server. On Linux it ends with this process at the latest. Its methods are not for
+// concurrent use.
+type Server struct {
+	dir     string
+	lock    *os.File // of dir
+	binary  string
+	port    int
+	process *daemon.Process // nil: not running
+}
+
+// Start makes a new server and waits until it answers. The binary is built from the module that
+// tools/go.mod pins when it is not in the user's cache, which takes a minute.
+func Start(ctx context.Context, opts Options) (*Server, error) {
+	binary, err := tool(ctx, "nats-server")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{binary: binary}
+	if s.dir, s.lock, err = daemon.TempDir("outbox-nats-*"); err != nil {
+		return nil, err
+	}
+	for range 3 { // another process may take the port first
+		if s.port, err = daemon.FreePort(); err == nil {
+			err = s.configure(opts)
+		}
+		if err == nil {
+			err = s.start(ctx)
+		}
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Stop(ctx))
+	}
+	return s, nil
+}
+
+// Address is host:port of the server. It stays the same over Restart.
+func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// URL is nats:// and the address.
+func (s *Server) URL() string { return "nats://" + s.Address() }
+
+// Stop ends the server for good, and removes its data. It shuts down in order, or, when ctx ends
+// first, at once.
+func (s *Server) Stop(ctx context.Context) error {
+	s.shutdown(ctx)
+	if err := errors.Join(os.RemoveAll(s.dir), s.lock.Close()); err != nil {
+		return fmt.Errorf("remove the directory of NATS: %w; remove it by hand", err)
+	}
+	return nil
+}
+
+// Kill ends the server with kill -9. Restart starts it again on what it had written.
+func (s *Server) Kill() {
+	if s.process != nil {
+		s.process.End(syscall.SIGKILL)
+		s.process = nil
+	}
+}
+
+// Pause stops the server in its tracks: its connections stay, and nothing answers. Resume ends that.
+func (s *Server) Pause() {
+	s.process.Signal(syscall.SIGSTOP)
+	for !stopped(s.process.Pid()) { // its threads stop one after the other
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped reports whether all threads of a process are. What it cannot see counts as stopped.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
+}
+
+// Resume lets a paused server go on.
+func (s *Server) Resume() { s.process.Signal(syscall.SIGCONT) }
+
+// LameDuck tells the server to send its clients away, and to stop then.
+func (s *Server) LameDuck() { s.process.Signal(syscall.SIGUSR2) }
+
+// Restart starts the server again on the same port and data, after it was killed or, in order, when it
+// still runs. It returns when the server answers.
+func (s *Server) Restart(ctx context.Context) error {
+	s.shutdown(ctx)
+	return s.start(ctx)
+}
+
+// Configure replaces the settings that the server has from its next start on, and, when it runs, from
+// now on, as far as NATS can change them while it runs.
+func (s *Server) Configure(opts Options) error {
+	if err := s.configure(opts); err != nil {
+		return err
+	}
+	if s.process != nil {
+		s.process.Signal(syscall.SIGHUP)
+	}
+	return nil
+}
+
+// Tool returns a command of the nats command line, connected to the server. It is built as the server
+// is, from natscli.
+func (s *Server) Tool(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	binary, err := tool(ctx, "nats")
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, binary, append([]string{"--server", s.URL(), "--no-context"}, args...)...)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "HOME="+s.dir) // its own settings, not the user's
+	return cmd, nil
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *Server) configure(opts Options) error {
+	text := fmt.Sprintf("listen: %q\nserver_name: \"test-%d\"\n", s.Address(), s.port)
+	if !opts.NoJetStream {
+		sync := ""
+		if opts.Sync {
+			sync = ", sync_interval: always"
+		}
+		text += fmt.Sprintf("jetstream: {store_dir: %q, max_file_store: 20GB%s}\n", s.path("data"), sync)
+	}
+	if err := os.WriteFile(s.path("conf"), []byte(text+opts.Settings), 0o600); err != nil {
+		return fmt.Errorf("write the settings of NATS: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) start(ctx context.Context) error {
+	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log of NATS: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(context.Background(), s.binary, "--config", s.path("conf"))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	if s.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
+		s.process = nil
+		return fmt.Errorf("start NATS: %w", err)
+	}
+	for {
+		// The server listens when JetStream has read its streams.
+		conn, err := net.DialTimeout("tcp", s.Address(), time.Second)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-s.process.Done:
+			s.process = nil
+			return fmt.Errorf("NATS on port %d ended at once; its log ends: %s", s.port, daemon.Tail(s.path("log")))
+		case <-ctx.Done():
+			s.Kill()
+			return fmt.Errorf("NATS on port %d did not answer in time: %w; its log ends: %s", s.port, context.Cause(ctx), daemon.Tail(s.path("log")))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) shutdown(ctx context.Context) {
+	if s.process == nil {
+		return
+	}
+	s.process.Signal(syscall.SIGCONT)
+	s.process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.process.Done:
+		s.process = nil
+	case <-ctx.Done():
+		s.Kill()
+	}
+}

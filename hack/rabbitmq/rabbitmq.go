@@ -1,0 +1,212 @@
+// Package rabbitmq runs a throw-away RabbitMQ for tests and measurements: one node from the
+// distribution's package, in a directory of its own.
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+)
+
+const (
+	// Plain names the listener without TLS, which every broker has.
+	Plain = "PLAIN"
+	// Admin is the user who may do everything, with the password Admin.
+	Admin = "admin"
+
+	// scripts are in this directory. The ones in the path are Debian's, for its own node.
+	scripts = "/usr/lib/rabbitmq/bin"
+)
+
+// ErrMissing is returned by [Start] when this machine has no RabbitMQ and cannot get one.
+var ErrMissing = errors.New("no RabbitMQ on this machine; install the package rabbitmq-server")
+
+// Options say how a broker is made.
+type Options struct {
+	// Listeners are further listeners, all with TLS.
+	Listeners []Listener
+	// Users have these passwords, and no rights. One with an empty password logs in by EXTERNAL only:
+	// with a certificate that has its name.
+	Users map[string]string
+	// Permissions of users in the vhost /, as configure, write and read.
+	Permissions map[string][3]string
+	// Settings are added to rabbitmq.conf, such as max_message_size.
+	Settings map[string]string
+}
+
+// Listener is a port with TLS.
+type Listener struct {
+	Name string
+	// CertPEM and KeyPEM are the server's certificate and key.
+	CertPEM, KeyPEM string
+	// ClientCAPEM signs the certificates that clients must have. Defaults to none: they need none.
+	ClientCAPEM string
+}
+
+// Broker is a running node. On Linux it ends with this process at the latest. Its methods are not for
+// concurrent use.
+type Broker struct {
+	opts   Options
+	dir    string
+	lock   *os.File // of dir
+	owner  *syscall.Credential
+	ports  map[string]int
+	epmd   *daemon.Process // Erlang's name service, for Control; nil: not running
+	server *daemon.Process // nil: not running
+}
+
+// Start makes a new broker and waits until it answers. When the machine has no RabbitMQ, it is
+// installed from the distribution's package, if this process may do that.
+func Start(ctx context.Context, opts Options) (*Broker, error) {
+	if err := need(ctx); err != nil {
+		return nil, err
+	}
+	b := &Broker{opts: opts}
+	var err error
+	if b.owner, err = daemon.UnprivilegedUser(); err != nil {
+		return nil, err
+	}
+	if b.dir, b.lock, err = daemon.TempDir("outbox-rabbitmq-*"); err != nil {
+		return nil, err
+	}
+	if err = b.configure(); err == nil {
+		err = b.start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Stop(ctx))
+	}
+	return b, nil
+}
+
+// Address is host:port of a listener. It stays the same over Restart.
+func (b *Broker) Address(listener string) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.ports[listener]))
+}
+
+// URL leads a client to the listener Plain as Admin.
+func (b *Broker) URL() string {
+	return "amqp://" + Admin + ":" + Admin + "@" + b.Address(Plain) + "/"
+}
+
+// Stop ends the broker for good, and removes its data.
+func (b *Broker) Stop(context.Context) error {
+	b.Kill()
+	if b.epmd != nil {
+		b.epmd.End(syscall.SIGKILL)
+	}
+	if err := errors.Join(os.RemoveAll(b.dir), b.lock.Close()); err != nil {
+		return fmt.Errorf("remove the broker's directory: %w; remove it by hand", err)
+	}
+	return nil
+}
+
+// Kill ends the broker with kill -9. Restart starts it again on what it had written.
+func (b *Broker) Kill() {
+	if b.server != nil {
+		b.server.End(syscall.SIGKILL)
+		b.server = nil
+	}
+}
+
+// Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
+func (b *Broker) Pause() { b.server.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused broker go on.
+func (b *Broker) Resume() { b.server.Signal(syscall.SIGCONT) }
+
+// Restart starts the broker again on the same ports and data. One that still runs is killed. It
+// returns when the broker answers.
+func (b *Broker) Restart(ctx context.Context) error {
+	b.Kill()
+	return b.start(ctx)
+}
+
+// Control runs rabbitmqctl.
+func (b *Broker) Control(ctx context.Context, args ...string) (string, error) {
+	cmd := b.script(ctx, "rabbitmqctl", args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.owner}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("rabbitmqctl %s: %w: %s", args[0], err, out)
+	}
+	return string(out), err
+}
+
+func need(ctx context.Context) error {
+	installed := func() bool {
+		_, err := os.Stat(filepath.Join(scripts, "rabbitmq-server"))
+		return err == nil
+	}
+	if installed() {
+		return nil
+	}
+	if err := daemon.Install(ctx, "rabbitmq-server", installed); err != nil {
+		return fmt.Errorf("%w (%w)", ErrMissing, err)
+	}
+	return nil
+}
+
+// start runs the node and waits until it answers on all listeners.
+func (b *Broker) start(ctx context.Context) (err error) {
+	if b.epmd == nil {
+		names := exec.CommandContext(context.Background(), "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(b.ports[epmdPort]))
+		if b.epmd, err = daemon.Start(names, b.owner, syscall.SIGKILL); err != nil {
+			b.epmd = nil
+			return fmt.Errorf("start Erlang's name service: %w", err)
+		}
+	}
+	log, err := os.OpenFile(b.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the broker's log: %w", err)
+	}
+	defer log.Close()
+	cmd := b.script(context.Background(), "rabbitmq-server", "-noinput", "-eval", b.listen())
+	cmd.Stdout, cmd.Stderr = log, log
+	if b.server, err = daemon.Start(cmd, b.owner, syscall.SIGKILL); err != nil {
+		b.server = nil
+		return fmt.Errorf("start RabbitMQ: %w", err)
+	}
+	for {
+		if err = b.answers(); err == nil {
+			return nil
+		}
+		select {
+		case <-b.server.Done:
+			b.server = nil
+			return fmt.Errorf("RabbitMQ ended at once; its log %s ends: %s", b.path("log"), daemon.Tail(b.path("log")))
+		case <-ctx.Done():
+			b.Kill()
+			return fmt.Errorf("RabbitMQ did not answer in time: %w; its log %s ends: %s", err, b.path("log"), daemon.Tail(b.path("log")))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// answers is nil when clients can log in, and all ports with TLS are open, which are the last to open.
+func (b *Broker) answers() error {
+	for _, l := range b.opts.Listeners {
+		conn, err := net.Dial("tcp", b.Address(l.Name))
+		if err != nil {
+			return err
+		}
+		if err := conn.Close(); err != nil {
+			return err
+		}
+	}
+	conn, err := amqp.Dial(b.URL())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

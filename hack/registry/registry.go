@@ -1,0 +1,125 @@
+// Package registry runs a throw-away schema registry for tests: Apicurio Registry, from its project's
+// own artifacts, which speaks the API of Confluent's Schema Registry. It listens on 127.0.0.1 only and
+// keeps its schemas in memory.
+package registry
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/internal/maven"
+)
+
+// pom lists the artifact, and sums the file that it comes to, with its checksum.
+var (
+	//go:embed pom.xml
+	pom []byte
+	//go:embed files.sha256
+	sums string
+)
+
+// Registry is a running registry. On Linux it ends with this process at the latest.
+type Registry struct {
+	dir     string
+	lock    *os.File
+	url     string
+	process *daemon.Process
+}
+
+// Start makes a new registry and waits until it answers. What it runs is fetched when it is not on the
+// machine: a Java runtime from the distribution's package, the registry with Maven.
+func Start(ctx context.Context) (*Registry, error) {
+	files, err := maven.Files(ctx, "registry", pom, sums)
+	if err != nil {
+		return nil, err
+	}
+	dir, lock, err := daemon.TempDir("outbox-registry-*")
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{dir: dir, lock: lock}
+	if err := r.start(ctx, files[0]); err != nil {
+		return nil, errors.Join(err, r.Stop())
+	}
+	return r, nil
+}
+
+// URL is the root of Confluent's API, over http and without credentials.
+func (r *Registry) URL() string { return r.url }
+
+// Stop ends the registry and removes its directory.
+func (r *Registry) Stop() error {
+	defer r.lock.Close()
+	if r.process != nil {
+		r.process.End(syscall.SIGKILL) // it keeps nothing
+	}
+	if err := os.RemoveAll(r.dir); err != nil {
+		return fmt.Errorf("remove the registry's directory: %w; remove it by hand", err)
+	}
+	return nil
+}
+
+func (r *Registry) start(ctx context.Context, archive string) error {
+	data := filepath.Join(r.dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return fmt.Errorf("make the registry's directory: %w", err)
+	}
+	if out, err := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", data).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpack the registry: %w: %s", err, out)
+	}
+	jars, _ := filepath.Glob(filepath.Join(data, "*-runner.jar")) // the pattern is well-formed
+	if len(jars) != 1 {
+		return fmt.Errorf("%s holds no program; remove it", archive)
+	}
+	port, err := daemon.FreePort()
+	if err != nil {
+		return err
+	}
+	logPath := filepath.Join(r.dir, "log")
+	log, err := os.Create(logPath)
+	if err != nil {
+		return fmt.Errorf("open the registry's log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", jars[0])
+	cmd.Dir, cmd.Stdout, cmd.Stderr = data, log, log
+	cmd.Env = append(os.Environ(), "QUARKUS_HTTP_HOST=127.0.0.1", "QUARKUS_HTTP_PORT="+strconv.Itoa(port))
+	if r.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
+		r.process = nil
+		return fmt.Errorf("start the registry: %w", err)
+	}
+	r.url = fmt.Sprintf("http://127.0.0.1:%d/apis/ccompat/v7", port)
+	for !r.answers(ctx) {
+		select {
+		case <-r.process.Done:
+			return fmt.Errorf("the registry ended at once; its log ends: %s", daemon.Tail(logPath))
+		case <-ctx.Done():
+			return fmt.Errorf("the registry did not answer in time: %w; its log ends: %s", context.Cause(ctx), daemon.Tail(logPath))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (r *Registry) answers(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/subjects", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
