@@ -12,9 +12,10 @@ const (
 	// Unknown: the reason of the first condition that is Unknown.
 	ReadyCondition = "Ready"
 
-	// SecretsResolvedCondition: every Secret and key that the spec names is there.
+	// SecretsResolvedCondition: every Secret, ConfigMap and key that the spec names is there.
 	//
-	// True: Resolved. False: SecretNotFound, SecretKeyNotFound.
+	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound,
+	// ConfigMapKeyNotFound.
 	SecretsResolvedCondition = "SecretsResolved"
 
 	// SchemaReadyCondition: the outbox schema is there, in a version that the dispatchers work with.
@@ -49,7 +50,8 @@ const (
 	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for.
 	//
 	// True: Available, ScaledToZero.
-	// False: Progressing, Unavailable, InvalidPodTemplate, ForeignObject, ApplyRefused.
+	// False: Progressing, Unavailable, InvalidPodTemplate, InvalidPipeline (an expression or a schema of
+	// routes, validation or transform is wrong), ForeignObject, ApplyRefused.
 	WorkloadAvailableCondition = "WorkloadAvailable"
 
 	// DeadLettersPresentCondition: rows were given up, and wait for a person.
@@ -72,13 +74,14 @@ const (
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
 	// needs, and goes on by itself. Absent when not.
 	//
-	// True: Progressing, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound.
+	// True: Progressing, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound,
+	// ConfigMapNotFound, ConfigMapKeyNotFound.
 	ReconcilingCondition = "Reconciling"
 
 	// StalledCondition (kstatus): the operator cannot go on until somebody changes something that
 	// waiting does not. Absent when not.
 	//
-	// True: InvalidPodTemplate, ForeignObject, ApplyRefused.
+	// True: InvalidPodTemplate, InvalidPipeline, ForeignObject, ApplyRefused.
 	StalledCondition = "Stalled"
 )
 
@@ -93,6 +96,8 @@ const (
 	ReasonResolved             = "Resolved"
 	ReasonSecretNotFound       = "SecretNotFound"
 	ReasonSecretKeyNotFound    = "SecretKeyNotFound"
+	ReasonConfigMapNotFound    = "ConfigMapNotFound"
+	ReasonConfigMapKeyNotFound = "ConfigMapKeyNotFound"
 	ReasonUpToDate             = "UpToDate"
 	ReasonMissing              = "Missing"
 	ReasonTooOld               = "TooOld"
@@ -110,6 +115,7 @@ const (
 	ReasonAvailable            = "Available"
 	ReasonUnavailable          = "Unavailable"
 	ReasonInvalidPodTemplate   = "InvalidPodTemplate"
+	ReasonInvalidPipeline      = "InvalidPipeline"
 	ReasonForeignObject        = "ForeignObject"
 	ReasonApplyRefused         = "ApplyRefused"
 	ReasonDeadLetters          = "DeadLetters"

@@ -1,13 +1,167 @@
 package v1alpha1
 
-// PubSubSink publishes to a topic of Google Cloud Pub/Sub.
-type PubSubSink struct{}
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
-// ServiceBusSink sends to a queue or topic of Azure Service Bus.
-type ServiceBusSink struct{}
+// SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
+// the pods' environment: see podTemplate.spec.serviceAccountName.
+type SQSSink struct {
+	// queueURL is the queue's URL.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+$')",message="queueURL must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+	QueueURL string `json:"queueURL,omitempty"`
 
-// SNSSink publishes to a topic of Amazon SNS.
-type SNSSink struct{}
+	// region is that of the queue. When not set: the one in queueURL, else AWS_REGION
+	// in the pods' environment.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2}(-[a-z]+)+-[0-9]$')",message="region must be the name of a region, such as eu-west-1"
+	Region string `json:"region,omitempty"`
 
-// SQSSink sends to a queue of Amazon SQS.
-type SQSSink struct{}
+	// endpoint is where the service is called instead of queueURL's host, as for a
+	// VPC endpoint.
+	// +optional
+	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
+
+	// timeout bounds one request. From 100ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+}
+
+// SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials come
+// from the pods' environment: see podTemplate.spec.serviceAccountName.
+type SNSSink struct {
+	// topicARN is the topic's ARN.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}([.]fifo)?$')",message="topicARN must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders"
+	TopicARN string `json:"topicARN,omitempty"`
+
+	// endpoint is where the service is called instead of its region's address, as for
+	// a VPC endpoint.
+	// +optional
+	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
+
+	// timeout bounds one request. From 100ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+}
+
+// PubSubSink publishes CloudEvents 1.0 to topics of Google Cloud Pub/Sub. Credentials come from the pods'
+// environment: see podTemplate.spec.serviceAccountName.
+type PubSubSink struct {
+	// project is the id of the project that has the topics.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$')",message="project must be the id of a project, such as shop-production"
+	Project string `json:"project,omitempty"`
+
+	// topic is where every event goes, unless a route says otherwise. When not set:
+	// the topic of the event's own name. Topics are never created.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$')",message="topic must be a name that Pub/Sub takes: 3 to 255 letters, digits and -._~+%, with a letter first"
+	Topic string `json:"topic,omitempty"`
+
+	// mode is how an event is put into a message: Binary (attributes as attributes,
+	// the payload as data) or Structured (one JSON object). Defaults to Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode CloudMode `json:"mode,omitempty"`
+
+	// endpoint is where the service is called instead of https://pubsub.googleapis.com:
+	// a region's address, or with http:// an emulator, which gets no credentials.
+	// +optional
+	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
+
+	// timeout bounds one request. From 100ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+}
+
+// ServiceBusSink sends CloudEvents 1.0 to queues or topics of Azure Service Bus. Credentials come from
+// the pods' environment: see podTemplate.spec.serviceAccountName.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.queue) && has(self.topic))",message="serviceBus must not have both queue and topic; remove one of them"
+type ServiceBusSink struct {
+	// namespace is the host name of the namespace.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$')",message="namespace must be a host name, such as orders.servicebus.windows.net"
+	Namespace string `json:"namespace,omitempty"`
+
+	// queue is where every event goes, unless a route says otherwise. When neither
+	// queue nor topic is set: the queue or topic of the event's own topic's name.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=260
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="queue must be a name that Service Bus takes: letters, digits and ._-/"
+	Queue string `json:"queue,omitempty"`
+
+	// topic is where every event goes, unless a route says otherwise.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=260
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="topic must be a name that Service Bus takes: letters, digits and ._-/"
+	Topic string `json:"topic,omitempty"`
+
+	// mode is how an event is put into a message: Binary (attributes as application
+	// properties, the payload as body) or Structured (one JSON object). Defaults to
+	// Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode CloudMode `json:"mode,omitempty"`
+
+	// endpoint is the host, with a port if it is not 5671, that is connected to
+	// instead of namespace.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=260
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9.-]+(:[0-9]{1,5})?$')",message="endpoint must be a host or host:port"
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// timeout bounds one delivery. From 100ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+}
+
+// CloudMode is how an event is put into a message of a cloud's queue.
+// +kubebuilder:validation:Enum=Binary;Structured
+type CloudMode string
+
+const (
+	// CloudBinary puts attributes beside the payload.
+	CloudBinary CloudMode = "Binary"
+	// CloudStructured puts an event into one JSON object.
+	CloudStructured CloudMode = "Structured"
+)
+
+// CloudEndpoint is the URL of a host where a cloud's service is called.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=512
+// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?$')",message="endpoint must be an http:// or https:// URL of a host, without a path"
+type CloudEndpoint string

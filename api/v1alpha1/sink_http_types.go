@@ -53,9 +53,30 @@ type HTTPSink struct {
 	// +optional
 	Auth *HTTPAuth `json:"auth,omitempty"`
 
+	// signing signs every request, as the Standard Webhooks specification says. When
+	// not set: not at all.
+	// +optional
+	Signing *HTTPSigning `json:"signing,omitempty"`
+
+	// maxConnections is the most requests at a time, and so the most connections,
+	// of each pod. From 1 to 1000. When not set: as many as concurrency allows.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxConnections *int32 `json:"maxConnections,omitempty"`
+
 	// tls says whom to trust, and how to identify oneself, at an https url.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
+}
+
+// HTTPSigning says what requests are signed with.
+type HTTPSigning struct {
+	// secret is the key of a Secret that holds one or more secrets of Standard
+	// Webhooks, each on its line: whsec_ and 24 to 64 random bytes in base64. Each
+	// makes a signature, so that consumers can change from one to the next.
+	// +required
+	Secret SecretKey `json:"secret,omitzero"`
 }
 
 // HTTPMode is how events are put into a request.
@@ -78,7 +99,7 @@ type HTTPHeader struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding'])",message="name must be a header of letters, digits and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding); choose another, or auth for credentials"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding', 'webhook-id', 'webhook-signature', 'webhook-timestamp'])",message="name must be a header of letters, digits and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding, webhook-id, webhook-signature, webhook-timestamp); choose another, or auth for credentials"
 	Name string `json:"name,omitempty"`
 
 	// value is the header's value.

@@ -6,6 +6,10 @@ import (
 
 // KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. An event
 // is delivered when all in-sync replicas have it (acks=all, an idempotent producer).
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.sasl) || self.sasl.mechanism != 'AWS_MSK_IAM' || has(self.tls)",fieldPath=".tls",message="tls is needed by sasl.mechanism AWS_MSK_IAM; add it, empty for the system's roots"
+// +kubebuilder:validation:XValidation:rule="self.encoding == 'JSON' || self.mode == 'Binary'",fieldPath=".encoding",message="encoding Avro and Protobuf belong to mode Binary, because the payload must be the record's value; set mode to Binary, or encoding to JSON"
+// +kubebuilder:validation:XValidation:rule="!has(self.subject) || self.encoding != 'JSON'",fieldPath=".subject",message="subject belongs to encoding Avro and Protobuf; choose one of them, or remove subject"
 type KafkaSink struct {
 	// brokers are host:port of some brokers; the others are found through them.
 	// +required
@@ -13,7 +17,7 @@ type KafkaSink struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=261
-	// +kubebuilder:validation:XValidation:rule="self.all(broker, broker.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="brokers must each be host:port, such as kafka-0.kafka:9092"
+	// +kubebuilder:validation:XValidation:rule="self.all(broker, broker.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(broker.substring(broker.lastIndexOf(':') + 1)) <= 65535)",message="brokers must each be host:port, such as kafka-0.kafka:9092"
 	Brokers []string `json:"brokers,omitempty"`
 
 	// topic is where every event goes, unless a route says otherwise. When not set:
@@ -30,6 +34,21 @@ type KafkaSink struct {
 	// +optional
 	// +kubebuilder:default=Binary
 	Mode KafkaMode `json:"mode,omitempty"`
+
+	// encoding is what the payload becomes as a record's value: JSON (as it is),
+	// Avro or Protobuf, by the latest schema of subject in schemaRegistry, in
+	// Confluent's wire format. An event that does not fit the schema is dead at
+	// once. Defaults to JSON.
+	// +optional
+	// +kubebuilder:default=JSON
+	Encoding KafkaEncoding `json:"encoding,omitempty"`
+
+	// subject is the schema registry's subject, for encoding Avro and Protobuf.
+	// When not set: the Kafka topic's name and -value.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Subject string `json:"subject,omitempty"`
 
 	// clientID is what the brokers' logs, quotas and metrics know the dispatcher
 	// by. Defaults to outbox-dispatcher.
@@ -82,6 +101,19 @@ const (
 	KafkaBinary KafkaMode = "Binary"
 	// KafkaStructured puts an event into one JSON object.
 	KafkaStructured KafkaMode = "Structured"
+)
+
+// KafkaEncoding is what the payload becomes.
+// +kubebuilder:validation:Enum=JSON;Avro;Protobuf
+type KafkaEncoding string
+
+const (
+	// KafkaJSON leaves the payload as it is.
+	KafkaJSON KafkaEncoding = "JSON"
+	// KafkaAvro makes it Avro's binary form.
+	KafkaAvro KafkaEncoding = "Avro"
+	// KafkaProtobuf makes it Protobuf's binary form.
+	KafkaProtobuf KafkaEncoding = "Protobuf"
 )
 
 // KafkaSASL says how to log in.

@@ -1,4 +1,95 @@
 package v1alpha1
 
-// NATSSink publishes to JetStream.
-type NATSSink struct{}
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NATSSink publishes CloudEvents 1.0 to streams of NATS JetStream. An event is delivered when its
+// stream confirms that it is stored.
+type NATSSink struct {
+	// servers are nats://host:port or tls://host:port of the servers; which one is
+	// connected to is left to chance. One tls:// makes all connections TLS.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=270
+	// +kubebuilder:validation:XValidation:rule="self.all(server, server.matches('^(nats|tls)://([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="servers must each be nats://host:port or tls://host:port, such as nats://nats:4222; put a user and password into a Secret and name it in auth"
+	Servers []string `json:"servers,omitempty"`
+
+	// subject is where every event goes, unless a route says otherwise. When not
+	// set: the subject of the event's own topic's name. A stream must capture it:
+	// streams are never created.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^[:space:][:cntrl:].*>]+([.][^[:space:][:cntrl:].*>]+)*$') && !self.startsWith('$') && !self.startsWith('_INBOX.')",message="subject must be words with dots between them, without spaces and wildcards, and none of the servers' own, which start with $ or _INBOX; correct it"
+	Subject string `json:"subject,omitempty"`
+
+	// stream is the one that must take the events: another refuses them. When not
+	// set: whichever captures the subject.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^[:space:][:cntrl:].*>/\\\\\\\\]+$')",message="stream must be a name that a stream can have: no spaces, dots, wildcards and slashes"
+	Stream string `json:"stream,omitempty"`
+
+	// mode is how an event is put into a message, as the CloudEvents NATS binding
+	// names it: Binary (attributes as headers, the payload as data) or Structured
+	// (one JSON object). Defaults to Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode NATSMode `json:"mode,omitempty"`
+
+	// timeout bounds a delivery with its confirmation, and a connection. From
+	// 100ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+
+	// auth says how to log in. When not set: not at all.
+	// +optional
+	Auth *NATSAuth `json:"auth,omitempty"`
+
+	// tls makes connections TLS, even when it is empty: then it trusts the
+	// system's roots.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// NATSMode is how an event is put into a message.
+// +kubebuilder:validation:Enum=Binary;Structured
+type NATSMode string
+
+const (
+	// NATSBinary puts attributes into headers and the payload into the data.
+	NATSBinary NATSMode = "Binary"
+	// NATSStructured puts an event into one JSON object.
+	NATSStructured NATSMode = "Structured"
+)
+
+// NATSAuth says how to log in: exactly one of its members.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.credentials), has(self.nkey), has(self.basic), has(self.token)].filter(set, set).size() == 1",message="auth must have exactly one of credentials, nkey, basic and token; add the one that the servers ask for, or remove the others"
+type NATSAuth struct {
+	// credentials is the key of a Secret that holds a user's JWT and the seed of
+	// its NKey, as nsc writes them into a .creds file.
+	// +optional
+	Credentials *SecretKey `json:"credentials,omitempty"`
+
+	// nkey is the key of a Secret that holds the seed of a user's NKey.
+	// +optional
+	NKey *SecretKey `json:"nkey,omitempty"`
+
+	// basic names a Secret with the keys username and password (type
+	// kubernetes.io/basic-auth).
+	// +optional
+	Basic *SecretName `json:"basic,omitempty"`
+
+	// token is the key of a Secret that holds a token.
+	// +optional
+	Token *SecretKey `json:"token,omitempty"`
+}

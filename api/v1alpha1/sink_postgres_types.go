@@ -1,4 +1,42 @@
 package v1alpha1
 
-// PostgresSink inserts into the inbox table of another database, effectively once.
-type PostgresSink struct{}
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PostgresSink inserts events into a table of another database, effectively once: the event's id is the
+// table's primary key, and one that is there already counts as delivered.
+type PostgresSink struct {
+	// database says how to reach the database with the table.
+	// +required
+	Database InboxDatabase `json:"database,omitzero"`
+
+	// table is the table's name, with its schema. It is never created: the
+	// documentation has the statement. Defaults to public.inbox_events.
+	// +optional
+	// +kubebuilder:default="public.inbox_events"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]{0,62}[.][a-z_][a-z0-9_]{0,62}$')",message="table must be schema.table of lower-case letters, digits and underscores, such as public.inbox_events"
+	Table string `json:"table,omitempty"`
+
+	// timeout bounds a delivery. From 100ms to 10m. Defaults to 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+}
+
+// InboxDatabase says how to reach a sink's PostgreSQL.
+type InboxDatabase struct {
+	// secret holds the sink's login. It needs no more than to insert into the table,
+	// and to select its id.
+	// +required
+	Secret DatabaseSecret `json:"secret,omitzero"`
+
+	// tls says how the connection is secured.
+	// +optional
+	TLS *DatabaseTLS `json:"tls,omitempty"`
+}

@@ -1,4 +1,120 @@
 package v1alpha1
 
-// RabbitMQSink publishes to exchanges of RabbitMQ with confirms.
-type RabbitMQSink struct{}
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1. Messages are
+// persistent and mandatory, and an event is delivered when the broker has confirmed it.
+//
+// +kubebuilder:validation:XValidation:rule="self.auth.mechanism != 'EXTERNAL' || has(self.tls) && has(self.tls.clientCertificate)",fieldPath=".tls",message="tls must have clientCertificate for the mechanism EXTERNAL; name the Secret with tls.crt and tls.key, or choose PLAIN"
+// +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : '', has(self.routingKey) ? self.routingKey : '', self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
+type RabbitMQSink struct {
+	// addresses are host:port of nodes, in the order in which they are tried: the
+	// first that lets the dispatcher in is used.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=261
+	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="addresses must each be host:port, such as rabbitmq.shop:5672"
+	Addresses []string `json:"addresses,omitempty"`
+
+	// vhost is the virtual host. Defaults to /.
+	// +optional
+	// +kubebuilder:default=/
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	VHost string `json:"vhost,omitempty"`
+
+	// exchange is where every event goes. It is never declared. When not set: the
+	// default exchange, whose routing keys are the names of queues.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Exchange string `json:"exchange,omitempty"`
+
+	// routingKey is that of every event, unless a route says otherwise. When not
+	// set: the name of the event's own topic.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	RoutingKey string `json:"routingKey,omitempty"`
+
+	// mode is how an event is put into a message, as the CloudEvents AMQP binding
+	// names it: Binary (attributes as headers, the payload as body) or Structured
+	// (one JSON object). Defaults to Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode RabbitMQMode `json:"mode,omitempty"`
+
+	// channels is how many deliveries publish side by side, on one connection. From
+	// 1 to 64. Defaults to 4.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Channels int32 `json:"channels,omitempty"`
+
+	// connectionName is what RabbitMQ lists the connection by. Defaults to
+	// outbox-dispatcher.
+	// +optional
+	// +kubebuilder:default=outbox-dispatcher
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	ConnectionName string `json:"connectionName,omitempty"`
+
+	// heartbeat finds a connection dead after three times of it; the broker may ask
+	// for a shorter one. Whole seconds from 1s to 5m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m))+$') && duration(self) >= duration('1s') && duration(self) <= duration('5m')",message="heartbeat must be a duration of whole seconds from 1s to 5m, such as 10s"
+	Heartbeat metav1.Duration `json:"heartbeat,omitzero"`
+
+	// timeout bounds the wait for confirmations. From 100ms to 10m. Defaults to 30s.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+
+	// auth says how to log in.
+	// +required
+	Auth RabbitMQAuth `json:"auth,omitzero"`
+
+	// tls makes connections TLS, even when it is empty: then it trusts the
+	// system's roots.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// RabbitMQMode is how an event is put into a message.
+// +kubebuilder:validation:Enum=Binary;Structured
+type RabbitMQMode string
+
+const (
+	// RabbitMQBinary puts attributes into headers and the payload into the body.
+	RabbitMQBinary RabbitMQMode = "Binary"
+	// RabbitMQStructured puts an event into one JSON object.
+	RabbitMQStructured RabbitMQMode = "Structured"
+)
+
+// RabbitMQAuth says how to log in.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.credentials) == (self.mechanism == 'PLAIN')",fieldPath=".credentials",message="credentials belong to the mechanism PLAIN, which needs them; name the Secret with username and password, or choose another mechanism"
+type RabbitMQAuth struct {
+	// mechanism is PLAIN (user and password) or EXTERNAL (the client certificate of
+	// tls, whose name is the user's). Defaults to PLAIN.
+	// +optional
+	// +kubebuilder:default=PLAIN
+	// +kubebuilder:validation:Enum=PLAIN;EXTERNAL
+	Mechanism string `json:"mechanism,omitempty"`
+
+	// credentials name a Secret with the keys username and password (type
+	// kubernetes.io/basic-auth), for PLAIN.
+	// +optional
+	Credentials *SecretName `json:"credentials,omitempty"`
+}

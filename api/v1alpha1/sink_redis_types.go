@@ -1,4 +1,106 @@
 package v1alpha1
 
-// RedisSink adds to streams of Redis or Valkey.
-type RedisSink struct{}
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of what speaks their protocol. An event
+// is delivered when the server has answered; what that is worth says its persistence (appendonly,
+// appendfsync).
+//
+// +kubebuilder:validation:XValidation:rule="self.cluster || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must be one without cluster; set cluster to true, or keep one"
+// +kubebuilder:validation:XValidation:rule="!self.cluster || !has(self.database) || self.database == 0",fieldPath=".database",message="database must be 0 with cluster, because a cluster has only that one; remove database"
+type RedisSink struct {
+	// addresses are host:port: of the server, or with cluster of some of its nodes;
+	// the others are found through them.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=261
+	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="addresses must each be host:port, such as redis:6379"
+	Addresses []string `json:"addresses,omitempty"`
+
+	// cluster says that the addresses are those of a cluster. Defaults to false.
+	// +optional
+	// +kubebuilder:default=false
+	Cluster bool `json:"cluster,omitempty"`
+
+	// stream is the key that every event is added to, unless a route says otherwise.
+	// When not set: the stream of the name of the event's topic.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Stream string `json:"stream,omitempty"`
+
+	// maxLen is about how many entries a stream keeps (MAXLEN ~): the oldest are
+	// removed, read or not. From 1 to 1000000000000. When not set: all are kept.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000000
+	MaxLen *int64 `json:"maxLen,omitempty"`
+
+	// mode is how an event is put into an entry: Binary (a field for each attribute,
+	// the payload in the field data) or Structured (one JSON object in the field
+	// event). Defaults to Binary.
+	// +optional
+	// +kubebuilder:default=Binary
+	Mode RedisMode `json:"mode,omitempty"`
+
+	// replicas is how many replicas must have an event before it counts as delivered
+	// (WAIT). From 0 to 100. Defaults to 0.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// timeout bounds a delivery. From 100ms to 10m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+
+	// database is the number of the database. From 0 to 65535. When not set: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	Database *int32 `json:"database,omitempty"`
+
+	// auth says how to log in. When not set: not at all.
+	// +optional
+	Auth *RedisAuth `json:"auth,omitempty"`
+
+	// tls makes connections TLS, even when it is empty: then it trusts the
+	// system's roots.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// RedisMode is how an event is put into an entry of a stream.
+// +kubebuilder:validation:Enum=Binary;Structured
+type RedisMode string
+
+const (
+	// RedisBinary gives each attribute a field, and the payload the field data.
+	RedisBinary RedisMode = "Binary"
+	// RedisStructured puts an event into one JSON object in the field event.
+	RedisStructured RedisMode = "Structured"
+)
+
+// RedisAuth is a login: exactly one of its members.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.password)",message="auth must have exactly one of basic and password; add the one that the server asks for, or remove the other"
+type RedisAuth struct {
+	// basic names a Secret with the keys username and password (type
+	// kubernetes.io/basic-auth), of an ACL user.
+	// +optional
+	Basic *SecretName `json:"basic,omitempty"`
+
+	// password is the key of a Secret that holds the password of the user default
+	// (requirepass).
+	// +optional
+	Password *SecretKey `json:"password,omitempty"`
+}

@@ -81,7 +81,7 @@ func secretsResolved(o observed) metav1.Condition {
 	if o.problem != nil && o.problem.condition == api.SecretsResolvedCondition {
 		return condition(api.SecretsResolvedCondition, metav1.ConditionFalse, o.problem.reason, o.problem.message)
 	}
-	return condition(api.SecretsResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, "Every Secret and key that the spec names is there.")
+	return condition(api.SecretsResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, "Every Secret, ConfigMap and key that the spec names is there.")
 }
 
 // schemaReady believes the pods first; the Job tells what is done about it, and stands in for pods

@@ -46,9 +46,12 @@ func (r *Reconciler) podsOf(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	return pods.Items, nil
 }
 
-// resolveRefs reads the Secrets that the spec names.
+// resolveRefs reads the Secrets and the ConfigMaps that the spec names.
 func (r *Reconciler) resolveRefs(ctx context.Context, s *scope) (err error) {
-	s.secrets, err = r.secrets.resolve(ctx, s.obd)
+	if s.secrets, err = r.secrets.resolve(ctx, s.obd); err != nil {
+		return err
+	}
+	s.resolved, err = r.schemas.resolve(ctx, s.obd)
 	return err
 }
 
@@ -57,7 +60,7 @@ func (r *Reconciler) config(ctx context.Context, s *scope) error {
 	if err := r.applied.apply(ctx, s.obd, desired.ServiceAccount(s.obd), &corev1.ServiceAccount{}); err != nil {
 		return err
 	}
-	return r.applied.apply(ctx, s.obd, desired.ConfigMap(s.obd), &corev1.ConfigMap{})
+	return r.applied.apply(ctx, s.obd, desired.ConfigMap(s.resolved), &corev1.ConfigMap{})
 }
 
 // migrate runs the migration Job. The workload waits for the first migration to succeed. Later it
@@ -119,7 +122,7 @@ func (r *Reconciler) migrationDetail(ctx context.Context, obd *v1alpha1.OutboxDi
 
 // workload applies the Deployment and its PodDisruptionBudget.
 func (r *Reconciler) workload(ctx context.Context, s *scope) error {
-	wanted, err := desired.Deployment(s.obd, r.Image, s.secrets.dispatcher)
+	wanted, err := desired.Deployment(s.resolved, r.Image, s.secrets.dispatcher)
 	if err != nil {
 		return podTemplateProblem(err)
 	}

@@ -16,11 +16,13 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -36,6 +38,8 @@ type Reconciler struct {
 	// Live reads from the API server. Secrets are read with it, so that none is kept in memory, and
 	// what is read seldom.
 	Live client.Reader
+	// ConfigMaps has the metadata of all ConfigMaps; Client's cache has only those of the operator.
+	ConfigMaps cache.Cache
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
 	// Pods asks dispatcher pods for their status.
@@ -47,6 +51,7 @@ type Reconciler struct {
 
 	applied *applier
 	secrets *secretReader
+	schemas *schemaReader
 }
 
 // concurrency is how many objects are reconciled at once; most of the time goes into waiting for pods.
@@ -70,11 +75,18 @@ const concurrency = 8
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.applied = newApplier(r.Client, r.Live)
 	r.secrets = newSecretReader(r.Client, r.Live)
+	r.schemas = newSchemaReader(r.ConfigMaps, r.Live)
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, secretIndex, func(o client.Object) []string {
 		return desired.SecretNames(o.(*v1alpha1.OutboxDispatcher))
 	}); err != nil {
 		return fmt.Errorf("index the OutboxDispatchers by Secret: %w", err)
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, configMapIndex, func(o client.Object) []string {
+		return desired.ConfigMapNames(o.(*v1alpha1.OutboxDispatcher))
+	}); err != nil {
+		return fmt.Errorf("index the OutboxDispatchers by ConfigMap: %w", err)
+	}
+	configMap := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxdispatcher").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
@@ -84,24 +96,31 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Owns(&corev1.ConfigMap{}).
 		Owns(&corev1.ServiceAccount{}).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.usersOf(secretIndex))).
+		WatchesRawSource(source.Kind[client.Object](r.ConfigMaps, configMap, handler.EnqueueRequestsFromMapFunc(r.usersOf(configMapIndex)))).
 		Complete(r)
 }
 
-// secretIndex finds OutboxDispatchers by the Secrets that they name.
-const secretIndex = "spec.secrets"
+// OutboxDispatchers are found by the Secrets and the ConfigMaps that they name.
+const (
+	secretIndex    = "spec.secrets"
+	configMapIndex = "spec.configMaps"
+)
 
-func (r *Reconciler) usersOf(ctx context.Context, secret client.Object) []reconcile.Request {
-	var users v1alpha1.OutboxDispatcherList
-	if err := r.Client.List(ctx, &users, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List the OutboxDispatchers that name a Secret", "secret", secret.GetName())
-		return nil
+// usersOf finds those that name an object.
+func (r *Reconciler) usersOf(index string) handler.MapFunc {
+	return func(ctx context.Context, named client.Object) []reconcile.Request {
+		var users v1alpha1.OutboxDispatcherList
+		if err := r.Client.List(ctx, &users, client.InNamespace(named.GetNamespace()), client.MatchingFields{index: named.GetName()}); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "List the OutboxDispatchers that name an object", "index", index, "name", named.GetName())
+			return nil
+		}
+		requests := make([]reconcile.Request, 0, len(users.Items))
+		for i := range users.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&users.Items[i])})
+		}
+		return requests
 	}
-	requests := make([]reconcile.Request, 0, len(users.Items))
-	for i := range users.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&users.Items[i])})
-	}
-	return requests
 }
 
 // scope is what one pass knows.
@@ -109,7 +128,8 @@ type scope struct {
 	obd        *v1alpha1.OutboxDispatcher
 	before     *v1alpha1.OutboxDispatcher
 	secrets    digests
-	deployment *appsv1.Deployment // nil when there is none of ours
+	resolved   *v1alpha1.OutboxDispatcher // obd, with its schemas in the place of their ConfigMaps
+	deployment *appsv1.Deployment         // nil when there is none of ours
 	pods       []corev1.Pod
 	migration  migration
 	problem    *problem
@@ -188,4 +208,5 @@ func (r *Reconciler) leaving(ctx context.Context, name string) bool {
 func (r *Reconciler) forget(obd types.NamespacedName) {
 	r.applied.forget(obd)
 	r.secrets.forget(obd)
+	r.schemas.forget(obd)
 }

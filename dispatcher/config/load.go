@@ -48,6 +48,9 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "info")
 	c.Backoff.applyDefaults()
+	if c.SchemaRegistry != nil {
+		c.SchemaRegistry.ApplyDefaults()
+	}
 	for _, sink := range c.Sink.members() {
 		sink.ApplyDefaults()
 	}

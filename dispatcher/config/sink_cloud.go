@@ -1,33 +1,166 @@
 package config
 
-// PubSubSink publishes to a topic of Google Cloud Pub/Sub.
-type PubSubSink struct{}
+import (
+	"net/url"
+	"regexp"
+	"time"
+)
+
+// CloudMode is how an event is put into a message of a cloud's queue.
+type CloudMode string
+
+// The modes, as CloudEvents names them.
+const (
+	CloudBinary     CloudMode = "Binary"
+	CloudStructured CloudMode = "Structured"
+)
+
+// SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come
+// from the environment, as AWS's own tools take them.
+type SQSSink struct {
+	// QueueURL is the queue's URL. Required.
+	QueueURL string `json:"queueURL"`
+	// Region is that of the queue. Defaults to the one in QueueURL, else the environment's AWS_REGION.
+	Region string `json:"region,omitempty"`
+	// Endpoint is where the service is called instead of QueueURL's host, as for a VPC endpoint.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Timeout bounds one request, 100ms to 10m. Defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials
+// come from the environment, as AWS's own tools take them.
+type SNSSink struct {
+	// TopicARN is the topic's ARN. Required.
+	TopicARN string `json:"topicARN"`
+	// Endpoint is where the service is called instead of its region's address, as for a VPC endpoint.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Timeout bounds one request, 100ms to 10m. Defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// PubSubSink publishes CloudEvents 1.0 to topics of Google Cloud Pub/Sub. Credentials come from the
+// environment, as Google's own tools take them.
+type PubSubSink struct {
+	// Project is the id of the project that has the topics. Required.
+	Project string `json:"project"`
+	// Topic is where every event goes. Defaults to the topic of the event's own name.
+	Topic string `json:"topic,omitempty"`
+	// Mode is Binary (attributes as attributes, the payload as data) or Structured (one JSON object).
+	// Defaults to Binary.
+	Mode CloudMode `json:"mode,omitempty"`
+	// Endpoint is where the service is called: a URL with https (a region's), or http, which goes
+	// without credentials (an emulator's). Defaults to https://pubsub.googleapis.com.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Timeout bounds one request, 100ms to 10m. Defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// ServiceBusSink sends CloudEvents 1.0 to queues or topics of Azure Service Bus. Credentials come from
+// the environment, as Azure's own tools take them.
+type ServiceBusSink struct {
+	// Namespace is the host name of the namespace, such as orders.servicebus.windows.net. Required.
+	Namespace string `json:"namespace"`
+	// Queue or Topic is where every event goes, at most one of them. Defaults to the queue or topic of
+	// the event's own topic's name.
+	Queue string `json:"queue,omitempty"`
+	Topic string `json:"topic,omitempty"`
+	// Mode is Binary (attributes as application properties, the payload as body) or Structured (one
+	// JSON object). Defaults to Binary.
+	Mode CloudMode `json:"mode,omitempty"`
+	// Endpoint is the host, with a port if it is not 5671, that is connected to instead of Namespace.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Timeout bounds one delivery, 100ms to 10m. Defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+const cloudTimeout = Duration(10 * time.Second)
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (s *PubSubSink) ApplyDefaults() {}
-
-func (s *PubSubSink) validate(p *problems) {}
-
-// ServiceBusSink sends to a queue or topic of Azure Service Bus.
-type ServiceBusSink struct{}
+func (s *SQSSink) ApplyDefaults() { setDefault(&s.Timeout, cloudTimeout) }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (s *ServiceBusSink) ApplyDefaults() {}
-
-func (s *ServiceBusSink) validate(p *problems) {}
-
-// SNSSink publishes to a topic of Amazon SNS.
-type SNSSink struct{}
+func (s *SNSSink) ApplyDefaults() { setDefault(&s.Timeout, cloudTimeout) }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (s *SNSSink) ApplyDefaults() {}
-
-func (s *SNSSink) validate(p *problems) {}
-
-// SQSSink sends to a queue of Amazon SQS.
-type SQSSink struct{}
+func (s *PubSubSink) ApplyDefaults() {
+	setDefault(&s.Mode, CloudBinary)
+	setDefault(&s.Timeout, cloudTimeout)
+}
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (s *SQSSink) ApplyDefaults() {}
+func (s *ServiceBusSink) ApplyDefaults() {
+	setDefault(&s.Mode, CloudBinary)
+	setDefault(&s.Timeout, cloudTimeout)
+}
 
-func (s *SQSSink) validate(p *problems) {}
+var (
+	awsRegion         = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
+	snsTopicARN       = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
+	googleProject     = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
+	pubsubTopic       = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
+	serviceBusHost    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
+	serviceBusEntity  = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$`)
+	serviceBusAddress = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
+)
+
+func (s *SQSSink) validate(p *problems) {
+	u, err := url.Parse(s.QueueURL)
+	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && len(u.Path) > 1 && len(s.QueueURL) <= 2048
+	p.when(!good, "sink.sqs.queueURL", "must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders")
+	p.when(s.Region != "" && !awsRegion.MatchString(s.Region), "sink.sqs.region", "is %q; write a region such as eu-west-1", s.Region)
+	p.endpoint("sink.sqs.endpoint", s.Endpoint)
+	p.duration("sink.sqs.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
+}
+
+func (s *SNSSink) validate(p *problems) {
+	p.when(!snsTopicARN.MatchString(s.TopicARN), "sink.sns.topicARN", "must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders")
+	p.endpoint("sink.sns.endpoint", s.Endpoint)
+	p.duration("sink.sns.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
+}
+
+func (s *PubSubSink) validate(p *problems) {
+	p.when(!googleProject.MatchString(s.Project), "sink.pubsub.project", "must be the id of a project, such as shop-production")
+	p.when(s.Topic != "" && !pubsubTopic.MatchString(s.Topic), "sink.pubsub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%%, with a letter first", s.Topic)
+	p.oneOf("sink.pubsub.mode", string(s.Mode), string(CloudBinary), string(CloudStructured))
+	p.endpoint("sink.pubsub.endpoint", s.Endpoint)
+	p.duration("sink.pubsub.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
+}
+
+func (s *ServiceBusSink) validate(p *problems) {
+	p.when(len(s.Namespace) > 253 || !serviceBusHost.MatchString(s.Namespace), "sink.serviceBus.namespace", "must be a host name, such as orders.servicebus.windows.net")
+	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
+	p.when(s.Queue != "" && !serviceBusEntity.MatchString(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Queue)
+	p.when(s.Topic != "" && !serviceBusEntity.MatchString(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Topic)
+	p.oneOf("sink.serviceBus.mode", string(s.Mode), string(CloudBinary), string(CloudStructured))
+	p.when(s.Endpoint != "" && !serviceBusAddress.MatchString(s.Endpoint), "sink.serviceBus.endpoint", "is %q; write it as host or host:port", s.Endpoint)
+	p.duration("sink.serviceBus.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
+}
+
+// endpoint is a URL without a path.
+func (p *problems) endpoint(field, text string) {
+	if text == "" {
+		return
+	}
+	u, err := url.Parse(text)
+	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && (u.Path == "" || u.Path == "/") && u.RawQuery == "" && len(text) <= 2048
+	p.when(!good, field, "must be an http:// or https:// URL of a host, such as https://vpce-1a2b.sqs.eu-west-1.vpce.amazonaws.com")
+}
+
+// Validate is what [Config.Validate] says of this section.
+func (s *SQSSink) Validate() error { return validated(s) }
+
+// Validate is what [Config.Validate] says of this section.
+func (s *SNSSink) Validate() error { return validated(s) }
+
+// Validate is what [Config.Validate] says of this section.
+func (s *PubSubSink) Validate() error { return validated(s) }
+
+// Validate is what [Config.Validate] says of this section.
+func (s *ServiceBusSink) Validate() error { return validated(s) }
+
+func validated(m member) error {
+	var p problems
+	m.validate(&p)
+	return p.join()
+}

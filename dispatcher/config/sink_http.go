@@ -38,6 +38,18 @@ type HTTPSink struct {
 	Auth *HTTPAuth `json:"auth,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
+	// Signing signs every request, as the Standard Webhooks specification says. Defaults to none.
+	Signing *HTTPSigning `json:"signing,omitempty"`
+	// MaxConnections is the most requests at a time, and so the most connections, up to 1000.
+	// Defaults to 0: no bound but the engine's concurrency.
+	MaxConnections int `json:"maxConnections,omitempty"`
+}
+
+// HTTPSigning names the secrets that requests are signed with.
+type HTTPSigning struct {
+	// SecretFile holds one secret on each line: whsec_ and 24 to 64 bytes in base64. Each makes a
+	// signature. It is read again when it changes. Required.
+	SecretFile string `json:"secretFile"`
 }
 
 // HTTPAuth names files that hold credentials. They are read again when they change.
@@ -63,7 +75,10 @@ func (h *HTTPSink) ApplyDefaults() {
 
 var (
 	headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
-	ownHeaders = []string{"authorization", "content-type", "content-length", "host"}
+	ownHeaders = []string{
+		"authorization", "content-type", "content-length", "host",
+		"webhook-id", "webhook-signature", "webhook-timestamp",
+	}
 )
 
 func (h *HTTPSink) validate(p *problems) {
@@ -92,6 +107,10 @@ func (h *HTTPSink) validate(p *problems) {
 			p.required("sink.http.auth.basic.passwordFile", h.Auth.Basic.PasswordFile)
 		}
 	}
+	if h.Signing != nil {
+		p.required("sink.http.signing.secretFile", h.Signing.SecretFile)
+	}
+	p.number("sink.http.maxConnections", h.MaxConnections, 0, 1000)
 	if h.TLS != nil {
 		p.when(*h.TLS == TLS{}, "sink.http.tls", "is empty; set caFile, certFile and keyFile, or serverName, or remove it")
 		p.when((h.TLS.CertFile == "") != (h.TLS.KeyFile == ""), "sink.http.tls", "has only one of certFile and keyFile; set both or neither")

@@ -2,9 +2,9 @@ package config
 
 import (
 	"fmt"
-	"net"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -18,6 +18,16 @@ const (
 	KafkaStructured KafkaMode = "Structured"
 )
 
+// KafkaEncoding is what the payload becomes as a record's value.
+type KafkaEncoding string
+
+// The encodings.
+const (
+	KafkaJSON     KafkaEncoding = "JSON"
+	KafkaAvro     KafkaEncoding = "Avro"
+	KafkaProtobuf KafkaEncoding = "Protobuf"
+)
+
 // KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. Every
 // record is confirmed by all in-sync replicas (acks=all, an idempotent producer).
 type KafkaSink struct {
@@ -28,6 +38,12 @@ type KafkaSink struct {
 	// Mode is Binary (attributes as headers, the payload as value) or Structured (one JSON object).
 	// Defaults to Binary.
 	Mode KafkaMode `json:"mode,omitempty"`
+	// Encoding is JSON (the payload as it is), Avro or Protobuf (by the latest schema of subject in
+	// schemaRegistry, in Confluent's wire format; for mode Binary). Defaults to JSON.
+	Encoding KafkaEncoding `json:"encoding,omitempty"`
+	// Subject is the schema registry's, for Avro and Protobuf, at most 255 characters. Defaults to the
+	// Kafka topic's name and -value.
+	Subject string `json:"subject,omitempty"`
 	// ClientID is what the brokers' logs, quotas and metrics know the dispatcher by, at most 255
 	// characters. Defaults to outbox-dispatcher.
 	ClientID string `json:"clientID,omitempty"`
@@ -68,26 +84,31 @@ type KafkaSASL struct {
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (k *KafkaSink) ApplyDefaults() {
 	setDefault(&k.Mode, KafkaBinary)
+	setDefault(&k.Encoding, KafkaJSON)
 	setDefault(&k.ClientID, "outbox-dispatcher")
 	setDefault(&k.Compression, "snappy")
 	setDefault(&k.MaxMessageBytes, 1_000_000)
 	setDefault(&k.Timeout, Duration(30*time.Second))
 }
 
-var kafkaTopic = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+var (
+	kafkaBroker = regexp.MustCompile(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}$`)
+	kafkaTopic  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+)
 
 func (k *KafkaSink) validate(p *problems) {
 	p.when(len(k.Brokers) < 1 || len(k.Brokers) > 32, "sink.kafka.brokers", "has %d entries; list 1 to 32 brokers, each as host:port", len(k.Brokers))
 	for i, broker := range k.Brokers {
-		host, port, err := net.SplitHostPort(broker)
-		if err == nil {
-			_, err = strconv.ParseUint(port, 10, 16)
-		}
-		p.when(err != nil || host == "" || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
+		_, err := strconv.ParseUint(broker[strings.LastIndexByte(broker, ':')+1:], 10, 16)
+		p.when(err != nil || !kafkaBroker.MatchString(broker) || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
 	}
 	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.MatchString(k.Topic)
 	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 letters, digits, dots, dashes and underscores", k.Topic)
 	p.oneOf("sink.kafka.mode", string(k.Mode), string(KafkaBinary), string(KafkaStructured))
+	p.oneOf("sink.kafka.encoding", string(k.Encoding), string(KafkaJSON), string(KafkaAvro), string(KafkaProtobuf))
+	p.when(k.Encoding != KafkaJSON && k.Mode != KafkaBinary, "sink.kafka.encoding", "is %s, which belongs to mode Binary, because the payload must be the record's value; set mode to Binary, or encoding to JSON", k.Encoding)
+	p.when(k.Encoding == KafkaJSON && k.Subject != "", "sink.kafka.subject", "belongs to encoding Avro and Protobuf; choose one of them, or remove subject")
+	p.when(utf8.RuneCountInString(k.Subject) > 255, "sink.kafka.subject", "has more than 255 characters; shorten it")
 	p.when(utf8.RuneCountInString(k.ClientID) > 255, "sink.kafka.clientID", "has more than 255 characters; shorten it")
 	p.oneOf("sink.kafka.compression", k.Compression, "none", "gzip", "snappy", "lz4", "zstd")
 	p.number("sink.kafka.maxMessageBytes", k.MaxMessageBytes, 1024, 100<<20)

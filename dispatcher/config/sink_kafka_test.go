@@ -13,7 +13,7 @@ func TestKafkaDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := KafkaSink{
-		Brokers: []string{"kafka.example:9092"}, Mode: KafkaBinary, ClientID: "outbox-dispatcher",
+		Brokers: []string{"kafka.example:9092"}, Mode: KafkaBinary, Encoding: KafkaJSON, ClientID: "outbox-dispatcher",
 		Compression: "snappy", MaxMessageBytes: 1_000_000, Timeout: Duration(30 * time.Second),
 	}
 	if !reflect.DeepEqual(*c.Sink.Kafka, want) {
@@ -27,11 +27,19 @@ func TestKafkaDefaults(t *testing.T) {
 func TestKafkaValidate(t *testing.T) {
 	sasl := func(s KafkaSASL) func(*KafkaSink) { return func(k *KafkaSink) { k.SASL = &s } }
 	for want, change := range map[string]func(*KafkaSink){
-		"":                              func(k *KafkaSink) { k.TLS, k.Topic = &TLS{}, "shop.orders-1_a" },
-		"sink.kafka.brokers has 0 entr": func(k *KafkaSink) { k.Brokers = nil },
+		"": func(k *KafkaSink) {
+			k.TLS, k.Topic, k.Brokers = &TLS{}, "shop.orders-1_a", append(k.Brokers, "[::1]:9092", "a_b:65535")
+		},
+		"sink.kafka.brokers has 0 entr":                                              func(k *KafkaSink) { k.Brokers = nil },
 		`sink.kafka.brokers[1] is "kafka"; write it as host:port`:                    func(k *KafkaSink) { k.Brokers = append(k.Brokers, "kafka") },
 		`sink.kafka.brokers[0] is ":9092"; write it as host:port`:                    func(k *KafkaSink) { k.Brokers = []string{":9092"} },
 		`sink.kafka.brokers[0] is "a:90920"; write it as host:port`:                  func(k *KafkaSink) { k.Brokers = []string{"a:90920"} },
+		`sink.kafka.brokers[0] is "a/b:9092"; write it as host:port`:                 func(k *KafkaSink) { k.Brokers = []string{"a/b:9092"} },
+		`sink.kafka.brokers[0] is "a:0"; write it as host:port`:                      func(k *KafkaSink) { k.Brokers = []string{"a:0"} },
+		`sink.kafka.encoding is "XML"; choose one of JSON, Avro, Protobuf`:           func(k *KafkaSink) { k.Encoding = "XML" },
+		"sink.kafka.encoding is Avro, which belongs to mode Binary":                  func(k *KafkaSink) { k.Encoding, k.Mode = KafkaAvro, KafkaStructured },
+		"sink.kafka.subject belongs to encoding Avro and Protobuf; choose":           func(k *KafkaSink) { k.Subject = "orders" },
+		"sink.kafka.subject has more than 255 characters; shorten it":                func(k *KafkaSink) { k.Encoding, k.Subject = KafkaAvro, strings.Repeat("a", 256) },
 		`sink.kafka.topic is "a/b", which Kafka does not take; use at most 249`:      func(k *KafkaSink) { k.Topic = "a/b" },
 		`sink.kafka.topic is "..", which Kafka does not take`:                        func(k *KafkaSink) { k.Topic = ".." },
 		`sink.kafka.mode is "Batch"; choose one of Binary, Structured`:               func(k *KafkaSink) { k.Mode = "Batch" },

@@ -1,9 +1,111 @@
 package config
 
-// NATSSink publishes to JetStream.
-type NATSSink struct{}
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// NATSMode is how an event is put into a message.
+type NATSMode string
+
+// The modes, as the CloudEvents NATS binding names them.
+const (
+	NATSBinary     NATSMode = "Binary"
+	NATSStructured NATSMode = "Structured"
+)
+
+// NATSSink publishes CloudEvents 1.0 to streams of NATS JetStream. Every message is confirmed by its
+// stream.
+type NATSSink struct {
+	// Servers are nats://host:port or tls://host:port of the servers, 1 to 32; which one is connected
+	// to is left to chance. One tls:// makes all connections TLS. Required.
+	Servers []string `json:"servers"`
+	// Subject is where every event goes. Defaults to the subject of the event's own topic's name.
+	Subject string `json:"subject,omitempty"`
+	// Stream is the one that must take the events: another refuses them. Defaults to whichever stream
+	// captures the subject.
+	Stream string `json:"stream,omitempty"`
+	// Mode is Binary (attributes as headers, the payload as data) or Structured (one JSON object).
+	// Defaults to Binary.
+	Mode NATSMode `json:"mode,omitempty"`
+	// Timeout bounds a delivery with its confirmation, and a connection: 100ms to 10m. Defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+	// Auth are credentials. Defaults to none.
+	Auth *NATSAuth `json:"auth,omitempty"`
+	// TLS, even when it is empty, makes connections TLS. Defaults to none.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// NATSAuth says how to log in. Exactly one member must be set. The files are read for each connection.
+type NATSAuth struct {
+	// CredentialsFile holds a user's JWT and the seed of its NKey, as nsc writes it (.creds).
+	CredentialsFile string `json:"credentialsFile,omitempty"`
+	// NKeyFile holds the seed of a user's NKey.
+	NKeyFile string `json:"nkeyFile,omitempty"`
+	// Basic is a user and a password.
+	Basic *BasicAuth `json:"basic,omitempty"`
+	// TokenFile holds a token.
+	TokenFile string `json:"tokenFile,omitempty"`
+}
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (s *NATSSink) ApplyDefaults() {}
+func (n *NATSSink) ApplyDefaults() {
+	setDefault(&n.Mode, NATSBinary)
+	setDefault(&n.Timeout, Duration(10*time.Second))
+}
 
-func (s *NATSSink) validate(p *problems) {}
+var natsStream = regexp.MustCompile(`^[^[:space:][:cntrl:].*>/\\]{1,255}$`)
+
+// ValidNATSSubject reports whether events may go to the subject: at most 255 characters, no wildcards, and
+// none of the servers' own.
+func ValidNATSSubject(subject string) bool {
+	return subject != "" && utf8.RuneCountInString(subject) <= 255 &&
+		!strings.HasPrefix(subject, ".") && !strings.HasSuffix(subject, ".") && !strings.Contains(subject, "..") &&
+		!strings.HasPrefix(subject, "$") && !strings.HasPrefix(subject, "_INBOX.") &&
+		!strings.ContainsFunc(subject, func(r rune) bool { return r <= ' ' || r == 0x7F || r == '*' || r == '>' })
+}
+
+func (n *NATSSink) validate(p *problems) {
+	p.when(len(n.Servers) < 1 || len(n.Servers) > 32, "sink.nats.servers", "has %d entries; list 1 to 32 servers, each as nats://host:port or tls://host:port", len(n.Servers))
+	for i, server := range n.Servers {
+		// The value is not quoted: it may hold a password.
+		p.when(!validNATSServer(server), fmt.Sprintf("sink.nats.servers[%d]", i), "is not nats://host:port or tls://host:port; write it so, such as nats://nats.example:4222, and put a user and password into files that auth names")
+	}
+	p.when(n.Subject != "" && !ValidNATSSubject(n.Subject), "sink.nats.subject", "is %q, to which events cannot go; use at most 255 characters without spaces and wildcards, and none that starts with $ or _INBOX", n.Subject)
+	p.when(n.Stream != "" && !natsStream.MatchString(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
+	p.oneOf("sink.nats.mode", string(n.Mode), string(NATSBinary), string(NATSStructured))
+	p.duration("sink.nats.timeout", n.Timeout, 100*time.Millisecond, 10*time.Minute)
+	if a := n.Auth; a != nil {
+		p.exactlyOne("sink.nats.auth", map[string]bool{
+			"credentialsFile": a.CredentialsFile != "", "nkeyFile": a.NKeyFile != "", "basic": a.Basic != nil, "tokenFile": a.TokenFile != "",
+		})
+		if a.Basic != nil {
+			p.required("sink.nats.auth.basic.usernameFile", a.Basic.UsernameFile)
+			p.required("sink.nats.auth.basic.passwordFile", a.Basic.PasswordFile)
+		}
+	}
+	if n.TLS != nil {
+		p.when((n.TLS.CertFile == "") != (n.TLS.KeyFile == ""), "sink.nats.tls", "has only one of certFile and keyFile; set both or neither")
+	}
+}
+
+func validNATSServer(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || len(server) > 270 {
+		return false
+	}
+	_, err = strconv.ParseUint(u.Port(), 10, 16)
+	return err == nil && server == u.Scheme+"://"+u.Host // no user, path, query or fragment
+}
+
+// Validate is what [Config.Validate] says of this section.
+func (n *NATSSink) Validate() error {
+	var p problems
+	n.validate(&p)
+	return p.join()
+}

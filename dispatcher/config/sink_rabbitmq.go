@@ -1,9 +1,118 @@
 package config
 
-// RabbitMQSink publishes to exchanges of RabbitMQ with confirms.
-type RabbitMQSink struct{}
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+)
+
+// RabbitMQMode is how an event is put into a message.
+type RabbitMQMode string
+
+// The modes, as the CloudEvents AMQP binding names them.
+const (
+	RabbitMQBinary     RabbitMQMode = "Binary"
+	RabbitMQStructured RabbitMQMode = "Structured"
+)
+
+// RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1: persistent, mandatory,
+// and each message confirmed by the broker.
+type RabbitMQSink struct {
+	// Addresses are host:port of nodes, 1 to 32. The first that lets the dispatcher in is used. Required.
+	Addresses []string `json:"addresses"`
+	// VHost is the virtual host. Defaults to /.
+	VHost string `json:"vhost,omitempty"`
+	// Exchange is where every event goes, at most 255 bytes. Defaults to the default exchange, whose
+	// routing keys are the names of queues.
+	Exchange string `json:"exchange,omitempty"`
+	// RoutingKey is that of every event, at most 255 bytes. Defaults to the name of the event's own topic.
+	RoutingKey string `json:"routingKey,omitempty"`
+	// Mode is Binary (attributes as headers, the payload as body) or Structured (one JSON object).
+	// Defaults to Binary.
+	Mode RabbitMQMode `json:"mode,omitempty"`
+	// Channels is how many deliveries publish side by side, 1 to 64, on one connection. Defaults to 4.
+	Channels int `json:"channels,omitempty"`
+	// ConnectionName is what RabbitMQ lists the connection by, at most 255 bytes. Defaults to
+	// outbox-dispatcher.
+	ConnectionName string `json:"connectionName,omitempty"`
+	// Heartbeat finds a connection dead after three times of it, 1s to 5m, in whole seconds. The
+	// broker may ask for a shorter one. Defaults to 10s.
+	Heartbeat Duration `json:"heartbeat,omitempty"`
+	// Timeout bounds the wait for confirmations, 100ms to 10m. Defaults to 30s.
+	Timeout Duration `json:"timeout,omitempty"`
+	// Auth is how to log in. Required.
+	Auth *RabbitMQAuth `json:"auth"`
+	// TLS, even when it is empty, makes connections TLS. Defaults to none.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// The mechanisms of [RabbitMQAuth], as RabbitMQ names them.
+const (
+	RabbitMQPlain    = "PLAIN"
+	RabbitMQExternal = "EXTERNAL"
+)
+
+// RabbitMQAuth says how to log in. Its files are read at each login.
+type RabbitMQAuth struct {
+	// Mechanism is PLAIN (user and password) or EXTERNAL (the client's certificate). Defaults to PLAIN.
+	Mechanism string `json:"mechanism,omitempty"`
+	// UsernameFile and PasswordFile are for PLAIN.
+	UsernameFile string `json:"usernameFile,omitempty"`
+	PasswordFile string `json:"passwordFile,omitempty"`
+}
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (s *RabbitMQSink) ApplyDefaults() {}
+func (s *RabbitMQSink) ApplyDefaults() {
+	setDefault(&s.VHost, "/")
+	setDefault(&s.Mode, RabbitMQBinary)
+	setDefault(&s.Channels, 4)
+	setDefault(&s.ConnectionName, "outbox-dispatcher")
+	setDefault(&s.Heartbeat, Duration(10*time.Second))
+	setDefault(&s.Timeout, Duration(30*time.Second))
+	if s.Auth != nil {
+		setDefault(&s.Auth.Mechanism, RabbitMQPlain)
+	}
+}
 
-func (s *RabbitMQSink) validate(p *problems) {}
+func (s *RabbitMQSink) validate(p *problems) {
+	p.when(len(s.Addresses) < 1 || len(s.Addresses) > 32, "sink.rabbitmq.addresses", "has %d entries; list 1 to 32 nodes, each as host:port", len(s.Addresses))
+	for i, address := range s.Addresses {
+		host, port, err := net.SplitHostPort(address)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		p.when(err != nil || host == "" || len(address) > 261, fmt.Sprintf("sink.rabbitmq.addresses[%d]", i), "is %q; write it as host:port, such as rabbitmq.example:5672", address)
+	}
+	for field, value := range map[string]string{"vhost": s.VHost, "exchange": s.Exchange, "routingKey": s.RoutingKey, "connectionName": s.ConnectionName} {
+		p.when(len(value) > 255, "sink.rabbitmq."+field, "has %d bytes, and RabbitMQ takes 255; shorten it", len(value))
+	}
+	p.oneOf("sink.rabbitmq.mode", string(s.Mode), string(RabbitMQBinary), string(RabbitMQStructured))
+	p.number("sink.rabbitmq.channels", s.Channels, 1, 64)
+	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)
+	p.when(s.Heartbeat.D()%time.Second != 0, "sink.rabbitmq.heartbeat", "is %s; set it to whole seconds", s.Heartbeat.D())
+	p.duration("sink.rabbitmq.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
+	if s.TLS != nil {
+		p.when((s.TLS.CertFile == "") != (s.TLS.KeyFile == ""), "sink.rabbitmq.tls", "has only one of certFile and keyFile; set both or neither")
+	}
+	if s.Auth == nil {
+		p.when(true, "sink.rabbitmq.auth", "is missing; add it, with usernameFile and passwordFile")
+		return
+	}
+	p.oneOf("sink.rabbitmq.auth.mechanism", s.Auth.Mechanism, RabbitMQPlain, RabbitMQExternal)
+	switch s.Auth.Mechanism {
+	case RabbitMQPlain:
+		p.required("sink.rabbitmq.auth.usernameFile", s.Auth.UsernameFile)
+		p.required("sink.rabbitmq.auth.passwordFile", s.Auth.PasswordFile)
+	case RabbitMQExternal:
+		p.when(s.Auth.UsernameFile != "" || s.Auth.PasswordFile != "", "sink.rabbitmq.auth", "has usernameFile or passwordFile, which mechanism EXTERNAL does not use; remove them")
+		p.when(s.TLS == nil || s.TLS.CertFile == "", "sink.rabbitmq.tls.certFile", "is missing, and mechanism EXTERNAL needs it; set certFile and keyFile")
+	}
+}
+
+// Validate is what [Config.Validate] says of this section.
+func (s *RabbitMQSink) Validate() error {
+	var p problems
+	s.validate(&p)
+	return p.join()
+}

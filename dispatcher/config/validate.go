@@ -47,6 +47,15 @@ func (c Config) Validate() error {
 	c.Database.validate(&p)
 	c.Backoff.validate(&p)
 	c.Sink.validate(&p)
+	c.validateRoutes(&p)
+	c.validateValidation(&p)
+	c.validateTransform(&p)
+	if c.SchemaRegistry != nil {
+		c.SchemaRegistry.validate(&p)
+	}
+	if k := c.Sink.Kafka; k != nil && k.Encoding != KafkaJSON {
+		p.when(c.SchemaRegistry == nil, "schemaRegistry", "is missing, and sink.kafka.encoding %s needs it; add it, or set encoding to JSON", k.Encoding)
+	}
 	return p.join()
 }
 

@@ -17,24 +17,28 @@ func DispatcherName(obd *v1alpha1.OutboxDispatcher) string { return obd.Namespac
 func Config(obd *v1alpha1.OutboxDispatcher) config.Config {
 	spec := &obd.Spec
 	return config.Config{
-		Name:         DispatcherName(obd),
-		Namespace:    spec.Namespace,
-		Topics:       slices.Sorted(slices.Values(spec.Topics)), // a set: its order must not roll pods
-		Database:     database(spec.Database, spec.Database.Secret, "database"),
-		Lease:        config.Duration(spec.Lease.Duration),
-		PollInterval: config.Duration(spec.PollInterval.Duration),
-		BatchSize:    int(spec.BatchSize),
-		Concurrency:  int(spec.Concurrency),
-		MaxAttempts:  int(spec.MaxAttempts),
-		Backoff:      backoff(spec.Backoff),
-		Ordering:     config.Ordering(spec.Ordering),
-		OnDead:       config.OnDead(spec.OnDead),
-		Retention:    retention(spec.Retention),
-		WakeUp:       config.WakeUp(spec.WakeUp),
-		GracePeriod:  config.Duration(spec.GracePeriod.Duration),
-		State:        config.State(spec.State),
-		Sink:         sink(spec.Sink),
-		Server:       config.Server{Address: fmt.Sprintf(":%d", Port)},
+		Name:           DispatcherName(obd),
+		Namespace:      spec.Namespace,
+		Topics:         slices.Sorted(slices.Values(spec.Topics)), // a set: its order must not roll pods
+		Database:       database(spec.Database, spec.Database.Secret, "database"),
+		Lease:          config.Duration(spec.Lease.Duration),
+		PollInterval:   config.Duration(spec.PollInterval.Duration),
+		BatchSize:      int(spec.BatchSize),
+		Concurrency:    int(spec.Concurrency),
+		MaxAttempts:    int(spec.MaxAttempts),
+		Backoff:        backoff(spec.Backoff),
+		Ordering:       config.Ordering(spec.Ordering),
+		OnDead:         config.OnDead(spec.OnDead),
+		Retention:      retention(spec.Retention),
+		WakeUp:         config.WakeUp(spec.WakeUp),
+		GracePeriod:    config.Duration(spec.GracePeriod.Duration),
+		State:          config.State(spec.State),
+		Sink:           sink(spec.Sink),
+		Routes:         routes(spec.Routes),
+		Validation:     validation(spec.Validation),
+		Transform:      transform(spec.Transform),
+		SchemaRegistry: schemaRegistry(spec.SchemaRegistry),
+		Server:         config.Server{Address: fmt.Sprintf(":%d", Port)},
 	}
 }
 
@@ -42,6 +46,7 @@ func Config(obd *v1alpha1.OutboxDispatcher) config.Config {
 // may migrate.
 func MigrationConfig(obd *v1alpha1.OutboxDispatcher) config.Config {
 	c := Config(obd)
+	c.Routes, c.Validation, c.Transform = nil, nil, nil // which may be large
 	if m := obd.Spec.Database.Migration; m != nil && m.Secret != nil {
 		c.Database = database(obd.Spec.Database, *m.Secret, "migration")
 	}

@@ -42,6 +42,7 @@ func DispatcherRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
 		loginRefs("database", "spec.database.secret", obd.Spec.Database.Secret),
 		databaseCARefs(obd),
 		sinkRefs(obd.Spec.Sink),
+		registryRefs(obd.Spec.SchemaRegistry),
 	)
 }
 

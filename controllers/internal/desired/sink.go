@@ -42,6 +42,22 @@ func sink(s v1alpha1.Sink) (c config.Sink) {
 		c.Kafka = kafkaSink(s.Kafka)
 	case s.Log != nil:
 		c.Log = &config.LogSink{Payload: s.Log.Payload}
+	case s.NATS != nil:
+		c.NATS = natsSink(s.NATS)
+	case s.Postgres != nil:
+		c.Postgres = postgresSink(s.Postgres)
+	case s.RabbitMQ != nil:
+		c.RabbitMQ = rabbitMQSink(s.RabbitMQ)
+	case s.Redis != nil:
+		c.Redis = redisSink(s.Redis)
+	case s.PubSub != nil:
+		c.PubSub = pubsubSink(s.PubSub)
+	case s.ServiceBus != nil:
+		c.ServiceBus = serviceBusSink(s.ServiceBus)
+	case s.SNS != nil:
+		c.SNS = snsSink(s.SNS)
+	case s.SQS != nil:
+		c.SQS = sqsSink(s.SQS)
 	}
 	return c
 }
@@ -53,6 +69,14 @@ func sinkRefs(s v1alpha1.Sink) []Ref {
 		return httpRefs(s.HTTP)
 	case s.Kafka != nil:
 		return kafkaRefs(s.Kafka)
+	case s.NATS != nil:
+		return natsRefs(s.NATS)
+	case s.Postgres != nil:
+		return postgresRefs(s.Postgres)
+	case s.RabbitMQ != nil:
+		return rabbitMQRefs(s.RabbitMQ)
+	case s.Redis != nil:
+		return redisRefs(s.Redis)
 	}
 	return nil
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
+// pathSigning is the file of the secrets that requests are signed with.
+const pathSigning = "sink/signing-secrets"
+
 func httpSink(s *v1alpha1.HTTPSink) *config.HTTPSink {
 	c := &config.HTTPSink{
 		URL:     s.URL,
@@ -16,6 +19,12 @@ func httpSink(s *v1alpha1.HTTPSink) *config.HTTPSink {
 	}
 	if s.BatchSize != nil {
 		c.BatchSize = int(*s.BatchSize)
+	}
+	if s.MaxConnections != nil {
+		c.MaxConnections = int(*s.MaxConnections)
+	}
+	if s.Signing != nil {
+		c.Signing = &config.HTTPSigning{SecretFile: Ref{Path: pathSigning}.File()}
 	}
 	for _, header := range s.Headers {
 		if c.Headers == nil {
@@ -41,6 +50,9 @@ func httpRefs(s *v1alpha1.HTTPSink) (refs []Ref) {
 			keyRefs("spec.sink.http.auth.bearer", auth.Bearer, pathBearer),
 			credentialRefs("spec.sink.http.auth.basic", auth.Basic),
 		)
+	}
+	if signing := s.Signing; signing != nil {
+		refs = append(refs, keyRefs("spec.sink.http.signing.secret", &signing.Secret, pathSigning)...)
 	}
 	return append(refs, tlsRefs("spec.sink.http", s.TLS)...)
 }

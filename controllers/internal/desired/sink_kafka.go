@@ -12,6 +12,8 @@ func kafkaSink(s *v1alpha1.KafkaSink) *config.KafkaSink {
 		Brokers:         slices.Sorted(slices.Values(s.Brokers)), // a set: its order must not roll pods
 		Topic:           s.Topic,
 		Mode:            config.KafkaMode(s.Mode),
+		Encoding:        config.KafkaEncoding(s.Encoding),
+		Subject:         s.Subject,
 		ClientID:        s.ClientID,
 		Compression:     s.Compression,
 		MaxMessageBytes: int(s.MaxMessageBytes),

@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -95,16 +96,26 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("add the health checks: %w", err)
 	}
+	configMaps, err := cluster.New(cfg, func(c *cluster.Options) {
+		c.Scheme, c.Cache = scheme, cache.Options{DefaultTransform: stripMetadata, DefaultNamespaces: namespaces(o.WatchNamespace)}
+	})
+	if err == nil {
+		err = mgr.Add(configMaps)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the cache of the ConfigMaps' metadata: %w", err)
+	}
 	if o.Pods == nil {
 		o.Pods = observe.NewClient()
 	}
 	r := &outboxdispatcher.Reconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
-		Events:   mgr.GetEventRecorder(desired.Manager),
-		Pods:     o.Pods,
-		Image:    o.DispatcherImage,
-		Interval: o.ObserveInterval,
+		Client:     mgr.GetClient(),
+		Live:       mgr.GetAPIReader(),
+		ConfigMaps: configMaps.GetCache(),
+		Events:     mgr.GetEventRecorder(desired.Manager),
+		Pods:       o.Pods,
+		Image:      o.DispatcherImage,
+		Interval:   o.ObserveInterval,
 	}
 	if err := r.SetupWithManager(ctx, mgr); err != nil {
 		return nil, fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
@@ -116,8 +127,9 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 // only that they exist and in which version.
 func cacheOptions(namespace string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})}
-	o := cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
+	return cache.Options{
+		DefaultTransform:  cache.TransformStripManagedFields(),
+		DefaultNamespaces: namespaces(namespace),
 		ByObject: map[client.Object]cache.ByObject{
 			&appsv1.Deployment{}:            ours,
 			&batchv1.Job{}:                  ours,
@@ -125,20 +137,24 @@ func cacheOptions(namespace string) cache.Options {
 			&corev1.Pod{}:                   ours,
 			&corev1.ServiceAccount{}:        ours,
 			&policyv1.PodDisruptionBudget{}: ours,
-			&corev1.Secret{}:                {Transform: stripSecret},
+			&corev1.Secret{}:                {Transform: stripMetadata},
 		},
 	}
-	if namespace != "" {
-		o.DefaultNamespaces = map[string]cache.Config{namespace: {}}
-	}
-	return o
 }
 
-// stripSecret drops annotations, where kubectl may have left the Secret's data, and the rest that
+// namespaces are those that are watched; nil for all.
+func namespaces(only string) map[string]cache.Config {
+	if only == "" {
+		return nil
+	}
+	return map[string]cache.Config{only: {}}
+}
+
+// stripMetadata drops annotations, where kubectl may have left an object's data, and the rest that
 // nobody reads.
-func stripSecret(o any) (any, error) {
-	if secret, ok := o.(*metav1.PartialObjectMetadata); ok {
-		secret.Annotations, secret.Labels, secret.ManagedFields, secret.OwnerReferences = nil, nil, nil, nil
+func stripMetadata(o any) (any, error) {
+	if object, ok := o.(*metav1.PartialObjectMetadata); ok {
+		object.Annotations, object.Labels, object.ManagedFields, object.OwnerReferences = nil, nil, nil, nil
 	}
 	return o, nil
 }

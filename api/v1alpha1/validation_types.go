@@ -1,0 +1,95 @@
+package v1alpha1
+
+// Validation is what the payload of some events must be like. An event that breaks it is dead at once,
+// with the reason schema_validation_failed, and nothing of it is sent (CONTRACT C-72).
+//
+// +kubebuilder:validation:XValidation:rule="has(self.schema) || has(self.rules) && self.rules.size() > 0",message="validation must check something; add schema or rules, or remove the entry"
+type Validation struct {
+	// types are the event types that it is for. None means all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Types []string `json:"types,omitempty"`
+
+	// schema is the JSON Schema that payloads must fit. When not set: none.
+	// +optional
+	Schema *PayloadSchema `json:"schema,omitempty"`
+
+	// rules must all hold.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Rules []Rule `json:"rules,omitempty"`
+}
+
+// PayloadSchema says where a JSON Schema is: exactly one of its members. It is of draft 7 or 2020-12, as
+// its $schema says; 2020-12 when it says nothing.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.inline), has(self.configMap), has(self.registry)].filter(set, set).size() == 1",message="schema must have exactly one of inline, configMap and registry; add the one that has the JSON Schema, or remove the others"
+type PayloadSchema struct {
+	// inline is the schema itself, as JSON.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	Inline string `json:"inline,omitempty"`
+
+	// configMap is the key of a ConfigMap that holds the schema, as JSON. The pods
+	// roll when it changes.
+	// +optional
+	ConfigMap *ConfigMapKey `json:"configMap,omitempty"`
+
+	// registry names the schema in the schema registry; see spec.schemaRegistry.
+	// +optional
+	Registry *RegistrySchema `json:"registry,omitempty"`
+}
+
+// RegistrySchema is a version of a subject of the schema registry.
+type RegistrySchema struct {
+	// subject is its name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Subject string `json:"subject,omitempty"`
+
+	// version is one of its versions. When not set: the latest, which the pods ask
+	// for again as spec.schemaRegistry says.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
+	Version *int32 `json:"version,omitempty"`
+}
+
+// Rule is a condition that payloads must meet.
+type Rule struct {
+	// rule is a CEL expression over event and payload that makes a bool, such as
+	// 'payload.total > 0 || has(payload.voucher)'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Rule string `json:"rule,omitempty"`
+
+	// message is told when the rule is false.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// ConfigMapKey names one key of a ConfigMap in the same namespace.
+type ConfigMapKey struct {
+	// name is the ConfigMap's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a ConfigMap: lower-case letters, digits, dashes and dots, such as order-schemas"
+	Name string `json:"name,omitempty"`
+
+	// key is the key in it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a ConfigMap: letters, digits, dashes, dots and underscores"
+	Key string `json:"key,omitempty"`
+}

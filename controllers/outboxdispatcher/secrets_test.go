@@ -1,0 +1,48 @@
+package outboxdispatcher_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// What a Secret holds is in nothing that the controller writes: no object, status, condition or Event,
+// also while a key is missing, and after a rotation. CONTRACT: C-73, C-101
+func TestPlantedSecrets(t *testing.T) {
+	const planted = "s3cr3t"
+	c := start(t, tick)
+	obd := c.dispatcher()
+	obd.Spec.Sink = api.Sink{HTTP: &api.HTTPSink{
+		URL: "https://warehouse.example.com/events", Auth: &api.HTTPAuth{Bearer: &api.SecretKey{Name: "warehouse", Key: "token"}},
+	}}
+	secret := c.secret("warehouse", "other", planted)
+	c.create(c.secret("orders-db", "dsn", "postgres://u:"+planted+"@db/shop"), secret, obd)
+	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
+	edit(c, secret, func(s *corev1.Secret) { s.StringData = map[string]string{"token": planted + "-1"} })
+	c.rollOut(c.healthy())
+	c.expect(status.CurrentStatus)
+	edit(c, secret, func(s *corev1.Secret) { s.StringData = map[string]string{"token": planted + "-2"} })
+	c.passes(2)
+
+	for _, list := range []client.ObjectList{
+		&api.OutboxDispatcherList{}, &appsv1.DeploymentList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &eventsv1.EventList{}, &corev1.EventList{},
+	} {
+		c.Expect(c.admin.List(c.ctx, list, client.InNamespace(c.namespace))).To(Succeed())
+		text, err := json.Marshal(list)
+		c.Expect(err).NotTo(HaveOccurred())
+		if strings.Contains(string(text), planted) || strings.Contains(string(text), base64.StdEncoding.EncodeToString([]byte(planted))[:7]) {
+			t.Errorf("%T shows what a Secret holds: %s", list, text)
+		}
+	}
+}

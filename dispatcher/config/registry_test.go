@@ -1,0 +1,56 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRegistryDefaults(t *testing.T) {
+	c, err := load(t, minimal+"\nschemaRegistry: {url: 'https://registry.example.com'}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (SchemaRegistry{URL: "https://registry.example.com", Refresh: Duration(5 * time.Minute)}); *c.SchemaRegistry != want {
+		t.Errorf("got  %+v\nwant %+v", *c.SchemaRegistry, want)
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("the smallest registry is refused: %v", err)
+	}
+	c.SchemaRegistry.URL = ""
+	if err := c.Validate(); err == nil {
+		t.Error("Validate does not look at schemaRegistry")
+	}
+	c.SchemaRegistry, c.Sink = nil, Sink{Kafka: &KafkaSink{Brokers: []string{"a:1"}, Encoding: KafkaAvro}}
+	c.ApplyDefaults()
+	if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), "schemaRegistry is missing, and sink.kafka.encoding Avro needs it; add it") {
+		t.Errorf("Avro without a registry: %v", err)
+	}
+}
+
+func TestRegistryValidate(t *testing.T) {
+	for want, change := range map[string]func(*SchemaRegistry){
+		"": func(r *SchemaRegistry) { r.TLS, r.Auth = &TLS{CAFile: "a"}, &HTTPAuth{BearerTokenFile: "a"} },
+		"schemaRegistry.url must be an http:// or https:// URL with a host":               func(r *SchemaRegistry) { r.URL = "registry:8081" },
+		"schemaRegistry.url must be an http:// or https:// URL with a host and without":   func(r *SchemaRegistry) { r.URL = "https://a/?b=c" },
+		"schemaRegistry.url must not hold a user or a password; put them into files":      func(r *SchemaRegistry) { r.URL = "https://a:b@c" },
+		"schemaRegistry.refresh is 25h; set it from 1s to 24h":                            func(r *SchemaRegistry) { r.Refresh = Duration(25 * time.Hour) },
+		"schemaRegistry.auth is missing; set exactly one of its members basic, bearerTok": func(r *SchemaRegistry) { r.Auth = &HTTPAuth{} },
+		"schemaRegistry.auth has basic and bearerTokenFile; keep exactly one":             func(r *SchemaRegistry) { r.Auth = &HTTPAuth{BearerTokenFile: "a", Basic: &BasicAuth{"a", "b"}} },
+		"schemaRegistry.auth.basic.usernameFile is missing; set it":                       func(r *SchemaRegistry) { r.Auth = &HTTPAuth{Basic: &BasicAuth{PasswordFile: "a"}} },
+		"schemaRegistry.auth.basic.passwordFile is missing; set it":                       func(r *SchemaRegistry) { r.Auth = &HTTPAuth{Basic: &BasicAuth{UsernameFile: "a"}} },
+		"schemaRegistry.tls is empty; set caFile, certFile and keyFile, or serverName":    func(r *SchemaRegistry) { r.TLS = &TLS{} },
+		"schemaRegistry.tls has only one of certFile and keyFile; set both or neither":    func(r *SchemaRegistry) { r.TLS = &TLS{CertFile: "a"} },
+		"schemaRegistry.tls needs an https:// url; change url, or remove tls":             func(r *SchemaRegistry) { r.URL, r.TLS = "http://a", &TLS{CAFile: "a"} },
+	} {
+		r := SchemaRegistry{URL: "https://registry.example.com/v1"}
+		change(&r)
+		r.ApplyDefaults()
+		switch err := r.Validate(); {
+		case want == "" && err != nil:
+			t.Error(err)
+		case want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Route says where the events of some topics go. The first route that takes an event's topic holds; a
+// topic that none takes fails (CONTRACT C-29).
+type Route struct {
+	// Topics are those that the route takes, at most 256. None means all that no route before it takes.
+	Topics []string `json:"topics,omitempty"`
+	// To is a CEL expression over event that makes a string: a Kafka topic, a NATS subject, a RabbitMQ
+	// routing key, a Redis stream, or an HTTP path. Required.
+	To string `json:"to"`
+}
+
+// Transformation changes the payload of some events before it leaves. The row stays as it is.
+type Transformation struct {
+	// Types are the event types that it is for, at most 256. None means all.
+	Types []string `json:"types,omitempty"`
+	// Payload is a CEL expression over event and payload that makes the new payload, a map. Required.
+	Payload string `json:"payload"`
+}
+
+// routed are the kinds of sinks that take routes; the others have one destination.
+var routed = []string{"http", "kafka", "nats", "rabbitmq", "redis"}
+
+// maxSteps is the most entries of routes, of validation and of transform.
+const maxSteps = 64
+
+func (c Config) validateRoutes(p *problems) {
+	kind := c.Sink.Kind()
+	p.when(len(c.Routes) > 0 && kind != "" && !slices.Contains(routed, kind), "routes", "are for sinks that have several destinations (http, kafka, nats, rabbitmq and redis), and %s is none; remove them", kind)
+	p.when(len(c.Routes) > maxSteps, "routes", "has %d entries; keep at most %d", len(c.Routes), maxSteps)
+	taken, all := map[string]int{}, -1
+	for i, r := range c.Routes {
+		field := fmt.Sprintf("routes[%d]", i)
+		p.length(field+".to", r.To, maxExpression)
+		p.when(all >= 0, field, "is never used, because routes[%d] takes all topics; move it before that one", all)
+		if len(r.Topics) == 0 {
+			all = i
+		}
+		p.when(len(r.Topics) > 256, field+".topics", "has %d entries; list at most 256", len(r.Topics))
+		for j, topic := range r.Topics {
+			at := fmt.Sprintf("%s.topics[%d]", field, j)
+			p.length(at, topic, 255)
+			before, twice := taken[topic]
+			p.when(twice, at, "is %q, which routes[%d] takes already; remove one", topic, before)
+			taken[topic] = i
+		}
+	}
+}
+
+func (c Config) validateTransform(p *problems) {
+	p.when(len(c.Transform) > maxSteps, "transform", "has %d entries; keep at most %d", len(c.Transform), maxSteps)
+	for i, t := range c.Transform {
+		field := fmt.Sprintf("transform[%d]", i)
+		p.types(field, t.Types)
+		p.length(field+".payload", t.Payload, maxExpression)
+	}
+}
+
+// types checks a list of event types.
+func (p *problems) types(field string, types []string) {
+	p.when(len(types) > 256, field+".types", "has %d entries; list at most 256, or none for all", len(types))
+	for i, name := range types {
+		p.length(fmt.Sprintf("%s.types[%d]", field, i), name, 255)
+	}
+}

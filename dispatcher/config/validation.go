@@ -1,0 +1,84 @@
+package config
+
+import "fmt"
+
+// Validation is what the payload of some events must be like. An event that breaks it is dead at once,
+// with schema_validation_failed, and nothing of it is sent (CONTRACT C-72). Every entry that is for an
+// event's type holds.
+type Validation struct {
+	// Types are the event types that it is for, at most 256. None means all.
+	Types []string `json:"types,omitempty"`
+	// Schema is a JSON Schema that payloads must fit. Defaults to none.
+	Schema *PayloadSchema `json:"schema,omitempty"`
+	// Rules must all hold, at most 32. There must be a schema or a rule.
+	Rules []Rule `json:"rules,omitempty"`
+}
+
+// PayloadSchema says where a JSON Schema is, of draft 7 or 2020-12, as its $schema says (2020-12 when it
+// says nothing). Exactly one member must be set.
+type PayloadSchema struct {
+	// Inline is the schema itself, as JSON, at most 1 MiB.
+	Inline string `json:"inline,omitempty"`
+	// File holds the schema, as JSON. It is read at start.
+	File string `json:"file,omitempty"`
+	// Registry names it in the schema registry, which schemaRegistry must say how to reach.
+	Registry *RegistrySchema `json:"registry,omitempty"`
+}
+
+// RegistrySchema is a version of a subject of the schema registry.
+type RegistrySchema struct {
+	// Subject is its name, at most 255 characters. Required.
+	Subject string `json:"subject"`
+	// Version is one of its versions. Defaults to 0: the latest, asked for again now and then.
+	Version int `json:"version,omitempty"`
+}
+
+// Rule is a condition that payloads must meet.
+type Rule struct {
+	// Rule is a CEL expression over event and payload that makes a bool. Required.
+	Rule string `json:"rule"`
+	// Message is told when it is false, at most 1024 characters. Required.
+	Message string `json:"message"`
+}
+
+const (
+	maxExpression = 4096
+	maxInline     = 1 << 20
+)
+
+func (c Config) validateValidation(p *problems) {
+	p.when(len(c.Validation) > maxSteps, "validation", "has %d entries; keep at most %d", len(c.Validation), maxSteps)
+	for i, v := range c.Validation {
+		field := fmt.Sprintf("validation[%d]", i)
+		p.types(field, v.Types)
+		p.when(v.Schema == nil && len(v.Rules) == 0, field, "checks nothing; set schema or rules, or remove it")
+		if v.Schema != nil {
+			v.Schema.validate(p, field+".schema", c.SchemaRegistry != nil)
+		}
+		p.when(len(v.Rules) > 32, field+".rules", "has %d entries; keep at most 32", len(v.Rules))
+		for j, r := range v.Rules {
+			at := fmt.Sprintf("%s.rules[%d]", field, j)
+			p.length(at+".rule", r.Rule, maxExpression)
+			p.length(at+".message", r.Message, 1024)
+		}
+	}
+}
+
+func (s *PayloadSchema) validate(p *problems, field string, registry bool) {
+	p.exactlyOne(field, map[string]bool{"inline": s.Inline != "", "file": s.File != "", "registry": s.Registry != nil})
+	p.when(len(s.Inline) > maxInline, field+".inline", "has more than %d bytes; put it into a file", maxInline)
+	if r := s.Registry; r != nil {
+		p.length(field+".registry.subject", r.Subject, 255)
+		p.when(r.Version < 0, field+".registry.version", "is %d; set it to 1 or more, or leave it out for the latest", r.Version)
+		p.when(!registry, "schemaRegistry", "is missing, and %s.registry needs it; add it, or set inline or file", field)
+	}
+}
+
+// ValidatePipeline is [Config.Validate] for routes, validation and transform.
+func (c Config) ValidatePipeline() error {
+	var p problems
+	c.validateRoutes(&p)
+	c.validateValidation(&p)
+	c.validateTransform(&p)
+	return p.join()
+}

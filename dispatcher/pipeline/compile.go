@@ -1,0 +1,132 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/expression"
+)
+
+// compiler collects what is wrong.
+type compiler struct {
+	Options
+	problems []error
+}
+
+func (c *compiler) expression(field, text string, compile func(string) (*expression.Expression, error)) *expression.Expression {
+	x, err := compile(text)
+	if err != nil {
+		c.problems = append(c.problems, fmt.Errorf("%s: %w", field, err))
+	}
+	return x
+}
+
+func (c *compiler) check(field string, v config.Validation) *check {
+	made := &check{field: field, types: v.Types}
+	if v.Schema != nil {
+		made.schema = c.schema(field+".schema", v.Schema)
+	}
+	for i, r := range v.Rules {
+		at := fmt.Sprintf("%s.rules[%d]", field, i)
+		made.rules = append(made.rules, rule{at, r.Message, c.expression(at+".rule", r.Rule, expression.Bool)})
+	}
+	return made
+}
+
+// schema is a place that a JSON Schema comes from.
+type schema interface {
+	// get returns the schema, compiled.
+	get(ctx context.Context) (*jsonSchema, error)
+	// String says where it comes from.
+	String() string
+}
+
+func (c *compiler) schema(field string, s *config.PayloadSchema) schema {
+	if s.Registry != nil {
+		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, ask: c.Registry}
+	}
+	text, from := []byte(s.Inline), "an inline schema"
+	if s.File != "" {
+		var err error
+		field, from = field+".file", "the schema of "+s.File
+		if text, err = c.ReadFile(s.File); err != nil {
+			c.problems = append(c.problems, fmt.Errorf("%s: %w; name a file that can be read", field, err))
+			return nil
+		}
+	} else {
+		field += ".inline"
+	}
+	compiled, err := compileSchema(text, nil)
+	if err != nil {
+		c.problems = append(c.problems, fmt.Errorf("%s: %w", field, err))
+		return nil
+	}
+	return fixed{compiled, from}
+}
+
+// fixed is a schema that was there at start.
+type fixed struct {
+	schema *jsonSchema
+	from   string
+}
+
+func (f fixed) get(context.Context) (*jsonSchema, error) { return f.schema, nil }
+func (f fixed) String() string                           { return f.from }
+
+// registered is a schema of the registry. It is asked for with each event, and compiled when it is a new
+// one.
+type registered struct {
+	field, subject string
+	version        int
+	ask            func(ctx context.Context, subject string, version int) (Schema, error)
+
+	mu       sync.Mutex
+	id       int
+	compiled *jsonSchema
+	err      error
+}
+
+func (r *registered) String() string {
+	if r.version == 0 {
+		return "the latest schema of " + r.subject
+	}
+	return fmt.Sprintf("version %d of %s", r.version, r.subject)
+}
+
+// get returns the schema, or an error that is the configuration's and the registry's, never the event's:
+// nothing was sent. It wraps ctx's error when that has ended.
+func (r *registered) get(ctx context.Context) (*jsonSchema, error) {
+	if r.ask == nil {
+		return nil, dispatcher.Unavailable(errors.New("there is no schema registry"))
+	}
+	s, err := r.ask(ctx, r.subject, r.version)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", r.field, err)
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, dispatcher.Unavailable(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.id != s.ID || (r.compiled == nil && r.err == nil) {
+		r.id = s.ID
+		r.compiled, r.err = r.compile(s)
+	}
+	return r.compiled, r.err
+}
+
+func (r *registered) compile(s Schema) (*jsonSchema, error) {
+	if s.Type != "JSON" {
+		return nil, dispatcher.Unavailable(fmt.Errorf("%s: %s (id %d) is of type %s; name a subject that has a JSON Schema", r.field, r, s.ID, s.Type))
+	}
+	compiled, err := compileSchema([]byte(s.Text), s.References)
+	if err != nil {
+		return nil, dispatcher.Unavailable(fmt.Errorf("%s: %s (id %d): %w", r.field, r, s.ID, err))
+	}
+	return compiled, nil
+}

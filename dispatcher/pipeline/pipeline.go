@@ -1,0 +1,209 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/expression"
+)
+
+// Options say where schemas come from.
+type Options struct {
+	// ReadFile reads a schema's file. Defaults to os.ReadFile.
+	ReadFile func(name string) ([]byte, error)
+	// Registry is asked for schemas of the schema registry, for each event: it must remember them. An
+	// error means that the schema is not known, whyever. nil: they are not asked for, as when a
+	// configuration is only checked.
+	Registry func(ctx context.Context, subject string, version int) (Schema, error)
+}
+
+// Schema is what a schema registry has.
+type Schema struct {
+	// ID is the registry's number for it. It never stands for another schema.
+	ID int
+	// Type is JSON for a JSON Schema.
+	Type string
+	// Text is the schema, and References are all that it refers to.
+	Text       string
+	References []Reference
+}
+
+// Reference is a schema that another one refers to by the name.
+type Reference struct{ Name, Text string }
+
+// Pipeline is the compiled routes, validation and transform of a configuration.
+type Pipeline struct {
+	routes     []route
+	checks     []*check
+	transforms []*transform
+	// byType are the steps for events of the types that are named, and others those for the rest.
+	byType map[string]*steps
+	others *steps
+}
+
+// steps are what happens to events of one type; nil for nothing.
+type steps struct {
+	checks     []*check
+	transforms []*transform
+}
+
+type route struct {
+	field  string
+	topics []string
+	to     *expression.Expression
+}
+
+// check is an entry of validation.
+type check struct {
+	field  string
+	types  []string
+	schema schema // nil for none
+	rules  []rule
+}
+
+type rule struct {
+	field, message string
+	holds          *expression.Expression
+}
+
+type transform struct {
+	field   string
+	types   []string
+	payload *expression.Expression
+}
+
+// New compiles cfg's routes, validation and transform. Its error joins all that is wrong with them, each
+// with the field's path.
+func New(cfg config.Config, o Options) (*Pipeline, error) {
+	if err := cfg.ValidatePipeline(); err != nil {
+		return nil, err
+	}
+	if o.ReadFile == nil {
+		o.ReadFile = os.ReadFile
+	}
+	c := compiler{Options: o}
+	p := &Pipeline{}
+	for i, r := range cfg.Routes {
+		field := fmt.Sprintf("routes[%d]", i)
+		p.routes = append(p.routes, route{field, r.Topics, c.expression(field+".to", r.To, expression.String)})
+	}
+	for i, v := range cfg.Validation {
+		p.checks = append(p.checks, c.check(fmt.Sprintf("validation[%d]", i), v))
+	}
+	for i, t := range cfg.Transform {
+		field := fmt.Sprintf("transform[%d]", i)
+		p.transforms = append(p.transforms, &transform{field, t.Types, c.expression(field+".payload", t.Payload, expression.JSON)})
+	}
+	if err := errors.Join(c.problems...); err != nil {
+		return nil, err
+	}
+	p.index()
+	return p, nil
+}
+
+// index finds the steps of each type.
+func (p *Pipeline) index() {
+	p.byType, p.others = map[string]*steps{}, p.stepsOf("")
+	for _, c := range p.checks {
+		for _, name := range c.types {
+			p.byType[name] = p.stepsOf(name)
+		}
+	}
+	for _, t := range p.transforms {
+		for _, name := range t.types {
+			p.byType[name] = p.stepsOf(name)
+		}
+	}
+}
+
+func (p *Pipeline) stepsOf(name string) *steps {
+	s := &steps{}
+	concerns := func(types []string) bool { return len(types) == 0 || slices.Contains(types, name) }
+	for _, c := range p.checks {
+		if concerns(c.types) {
+			s.checks = append(s.checks, c)
+		}
+	}
+	for _, t := range p.transforms {
+		if concerns(t.types) {
+			s.transforms = append(s.transforms, t)
+		}
+	}
+	if len(s.checks)+len(s.transforms) == 0 {
+		return nil
+	}
+	return s
+}
+
+// steps are those for the event.
+func (p *Pipeline) steps(e *dispatcher.Event) *steps {
+	if s, ok := p.byType[e.EventType]; ok {
+		return s
+	}
+	return p.others
+}
+
+// Route says where in the sink an event goes. It is nil when there are no routes. Its errors name the
+// topic and the route, and hold nothing of the payload.
+func (p *Pipeline) Route() func(*dispatcher.Event) (string, error) {
+	if len(p.routes) == 0 {
+		return nil
+	}
+	return p.route
+}
+
+func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
+	for _, r := range p.routes {
+		if len(r.topics) > 0 && !slices.Contains(r.topics, e.Topic) {
+			continue
+		}
+		to, err := r.to.String(e)
+		if err != nil {
+			return "", fmt.Errorf("topic %q: %s.to cannot be computed: %w; correct the expression, or what is enqueued", e.Topic, r.field, err)
+		}
+		if to == "" {
+			return "", fmt.Errorf("topic %q: %s.to made an empty string; correct the expression, or what is enqueued", e.Topic, r.field)
+		}
+		return to, nil
+	}
+	return "", fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", e.Topic, dispatcher.ErrNoHandler)
+}
+
+// Check tells what was compiled, an entry at a time, and asks the registry for the schemas that it has.
+func (p *Pipeline) Check(ctx context.Context, tell func(name, detail string, err error)) {
+	for _, r := range p.routes {
+		tell(r.field, named("topic", r.topics)+": "+oneLine(r.to.Text()), nil)
+	}
+	for _, c := range p.checks {
+		var parts []string
+		var err error
+		if c.schema != nil {
+			_, err = c.schema.get(ctx)
+			parts = append(parts, c.schema.String())
+		}
+		for _, r := range c.rules {
+			parts = append(parts, oneLine(r.holds.Text()))
+		}
+		tell(c.field, named("type", c.types)+": "+strings.Join(parts, "; "), err)
+	}
+	for _, t := range p.transforms {
+		tell(t.field, named("type", t.types)+": "+oneLine(t.payload.Text()), nil)
+	}
+}
+
+// named is a list of topics or types.
+func named(what string, names []string) string {
+	if len(names) == 0 {
+		return "every " + what
+	}
+	return clip(strings.Join(names, ", "))
+}
+
+// oneLine is an expression as it is told.
+func oneLine(expression string) string { return clip(strings.Join(strings.Fields(expression), " ")) }

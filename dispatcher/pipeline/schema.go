@@ -1,0 +1,193 @@
+package pipeline
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+)
+
+// rootURL is where a schema stands that does not say so by an $id.
+const rootURL = "schema:///root.json"
+
+// jsonSchema is a compiled JSON Schema.
+type jsonSchema struct {
+	compiled *jsonschema.Schema
+	// names are what the schema names of objects' members, and what may be told of a payload's.
+	names map[string]bool
+}
+
+// compileSchema compiles a schema that may refer to the references, by their names.
+func compileSchema(text []byte, references []Reference) (*jsonSchema, error) {
+	root, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("it is not JSON: %w; correct it", err)
+	}
+	s := &jsonSchema{names: map[string]bool{}}
+	s.collect(root)
+	documents := loader{}
+	for _, r := range references {
+		document, err := jsonschema.UnmarshalJSON(strings.NewReader(r.Text))
+		if err != nil {
+			return nil, fmt.Errorf("its reference %s is not JSON: %w; correct it", r.Name, err)
+		}
+		s.collect(document)
+		for _, at := range places(root, r.Name) {
+			documents[at] = document
+		}
+	}
+	c := jsonschema.NewCompiler()
+	c.UseLoader(documents)
+	if err := c.AddResource(rootURL, root); err != nil {
+		return nil, err
+	}
+	if s.compiled, err = c.Compile(rootURL); err != nil {
+		return nil, fmt.Errorf("it is no JSON Schema: %s; correct it", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	return s, nil
+}
+
+// places are the URLs by which a schema may mean a reference of a name: the name itself, and what it is
+// from where the schema stands.
+func places(root any, name string) []string {
+	all := []string{name}
+	bases := []string{rootURL}
+	if object, ok := root.(map[string]any); ok {
+		if id, ok := object["$id"].(string); ok {
+			bases = append(bases, id)
+		}
+	}
+	ref, err := url.Parse(name)
+	if err != nil {
+		return all
+	}
+	for _, base := range bases {
+		if u, err := url.Parse(base); err == nil {
+			all = append(all, u.ResolveReference(ref).String())
+		}
+	}
+	return all
+}
+
+// collect notes the names of members in a schema's document.
+func (s *jsonSchema) collect(document any) {
+	switch d := document.(type) {
+	case map[string]any:
+		for keyword, value := range d {
+			if members, ok := value.(map[string]any); ok && keyword == "properties" {
+				for name := range members {
+					s.names[name] = true
+				}
+			}
+			s.collect(value)
+		}
+	case []any:
+		for _, element := range d {
+			s.collect(element)
+		}
+	}
+}
+
+// loader has the references of a schema, by URL, and loads nothing.
+type loader map[string]any
+
+// Load is called for documents that are neither the schema itself nor a metaschema.
+func (l loader) Load(url string) (any, error) {
+	if document, ok := l[url]; ok {
+		return document, nil
+	}
+	return nil, errors.New("it is not among the schema's references, and nothing is loaded from elsewhere; put it into the schema's $defs")
+}
+
+// violations says where the payload breaks the schema, and nothing of what the payload holds.
+func (s *jsonSchema) violations(payload any) []string {
+	err := s.compiled.Validate(payload)
+	if err == nil {
+		return nil
+	}
+	var invalid *jsonschema.ValidationError
+	if !errors.As(err, &invalid) {
+		return []string{"the schema cannot be applied"}
+	}
+	var all []string
+	s.leaves(invalid, payload, &all)
+	slices.Sort(all) // objects have no order
+	return slices.Compact(all)
+}
+
+// leaves are the violations that have no causes of their own.
+func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]string) {
+	_, names := e.ErrorKind.(*kind.PropertyNames) // its causes are about a name, not about a place
+	if len(e.Causes) > 0 && !names {
+		for _, cause := range e.Causes {
+			s.leaves(cause, payload, all)
+		}
+		return
+	}
+	text := fmt.Sprintf("at %s: %s", s.place(e.InstanceLocation, payload), keyword(e))
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		text += " (" + clip(strings.Join(k.Missing, ", ")) + ")" // names that the schema has
+	case *kind.Type:
+		text += fmt.Sprintf(" (%s, not %s)", strings.Join(k.Want, " or "), k.Got)
+	}
+	*all = append(*all, text)
+}
+
+// keyword is the place in the schema.
+func keyword(e *jsonschema.ValidationError) string {
+	at := strings.TrimPrefix(e.SchemaURL, rootURL)
+	if decoded, err := url.PathUnescape(at); err == nil {
+		at = decoded
+	}
+	switch k := e.ErrorKind.(type) {
+	case nil, *kind.PropertyNames: // the place is whole
+	case *kind.Not:
+		at += "/not"
+	default:
+		for _, token := range k.KeywordPath() {
+			at += "/" + token
+		}
+	}
+	return clip(at)
+}
+
+// place is a JSON pointer, with * for what may be data.
+func (s *jsonSchema) place(tokens []string, payload any) string {
+	if len(tokens) == 0 {
+		return "the payload itself"
+	}
+	var b strings.Builder
+	for _, token := range tokens {
+		shown := "*"
+		switch v := payload.(type) {
+		case map[string]any:
+			if s.names[token] {
+				shown = strings.NewReplacer("~", "~0", "/", "~1").Replace(token)
+			}
+			payload = v[token]
+		case []any:
+			if i, err := strconv.Atoi(token); err == nil && i >= 0 && i < len(v) {
+				shown, payload = token, v[i]
+			}
+		}
+		b.WriteString("/" + shown)
+	}
+	return clip(b.String())
+}
+
+// clip bounds what is told of one thing.
+func clip(s string) string {
+	const most = 200
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most]) + "..."
+}

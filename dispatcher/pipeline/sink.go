@@ -1,0 +1,141 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/expression"
+)
+
+// Wrap returns a sink that validates and transforms events before it hands them to next. It is next
+// itself when there is nothing to validate or to transform.
+func (p *Pipeline) Wrap(next dispatcher.Sink) dispatcher.Sink {
+	if len(p.checks)+len(p.transforms) == 0 {
+		return next
+	}
+	return &sink{next, p}
+}
+
+// sink probes, closes and takes batches as the sink that it embeds.
+type sink struct {
+	dispatcher.Sink
+	pipeline *Pipeline
+}
+
+// Deliver hands those events on that pass, and answers for the others itself.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	if !s.concerns(batch) {
+		return s.Sink.Deliver(ctx, batch)
+	}
+	errs := make([]error, len(batch))
+	ready, at := make([]*dispatcher.Event, 0, len(batch)), make([]int, 0, len(batch))
+	for i, e := range batch {
+		passed, err := s.pass(ctx, e)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		ready, at = append(ready, passed), append(at, i)
+	}
+	if len(ready) == 0 {
+		return errs
+	}
+	answers := s.Sink.Deliver(ctx, ready)
+	for i := range ready {
+		if len(answers) != len(ready) {
+			errs[at[i]] = fmt.Errorf("the sink gave %d answers for %d events; it must answer for each", len(answers), len(ready))
+		} else {
+			errs[at[i]] = answers[i]
+		}
+	}
+	return errs
+}
+
+func (s *sink) concerns(batch []*dispatcher.Event) bool {
+	for _, e := range batch {
+		if s.pipeline.steps(e) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// pass returns the event as it goes on: itself, or a copy when its payload was changed.
+func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event, error) {
+	steps := s.pipeline.steps(e)
+	if steps == nil {
+		return e, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("the delivery was interrupted before anything was sent: %w", err)
+	}
+	payload, err := expression.Decode(e.Payload)
+	if err != nil {
+		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
+	}
+	if err := steps.validate(ctx, e, payload); err != nil {
+		return nil, err
+	}
+	if len(steps.transforms) == 0 {
+		return e, nil
+	}
+	for _, t := range steps.transforms {
+		if payload, err = t.apply(e, payload); err != nil {
+			return nil, err
+		}
+	}
+	changed := *e
+	changed.Payload, err = expression.Encode(payload)
+	return &changed, err
+}
+
+// validate checks the payload against all that is for it.
+func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any) error {
+	var all []string
+	for _, c := range s.checks {
+		if c.schema != nil {
+			schema, err := c.schema.get(ctx)
+			if err != nil {
+				return err
+			}
+			for _, violation := range schema.violations(payload) {
+				all = append(all, c.field+".schema, "+violation)
+			}
+		}
+		for _, r := range c.rules {
+			holds, err := r.holds.Bool(e, payload)
+			switch {
+			case err != nil:
+				all = append(all, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
+			case !holds:
+				all = append(all, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all))
+}
+
+// told is how many violations of an event are told.
+const told = 5
+
+func tell(violations []string) error {
+	text := strings.Join(violations[:min(len(violations), told)], "; ")
+	if more := len(violations) - told; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return errors.New(text + "; correct the producer or the validation, and replay the event")
+}
+
+func (t *transform) apply(e *dispatcher.Event, payload any) (any, error) {
+	made, err := t.payload.JSON(e, payload)
+	if err != nil {
+		return nil, fmt.Errorf("%s.payload cannot be computed: %w; correct the expression (%s)", t.field, err, oneLine(t.payload.Text()))
+	}
+	return made, nil
+}
