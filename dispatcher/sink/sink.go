@@ -3,29 +3,87 @@
 package sink
 
 import (
+	"context"
 	"errors"
 	"io"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/registry"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/kafkasink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/logsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/natssink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/postgressink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/rabbitsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/redissink"
 )
 
-// New returns the sink that is set in cfg, which must be valid. The log sink writes to log.
+// New returns the sink that is set in cfg, which must be valid, behind cfg's validation and
+// transformations, and with its routes. The log sink writes to log.
 func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
+	p, err := Pipeline(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := bare(cfg, p.Route(), log)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wrap(s), nil
+}
+
+// bare is the sink alone. route says where in it an event goes; nil leaves that to the sink's settings.
+func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log io.Writer) (dispatcher.Sink, error) {
 	switch s := cfg.Sink; s.Kind() {
 	case "http":
-		return httpsink.New(*s.HTTP)
+		return httpsink.New(*s.HTTP, route)
 	case "kafka":
-		return kafkasink.New(*s.Kafka, nil)
+		return kafkasink.New(*s.Kafka, cfg.SchemaRegistry, route)
 	case "log":
 		return logsink.New(*s.Log, log), nil
+	case "nats":
+		return natssink.New(*s.NATS, route)
+	case "postgres":
+		return postgressink.New(*s.Postgres, route)
+	case "pubsub":
+		return cloudsink.NewPubSub(*s.PubSub, route)
+	case "rabbitmq":
+		return rabbitsink.New(*s.RabbitMQ, route)
+	case "redis":
+		return redissink.New(*s.Redis, route)
+	case "serviceBus":
+		return cloudsink.NewServiceBus(*s.ServiceBus, route)
+	case "sns":
+		return cloudsink.NewSNS(*s.SNS, route)
+	case "sqs":
+		return cloudsink.NewSQS(*s.SQS, route)
 	default:
 		return nil, errors.New("sink: nothing is set; set one of its members, such as http")
 	}
+}
+
+// Pipeline compiles cfg's routes, validation and transformations.
+func Pipeline(cfg config.Config) (*pipeline.Pipeline, error) {
+	var o pipeline.Options
+	if cfg.SchemaRegistry != nil {
+		client, err := registry.New(*cfg.SchemaRegistry)
+		if err != nil {
+			return nil, err
+		}
+		o.Registry = func(ctx context.Context, subject string, version int) (pipeline.Schema, error) {
+			s, err := client.Schema(ctx, subject, version)
+			made := pipeline.Schema{ID: s.ID, Type: s.Type, Text: s.Text}
+			for _, r := range s.References {
+				made.References = append(made.References, pipeline.Reference(r))
+			}
+			return made, err
+		}
+	}
+	return pipeline.New(cfg, o)
 }
 
 // Reason returns one word for a failure of Deliver or Probe: ConnectionFailed, CertificateInvalid,

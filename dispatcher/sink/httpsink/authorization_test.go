@@ -200,7 +200,7 @@ func TestNewRefuses(t *testing.T) {
 		"tls without https": {config.HTTPSink{URL: "http://consumer.example", TLS: &config.TLS{CAFile: "a"}}, "https://"},
 		"half of a pair":    {config.HTTPSink{URL: url, TLS: &config.TLS{CertFile: "a"}}, "tls.keyFile"},
 	} {
-		got, err := New(test.cfg)
+		got, err := New(test.cfg, nil)
 		if err == nil || got != nil {
 			t.Errorf("%s: accepted", name)
 			continue
@@ -210,11 +210,11 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: the error does not say %q: %v", name, test.text, err)
 		}
 	}
-	s, err := New(config.HTTPSink{URL: url})
+	s, err := New(config.HTTPSink{URL: url}, nil)
 	if err != nil || s.BatchSize() != 1 || s.(*sink).timeout != 10*time.Second || s.(*sink).mode != config.Binary {
 		t.Errorf("the defaults are %+v, %v", s, err)
 	}
-	s, err = New(config.HTTPSink{URL: url, Mode: config.Batch})
+	s, err = New(config.HTTPSink{URL: url, Mode: config.Batch}, nil)
 	if err != nil || s.BatchSize() != 100 {
 		t.Errorf("the default of batchSize is %+v, %v; want 100", s, err)
 	}

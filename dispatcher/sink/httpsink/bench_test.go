@@ -29,7 +29,7 @@ func BenchmarkDeliver(b *testing.B) {
 	e := benchEvent()
 	for _, mode := range []config.HTTPMode{config.Binary, config.Structured, config.Batch} {
 		b.Run(string(mode), func(b *testing.B) {
-			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), Mode: mode})
+			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), Mode: mode}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -52,13 +52,13 @@ func BenchmarkDeliver(b *testing.B) {
 
 func BenchmarkEncode(b *testing.B) {
 	e := benchEvent()
-	s, err := build(config.HTTPSink{URL: "http://127.0.0.1"})
+	s, err := build(config.HTTPSink{URL: "http://127.0.0.1"}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := s.request(b.Context(), []*dispatcher.Event{e}); err != nil {
+		if _, _, err := s.request(b.Context(), s.base, []*dispatcher.Event{e}, credentials{}); err != nil {
 			b.Fatal(err)
 		}
 	}

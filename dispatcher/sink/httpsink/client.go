@@ -34,7 +34,7 @@ type client struct {
 
 // newClient returns the client for cfg. When a file of tls changes, a new one takes its place; the
 // old one's connections are closed when they have been idle.
-func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration) (*files.Watched[*client], error) {
+func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration, maxConnections int) (*files.Watched[*client], error) {
 	if cfg == nil {
 		cfg = &config.TLS{}
 	}
@@ -50,11 +50,11 @@ func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration) (*files.Watch
 			return nil, err
 		}
 		tlsConfig.NextProtos = []string{"h2", "http/1.1"}
-		return &client{Transport: transport(tlsConfig.Clone(), timeout), tls: tlsConfig}, nil
+		return &client{Transport: transport(tlsConfig.Clone(), timeout, maxConnections), tls: tlsConfig}, nil
 	}, files.TLSPaths(cfg)...), nil
 }
 
-func transport(tlsConfig *tls.Config, timeout time.Duration) *http.Transport {
+func transport(tlsConfig *tls.Config, timeout time.Duration, maxConnections int) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: timeout}).DialContext,
@@ -62,6 +62,7 @@ func transport(tlsConfig *tls.Config, timeout time.Duration) *http.Transport {
 		TLSHandshakeTimeout:    timeout,
 		ForceAttemptHTTP2:      true,
 		MaxIdleConnsPerHost:    maxIdle,
+		MaxConnsPerHost:        maxConnections,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxDrain,
 		DisableCompression:     true, // answers' bodies are not read

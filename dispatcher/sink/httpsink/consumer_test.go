@@ -50,12 +50,17 @@ func plant(t *testing.T, scheme, address string) config.HTTPSink {
 
 func open(t *testing.T, cfg config.HTTPSink) *sink {
 	t.Helper()
-	s, err := build(cfg)
+	return openRouted(t, cfg, nil)
+}
+
+func openRouted(t *testing.T, cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) *sink {
+	t.Helper()
+	s, err := build(cfg, route)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Each use looks at the files.
-	s.authorization.Every, s.client.Every = 0, 0
+	s.authorization.Every, s.signing.Every, s.client.Every = 0, 0, 0
 	t.Cleanup(func() { _ = s.Close(t.Context()) })
 	return s
 }

@@ -1,6 +1,52 @@
 // Package httpsink posts events to a URL as CloudEvents 1.0, in the binary, structured or batched
 // mode of the CloudEvents HTTP binding. Package cloudevent says which attributes they carry.
 //
+// # Settings
+//
+//	setting         default         meaning
+//	--------------  --------------  -------------------------------------------------------------
+//	url             none, required  where events are posted; http or https
+//	mode            Binary          Binary: attributes as headers ce-<name>, the payload as body.
+//	                                Structured: one JSON object. Batch: a JSON array
+//	batchSize       100             events in a request of mode Batch, 1 to 1000
+//	timeout         10s             of one request
+//	headers         none            added to every request; not for secrets
+//	auth            none            bearerTokenFile, or basic with usernameFile and passwordFile
+//	signing         none            secretFile: signatures as Standard Webhooks says
+//	maxConnections  0, no bound     requests at a time, and so connections. Events that wait for
+//	                                their turn do not time out
+//	tls             none            caFile, certFile and keyFile (mutual TLS), serverName
+//
+// # Guarantees
+//
+// At least once: an event is delivered when the destination answered 2xx. Connections are kept while
+// they are used, as many as there are requests at a time, and for four seconds more.
+//
+// # Routes
+//
+// A route leads from url to where an event goes, as a link in a page does (RFC 3986): from
+// https://host/in/any, orders leads to /in/orders and /orders to /orders. Scheme, host and port are
+// url's: a route that leads elsewhere, or has a segment .. to climb up, is refused, because it may be
+// made from what is in an event. The query of url is kept unless the route has one. In mode Batch
+// there is a request for each destination.
+//
+// # Signatures
+//
+// With signing every request carries the headers of the Standard Webhooks specification:
+//
+//	header             value
+//	-----------------  --------------------------------------------------------------------------
+//	webhook-id         the event id: the same at each attempt. For several events in mode Batch a
+//	                   UUID made from their ids; consumers dedupe on the events' own ids
+//	webhook-timestamp  the time of this sending, on the dispatcher's clock
+//	webhook-signature  v1, and HMAC-SHA256 of id, timestamp and the whole body, in base64; one for
+//	                   each secret, with spaces between them
+//
+// The file has a secret on each line: whsec_ and 24 to 64 random bytes in base64. To change a secret
+// without a gap, write the new one as a second line, let consumers change, and remove the old one. Only
+// the body and the id are signed: in mode Binary not the attributes, which are headers. Choose
+// Structured or Batch when consumers must be able to trust those.
+//
 // # Outcomes
 //
 // The answer, or the lack of one, says what a delivery means to the engine:
@@ -11,6 +57,7 @@
 //	408, 425, 429, 5xx                                 failed; the pause of Retry-After is kept,
 //	                                                   up to an hour
 //	3xx (redirects are not followed), other 4xx        failed: the event was refused
+//	the event's route leads to another host            failed
 //	no connection: DNS, dial, proxy, TLS handshake,    unavailable: nothing of the event was sent
 //	a certificate either side does not accept, a file
 //	of the configuration that cannot be used
@@ -26,6 +73,12 @@
 // (400, 409, 413, 422): then each event is sent by itself, so that one does not fail the others. They
 // go under the same fencing token: a destination that refuses a batch must have taken none of it.
 //
+// # How to secure it
+//
+// Use an https URL, with tls.caFile for an authority of your own, and let the destination know the
+// dispatcher: by mutual TLS, a bearer token or signing. Nothing secret belongs into url or headers,
+// which everybody may read who may read the dispatcher.
+//
 // # Header values
 //
 // In mode Binary the attributes' values are percent-encoded as section 3.1.3.2 of the binding
@@ -35,7 +88,7 @@
 //
 // # Files
 //
-// Certificates and credentials are read again when their files change, looked at no more often
+// Certificates, credentials and secrets are read again when their files change, looked at no more often
 // than each second. New certificates are used for new connections, and no request uses an old
 // connection after that.
 //

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -27,10 +26,13 @@ type sink struct {
 	mode      config.HTTPMode
 	batchSize int
 	timeout   time.Duration
-	url       *url.URL
-	// target is the URL as errors name it: without query (CONTRACT C-73).
-	target string
+	base      target
+	// route leads from base to where an event goes; nil for base itself.
+	route  func(*dispatcher.Event) (string, error)
 	header http.Header
+	// slots are taken by requests, when they are bounded.
+	slots   chan struct{}
+	signing *files.Watched[secrets]
 	// authorization is the value of the header of that name, or "".
 	authorization *files.Watched[string]
 	client        *files.Watched[*client]
@@ -39,22 +41,22 @@ type sink struct {
 var _ dispatcher.Sink = (*sink)(nil)
 
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the destination are
-// first looked at by Probe and Deliver, so that what is wrong with them can heal.
-func New(cfg config.HTTPSink) (dispatcher.Sink, error) {
-	s, err := build(cfg)
+// first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which path
+// an event goes to, from the configured URL; nil is that URL.
+func New(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
 	}
 	return s, nil
 }
 
-func build(cfg config.HTTPSink) (*sink, error) {
+func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	u, err := parseURL(cfg.URL)
 	if err != nil {
 		return nil, err
 	}
-	s := &sink{mode: cfg.Mode, batchSize: 1, timeout: cfg.Timeout.D(), url: u}
-	s.target = (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
+	s := &sink{mode: cfg.Mode, batchSize: 1, timeout: cfg.Timeout.D(), base: newTarget(u), route: route}
 	if s.timeout == 0 {
 		s.timeout = defaultTimeout
 	}
@@ -79,88 +81,119 @@ func build(cfg config.HTTPSink) (*sink, error) {
 	if s.authorization, err = newAuthorization(cfg.Auth); err != nil {
 		return nil, err
 	}
-	if s.client, err = newClient(cfg.TLS, u, s.timeout); err != nil {
+	if s.signing, err = newSigning(cfg.Signing); err != nil {
+		return nil, err
+	}
+	if cfg.MaxConnections < 0 {
+		return nil, errors.New("http sink: maxConnections must not be negative; correct it, or leave it out for no bound")
+	}
+	if cfg.MaxConnections > 0 {
+		s.slots = make(chan struct{}, cfg.MaxConnections)
+	}
+	if s.client, err = newClient(cfg.TLS, u, s.timeout, cfg.MaxConnections); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// parseURL never quotes the URL: it may hold a password.
-func parseURL(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return nil, errors.New("http sink: url is not an http:// or https:// URL with a host; write it as https://host/path")
-	case u.User != nil:
-		return nil, errors.New("http sink: url holds a user or password; put them into files and name those in auth.basic")
-	}
-	u.Fragment, u.RawFragment = "", ""
-	return u, nil
-}
-
 // BatchSize is 1, and in mode Batch the configured size.
 func (s *sink) BatchSize() int { return s.batchSize }
 
-// Deliver posts the batch: in mode Batch with one request, else with one for each event. A batch
-// that is refused for what may be one event's fault is sent again, event by event.
+// Deliver posts the batch: in mode Batch with one request for each target, else with one for each event.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	if s.mode == config.Batch {
-		err := s.post(ctx, batch)
-		var refused refusedContent
-		if len(batch) == 1 || !errors.As(err, &refused) {
-			return slices.Repeat([]error{err}, len(batch))
-		}
-	}
 	errs := make([]error, len(batch))
-	for i := range batch {
-		errs[i] = s.post(ctx, batch[i:i+1])
+	for _, p := range s.parcels(batch, errs) {
+		for i, err := range s.deliver(ctx, p.to, p.events) {
+			errs[p.at[i]] = err
+		}
 	}
 	return errs
 }
 
+// deliver posts events to one target. A batch that is refused for what may be one event's fault is sent
+// again, event by event.
+func (s *sink) deliver(ctx context.Context, to target, events []*dispatcher.Event) []error {
+	if s.mode == config.Batch {
+		err := s.post(ctx, to, events)
+		var refused refusedContent
+		if len(events) == 1 || !errors.As(err, &refused) {
+			return slices.Repeat([]error{err}, len(events))
+		}
+	}
+	errs := make([]error, len(events))
+	for i := range events {
+		errs[i] = s.post(ctx, to, events[i:i+1])
+	}
+	return errs
+}
+
+// credentials are what the files say of who we are.
+type credentials struct {
+	authorization string
+	secrets       secrets
+}
+
 // current returns what the files hold now. Without it nothing can be sent.
-func (s *sink) current() (c *client, authorization string, err error) {
-	if authorization, err = s.authorization.Get(); err != nil {
-		return nil, "", dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, fmt.Errorf("http sink: %w", err)))
+func (s *sink) current() (c *client, own credentials, err error) {
+	if own.authorization, err = s.authorization.Get(); err == nil {
+		own.secrets, err = s.signing.Get()
+	}
+	if err != nil {
+		return nil, own, dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, fmt.Errorf("http sink: %w", err)))
 	}
 	if c, err = s.client.Get(); err != nil {
-		return nil, "", dispatcher.Unavailable(reason.With(reason.CertificateInvalid, fmt.Errorf("http sink: %w", err)))
+		return nil, own, dispatcher.Unavailable(reason.With(reason.CertificateInvalid, fmt.Errorf("http sink: %w", err)))
 	}
-	return c, authorization, nil
+	return c, own, nil
+}
+
+// enter waits until a request may be sent.
+func (s *sink) enter(ctx context.Context) (leave func(), err error) {
+	if s.slots == nil {
+		return func() {}, nil
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // post sends one request and says what became of it.
-func (s *sink) post(ctx context.Context, events []*dispatcher.Event) error {
-	client, authorization, err := s.current()
+func (s *sink) post(ctx context.Context, to target, events []*dispatcher.Event) error {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return to.interrupted(ctx)
+	}
+	defer leave()
+	client, own, err := s.current()
 	if err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	req, sent, err := s.request(limited, events)
+	req, sent, err := s.request(limited, to, events, own)
 	if err != nil {
 		return err
-	}
-	if authorization != "" {
-		req.Header["Authorization"] = []string{authorization}
 	}
 	// RoundTrip, not http.Client: no redirects, no cookies, and no URL in its errors.
 	resp, err := client.RoundTrip(req)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return s.interrupted(ctx)
+		return to.interrupted(ctx)
 	case sent.maybe() && !reason.IsCertificateRefused(err):
-		return s.broken(limited, err)
+		return s.broken(limited, to, err)
 	default:
-		return s.unreachable(err)
+		return s.unreachable(to, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols { // whose body is the open connection
 		// The status is the answer; a body that cannot be read changes nothing.
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
 	}
-	return s.answered(resp)
+	return to.answered(resp)
 }
 
 // Probe connects to the destination without sending anything.
@@ -171,14 +204,14 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	err = client.connect(limited, s.url)
+	err = client.connect(limited, s.base.url)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return s.interrupted(ctx)
+		return s.base.interrupted(ctx)
 	default:
-		return s.unreachable(err)
+		return s.unreachable(s.base, err)
 	}
 }
 

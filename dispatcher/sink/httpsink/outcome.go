@@ -22,12 +22,12 @@ const maxRetryAfter = time.Hour
 
 // answered maps a status. The answer's body, reason phrase and headers are never quoted: they may
 // echo the request (CONTRACT C-73).
-func (s *sink) answered(resp *http.Response) error {
+func (t target) answered(resp *http.Response) error {
 	code := resp.StatusCode
 	if code >= 200 && code <= 299 {
 		return nil
 	}
-	err := fmt.Errorf("%s answered %d %s; %s", s.target, code, http.StatusText(code), remedy(code))
+	err := fmt.Errorf("%s answered %d %s; %s", t.name, code, http.StatusText(code), remedy(code))
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
 		return reason.With(reason.AuthenticationFailed, err)
@@ -69,7 +69,7 @@ func remedy(code int) string {
 	case code == http.StatusUnsupportedMediaType:
 		return "choose the mode that the destination understands"
 	case code == http.StatusTooManyRequests:
-		return "lower concurrency, or raise the destination's limit"
+		return "lower maxConnections, or raise the destination's limit"
 	case retried(code):
 		return "the destination's log says why; the event is retried"
 	case code < 400:
@@ -106,7 +106,7 @@ func (t timedOut) Error() string { return string(t) }
 func (timedOut) Timeout() bool   { return true }
 
 // broken is a request without an answer that may have been received.
-func (s *sink) broken(ctx context.Context, err error) error {
+func (s *sink) broken(ctx context.Context, to target, err error) error {
 	// Only fixed words: net/http quotes what it cannot parse, which may echo the request.
 	what := errors.New("broke off, or gave no valid HTTP answer; see its log, and check that url names an HTTP server")
 	switch {
@@ -116,12 +116,12 @@ func (s *sink) broken(ctx context.Context, err error) error {
 		errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		what = errors.New("closed the connection without an answer; the destination's log may say why")
 	}
-	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have received the event, so this counts as an attempt", s.target, what))
+	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have received the event, so this counts as an attempt", to.name, what))
 }
 
 // unreachable is a failure before anything was sent. The texts of dial and handshake errors name
 // addresses and certificates, and nothing of the request.
-func (s *sink) unreachable(err error) error {
+func (s *sink) unreachable(to target, err error) error {
 	var dns *net.DNSError
 	var remote *net.OpError
 	var slow net.Error
@@ -153,9 +153,9 @@ func (s *sink) unreachable(err error) error {
 	if reason.IsCertificate(err) {
 		word = reason.CertificateInvalid
 	}
-	return dispatcher.Unavailable(reason.With(word, fmt.Errorf("cannot connect to %s: %w; %s", s.target, err, remedy)))
+	return dispatcher.Unavailable(reason.With(word, fmt.Errorf("cannot connect to %s: %w; %s", to.name, err, remedy)))
 }
 
-func (s *sink) interrupted(ctx context.Context) error {
-	return fmt.Errorf("posting to %s was interrupted: %w", s.target, ctx.Err())
+func (t target) interrupted(ctx context.Context) error {
+	return fmt.Errorf("posting to %s was interrupted: %w", t.name, ctx.Err())
 }

@@ -57,6 +57,7 @@ func TestAnswers(t *testing.T) {
 		{status: 502, word: reason.Refusing},
 		{status: 503, retryAfter: "86400", pause: time.Hour, word: reason.Refusing},
 		{status: 504, word: reason.Refusing},
+		{status: 507, retryAfter: "60", pause: time.Minute, word: reason.Refusing}, // full
 		{status: 599, word: reason.Refusing},
 	} {
 		t.Run(fmt.Sprintf("%d %s", test.status, test.retryAfter), func(t *testing.T) {

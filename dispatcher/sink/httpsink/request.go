@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
@@ -24,7 +25,8 @@ import (
 )
 
 // reserved are the headers that this package or net/http sets.
-var reserved = []string{"Authorization", "Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding"}
+var reserved = []string{"Authorization", "Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding",
+	"Webhook-Id", "Webhook-Signature", "Webhook-Timestamp"}
 
 // headers returns what every request carries.
 func headers(configured map[string]string) (http.Header, error) {
@@ -66,8 +68,8 @@ func userAgent() string {
 }
 
 // request returns the request for the events, and what will be known about its sending.
-func (s *sink) request(ctx context.Context, events []*dispatcher.Event) (*http.Request, *sending, error) {
-	header := make(http.Header, len(s.header)+24)
+func (s *sink) request(ctx context.Context, to target, events []*dispatcher.Event, own credentials) (*http.Request, *sending, error) {
+	header := make(http.Header, len(s.header)+28)
 	for name, values := range s.header {
 		header[name] = values
 	}
@@ -75,9 +77,13 @@ func (s *sink) request(ctx context.Context, events []*dispatcher.Event) (*http.R
 	if err != nil {
 		return nil, nil, fmt.Errorf("http sink: event %s cannot be written as a CloudEvent: %w; correct the row", events[0].ID, err)
 	}
+	own.secrets.sign(header, events, body, time.Now())
+	if own.authorization != "" {
+		header["Authorization"] = []string{own.authorization}
+	}
 	sent := &sending{}
 	req := (&http.Request{
-		Method: http.MethodPost, URL: s.url, Host: s.url.Host, Header: header,
+		Method: http.MethodPost, URL: to.url, Host: to.url.Host, Header: header,
 		Body:          io.NopCloser(bytes.NewReader(body)),
 		ContentLength: int64(len(body)),
 		GetBody:       func() (io.ReadCloser, error) { return sent.again(body) },

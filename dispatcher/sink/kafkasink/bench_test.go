@@ -46,7 +46,7 @@ func BenchmarkDeliver(b *testing.B) {
 
 func BenchmarkKafkasOwn(b *testing.B) {
 	s := open(b, plainConfig(b, newTopic(b, 1)))
-	r, err := s.record(benchBatch()[0])
+	r, err := s.record(b.Context(), benchBatch()[0])
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
 // Planted where they must never come out again (CONTRACT C-73). verify looks for them.
@@ -47,8 +47,13 @@ var theBroker struct {
 	admin   *kadm.Client
 }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
+func TestMain(m *testing.M) { pgtest.Main(tests{m}) }
+
+// tests end with the broker's end.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	code := m.M.Run()
 	if theBroker.clients != nil {
 		theBroker.clients.Close()
 	}
@@ -58,7 +63,7 @@ func TestMain(m *testing.M) {
 			code = max(code, 1)
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 func broker(t testing.TB) *kafka.Broker {
@@ -162,7 +167,7 @@ func plainConfig(t testing.TB, topic string) config.KafkaSink {
 
 func open(t testing.TB, cfg config.KafkaSink) *sink {
 	t.Helper()
-	s, err := build(cfg, nil)
+	s, err := build(cfg, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

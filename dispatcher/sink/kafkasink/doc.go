@@ -11,6 +11,11 @@
 //	                                    application/json, the payload as value.
 //	                                    Structured: one JSON object, and content-type
 //	                                    application/cloudevents+json
+//	encoding         JSON               what the payload becomes as value: JSON (as it is), Avro or
+//	                                    Protobuf, by a schema of schemaRegistry: see package
+//	                                    encoding. For mode Binary; content-type is then
+//	                                    application/avro or application/protobuf
+//	subject          <topic>-value      the schema's in the registry; <topic> is the Kafka topic
 //	clientID         outbox-dispatcher  the brokers' logs, quotas and metrics know it
 //	compression      snappy             none, gzip, snappy, lz4, zstd
 //	maxMessageBytes  1000000            of a batch and so of a record, before compression; no
@@ -46,11 +51,19 @@
 //	the producer is refused (cluster authorization)   unavailable: nothing was sent
 //	the topic is missing, or may not be written       failed
 //	the record is too large                           dead: permanent_failure
+//	the payload does not fit its schema               dead: schema_validation_failed
+//	the subject is not registered, or its schema      failed
+//	cannot be used
+//	the registry is away, and the schema was never    unavailable: nothing was sent
+//	known
 //	any other answer of a broker                      failed
 //	ctx ended                                         interrupted, and never sent later
 //
 // A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
 // back as it was, and claiming pauses (CONTRACT C-32).
+//
+// A broker whose disk is full ends, or takes the partitions of that disk away: the outcome is that of a
+// lost connection or a missing leader.
 //
 // A batch that is too large is sent again record by record, each alone in its batch: then it is known
 // which one is to blame.
@@ -73,5 +86,5 @@
 // # Probe
 //
 // Probe makes a connection of its own, with TLS and login, and asks for the cluster's brokers. It
-// sends no record and asks for no topic.
+// sends no record and asks for no topic. When the schema registry was away, it is asked again.
 package kafkasink

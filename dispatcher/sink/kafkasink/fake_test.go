@@ -242,7 +242,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 	ses.retired.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	r, err := s.record(newEvent())
+	r, err := s.record(t.Context(), newEvent())
 	if err != nil {
 		t.Fatal(err)
 	}

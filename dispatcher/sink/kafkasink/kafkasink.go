@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/encoding"
 )
 
 const (
@@ -32,8 +33,12 @@ type sink struct {
 	brokers string
 	// destination is the Kafka topic that an event goes to.
 	destination func(*dispatcher.Event) (string, error)
-	options     []kgo.Opt
-	dial        dialer
+	// encoder makes values of payloads, by the schema of subject or else of the Kafka topic. nil: a
+	// payload is the value.
+	encoder *encoding.Encoder
+	subject string
+	options []kgo.Opt
+	dial    dialer
 
 	// shared takes all deliveries. alone takes one record at a time: one that was refused for its
 	// batch's size, which may have been another's fault.
@@ -43,18 +48,19 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. It fails when cfg contradicts itself; files and the brokers are first
-// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which topic an
-// event goes to; nil is the configuration's, or the one of the event's own topic's name.
-func New(cfg config.KafkaSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, err := build(cfg, route)
+// New returns a sink for cfg. It fails when cfg contradicts itself; files, the brokers and the registry
+// are first looked at by Probe and Deliver, so that what is wrong with them can heal. schemas is the
+// registry for encoding Avro and Protobuf, nil for JSON. route says which topic an event goes to; nil
+// is the configuration's, or the one of the event's own topic's name.
+func New(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, schemas, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
 	}
 	return s, nil
 }
 
-func build(cfg config.KafkaSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -62,8 +68,18 @@ func build(cfg config.KafkaSink, route func(*dispatcher.Event) (string, error)) 
 	s := &sink{
 		mode: cfg.Mode, timeout: cfg.Timeout.D(), brokers: strings.Join(cfg.Brokers, ", "),
 		destination: route,
+		subject:     cfg.Subject,
 		dial:        newDialer(cfg.TLS),
 		turn:        make(chan struct{}, 1),
+	}
+	if cfg.Encoding != config.KafkaJSON {
+		if schemas == nil {
+			return nil, fmt.Errorf("kafka sink: encoding %s needs a schema registry; set schemaRegistry, or encoding to JSON", cfg.Encoding)
+		}
+		var err error
+		if s.encoder, err = encoding.New(cfg.Encoding, *schemas); err != nil {
+			return nil, err
+		}
 	}
 	if route == nil {
 		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Topic, e.Topic), nil }
@@ -113,7 +129,7 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	var records []*kgo.Record
 	var of []int // the place of each record's event in the batch
 	for i, e := range batch {
-		r, err := s.record(e)
+		r, err := s.record(ctx, e)
 		if errs[i] = err; err == nil {
 			records, of = append(records, r), append(of, i)
 		}
@@ -174,7 +190,8 @@ func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []er
 	return errs
 }
 
-// Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers.
+// Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers. It also
+// asks the schema registry, if that was away.
 func (s *sink) Probe(ctx context.Context) error {
 	ses, err := s.newSession()
 	if err == nil {
@@ -183,6 +200,9 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 	if err != nil {
 		return s.unreachable(ctx, err)
+	}
+	if s.encoder != nil {
+		return s.encoder.Probe(ctx)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 	}
 	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written, so this counts as an attempt", r.Topic, s.brokers, cause)
 	if trouble != nil {
-		err = fmt.Errorf("%w. Then: %s", err, s.connectFailure(*trouble))
+		err = fmt.Errorf("%w. Then: %w", err, s.connectFailure(*trouble))
 	}
 	return reason.With(reason.ConnectionFailed, err)
 }

@@ -2,6 +2,7 @@ package kafkasink
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ const contentType = "content-type"
 
 // record returns the event as a record (CONTRACT C-70, C-71). Its time is that of the sending, so
 // that a topic's retention counts from then; the event's own is in ce_time.
-func (s *sink) record(e *dispatcher.Event) (*kgo.Record, error) {
+func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, error) {
 	topic, err := s.destination(e)
 	if err != nil {
 		return nil, fmt.Errorf("kafka sink: %w", err)
@@ -39,14 +40,27 @@ func (s *sink) record(e *dispatcher.Event) (*kgo.Record, error) {
 		r.Value = body.Bytes()
 		r.Headers = []kgo.RecordHeader{{Key: contentType, Value: []byte(event.ApplicationCloudEventsJSON)}}
 	} else {
-		r.Value = e.Payload
+		if r.Value, err = s.value(ctx, topic, e); err != nil {
+			return nil, fmt.Errorf("kafka sink: %w", err)
+		}
+		if s.encoder != nil {
+			ce.SetDataContentType(s.encoder.ContentType())
+		}
 		r.Headers = make([]kgo.RecordHeader, 0, 20+len(e.Headers))
-		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), (*headers)(r))
+		err = (*binding.EventMessage)(&ce).ReadBinary(ctx, (*headers)(r))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kafka sink: event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
 	}
 	return r, nil
+}
+
+// value is the payload, encoded if it is to be.
+func (s *sink) value(ctx context.Context, topic string, e *dispatcher.Event) ([]byte, error) {
+	if s.encoder == nil {
+		return e.Payload, nil
+	}
+	return s.encoder.Encode(ctx, cmp.Or(s.subject, topic+"-value"), e.Payload)
 }
 
 // validTopic is Kafka's own rule.

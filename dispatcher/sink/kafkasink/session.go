@@ -20,12 +20,12 @@ type lane struct {
 	closing sync.WaitGroup
 }
 
-// session returns the current session, or makes one.
-func (l *lane) session(make func() (*session, error)) (_ *session, err error) {
+// session returns the current session, or opens one.
+func (l *lane) session(open func() (*session, error)) (_ *session, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.current == nil {
-		if l.current, err = make(); err != nil {
+		if l.current, err = open(); err != nil {
 			return nil, err
 		}
 	}

@@ -4,86 +4,57 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
 )
 
-// 100,000 events by four workers, as the engine would: one event of a key at a time, and again until
-// it is confirmed. Half-way the broker is killed. Kafka's own consumer reads them back.
+// 100,000 events out of an outbox. Half-way the broker is killed. Kafka's own consumer reads them back.
 //
-// CONTRACT: C-70, C-71
+// CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
-	const workers, rounds = 4, 50 // of batchSize keys each
 	topic := newTopic(t, 6)
-	s := open(t, plainConfig(t, topic))
-	halfway := make(chan struct{}, workers)
-	var doubtful sync.Map // events that failed once: they may be there twice
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for round := range rounds {
-				batch := make([]*dispatcher.Event, batchSize)
-				for i := range batch {
-					batch[i] = newEvent()
-					batch[i].AggregateID = fmt.Sprintf("key-%d-%d", w, i)
-					batch[i].Payload = fmt.Appendf(nil, `{"n":%d}`, round)
-				}
-				if round == rounds/2 {
-					halfway <- struct{}{}
-				}
-				for len(batch) > 0 {
-					errs := s.Deliver(t.Context(), batch)
-					var failed []*dispatcher.Event
-					for i, e := range batch {
-						if verify(t, errs[i]) != nil {
-							failed = append(failed, e)
-							doubtful.Store(e.ID.String(), true)
-							e.Attempt++
-						}
-					}
-					batch = failed
-				}
-			}
-		})
+	s, err := New(plainConfig(t, topic), nil, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	<-halfway
-	kill(t)
-	restart(t)
-	wg.Wait()
-	checkAll(t, topic, workers*batchSize, rounds, func(id string) bool { _, ok := doubtful.Load(id); return ok })
+	outboxtest.Deliver(t, outboxtest.Run{
+		Sink:    s,
+		Halfway: func() { kill(t); restart(t) },
+		Arrived: func() []sinktest.Message { return arrived(t, topic) },
+	})
 }
 
-// checkAll reads the topic with Kafka's console consumer: of each key the events 0 to rounds-1, in
-// order, each in one partition, and twice only those that may be.
-func checkAll(t *testing.T, topic string, keys, rounds int, mayRepeat func(id string) bool) {
+// arrived is what Kafka's console consumer reads. The order of a key is that of its partition.
+func arrived(t *testing.T, topic string) []sinktest.Message {
 	t.Helper()
-	next, partition, seen := map[string]int{}, map[string]string{}, map[string]bool{}
-	repeated := 0
-	for _, line := range console(t, topic) {
+	lines := console(t, topic)
+	messages, partition := make([]sinktest.Message, len(lines)), map[string]string{}
+	for i, line := range lines {
 		// Partition:0 <tab> ce_id:...,ce_... <tab> key <tab> value
 		part := strings.Split(line, "\t")
 		if len(part) != 4 {
 			t.Fatalf("the consumer wrote %q", line)
 		}
-		var value struct{ N int }
-		if err := json.Unmarshal([]byte(part[3]), &value); err != nil {
-			t.Fatal(err)
+		m := sinktest.Message{Attributes: map[string]string{}, Payload: part[3]}
+		for h := range strings.SplitSeq(part[1], ",") {
+			name, value, _ := strings.Cut(strings.TrimPrefix(h, "ce_"), ":")
+			m.Attributes[name] = value
 		}
-		id, key := header(part[1], "ce_id"), part[2]
-		if header(part[1], "ce_aggregateid") != key {
-			t.Fatalf("the key is not the aggregate id: %s", line)
+		key := part[2]
+		if m.Attributes["partitionkey"] != key {
+			t.Fatalf("the record's key is %s: %s", key, line)
 		}
 		if partition[key] == "" {
 			partition[key] = part[0]
@@ -91,32 +62,12 @@ func checkAll(t *testing.T, topic string, keys, rounds int, mayRepeat func(id st
 		if partition[key] != part[0] {
 			t.Fatalf("key %s is in %s and in %s", key, partition[key], part[0])
 		}
-		if seen[id] {
-			repeated++
-			if !mayRepeat(id) {
-				t.Errorf("event %s is there twice, and its only delivery was confirmed", id)
-			}
-			continue
-		}
-		seen[id] = true
-		if value.N != next[key] {
-			t.Fatalf("key %s: event %d comes after %d", key, value.N, next[key]-1)
-		}
-		next[key]++
+		messages[i] = m
 	}
-	if len(seen) != keys*rounds || len(next) != keys {
-		t.Errorf("%d events of %d keys arrived, want %d of %d", len(seen), len(next), keys*rounds, keys)
+	if n := len(slices.Compact(slices.Sorted(maps.Values(partition)))); n != 6 {
+		t.Errorf("the keys are in %d partitions, want all 6", n)
 	}
-	t.Logf("%d events in %d partitions, %d of them twice", len(seen), len(slices.Compact(slices.Sorted(maps.Values(partition)))), repeated)
-}
-
-func header(headers, name string) string {
-	for h := range strings.SplitSeq(headers, ",") {
-		if value, ok := strings.CutPrefix(h, name+":"); ok {
-			return value
-		}
-	}
-	return ""
+	return messages
 }
 
 // console reads a topic with Kafka's own consumer.

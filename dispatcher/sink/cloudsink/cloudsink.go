@@ -1,0 +1,159 @@
+package cloudsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// service is one cloud's way to send messages. Its errors are those of outcome.go. Its methods are safe
+// for concurrent use.
+type service interface {
+	// send sends messages to one destination with one request, and answers for each.
+	send(ctx context.Context, to string, messages []*message) ([]error, error)
+	// probe asks for the configured destination, and sends nothing.
+	probe(ctx context.Context) error
+	close(ctx context.Context) error
+	// check says what is wrong with the name of a destination.
+	check(to string) error
+	// name is the destination as errors name it.
+	name(to string) string
+}
+
+// limits are what a service takes in one request, and of one message.
+type limits struct {
+	messages int
+	bytes    int
+}
+
+type sink struct {
+	service
+	limits
+	batchSize int
+	timeout   time.Duration
+	encode    func(*dispatcher.Event) (*message, error)
+	// destination is the name of where an event goes, in the service's words.
+	destination func(*dispatcher.Event) (string, error)
+}
+
+var _ dispatcher.Sink = (*sink)(nil)
+
+// fixed is the route of events that all go to one place, or each to its own topic's.
+func fixed(route func(*dispatcher.Event) (string, error), name string) func(*dispatcher.Event) (string, error) {
+	switch {
+	case route != nil:
+		return route
+	case name != "":
+		return func(*dispatcher.Event) (string, error) { return name, nil }
+	default:
+		return func(e *dispatcher.Event) (string, error) { return e.Topic, nil }
+	}
+}
+
+// BatchSize is 10 for SQS and SNS, whose requests take no more, 500 for Pub/Sub and 100 for Service Bus.
+func (s *sink) BatchSize() int { return s.batchSize }
+
+// Deliver sends the batch in as few requests as the service's limits and the destinations allow.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	errs := make([]error, len(batch))
+	var order []string
+	parcels := map[string][]*message{}
+	for i, e := range batch {
+		to, m, err := s.message(e)
+		if errs[i] = err; err != nil {
+			continue
+		}
+		m.at = i
+		if parcels[to] == nil {
+			order = append(order, to)
+		}
+		parcels[to] = append(parcels[to], m)
+	}
+	for _, to := range order {
+		for chunk := range s.chunks(parcels[to]) {
+			for i, err := range s.request(ctx, to, chunk) {
+				errs[chunk[i].at] = err
+			}
+		}
+	}
+	return errs
+}
+
+// message returns the event as a message, and where it goes.
+func (s *sink) message(e *dispatcher.Event) (to string, m *message, err error) {
+	if to, err = s.destination(e); err == nil {
+		err = s.check(to)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err)
+	}
+	if m, err = s.encode(e); err != nil {
+		return "", nil, fmt.Errorf("event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
+	}
+	if size := m.size(); size > s.bytes {
+		return "", nil, s.tooLarge(to, fmt.Errorf("%d bytes of a message, and it takes %d", size, s.bytes))
+	}
+	return to, m, nil
+}
+
+func (s *sink) tooLarge(to string, err error) error {
+	return dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
+		fmt.Errorf("%s: the message is too large: %w; make smaller events", s.name(to), err))
+}
+
+// chunks are the messages of one request each.
+func (s *sink) chunks(messages []*message) func(yield func([]*message) bool) {
+	return func(yield func([]*message) bool) {
+		for len(messages) > 0 {
+			n, bytes := 0, 0
+			for n < len(messages) && n < s.messages && (n == 0 || bytes+messages[n].size() <= s.bytes) {
+				bytes += messages[n].size()
+				n++
+			}
+			if !yield(messages[:n]) {
+				return
+			}
+			messages = messages[n:]
+		}
+	}
+}
+
+// request sends one request, and says what became of each message. One that was refused as a whole, for
+// what may be one message's fault, is sent again message by message: nothing of it was taken.
+func (s *sink) request(ctx context.Context, to string, messages []*message) []error {
+	if ctx.Err() != nil {
+		return slices.Repeat([]error{s.interrupted(ctx, to)}, len(messages))
+	}
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	errs, err := s.send(limited, to, messages)
+	if err == nil {
+		for i := range errs {
+			errs[i] = s.outcome(ctx, limited, to, errs[i])
+		}
+		return errs
+	}
+	var refused *refusal
+	if errors.As(err, &refused) && refused.perMessage && len(messages) > 1 {
+		errs = errs[:0]
+		for i := range messages {
+			errs = append(errs, s.request(ctx, to, messages[i:i+1])...)
+		}
+		return errs
+	}
+	return slices.Repeat([]error{s.outcome(ctx, limited, to, err)}, len(messages))
+}
+
+// Probe asks for the configured destination. It sends nothing.
+func (s *sink) Probe(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.outcome(ctx, limited, "", s.probe(limited))
+}
+
+// Close ends the connections.
+func (s *sink) Close(ctx context.Context) error { return s.close(ctx) }

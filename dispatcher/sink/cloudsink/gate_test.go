@@ -1,0 +1,108 @@
+package cloudsink
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// gate is a way to a server that a test can close, and open again at the same address, or keep from
+// passing anything on.
+type gate struct {
+	t       *testing.T
+	address string
+	backend string
+	waiting chan struct{} // gets a value for what arrives while it hangs
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]bool
+	hang     bool
+}
+
+func newGate(t *testing.T, backend string) *gate {
+	g := &gate{t: t, backend: backend, waiting: make(chan struct{}, 1), address: "127.0.0.1:0"}
+	g.open()
+	t.Cleanup(g.close)
+	return g
+}
+
+func (g *gate) open() {
+	listener, err := net.Listen("tcp", g.address)
+	if err != nil {
+		g.t.Error(err)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.address, g.listener, g.conns = listener.Addr().String(), listener, map[net.Conn]bool{}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			g.join(client)
+		}
+	}()
+}
+
+func (g *gate) join(client net.Conn) {
+	server, err := net.Dial("tcp", g.backend)
+	if err != nil {
+		client.Close()
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns[client], g.conns[server] = true, true
+	go func() {
+		_, _ = io.Copy(server, reader{g, client})
+		server.Close()
+	}()
+	go func() {
+		_, _ = io.Copy(client, server)
+		client.Close()
+	}()
+}
+
+// reader passes nothing on while the gate hangs.
+type reader struct {
+	g    *gate
+	conn net.Conn
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	n, err := r.conn.Read(p)
+	r.g.mu.Lock()
+	hang := r.g.hang
+	r.g.mu.Unlock()
+	if !hang {
+		return n, err
+	}
+	select {
+	case r.g.waiting <- struct{}{}:
+	default:
+	}
+	_, _ = io.Copy(io.Discard, r.conn)
+	return 0, errors.New("swallowed")
+}
+
+// close breaks all connections and takes no more.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listener.Close()
+	for c := range g.conns {
+		c.Close()
+	}
+}
+
+func (g *gate) hangUp() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hang = true
+	return g.waiting
+}

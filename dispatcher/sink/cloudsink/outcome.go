@@ -1,0 +1,109 @@
+package cloudsink
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// refusal is the service's answer that it did not take what was sent.
+type refusal struct {
+	word string
+	// what is the answer in the service's own fixed words, and the remedy.
+	what string
+	// tooLarge: the message will never be taken.
+	tooLarge bool
+	// perMessage: it may be about one message of several.
+	perMessage bool
+}
+
+func (r *refusal) Error() string { return r.what }
+
+// unsent is a failure before anything was sent. Its text has no remedy yet.
+type unsent struct{ err error }
+
+func (u *unsent) Error() string { return u.err.Error() }
+func (u *unsent) Unwrap() error { return u.err }
+
+// noCredentials is the failure to get credentials. Nothing was sent.
+type noCredentials struct{ err error }
+
+func (n *noCredentials) Error() string { return n.err.Error() }
+func (n *noCredentials) Unwrap() error { return n.err }
+
+// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
+type timedOut string
+
+func (t timedOut) Error() string { return string(t) }
+func (timedOut) Timeout() bool   { return true }
+
+// outcome says what a service's error means. limited is the sink's own limit within ctx.
+func (s *sink) outcome(ctx, limited context.Context, to string, err error) error {
+	var refused *refusal
+	var nothing *unsent
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused) && refused.tooLarge:
+		return s.tooLarge(to, refused)
+	case errors.As(err, &refused):
+		return reason.With(refused.word, fmt.Errorf("%s: %w", s.name(to), refused))
+	case ctx.Err() != nil:
+		return s.interrupted(ctx, to)
+	case errors.As(err, &nothing):
+		return dispatcher.Unavailable(s.unreachable(limited, to, nothing.err))
+	case expired(limited):
+		err = timedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or look whether the service is slow", s.timeout))
+	default:
+		// Only fixed words: what cannot be read may echo the message.
+		err = errors.New("broke off, or gave no valid answer; look whether the service has trouble")
+	}
+	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
+}
+
+// unreachable is a failure before anything was sent. The texts of dial, handshake and credential errors
+// name addresses, certificates, roles and files, and nothing of a message.
+func (s *sink) unreachable(limited context.Context, to string, err error) error {
+	var credentials *noCredentials
+	var dns *net.DNSError
+	var authority x509.UnknownAuthorityError
+	var slow net.Error
+	word, remedy := reason.ConnectionFailed, "check that the network lets the dispatcher reach it, and endpoint"
+	switch {
+	case errors.As(err, &credentials):
+		err = errors.New("no credentials: " + oneLine(credentials.err))
+		word, remedy = reason.AuthenticationFailed, "give the pods an identity, as by podTemplate.spec.serviceAccountName, or credentials in their environment"
+	case expired(limited), errors.As(err, &slow) && slow.Timeout():
+		err = timedOut(fmt.Sprintf("no connection within %s", s.timeout))
+	case errors.As(err, &dns):
+		remedy = "check the name of the service's host, and the dispatcher's DNS"
+	case errors.As(err, &authority):
+		remedy = "put the certificate of its authority into a file, and the file's path into the environment as SSL_CERT_FILE"
+	case reason.IsCertificate(err):
+		remedy = "check endpoint, and the service's certificate"
+	}
+	if reason.IsCertificate(err) {
+		word = reason.CertificateInvalid
+	}
+	return reason.With(word, fmt.Errorf("cannot reach %s: %s; %s", s.name(to), oneLine(err), remedy))
+}
+
+// expired reports whether the sink's own limit is over. A connection's deadline, which is the same time,
+// may be told before the context's end.
+func expired(limited context.Context) bool {
+	deadline, ok := limited.Deadline()
+	return limited.Err() != nil || ok && !time.Now().Before(deadline)
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+func (s *sink) interrupted(ctx context.Context, to string) error {
+	return fmt.Errorf("sending to %s was interrupted: %w", s.name(to), ctx.Err())
+}

@@ -1,0 +1,199 @@
+package natssink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// What a message's answer can be beside nil and a streamError.
+var (
+	errPending  = errors.New("not confirmed")
+	errUnsent   = errors.New("not sent")
+	errNoStream = errors.New("no stream takes it")
+	errNoAck    = errors.New("the answer is no confirmation of a stream")
+	errDenied   = errors.New("the user may not publish to it")
+	errTooLarge = errors.New("the message is too large")
+)
+
+// streamError is a stream's refusal.
+type streamError struct {
+	Code        int    `json:"err_code"`
+	Description string `json:"description"`
+}
+
+// Error quotes JetStream's own words, and nobody else's that may answer on the subject.
+func (e *streamError) Error() string {
+	if e.Code < 10000 || e.Code > 10999 || strings.ContainsAny(e.Description, "\r\n") || len(e.Description) > 200 {
+		return "the answer is an error that is not JetStream's"
+	}
+	return fmt.Sprintf("%s (%d)", e.Description, e.Code)
+}
+
+// JetStream's codes of errors that have a remedy of their own.
+const (
+	accountResources    = 10002
+	serverResources     = 10023
+	memoryResources     = 10028
+	notEnabledAccount   = 10039
+	storageResources    = 10047
+	messageTooLarge     = 10054
+	otherStream         = 10060
+	notEnabled          = 10076
+	storeFailed         = 10077
+	headersTooLarge     = 10097
+	sealed              = 10109
+	duplicateInProgress = 10158
+	tooManyRequests     = 10167
+)
+
+// remedy says what to do about a stream's refusal.
+func (e *streamError) remedy() string {
+	switch e.Code {
+	case accountResources, serverResources, memoryResources, storageResources:
+		return "raise the limits of JetStream, of the account or of the server, or make room"
+	case notEnabledAccount, notEnabled:
+		return "enable JetStream for the dispatcher's account"
+	case messageTooLarge:
+		return "raise the stream's max_msg_size, or make smaller events"
+	case headersTooLarge:
+		return "use mode Structured, or fewer and shorter headers"
+	case otherStream:
+		return "set stream to the one that captures the subject, or correct the streams' subjects"
+	case storeFailed:
+		return "make room in the stream, raise its max_msgs and max_bytes, or let it discard old messages"
+	case sealed:
+		return "let another stream capture the subject"
+	case duplicateInProgress:
+		return "nothing is to be done: it is tried again"
+	case tooManyRequests:
+		return "give the stream's servers faster disks, or lower concurrency"
+	default:
+		return "the servers' log says more"
+	}
+}
+
+// outcome says what a message's answer means.
+func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, err error) error {
+	say := func(format string, args ...any) error {
+		return fmt.Errorf("subject %s at %s: %w", m.Subject, s.servers, fmt.Errorf(format, args...))
+	}
+	var refusal *streamError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refusal):
+		err = say("%w; %s", refusal, refusal.remedy())
+		if refusal.Code == messageTooLarge || refusal.Code == headersTooLarge {
+			err = dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
+		}
+		return err
+	case errors.Is(err, errTooLarge):
+		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, say("%w", err))
+	case errors.Is(err, errNoStream):
+		if has, _ := ses.conn.ConnectedServerJetStream(); !has && !ses.over() {
+			return say("%w, and the server has no JetStream; enable it, and create a stream that captures the subject", err)
+		}
+		return say("%w; create one that captures it, as with nats stream add --subjects %s, in an account with JetStream, or bring the servers of its stream back", err, m.Subject)
+	case errors.Is(err, errNoAck):
+		return say("%w; create one that captures it, and let nothing else answer there", err)
+	case errors.Is(err, errDenied):
+		return reason.With(reason.AuthenticationFailed, say("%w; allow it in the permissions of the dispatcher's user, under publish", err))
+	case ctx.Err() != nil:
+		return s.interrupted(ctx)
+	case errors.Is(err, errUnsent):
+		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("the connection was lost before the message was sent; check that the servers run%s", ses.then())))
+	case limited.Err() != nil:
+		return reason.With(reason.ConnectionFailed, say("%w; check that the servers answer, that a stream captures the subject and that most of its servers run, or raise timeout. The message may have been stored, so this counts as an attempt",
+			timedOut(fmt.Sprintf("no confirmation within %s", s.timeout))))
+	default:
+		return reason.With(reason.ConnectionFailed, say("the connection was lost before the confirmation; check that the servers run. The message may have been stored, so this counts as an attempt%s", ses.then()))
+	}
+}
+
+// then adds the last that the server said. nats.go's texts for it name no credentials.
+func (ses *session) then() string {
+	if err := ses.troubled(); err != nil {
+		return ". Before that: " + strings.TrimPrefix(err.Error(), "nats: ")
+	}
+	return ""
+}
+
+// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
+type timedOut string
+
+func (t timedOut) Error() string { return string(t) }
+func (timedOut) Timeout() bool   { return true }
+
+// unreachable is a failure before any message was sent.
+func (s *sink) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return s.interrupted(ctx)
+	}
+	return dispatcher.Unavailable(s.connectFailure(err))
+}
+
+// connectFailure says why there is no connection. The texts of dial and handshake errors name
+// addresses and certificates, and those of a login only what kind of refusal it was.
+func (s *sink) connectFailure(err error) error {
+	var file *fileError
+	var dns *net.DNSError
+	var slow net.Error
+	var notTLS tls.RecordHeaderError
+	var authority x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var host x509.HostnameError
+	word, remedy := reason.ConnectionFailed, "check that they run, and that the network lets the dispatcher reach them"
+	switch {
+	case errors.As(err, &file):
+		return reason.With(reason.Of(err), fmt.Errorf("nats sink: %w", file))
+	case errors.Is(err, nats.ErrAuthorization):
+		word, remedy = reason.AuthenticationFailed, "add auth, or check what its files hold"
+	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
+		word, remedy = reason.AuthenticationFailed, "write new credentials into auth's files"
+	case errors.Is(err, nats.ErrNkeysNotSupported):
+		word, remedy = reason.AuthenticationFailed, "no NKey is known there: use what the servers want in auth"
+	case errors.Is(err, errNoInbox):
+		word, remedy = reason.AuthenticationFailed, "allow _INBOX.> in the permissions of the dispatcher's user, under subscribe"
+	case errors.As(err, &dns):
+		remedy = "check the hosts in servers, and the dispatcher's DNS"
+	case errors.Is(err, nats.ErrSecureConnWanted), errors.As(err, &notTLS):
+		remedy = "no TLS is spoken there: remove tls and use nats://, or use the port that speaks TLS"
+	case errors.Is(err, nats.ErrNoInfoReceived):
+		remedy = "no NATS is spoken there: correct the ports in servers"
+	case errors.As(err, &authority):
+		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of their authority"
+	case errors.As(err, &host):
+		remedy = "use hosts in servers that the certificate names, or set tls.serverName to one"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		remedy = "renew the server's certificate, and check the dispatcher's clock"
+	case reason.IsCertificateRefused(err):
+		remedy = "the server does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
+	case reason.IsCertificate(err):
+		remedy = "give the server a valid certificate"
+	case errors.Is(err, nats.ErrTLS):
+		remedy = "the server refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
+	case errors.Is(err, io.EOF):
+		err = errors.New("closed without an answer")
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
+		err = timedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+	}
+	if reason.IsCertificate(err) {
+		word = reason.CertificateInvalid
+	}
+	return reason.With(word, fmt.Errorf("cannot connect to NATS at %s: %w; %s", s.servers, err, remedy))
+}
+
+func (s *sink) interrupted(ctx context.Context) error {
+	return fmt.Errorf("publishing to %s was interrupted: %w", s.servers, ctx.Err())
+}

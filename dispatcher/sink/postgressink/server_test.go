@@ -1,0 +1,188 @@
+package postgressink
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/postgres"
+)
+
+// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
+const (
+	payloadSecret  = "payload-4111"
+	passwordSecret = "password-4222"
+	wrongSecret    = "wrong-4333"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// inbox makes a database with the documented table, and returns its connection string.
+func inbox(t testing.TB) string {
+	t.Helper()
+	dsn := pgtest.Empty(t)
+	exec(t, dsn, Table)
+	return dsn
+}
+
+// server starts a server with the table, for this test alone.
+func server(t testing.TB) (*postgres.Server, string) {
+	t.Helper()
+	srv := pgtest.Server(t)
+	dsn := srv.DSN("postgres")
+	exec(t, dsn, Table)
+	return srv, dsn
+}
+
+func exec(t testing.TB, dsn, sql string) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func settings(dsn string) config.PostgresSink {
+	return config.PostgresSink{Database: config.InboxDatabase{DSN: dsn}}
+}
+
+func open(t testing.TB, cfg config.PostgresSink) *sink {
+	t.Helper()
+	s, err := build(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// rows reads the table as messages, in the order of their arrival.
+func rows(t testing.TB, dsn string) (got []sinktest.Message) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	all, err := pool.Query(t.Context(), `select id, namespace, topic, coalesce(event_type, ''), coalesce(aggregate_type, ''),
+		coalesce(aggregate_id, ''), partition_key, tenant_id, coalesce(dedupe_key, ''), sequence, fencing_token, headers::text,
+		payload::text, created_at from public.inbox_events order by received_at, sequence`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for all.Next() {
+		var e dispatcher.Event
+		var headers, payload, key string
+		if err := all.Scan(&e.ID, &e.Namespace, &e.Topic, &e.EventType, &e.AggregateType, &e.AggregateID, &key, &e.TenantID,
+			&e.DedupeKey, &e.Seq, &e.Attempt, &headers, &payload, &e.CreatedAt); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(headers), &e.Headers); err != nil {
+			t.Fatal(err)
+		}
+		e.Payload = []byte(strings.NewReplacer(": ", ":", ", ", ",").Replace(payload)) // as it was sent: jsonb adds spaces
+		e.PartitionKey, e.CreatedAt = key, e.CreatedAt.UTC()
+		ce := cloudevent.New(&e)
+		got = append(got, sinktest.MessageOf(t.(*testing.T), binding.ToMessage(&ce)))
+	}
+	if err := all.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func newEvents(n int) []*dispatcher.Event {
+	batch := make([]*dispatcher.Event, n)
+	for i := range batch {
+		batch[i] = &dispatcher.Event{
+			ID: uuid.Must(uuid.NewV7()), Seq: int64(i + 1), Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
+			Payload: []byte(`{"n":` + strconv.Itoa(i) + `,"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
+		}
+	}
+	return batch
+}
+
+// send delivers one new event.
+func send(t testing.TB, s *sink) error {
+	t.Helper()
+	return verify(t, s.Deliver(t.Context(), newEvents(1))[0])
+}
+
+// verify checks what holds for every error of this package: a remedy, and no secret.
+func verify(t testing.TB, err error) error {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, secret := range []string{payloadSecret, passwordSecret, wrongSecret, "postgres://"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the error holds %q: %s", secret, text)
+		}
+	}
+	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
+		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
+	}
+	return err
+}
+
+// want checks an error's class, its word, and a part of its text.
+func want(t testing.TB, what string, err error, unavailable bool, word, text string) {
+	t.Helper()
+	switch {
+	case verify(t, err) == nil:
+		t.Errorf("%s: no error", what)
+	case dispatcher.IsUnavailable(err) != unavailable:
+		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
+	case reason.Of(err) != word:
+		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
+	case !strings.Contains(err.Error(), text):
+		t.Errorf("%s: the error does not say %q: %v", what, text, err)
+	}
+}
+
+func file(t testing.TB, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	write(t, path, content)
+	return path
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, to, string(content))
+}

@@ -1,0 +1,100 @@
+// Package rabbitsink publishes events to RabbitMQ by AMQP 0-9-1 as CloudEvents 1.0, in the binary or
+// structured mode. Package cloudevent says which attributes they carry.
+//
+// # Settings
+//
+//	setting         default            meaning
+//	--------------  -----------------  ----------------------------------------------------------
+//	addresses       none, required     host:port of nodes, in the order in which they are tried:
+//	                                   the first that lets the dispatcher in is used
+//	vhost           /                  the virtual host
+//	exchange        default exchange   where every event goes; in the default exchange, routing
+//	                                   keys are the names of queues
+//	routingKey      the event's topic  that of every event
+//	mode            Binary             Binary: attributes as headers cloudEvents_<name>, and the
+//	                                   payload as body. Structured: one JSON object, and
+//	                                   content-type application/cloudevents+json
+//	channels        4                  so many deliveries publish side by side, on one connection
+//	connectionName  outbox-dispatcher  RabbitMQ lists the connection by it
+//	heartbeat       10s                a connection is dead after three times of it in silence
+//	timeout         30s                of the wait for confirmations
+//	auth            none, required     mechanism PLAIN with usernameFile and passwordFile, or
+//	                                   EXTERNAL with the certificate of tls
+//	tls             none               even empty it makes connections TLS; caFile, certFile and
+//	                                   keyFile (mutual TLS), serverName
+//
+// # Messages
+//
+// There is no CloudEvents binding for AMQP 0-9-1. This is the one for AMQP 1.0 as RabbitMQ converts it:
+// its application properties are headers here, with the prefix that the binding prefers, cloudEvents_.
+// A consumer that speaks AMQP 1.0 with RabbitMQ finds them where the binding says. In both modes the
+// properties are
+//
+//	content-type   application/json, or application/cloudevents+json in mode Structured
+//	message-id     the event id: consumers dedupe on it
+//	type           the event type; left out when it has more than 255 bytes
+//	timestamp      when the event was made, in whole seconds; cloudEvents_time has the fraction
+//	delivery-mode  2, persistent
+//
+// To spread the keys over queues in their order, use an x-consistent-hash exchange with the hash-header
+// cloudEvents_partitionkey (CONTRACT C-71).
+//
+// # Guarantees
+//
+// At least once: an event is delivered when the broker has confirmed it. It confirms a persistent message
+// when all queues that it was routed to have it on disk: a quorum queue on most of its replicas, a
+// durable classic queue on one. Quorum queues are the safer choice, and the faster one with confirms.
+// Messages are mandatory: one that no queue takes is a failure, not a loss. Exchanges and queues are
+// never declared.
+//
+// # Outcomes
+//
+//	what happened                                     outcome
+//	------------------------------------------------  -------------------------------------------
+//	confirmed (basic.ack)                             delivered
+//	returned: no queue takes the routing key          failed
+//	refused (basic.nack): a queue is full or failed   failed
+//	the exchange is missing, or may not be written    failed, and with it what waited on the channel
+//	the routing key may not be used                   failed
+//	larger than max_message_size, or headers larger   dead: permanent_failure
+//	than a frame
+//	any other reason to close the channel             failed
+//	timeout, or a lost connection: a message was      failed: it may have been written
+//	written in whole or in part
+//	the same, and nothing of it was written; no       unavailable: nothing was sent
+//	connection: DNS, dial, TLS, login, vhost, a file
+//	that cannot be used
+//	the broker blocks publishers (low on memory or    unavailable: nothing was sent; one that was
+//	on disk)                                          sent before waits for timeout, then failed
+//	ctx ended                                         interrupted, and never sent later
+//
+// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
+// back as it was, and claiming pauses (CONTRACT C-32).
+//
+// When the broker closes a channel because of one message, it does not say which. Those without an
+// answer are sent again, each alone. Some of them may then be there twice, with the same attempt.
+//
+// # Connection
+//
+// All channels are of one connection, which the next delivery makes again when it broke. On a new
+// connection one message goes first and alone: RabbitMQ tells only those who publish that it blocks
+// them, and takes what they sent by then. When a timeout ends without a word from the broker, not even a
+// heartbeat, the connection is given up; with a word only the channel is.
+//
+// # How to secure it
+//
+// Use tls with caFile; PLAIN shows the password to whoever listens without it. EXTERNAL needs no
+// password: the broker takes the user's name from the client certificate. The user needs the permission
+// to write to the exchange, in its vhost, and no other:
+//
+//	rabbitmqctl set_permissions -p VHOST USER '^$' '^EXCHANGE$' '^$'
+//
+// For the default exchange that is '^amq[.]default$'. Files are read for each connection, so new
+// credentials and certificates need no restart; a connection that is open stays.
+//
+// # Probe
+//
+// Probe makes a connection of its own, with TLS and login, opens a channel, and asks whether the
+// exchange exists (a passive declaration, for which RabbitMQ asks no permission). It publishes nothing,
+// so it learns that publishers are blocked only from the connection that does.
+package rabbitsink

@@ -1,0 +1,240 @@
+package rabbitsink
+
+import (
+	"context"
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// lane is a channel of the current session, for one delivery at a time.
+type lane struct {
+	session *session
+	channel *amqp.Channel // nil: none
+	returns chan amqp.Return
+	closed  chan *amqp.Error
+}
+
+// ready opens a channel, unless there is one. When that fails, nothing was sent.
+func (l *lane) ready(ctx context.Context, s *sink) error {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return err
+	}
+	if l.session == ses && l.channel != nil && !l.channel.IsClosed() {
+		return nil
+	}
+	l.session = ses
+	l.channel, err = s.openChannel(ctx, ses)
+	if err != nil {
+		l.channel = nil
+		return err
+	}
+	// As large as what can come, for the library does not wait for a reader.
+	l.returns = l.channel.NotifyReturn(make(chan amqp.Return, batchSize))
+	l.closed = l.channel.NotifyClose(make(chan *amqp.Error, 1))
+	return nil
+}
+
+// openChannel opens a channel that confirms.
+func (s *sink) openChannel(ctx context.Context, ses *session) (channel *amqp.Channel, err error) {
+	err = s.call(ctx, ses, func() error {
+		if channel, err = ses.Channel(); err != nil {
+			return err
+		}
+		return channel.Confirm(false)
+	})
+	return channel, err
+}
+
+// call bounds a call of the library, which waits for the broker however long.
+func (s *sink) call(ctx context.Context, ses *session, f func() error) error {
+	limited, cancel := context.WithTimeout(ctx, min(s.timeout, connectTimeout))
+	defer cancel()
+	abort := context.AfterFunc(limited, ses.abort)
+	if err := f(); err != nil {
+		return ses.wire.explain(limited, err)
+	}
+	if !abort() {
+		return limited.Err()
+	}
+	return nil
+}
+
+// checkExchange asks for the exchange, without making it.
+func (s *sink) checkExchange(ctx context.Context, ses *session) error {
+	return s.call(ctx, ses, func() error {
+		channel, err := ses.Channel()
+		if err == nil && s.cfg.Exchange != amqp.DefaultExchange {
+			err = channel.ExchangeDeclarePassive(s.cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil)
+		}
+		return err
+	})
+}
+
+// attempt is a message on its way.
+type attempt struct {
+	*message
+	confirmation *amqp.DeferredConfirmation
+	sent         bool // at least in part
+	answered     bool
+	err          error // of the answer
+}
+
+// send publishes the messages on the lane and answers for each.
+func (s *sink) send(ctx context.Context, l *lane, messages []*message) []error {
+	if ctx.Err() != nil {
+		return repeat(s.interrupted(ctx), messages)
+	}
+	if err := l.ready(ctx, s); err != nil {
+		return repeat(s.unreachable(ctx, err), messages)
+	}
+	if ses := l.session; len(messages) > 1 && !ses.proven.Load() {
+		first, rest := s.exchange(ctx, l, messages[:1]), messages[1:]
+		if _, own := dispatcher.PermanentReason(first[0]); !own && !ses.proven.Load() {
+			return append(first, repeat(s.heldBack(ctx, ses), rest)...)
+		}
+		return append(first, s.send(ctx, l, rest)...)
+	}
+	return s.exchange(ctx, l, messages)
+}
+
+// exchange is messages one way, and confirmations the other.
+func (s *sink) exchange(ctx context.Context, l *lane, messages []*message) []error {
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	heard := l.session.wire.reads.Load()
+	attempts := s.write(limited, l, messages)
+	s.await(limited, l, attempts)
+	end := s.end(limited, l, attempts, heard)
+	errs := make([]error, len(attempts))
+	for i := range attempts {
+		errs[i] = s.outcome(ctx, end, &attempts[i])
+	}
+	return errs
+}
+
+// write publishes the messages, as long as they can be. A write that waits for the broker when ctx
+// ends is torn out of the socket, and the connection with it.
+func (s *sink) write(ctx context.Context, l *lane, messages []*message) []attempt {
+	attempts := make([]attempt, len(messages))
+	for i, m := range messages {
+		attempts[i].message = m
+	}
+	defer context.AfterFunc(ctx, l.session.abort)()
+	for i := range attempts {
+		a := &attempts[i]
+		if err := a.fits(l.session.Config.FrameSize); err != nil {
+			a.answered, a.err = true, err
+			continue
+		}
+		if ctx.Err() != nil || l.session.reason.Load() != nil {
+			break
+		}
+		var err error
+		a.confirmation, err = l.channel.PublishWithDeferredConfirm(s.cfg.Exchange, a.key, true, false, a.Publishing)
+		// A message that was not written in whole is none. But who knows of a write that failed?
+		a.sent = !errors.Is(err, amqp.ErrClosed)
+		if err != nil {
+			if a.sent {
+				l.session.abort() // the library may not have noticed yet
+			}
+			break
+		}
+	}
+	return attempts
+}
+
+// await waits for the answers. A message that no queue took is returned before it is confirmed.
+func (s *sink) await(ctx context.Context, l *lane, attempts []attempt) {
+	for i := range attempts {
+		a := &attempts[i]
+		if a.confirmation == nil {
+			continue
+		}
+		select {
+		case <-a.confirmation.Done():
+		case <-ctx.Done():
+		}
+		select {
+		case <-a.confirmation.Done():
+			// The library says no for all that wait when the channel closes.
+			a.answered = a.confirmation.Acked() || !l.channel.IsClosed()
+			if a.answered && !a.confirmation.Acked() {
+				a.err = s.notTaken(a.message)
+			}
+		default:
+		}
+		if a.answered {
+			l.session.proven.Store(true)
+		}
+	}
+	returned := map[string]bool{}
+	for len(l.returns) > 0 {
+		returned[(<-l.returns).MessageId] = true
+	}
+	for i := range attempts {
+		if a := &attempts[i]; a.answered && returned[a.MessageId] {
+			a.err = s.unroutable(a.message)
+		}
+	}
+}
+
+// end is why messages have no answer.
+type end struct {
+	// refusal is the broker's reason to close the channel; nil: it did not.
+	refusal *amqp.Error
+	// lost says that the connection is gone; lostBy why, if it is known.
+	lost   bool
+	lostBy error
+	// blocked is the broker's reason to take no messages; nil: it does.
+	blocked *string
+}
+
+// end finds out why messages have no answer, and gives up what is of no more use: the channel that
+// may yet answer for them, and a connection on which nothing was heard.
+func (s *sink) end(ctx context.Context, l *lane, attempts []attempt, heard int64) (e end) {
+	open := false
+	for i := range attempts {
+		open = open || !attempts[i].answered
+	}
+	if !open {
+		return e
+	}
+	ses := l.session
+	e.blocked = ses.reason.Load()
+	if l.channel.IsClosed() {
+		select {
+		case e.refusal = <-l.closed:
+		case <-ctx.Done():
+		}
+	}
+	if e.refusal != nil && !ofChannel(e.refusal) {
+		e.refusal, e.lost, e.lostBy = nil, true, e.refusal
+	}
+	switch {
+	case e.refusal != nil:
+		ses.proven.Store(true)
+	case ses.ended.Load() || ses.IsClosed():
+		e.lost = true
+	case ctx.Err() == nil: // blocked before all were sent
+	case e.blocked == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && ses.wire.reads.Load() == heard:
+		ses.abort()
+	default:
+		go func(c *amqp.Channel) { _ = c.Close() }(l.channel) // it may wait as long as the connection lives
+	}
+	if ctx.Err() != nil || e.refusal != nil || e.lost {
+		l.channel = nil
+	}
+	return e
+}
+
+func repeat(err error, messages []*message) []error {
+	errs := make([]error, len(messages))
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}

@@ -1,0 +1,102 @@
+package rabbitsink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+)
+
+const (
+	// prefix is that of the attributes' headers.
+	prefix = "cloudEvents_"
+	// shortString is the most bytes of a name in AMQP 0-9-1.
+	shortString = 255
+)
+
+// message is an event as it is published.
+type message struct {
+	amqp.Publishing
+	key string
+}
+
+// message returns the event as a message (CONTRACT C-70, C-71).
+func (s *sink) message(e *dispatcher.Event) (*message, error) {
+	key, err := s.routingKey(e)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq sink: %w", err)
+	}
+	if len(key) > shortString {
+		return nil, fmt.Errorf("rabbitmq sink: the routing key has %d bytes, and RabbitMQ takes %d; set routingKey to a shorter one", len(key), shortString)
+	}
+	ce := cloudevent.New(e)
+	m := &message{key: key, Publishing: amqp.Publishing{MessageId: ce.ID(), Timestamp: e.CreatedAt, DeliveryMode: amqp.Persistent}}
+	if len(ce.Type()) <= shortString {
+		m.Type = ce.Type()
+	}
+	if s.cfg.Mode == config.RabbitMQStructured {
+		var body bytes.Buffer
+		err = event.WriteJson(&ce, &body)
+		m.ContentType, m.Body = event.ApplicationCloudEventsJSON, body.Bytes()
+	} else {
+		m.Body, m.Headers = e.Payload, make(amqp.Table, 20+len(e.Headers))
+		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), (*headers)(m))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq sink: event %s cannot be written as a message: %w; correct the row", e.ID, err)
+	}
+	return m, nil
+}
+
+// fits is an error when the headers are too large: AMQP has them in one frame, with little else.
+func (m *message) fits(frame int) error {
+	size := 1024
+	for name, value := range m.Headers {
+		size += len(name) + len(value.(string)) + 6
+	}
+	if frame == 0 || size <= frame {
+		return nil
+	}
+	return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
+		"rabbitmq sink: event %s has about %d bytes of headers, and the broker takes frames of %d; make them smaller, or raise its frame_max", m.MessageId, size, frame))
+}
+
+// headers takes an event's attributes in the binary mode of the CloudEvents AMQP binding.
+type headers message
+
+var _ binding.BinaryWriter = (*headers)(nil)
+
+func (h *headers) SetAttribute(a spec.Attribute, value any) error {
+	if a.Kind() == spec.DataContentType {
+		h.ContentType = value.(string)
+		return nil
+	}
+	return h.SetExtension(a.Name(), value)
+}
+
+func (h *headers) SetExtension(name string, value any) error {
+	text, err := types.Format(value)
+	if err != nil {
+		return err
+	}
+	if len(prefix+name) > shortString {
+		return errors.New("a header has a longer name than RabbitMQ takes")
+	}
+	h.Headers[prefix+name] = text
+	return nil
+}
+
+func (*headers) Start(context.Context) error { return nil }
+func (*headers) SetData(io.Reader) error     { return nil }
+func (*headers) End(context.Context) error   { return nil }

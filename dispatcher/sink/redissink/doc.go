@@ -1,0 +1,87 @@
+// Package redissink adds events to streams of Redis, of Valkey, or of what speaks their protocol, as
+// CloudEvents 1.0. Package cloudevent says which attributes they carry.
+//
+// # Settings
+//
+//	setting       default            meaning
+//	------------  -----------------  ------------------------------------------------------------
+//	addresses     none, required     host:port of the server, or with cluster of some nodes
+//	cluster       false              the addresses are those of a cluster
+//	stream        the event's topic  the key that every event is added to; made if there is none
+//	maxLen        0: keep all        about how many entries a stream keeps (MAXLEN ~). The oldest
+//	                                 go, read or not
+//	mode          Binary             Binary: a field for each attribute, and the payload in data.
+//	                                 Structured: one JSON object in the field event
+//	replicas      0                  how many replicas must have an event (WAIT)
+//	timeout       10s                of a delivery
+//	database      0                  a cluster has only 0
+//	usernameFile  the user default   the ACL user
+//	passwordFile  none               its password
+//	tls           none               even empty it makes connections TLS; caFile, certFile and
+//	                                 keyFile (mutual TLS), serverName
+//
+// # Entries
+//
+// There is no CloudEvents binding for Redis. In mode Binary an entry's fields are named as the
+// attributes are, without a prefix: specversion, id, source, type, sequence, partitionkey, and so on;
+// the payload is the field data, unchanged. No attribute has the name data. In mode Structured the
+// entry has the one field event, with the CloudEvent in its JSON format.
+//
+// # Guarantees
+//
+// At least once, and what that is worth is the server's affair. An event is delivered when Redis has
+// answered its XADD. By then it is in the server's memory, and
+//
+//	appendonly yes, appendfsync always    on its disk: a crash loses nothing
+//	appendonly yes, appendfsync everysec  lost if the server crashes within about a second; a
+//	                                      process that is killed loses nothing
+//	appendonly no                         lost with the process, unless a snapshot was made since
+//
+// Replication is asynchronous: a failover may lose events that were answered. With replicas: n an event
+// counts as delivered when n replicas have it too, in their memory. Fewer in half of the timeout: it
+// failed, and is retried, though the master keeps it. Even so Redis does not promise that the replica
+// with the event becomes the master. Where that is too little, keep delivered rows for a time.
+//
+// The events of a batch are added in their order. A stream is one key: in a cluster it is on one node,
+// and only several streams share the load.
+//
+// # Outcomes
+//
+//	what happened                                      outcome
+//	-------------------------------------------------  ------------------------------------------
+//	answered with an entry's id                        delivered
+//	fewer replicas than wanted have it in time         failed: it is in the stream
+//	no answer: timeout, a lost connection              failed: it may be in the stream
+//	no connection: DNS, dial, TLS, login, a file that  unavailable: nothing was sent
+//	cannot be used
+//	LOADING, READONLY, MASTERDOWN, CLUSTERDOWN,        unavailable: nothing was added
+//	TRYAGAIN, BUSY, NOAUTH
+//	full: OOM (maxmemory), MISCONF (disk); NOREPLICAS  failed
+//	no right: NOPERM; no stream: WRONGTYPE             failed
+//	larger than proto-max-bulk-len                     dead: permanent_failure
+//	MOVED, ASK                                         sent to the node that the answer names
+//	any other answer                                   failed
+//	ctx ended                                          interrupted, and nothing is sent later
+//
+// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
+// back as it was, and claiming pauses (CONTRACT C-32).
+//
+// All events of a delivery leave in one pipeline, in a cluster in one for each node, on a connection
+// that no other delivery uses meanwhile. The client's own retries are off. Behind an event that is too
+// large the server reads no more, and says so: the events behind it are sent again.
+//
+// # How to secure it
+//
+// Use tls with caFile, and an ACL user of its own instead of the user default:
+//
+//	ACL SETUSER outbox on ><password> +xadd +ping ~orders
+//
+// with +wait for replicas, +select for a database, +cluster|slots for a cluster. Without tls the
+// password and the events are plain to whoever listens. Certificates and credentials are read for each
+// connection, so new ones need no restart; connections that are open stay.
+//
+// # Probe
+//
+// Probe makes a connection of its own, with TLS and login, to every master, sends PING, and asks whether
+// the server is a replica (HELLO). It looks at no stream.
+package redissink

@@ -1,0 +1,151 @@
+package redissink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lane is one connection to one server, for one delivery at a time. go-redis speaks on it; the lane
+// sees what leaves, and can end it at once.
+type lane struct {
+	address string
+	client  *redis.Client // of one connection
+	// ready is true once the connection is logged in: what leaves then is a delivery's.
+	ready atomic.Bool
+	// sent is true when something of this delivery left, or may have.
+	sent atomic.Bool
+
+	mu   sync.Mutex
+	cut  bool
+	conn net.Conn
+}
+
+// take returns an idle lane, or makes one. Nothing is dialled yet.
+func (s *sink) take(address string) *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if idle := s.idle[address]; len(idle) > 0 {
+		l := idle[len(idle)-1]
+		s.idle[address] = idle[:len(idle)-1]
+		l.sent.Store(false)
+		return l
+	}
+	return s.newLane(address)
+}
+
+// give takes back a lane whose commands were all answered.
+func (s *sink) give(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle[l.address] = append(s.idle[l.address], l)
+}
+
+func (s *sink) newLane(address string) *lane {
+	l := &lane{address: address}
+	opt := &redis.Options{
+		Addr: address, DB: s.cfg.Database,
+		CredentialsProviderContext: s.credentials,
+		// One connection, for pipelines too.
+		PoolSize: 1, PipelinePoolSize: -1,
+		// Nothing is sent or dialled a second time behind our back (CONTRACT C-27).
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: connectTimeout,
+		// The lane ends a connection that takes too long.
+		ReadTimeout: -2, WriteTimeout: -2,
+		Protocol: 2, DisableIdentity: true,
+	}
+	opt.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		l.ready.Store(false)
+		raw, err := s.dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return l.open(raw)
+	}
+	opt.OnConnect = func(ctx context.Context, c *redis.Conn) error {
+		if err := c.Ping(ctx).Err(); redis.IsAuthError(err) { // go-redis logs in if it has a password
+			return err
+		}
+		l.ready.Store(true)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.conn.SetDeadline(time.Time{})
+	}
+	l.client = redis.NewClient(opt)
+	return l
+}
+
+// open makes a new connection the lane's. It has to be ready soon.
+func (l *lane) open(raw net.Conn) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		_ = raw.Close()
+		return nil, net.ErrClosed
+	}
+	l.conn = raw
+	if err := raw.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
+		return nil, err
+	}
+	c := &conn{raw, l}
+	if plain, ok := raw.(syscall.Conn); ok {
+		return struct { // go-redis looks whether an idle one is closed
+			*conn
+			syscall.Conn
+		}{c, plain}, nil
+	}
+	return c, nil
+}
+
+// end closes the connection: what waits on it returns, and nothing is sent any more.
+func (l *lane) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = true
+	if l.conn != nil {
+		_ = l.conn.Close()
+	}
+}
+
+func (l *lane) close() {
+	l.end()
+	_ = l.client.Close() // of a connection that is closed
+}
+
+// do runs one pipeline, until ctx ends. Its commands have the answers. It reports whether the lane can be
+// used again.
+func (l *lane) do(ctx context.Context, cmds []redis.Cmder) (usable bool) {
+	stop := context.AfterFunc(ctx, l.end)
+	_, err := l.client.Pipelined(ctx, func(p redis.Pipeliner) error { return p.BatchProcess(ctx, cmds...) })
+	if !l.sent.Load() { // go-redis does not tell every command of it
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+	}
+	return stop()
+}
+
+// conn tells its lane of what leaves.
+type conn struct {
+	net.Conn
+	lane *lane
+}
+
+// Write hides that the server has closed the connection: what it answered before that is still to be
+// read, and the reading ends with the same error.
+func (c *conn) Write(b []byte) (int, error) {
+	if c.lane.ready.Load() {
+		c.lane.sent.Store(true)
+	}
+	n, err := c.Conn.Write(b)
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return len(b), nil
+	}
+	return n, err
+}

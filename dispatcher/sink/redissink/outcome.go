@@ -1,0 +1,223 @@
+package redissink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// refused is the outcome of an entry that was sent and not confirmed.
+func (s *sink) refused(ctx context.Context, en *entry, err error) error {
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return s.answered(en, answer)
+	}
+	if ctx.Err() != nil {
+		return s.interrupted(ctx)
+	}
+	return reason.With(reason.ConnectionFailed, fmt.Errorf(
+		"stream %s at %s: no confirmation: %w; check that the server runs and answers in time, or raise timeout. The event may have been added, so this counts as an attempt", en.stream, en.address, cause(err, s.cfg.Timeout.D())))
+}
+
+// answered is what Redis says of an entry that it has not added.
+func (s *sink) answered(en *entry, answer redis.Error) error {
+	say := func(remedy string, args ...any) error {
+		return fmt.Errorf("stream %s at %s: %w; %s", en.stream, en.address, quote(answer), fmt.Sprintf(remedy, args...))
+	}
+	away := func(remedy string) error {
+		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("%s", remedy)))
+	}
+	word, _, _ := strings.Cut(answer.Error(), " ")
+	switch word {
+	case "LOADING":
+		return away("wait until the server has read its data")
+	case "READONLY":
+		return away("set addresses to the master: this server is its replica")
+	case "MASTERDOWN":
+		return away("bring the replica's master back, or promote the replica")
+	case "CLUSTERDOWN":
+		return away("bring the cluster's missing masters back, or promote their replicas")
+	case "TRYAGAIN", "BUSY":
+		return away("wait until the server has done what it is busy with: a script, or the move of a slot")
+	case "NOAUTH":
+		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say(noLogin)))
+	case "NOPERM":
+		return reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream))
+	case "WRONGTYPE":
+		return say("set stream to another key, or have the key removed that is no stream")
+	case "OOM":
+		return say("raise maxmemory, set maxLen, or have consumers and XTRIM remove what is read")
+	case "MISCONF":
+		return say("free space on the server's disk: it cannot save its data, and its log says why")
+	case "NOREPLICAS":
+		return say("bring replicas back, or lower the server's min-replicas-to-write")
+	case "MOVED", "ASK":
+		if s.cluster == nil {
+			return say("the server is a node of a cluster: set cluster to true")
+		}
+		return say("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
+	}
+	if isTooLarge(answer) {
+		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
+			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en)))
+	}
+	return say("the server's log says more")
+}
+
+// quote is an answer without what it quotes of the command, which may be the payload.
+func quote(answer redis.Error) error {
+	text, _, cut := strings.Cut(answer.Error(), ", with args")
+	if len(text) > 300 {
+		text, cut = strings.ToValidUTF8(text[:300], ""), true
+	}
+	if !cut {
+		return answer
+	}
+	return errors.New(text)
+}
+
+// size is about what the entry takes.
+func size(en *entry) (n int) {
+	for _, arg := range en.args {
+		switch v := arg.(type) {
+		case string:
+			n += len(v)
+		case []byte:
+			n += len(v)
+		}
+	}
+	return n
+}
+
+// unreachable is a failure before anything of a delivery was sent, or one of a probe.
+func (s *sink) unreachable(ctx context.Context, address string, err error) error {
+	if ctx.Err() != nil {
+		return s.interrupted(ctx)
+	}
+	if s.cluster != nil {
+		s.cluster.ReloadState(ctx) // in the background: the node may have lost its slots
+	}
+	return dispatcher.Unavailable(s.connectFailure(address, err))
+}
+
+// connectFailure says why there is no connection that takes events. The texts of dial and handshake
+// errors name addresses and certificates.
+func (s *sink) connectFailure(address string, err error) error {
+	var file *fileError
+	var answer redis.Error
+	if errors.As(err, &file) {
+		return reason.With(reason.Of(err), fmt.Errorf("redis sink: %w", file))
+	}
+	word, remedy := reason.ConnectionFailed, ""
+	if errors.As(err, &answer) {
+		word, remedy = loginFailure(answer)
+		err = quote(answer)
+	} else {
+		remedy = connectRemedy(err)
+		if reason.IsCertificate(err) {
+			word = reason.CertificateInvalid
+		}
+		err = cause(err, min(s.cfg.Timeout.D(), connectTimeout))
+	}
+	return reason.With(word, fmt.Errorf("cannot connect to Redis at %s: %w; %s", address, err, remedy))
+}
+
+// loginFailure is what the server answered before it took anything.
+func loginFailure(answer redis.Error) (word, remedy string) {
+	text := answer.Error()
+	switch {
+	case strings.HasPrefix(text, "NOAUTH"):
+		return reason.AuthenticationFailed, noLogin
+	case strings.HasPrefix(text, "NOPERM"):
+		return reason.AuthenticationFailed, "allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots"
+	case redis.IsAuthError(answer):
+		return reason.AuthenticationFailed, "check the user and the password in the Secret of auth (in a dispatcher's file: usernameFile and passwordFile)"
+	case strings.HasPrefix(text, "DENIED"):
+		return reason.AuthenticationFailed, "give the server a password, and name it in auth (in a dispatcher's file: passwordFile), or turn its protected-mode off"
+	case redis.IsMaxClientsError(answer):
+		return reason.ConnectionFailed, "raise the server's maxclients"
+	case strings.Contains(text, "DB index"):
+		return reason.Refusing, "set database to a number that the server has, or raise its databases"
+	case strings.Contains(text, "cluster support disabled"):
+		return reason.Refusing, "the server is no cluster: remove cluster"
+	case redis.IsLoadingError(answer):
+		return reason.ConnectionFailed, "wait until the server has read its data"
+	case strings.HasPrefix(text, "MISCONF"):
+		return reason.Refusing, "free space on the server's disk: it cannot save its data, and its log says why"
+	case redis.IsMasterDownError(answer):
+		return reason.ConnectionFailed, "bring the replica's master back, or promote the replica"
+	default:
+		return reason.Refusing, "the server's log says more"
+	}
+}
+
+const noLogin = "a login is wanted there: name the Secret that holds it in auth (in a dispatcher's file: usernameFile and passwordFile)"
+
+func connectRemedy(err error) string {
+	var (
+		dns       *net.DNSError
+		remote    *net.OpError
+		notTLS    tls.RecordHeaderError
+		authority x509.UnknownAuthorityError
+		invalid   x509.CertificateInvalidError
+		host      x509.HostnameError
+	)
+	switch {
+	case errors.Is(err, errReplica):
+		return "set addresses to the master, or promote this server"
+	case errors.As(err, &dns):
+		return "check the hosts in addresses, and the dispatcher's DNS"
+	case errors.As(err, &notTLS):
+		return "no TLS is spoken there: remove tls, or use the port that speaks TLS"
+	case errors.As(err, &authority):
+		return "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of its authority"
+	case errors.As(err, &host):
+		return "use hosts in addresses that the certificate names, or set tls.serverName to one"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "renew the server's certificate, and check the dispatcher's clock"
+	case reason.IsCertificateRefused(err):
+		return "the server does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
+	case reason.IsCertificate(err):
+		return "give the server a valid certificate"
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return "the server refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "it closes the connection at once: the port may want TLS, in tls"
+	default:
+		return "check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"
+	}
+}
+
+// cause is why an answer is missing, without the words for who ended the connection.
+func cause(err error, limit time.Duration) error {
+	var slow net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, net.ErrClosed), errors.As(err, &slow) && slow.Timeout():
+		return timedOut(fmt.Sprintf("no answer within %s", limit))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the server closed the connection")
+	default:
+		return err
+	}
+}
+
+// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
+type timedOut string
+
+func (t timedOut) Error() string { return string(t) }
+func (timedOut) Timeout() bool   { return true }
+
+func (s *sink) interrupted(ctx context.Context) error {
+	return fmt.Errorf("adding to streams at %s was interrupted: %w", s.servers, ctx.Err())
+}

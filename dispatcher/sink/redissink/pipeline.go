@@ -1,0 +1,102 @@
+package redissink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// pipeline adds the entries at one server in one round trip, and sets their answers. It returns how many
+// of the last ones the server has not read: they have no answer.
+func (s *sink) pipeline(ctx, limited context.Context, address string, entries []*entry) (unread int) {
+	var cmds []redis.Cmder
+	adds := make([]*redis.StringCmd, len(entries))
+	for i, en := range entries {
+		if en.asking {
+			cmds = append(cmds, redis.NewStatusCmd(ctx, "asking"))
+		}
+		adds[i] = redis.NewStringCmd(ctx, en.args...)
+		cmds = append(cmds, adds[i])
+	}
+	// Half of the time that is left, so that the answer comes in time.
+	wait := redis.NewIntCmd(ctx, "wait", s.cfg.Replicas, max(1, s.left(limited).Milliseconds()/2))
+	if s.cfg.Replicas > 0 {
+		cmds = append(cmds, wait)
+	}
+	l := s.take(address)
+	usable := l.do(limited, cmds)
+	sent := l.sent.Load()
+	for i, en := range entries {
+		err := adds[i].Err()
+		switch {
+		case adds[i].Val() != "": // answered, though go-redis may give it the error of a later one
+			en.err = s.replicated(ctx, en, wait)
+		case !sent:
+			en.err = s.unreachable(ctx, address, err)
+		default:
+			en.err = s.refused(ctx, en, err)
+		}
+		if isTooLarge(err) {
+			unread = len(entries) - i - 1
+			break
+		}
+	}
+	// Any other answer than success may be that of a server which is no longer the right one.
+	if usable && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		s.give(l)
+	} else {
+		l.close()
+	}
+	return unread
+}
+
+// replicated is the outcome of an entry that the master has.
+func (s *sink) replicated(ctx context.Context, en *entry, wait *redis.IntCmd) error {
+	got, err := wait.Result()
+	switch {
+	case s.cfg.Replicas == 0:
+		return nil
+	case err == nil && got >= int64(s.cfg.Replicas):
+		return nil
+	case err == nil:
+		return fmt.Errorf("stream %s at %s: the master has the event, and %d of %d replicas confirmed it in time; bring replicas back, or lower replicas. It counts as an attempt", en.stream, en.address, got, s.cfg.Replicas)
+	default:
+		return s.refused(ctx, en, err)
+	}
+}
+
+// left is the time until the delivery's end.
+func (s *sink) left(ctx context.Context) time.Duration {
+	end, _ := ctx.Deadline() // there always is one
+	return time.Until(end)
+}
+
+// isTooLarge reports whether the server found a value too large. Then it reads no more, and closes the
+// connection.
+func isTooLarge(err error) bool {
+	return err != nil && redis.HasErrorPrefix(err, "Protocol error: invalid bulk length")
+}
+
+// ping makes a connection of its own, and asks whether the server takes events.
+func (s *sink) ping(ctx context.Context, address string) error {
+	l := s.newLane(address)
+	defer l.close()
+	ping, hello := redis.NewStatusCmd(ctx, "ping"), redis.NewSliceCmd(ctx, "hello", 2)
+	l.do(ctx, []redis.Cmder{ping, hello})
+	if err := ping.Err(); err != nil {
+		return err
+	}
+	for i, value := range hello.Val() { // none before Redis 6
+		if value == "role" && i+1 < len(hello.Val()) && hello.Val()[i+1] != "master" {
+			return errReplica
+		}
+	}
+	return nil
+}
+
+// errReplica is a server that only reads.
+var errReplica = errors.New("it is a replica, which only reads")

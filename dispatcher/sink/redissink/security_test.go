@@ -1,0 +1,157 @@
+package redissink
+
+import (
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/redis"
+)
+
+// login names files with a user and a password; no user is the user default.
+func login(t *testing.T, cfg config.RedisSink, user, password string) config.RedisSink {
+	if user != "" {
+		cfg.UsernameFile = file(t, "user", user+"\n")
+	}
+	cfg.PasswordFile = file(t, "password", password+"\n")
+	return cfg
+}
+
+// Each way to log in, on the real server, as it should be and as it should not.
+//
+// CONTRACT: C-32, C-73
+func TestLogin(t *testing.T) {
+	locked := server(t, redis.Options{})
+	do(t, locked, "acl", "setuser", "outbox", "on", ">"+passwordSecret, "+xadd", "+ping", "~orders")
+	do(t, locked, "acl", "setuser", "mallory", "on", ">"+passwordSecret, "+ping")
+	do(t, locked, "config", "set", "requirepass", passwordSecret)
+	wanted := settings(locked)
+	other := login(t, wanted, "outbox", passwordSecret)
+	other.Stream = "invoices"
+	database := login(t, wanted, "", passwordSecret)
+	database.Database = 99
+	for _, test := range []struct {
+		name        string
+		cfg         config.RedisSink
+		unavailable bool
+		word, text  string // "" means delivered
+		probed      bool   // Probe finds nothing
+	}{
+		{name: "password", cfg: login(t, wanted, "", passwordSecret)},
+		{name: "user with the rights that doc.go names", cfg: login(t, wanted, "outbox", passwordSecret)},
+		{name: "wrong password", cfg: login(t, wanted, "", wrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "wrong password of a user", cfg: login(t, wanted, "outbox", wrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "unknown user", cfg: login(t, wanted, wrongSecret, passwordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "no login", cfg: wanted, unavailable: true, word: reason.AuthenticationFailed, text: "; a login is wanted there: name the Secret"},
+		{name: "no right to add", cfg: login(t, wanted, "mallory", passwordSecret), word: reason.AuthenticationFailed, text: "; allow it, as with ACL SETUSER <user> +xadd", probed: true},
+		{name: "no right to the stream", cfg: other, word: reason.AuthenticationFailed, text: "~invoices", probed: true},
+		{name: "no such database", cfg: database, unavailable: true, word: reason.Refusing, text: "; set database to a number that the server has"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := open(t, test.cfg)
+			delivered, probed := send(t, s), s.Probe(t.Context())
+			if test.word == "" {
+				if delivered != nil || probed != nil {
+					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
+				}
+				return
+			}
+			want(t, "Deliver", delivered, test.unavailable, test.word, test.text)
+			if test.probed {
+				if probed != nil {
+					t.Errorf("Probe: %v", probed)
+				}
+				return
+			}
+			want(t, "Probe", probed, true, test.word, test.text)
+		})
+	}
+}
+
+// CONTRACT: C-32, C-73
+func TestTLS(t *testing.T) {
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	speaks := func(l sinktest.Leaf, clients string) *redis.Server {
+		return server(t, redis.Options{TLS: &redis.TLS{CertPEM: l.CertPEM, KeyPEM: l.KeyPEM, ClientCAPEM: clients}})
+	}
+	good := ca.Sign(t, "redis", sinktest.InAnHour())
+	servers := map[string]*redis.Server{
+		"PLAIN": server(t, redis.Options{}), "TLS": speaks(good, ""), "MUTUAL": speaks(good, ca.PEM),
+		"EXPIRED":   speaks(ca.Sign(t, "redis", time.Now().Add(-time.Minute)), ""),
+		"ELSEWHERE": speaks(ca.Sign(t, "redis", sinktest.InAnHour(), "redis.example"), ""),
+	}
+	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
+	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
+	show := func(l sinktest.Leaf) *config.TLS {
+		return &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: file(t, "tls.crt", l.CertPEM), KeyFile: file(t, "tls.key", l.KeyPEM)}
+	}
+	named := trust(ca.PEM)
+	named.ServerName = "redis.example"
+	for _, test := range []struct {
+		name, server string
+		tls          *config.TLS
+		word, text   string // "" means delivered
+	}{
+		{name: "trusted", server: "TLS", tls: trust(ca.PEM)},
+		{name: "other authority", server: "TLS", tls: trust(other.PEM), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "system's authorities", server: "TLS", tls: &config.TLS{}, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "expired", server: "EXPIRED", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; renew the server's certificate"},
+		{name: "other host", server: "ELSEWHERE", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; use hosts in addresses that the certificate names"},
+		{name: "server name", server: "ELSEWHERE", tls: named},
+		{name: "no TLS there", server: "PLAIN", tls: trust(ca.PEM), word: reason.ConnectionFailed, text: "TLS"},
+		{name: "TLS wanted", server: "TLS", word: reason.ConnectionFailed, text: "whether the port wants TLS"},
+		{name: "mutual", server: "MUTUAL", tls: show(client)},
+		{name: "mutual, none", server: "MUTUAL", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+		{name: "mutual, stranger", server: "MUTUAL", tls: show(stranger), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+		{name: "mutual, expired", server: "MUTUAL", tls: show(late), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := settings(servers[test.server])
+			cfg.TLS, cfg.Timeout = test.tls, config.Duration(2*time.Second)
+			s := open(t, cfg)
+			delivered, probed := send(t, s), s.Probe(t.Context())
+			if test.word == "" {
+				if delivered != nil || probed != nil {
+					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
+				}
+				return
+			}
+			want(t, "Deliver", delivered, true, test.word, test.text)
+			want(t, "Probe", probed, true, test.word, test.text)
+		})
+	}
+}
+
+// Files are read for each connection, so a rotated credential needs no restart.
+func TestFilesAreReadAgain(t *testing.T) {
+	srv := server(t, redis.Options{})
+	do(t, srv, "acl", "setuser", "outbox", "on", ">"+passwordSecret, "+xadd", "+ping", "~*")
+	cfg := login(t, settings(srv), "outbox", wrongSecret)
+	s := open(t, cfg)
+	want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	write(t, cfg.PasswordFile, passwordSecret)
+	if err := send(t, s); err != nil {
+		t.Errorf("the right password: %v", err)
+	}
+	write(t, cfg.PasswordFile, "\n")
+	want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
+	if err := send(t, s); err != nil {
+		t.Errorf("a connection that is open: %v", err)
+	}
+
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	own, ours := ca.Sign(t, "redis", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
+	cfg = settings(server(t, redis.Options{TLS: &redis.TLS{CertPEM: own.CertPEM, KeyPEM: own.KeyPEM, ClientCAPEM: ca.PEM}}))
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", other.PEM), CertFile: file(t, "tls.crt", ours.CertPEM), KeyFile: file(t, "tls.key", "")}
+	s = open(t, cfg)
+	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	write(t, cfg.TLS.KeyFile, ours.KeyPEM)
+	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	write(t, cfg.TLS.CAFile, ca.PEM)
+	if err := send(t, s); err != nil {
+		t.Errorf("the right authority: %v", err)
+	}
+}
