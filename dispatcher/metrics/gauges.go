@@ -7,9 +7,9 @@ import (
 )
 
 // Watch registers the gauges: what the dispatcher knows of itself, the backlog as it was counted
-// last, and what holds vacuum back. The last two are nil until they are known.
-func (m *Metrics) Watch(snapshot func() dispatcher.Snapshot, backlog func() *dispatcher.Depth, oldest func() *dispatcher.OldestTransaction) {
-	m.registry.MustRegister(&gauges{m, snapshot, backlog, oldest})
+// last, what holds vacuum back, and the bytes of each table. The last three are nil until they are known.
+func (m *Metrics) Watch(snapshot func() dispatcher.Snapshot, backlog func() *dispatcher.Depth, oldest func() *dispatcher.OldestTransaction, sizes func() *map[string]int64) {
+	m.registry.MustRegister(&gauges{m, snapshot, backlog, oldest, sizes})
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -29,6 +29,7 @@ var (
 	breaker     = describe("outbox_breaker_state", "1 for the state that the breaker is in: Closed, Unreachable or Refusing.", "state")
 	topicHeld   = describe("outbox_topic_breaker_state", "1 for a topic that is held back while others go on, by the state that its breaker is in: Unreachable or Refusing. Other topics are not listed.", "topic", "state")
 	oldestTx    = describe("outbox_oldest_transaction_age_seconds", "Age of what has kept vacuum from removing rows for longest, when it was looked for, by kind: Session, PreparedTransaction, ReplicationSlot or Standby. 0 for the other kinds.", "kind")
+	tableSize   = describe("outbox_table_size_bytes", "What a table takes on disk, with its indexes, when it was looked at.", "table")
 	sourceUp    = describe("outbox_source_up", "1 when the database answered last time, else 0.")
 	schemaReady = describe("outbox_schema_ready", "1 when the outbox schema is one that this dispatcher works with, else 0.")
 	sinkUp      = describe("outbox_sink_up", "1 when the destination took events, or answered, last time, else 0.")
@@ -39,11 +40,12 @@ type gauges struct {
 	snapshot func() dispatcher.Snapshot
 	backlog  func() *dispatcher.Depth
 	oldest   func() *dispatcher.OldestTransaction
+	sizes    func() *map[string]int64
 }
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, breaker, topicHeld, oldestTx, sourceUp, schemaReady, sinkUp} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, breaker, topicHeld, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
 		ch <- d
 	}
 }
@@ -73,6 +75,11 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	if tx := g.oldest(); tx != nil {
 		for _, kind := range []dispatcher.HolderKind{dispatcher.HeldBySession, dispatcher.HeldByPrepared, dispatcher.HeldBySlot, dispatcher.HeldByStandby} {
 			gauge(oldestTx, number(tx.Kind == kind)*tx.Age.Seconds(), string(kind))
+		}
+	}
+	if sizes := g.sizes(); sizes != nil {
+		for table, bytes := range *sizes {
+			gauge(tableSize, float64(bytes), table)
 		}
 	}
 	depth := g.backlog()

@@ -1,7 +1,3 @@
-// Package metrics tells Prometheus what a dispatcher does. The names are those of CONTRACT C-95.
-//
-// Counters and histograms are this process's own: sum them over the replicas. The gauges of the
-// backlog are about the whole outbox, and every replica shows the same: take their maximum.
 package metrics
 
 import (
@@ -37,20 +33,22 @@ var _ dispatcher.Observer = (*Metrics)(nil)
 
 // vectors have a series for each topic.
 type vectors struct {
-	claimed, published, delivered, failed, died, network, timeouts *prometheus.CounterVec
-	duration, retryDelay, latency                                  *prometheus.HistogramVec
+	claimed, published, delivered, failed, died, invalid, network, timeouts *prometheus.CounterVec
+	duration, retryDelay, latency                                           *prometheus.HistogramVec
 }
 
 // series are the vectors' of one topic.
 type series struct {
-	label                                                    string
-	claimed, published, delivered, failed, network, timeouts prometheus.Counter
-	confirmedIn, failedIn, retryDelay, latency               prometheus.Observer
+	label                                                             string
+	claimed, published, delivered, failed, invalid, network, timeouts prometheus.Counter
+	confirmedIn, failedIn, latency                                    prometheus.ExemplarObserver
+	retryDelay                                                        prometheus.Observer
 }
 
-// New registers the metrics of a dispatcher, with its name and namespace as labels on each.
-func New(registry prometheus.Registerer, name, namespace string) *Metrics {
-	registry = prometheus.WrapRegistererWith(prometheus.Labels{"dispatcher": name, "namespace": namespace}, registry)
+// New registers the metrics of a dispatcher, with its name, its namespace and the kind of its sink as
+// labels on each.
+func New(registry prometheus.Registerer, name, namespace, sink string) *Metrics {
+	registry = prometheus.WrapRegistererWith(prometheus.Labels{"dispatcher": name, "namespace": namespace, "sink": sink}, registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, "topic"))
 		registry.MustRegister(v)
@@ -67,14 +65,15 @@ func New(registry prometheus.Registerer, name, namespace string) *Metrics {
 		delivered: counter("outbox_events_delivered_total", "Events marked delivered, after the sink's confirmation."),
 		failed:    counter("outbox_events_failed_total", "Deliveries that failed."),
 		died:      counter("outbox_events_dlq_total", "Events that became dead.", "reason"),
+		invalid:   counter("outbox_validation_errors_total", "Failed deliveries whose payload breaks its schema or a rule. The events are dead."),
 		network:   counter("outbox_network_errors_total", "Failed deliveries for which the destination could not be reached or the connection broke."),
 		timeouts:  counter("outbox_timeout_errors_total", "Failed deliveries without an answer in time."),
 		duration: histogram("outbox_delivery_duration_seconds", "How long a delivery took, by outcome: confirmed or failed.",
-			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome"),
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "outcome"),
 		retryDelay: histogram("outbox_retry_delay_seconds", "How long a row waits after a failed delivery.",
 			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}),
 		latency: histogram("outbox_end_to_end_latency_seconds", "From an event's creation until it was marked delivered.",
-			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}),
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400}),
 	}}
 	m.leaseLost = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "outbox_lease_lost_total", Help: "Outcomes that could not be written because another worker held the row by then.",
@@ -97,9 +96,10 @@ func (m *Metrics) of(topic string) *series {
 		label:   label,
 		claimed: v.claimed.WithLabelValues(label), published: v.published.WithLabelValues(label),
 		delivered: v.delivered.WithLabelValues(label), failed: v.failed.WithLabelValues(label),
+		invalid: v.invalid.WithLabelValues(label),
 		network: v.network.WithLabelValues(label), timeouts: v.timeouts.WithLabelValues(label),
-		confirmedIn: v.duration.WithLabelValues("confirmed", label), failedIn: v.duration.WithLabelValues("failed", label),
-		retryDelay: v.retryDelay.WithLabelValues(label), latency: v.latency.WithLabelValues(label),
+		confirmedIn: exemplars(v.duration.WithLabelValues("confirmed", label)), failedIn: exemplars(v.duration.WithLabelValues("failed", label)),
+		retryDelay: v.retryDelay.WithLabelValues(label), latency: exemplars(v.latency.WithLabelValues(label)),
 	})
 	return s.(*series)
 }
@@ -111,26 +111,28 @@ func (m *Metrics) Claimed(topic string, n int) { m.of(topic).claimed.Add(float64
 func (m *Metrics) Delivered(e *dispatcher.Event, took time.Duration) {
 	s := m.of(e.Topic)
 	s.published.Inc()
-	s.confirmedIn.Observe(took.Seconds())
+	s.confirmedIn.ObserveWithExemplar(took.Seconds(), exemplar(e))
 }
 
 // Acked implements [dispatcher.Observer].
 func (m *Metrics) Acked(e *dispatcher.Event, latency time.Duration) {
 	s := m.of(e.Topic)
 	s.delivered.Inc()
-	s.latency.Observe(latency.Seconds())
+	s.latency.ObserveWithExemplar(latency.Seconds(), exemplar(e))
 }
 
 // Failed implements [dispatcher.Observer].
 func (m *Metrics) Failed(e *dispatcher.Event, err error, took, delay time.Duration) {
 	s := m.of(e.Topic)
 	s.failed.Inc()
-	s.failedIn.Observe(took.Seconds())
+	s.failedIn.ObserveWithExemplar(took.Seconds(), exemplar(e))
 	if delay > 0 {
 		s.retryDelay.Observe(delay.Seconds())
 	}
 	var slow interface{ Timeout() bool } // context.DeadlineExceeded and net.Error have it
-	if errors.As(err, &slow) && slow.Timeout() {
+	if why, _ := dispatcher.PermanentReason(err); why == dispatcher.ReasonSchemaValidationFailed {
+		s.invalid.Inc()
+	} else if errors.As(err, &slow) && slow.Timeout() {
 		s.timeouts.Inc()
 	} else if word := reason.Of(err); word == reason.ConnectionFailed || word == reason.CertificateInvalid {
 		s.network.Inc()

@@ -30,7 +30,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) string {
 // CONTRACT: C-40, C-43, C-95
 func TestNamesAndValues(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m := metrics.New(registry, "default/orders", "shop")
+	m := metrics.New(registry, "default/orders", "shop", "kafka")
 	m.Watch(
 		func() dispatcher.Snapshot {
 			return dispatcher.Snapshot{
@@ -48,7 +48,8 @@ func TestNamesAndValues(t *testing.T) {
 		},
 		func() *dispatcher.OldestTransaction {
 			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldBySlot, Age: 1000*time.Second + 500*time.Millisecond}
-		})
+		},
+		func() *map[string]int64 { return &map[string]int64{"outbox_events": 8192} })
 	e := &dispatcher.Event{Topic: "orders"}
 	m.Claimed("orders", 9)
 	m.Delivered(e, 20*time.Millisecond)
@@ -58,22 +59,25 @@ func TestNamesAndValues(t *testing.T) {
 	m.Failed(e, dispatcher.Unavailable(errors.New("refused")), time.Millisecond, 0)
 	m.Failed(e, reason.With(reason.ConnectionFailed, errors.New("reset")), time.Millisecond, 0)
 	m.Failed(e, fmt.Errorf("post: %w", context.DeadlineExceeded), time.Second, time.Second)
+	m.Failed(e, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, errors.New("/total is missing")), time.Millisecond, 0)
 	m.Died(dispatcher.Death{Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded})
 	m.LeaseLost(2)
 
 	text := scrape(t, registry)
-	const labels, topic = `dispatcher="default/orders",namespace="shop"`, `,topic="orders"`
+	const labels, topic = `dispatcher="default/orders",namespace="shop",sink="kafka"`, `,topic="orders"`
+	const before, after = `dispatcher="default/orders",`, `namespace="shop",sink="kafka"`
 	for _, want := range []string{
 		"outbox_events_claimed_total{" + labels + topic + "} 9",
 		"outbox_events_published_total{" + labels + topic + "} 2",
 		"outbox_events_delivered_total{" + labels + topic + "} 1",
-		"outbox_events_failed_total{" + labels + topic + "} 4",
-		"outbox_events_dlq_total{" + labels + `,reason="max_retries_exceeded"` + topic + "} 1",
+		"outbox_events_failed_total{" + labels + topic + "} 5",
+		"outbox_events_dlq_total{" + before + `namespace="shop",reason="max_retries_exceeded",sink="kafka"` + topic + "} 1",
+		"outbox_validation_errors_total{" + labels + topic + "} 1",
 		"outbox_network_errors_total{" + labels + topic + "} 2",
 		"outbox_timeout_errors_total{" + labels + topic + "} 1",
 		"outbox_lease_lost_total{" + labels + "} 2",
-		"outbox_delivery_duration_seconds_count{" + labels + `,outcome="confirmed"` + topic + "} 2",
-		"outbox_delivery_duration_seconds_count{" + labels + `,outcome="failed"` + topic + "} 4",
+		"outbox_delivery_duration_seconds_count{" + before + `namespace="shop",outcome="confirmed",sink="kafka"` + topic + "} 2",
+		"outbox_delivery_duration_seconds_count{" + before + `namespace="shop",outcome="failed",sink="kafka"` + topic + "} 5",
 		"outbox_retry_delay_seconds_sum{" + labels + topic + "} 5",
 		"outbox_end_to_end_latency_seconds_sum{" + labels + topic + "} 3",
 		"outbox_pending_events_count{" + labels + topic + "} 5",
@@ -88,8 +92,9 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_breaker_state{" + labels + `,state="Refusing"} 1`,
 		"outbox_topic_breaker_state{" + labels + `,state="Unreachable",topic="refunds"} 1`,
 		"outbox_blocked_keys{" + labels + "} 2",
-		"outbox_oldest_transaction_age_seconds{" + labels[:len(labels)-len(`,namespace="shop"`)] + `,kind="ReplicationSlot",namespace="shop"} 1000.5`,
-		"outbox_oldest_transaction_age_seconds{" + labels[:len(labels)-len(`,namespace="shop"`)] + `,kind="Session",namespace="shop"} 0`,
+		"outbox_oldest_transaction_age_seconds{" + before + `kind="ReplicationSlot",` + after + "} 1000.5",
+		"outbox_oldest_transaction_age_seconds{" + before + `kind="Session",` + after + "} 0",
+		"outbox_table_size_bytes{" + labels + `,table="outbox_events"} 8192`,
 		"outbox_source_up{" + labels + "} 1",
 		"outbox_schema_ready{" + labels + "} 1",
 		"outbox_sink_up{" + labels + "} 0",
@@ -114,20 +119,21 @@ func TestNamesAndValues(t *testing.T) {
 
 func TestBacklogIsAbsentBeforeTheFirstCount(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	metrics.New(registry, "orders", "shop").Watch(
-		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil }, unknown)
+	metrics.New(registry, "orders", "shop", "kafka").Watch(
+		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil }, unknown, unweighed)
 	text := scrape(t, registry)
-	if strings.Contains(text, "outbox_pending_events_count") || strings.Contains(text, "outbox_oldest_transaction") || !strings.Contains(text, "outbox_source_up") {
+	if strings.Contains(text, "outbox_pending_events_count") || strings.Contains(text, "outbox_oldest_transaction") || strings.Contains(text, "outbox_table_size") || !strings.Contains(text, "outbox_source_up") {
 		t.Error(text)
 	}
 }
 
 func unknown() *dispatcher.OldestTransaction { return nil }
+func unweighed() *map[string]int64           { return nil }
 
 // Topics come from producers: their number must not be that of the series.
 func TestTopicsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m := metrics.New(registry, "orders", "shop")
+	m := metrics.New(registry, "orders", "shop", "kafka")
 	const topics = 3 * metrics.MaxTopics
 	depth := &dispatcher.Depth{}
 	var all sync.WaitGroup
@@ -140,7 +146,7 @@ func TestTopicsAreBounded(t *testing.T) {
 	for _, topic := range depth.Topics {
 		held = append(held, dispatcher.HeldTopic{Topic: topic.Topic, Breaker: dispatcher.BreakerRefusing})
 	}
-	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{Held: held} }, func() *dispatcher.Depth { return depth }, unknown)
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{Held: held} }, func() *dispatcher.Depth { return depth }, unknown, unweighed)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

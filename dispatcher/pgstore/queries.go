@@ -12,7 +12,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	claim, claimKeyed, ack, delete, nack, extend, release, topics, depth, blocked, sampleEvents, sampleDead, oldestTransaction string
+	claim, claimKeyed, ack, delete, nack, extend, release, topics, depth, blocked, sampleEvents, sampleDead, oldestTransaction, sizes string
 }
 
 // load reads the files, which name the tables in the default schema, so that they run as they are.
@@ -27,6 +27,6 @@ func load(schema string) queries {
 	return queries{
 		claim: read("claim"), claimKeyed: read("claim_keyed"), ack: read("ack"), delete: read("delete"), nack: read("nack"), extend: read("extend"), release: read("release"),
 		topics: read("topics"), depth: read("depth"), blocked: read("blocked"), sampleEvents: read("sample_events"), sampleDead: read("sample_dead"),
-		oldestTransaction: read("oldest_transaction"),
+		oldestTransaction: read("oldest_transaction"), sizes: read("sizes"),
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ func TestMain(m *testing.M) {
 
 // secret is in every password, and in payloads that ask for it. No output may ever show it.
 const secret = "s3cr3t"
+
+// basic is how the login of the tests looks in a header of HTTP.
+var basic = base64.StdEncoding.EncodeToString([]byte("user-" + secret + ":password-" + secret))
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -76,7 +80,7 @@ func finish(t testing.TB, cmd *exec.Cmd, stdin string) output {
 
 func noSecret(t testing.TB, text string) {
 	t.Helper()
-	if strings.Contains(text, secret) || strings.Contains(text, "@127.0.0.1") {
+	if strings.Contains(text, secret) || strings.Contains(text, basic) || strings.Contains(text, "@127.0.0.1") {
 		t.Errorf("a secret or a connection string was shown:\n%s", text)
 	}
 }
@@ -210,9 +214,10 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
-func start(t testing.TB, file string) *process {
+func start(t testing.TB, file string, env ...string) *process {
 	t.Helper()
 	p := &process{cmd: command(t, "run", "-f", file), log: &log{}, done: make(chan struct{})}
+	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	check(t, p.cmd.Start())
 	go func() { _ = p.cmd.Wait(); close(p.done) }() // its exit code is read by stop

@@ -79,8 +79,8 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
 	_, metrics := p.get(t, "/metrics")
 	for _, want := range []string{
-		`outbox_events_delivered_total{dispatcher="orders",namespace="shop",topic="orders"} 1`,
-		`outbox_source_up{dispatcher="orders",namespace="shop"} 1`, "go_goroutines", "process_start_time_seconds",
+		`outbox_events_delivered_total{dispatcher="orders",namespace="shop",sink="log",topic="orders"} 1`,
+		`outbox_source_up{dispatcher="orders",namespace="shop",sink="log"} 1`, "go_goroutines", "process_start_time_seconds",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics does not say %s", want)
@@ -198,7 +198,7 @@ func TestOneTopicIsHeld(t *testing.T) {
 	p.ready(t)
 	await(t, "the other topic is delivered", func() bool { return o.count(t, "topic = 'orders' and status <> 'delivered'") == 0 })
 	_, metrics := p.get(t, "/metrics")
-	if want := `outbox_topic_breaker_state{dispatcher="orders",namespace="shop",state="Refusing",topic="refunds"} 1`; held() && !strings.Contains(metrics, want) {
+	if want := `outbox_topic_breaker_state{dispatcher="orders",namespace="shop",sink="http",state="Refusing",topic="refunds"} 1`; held() && !strings.Contains(metrics, want) {
 		t.Errorf("/metrics does not say %s", want)
 	}
 }
@@ -220,7 +220,7 @@ func TestOptions(t *testing.T) {
 		return tx != nil && tx.Kind == report.Session && strings.HasPrefix(tx.Name, "pid ")
 	})
 	await(t, "the rows are gone", func() bool { return o.count(t, "true") == 0 })
-	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",namespace="shop"} `) {
+	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",namespace="shop",sink="log"} `) {
 		t.Error("/metrics does not say how old the transaction is")
 	}
 }
@@ -245,7 +245,7 @@ func TestBlockedKeys(t *testing.T) {
 		b := p.status(t).Backlog
 		return b != nil && b.BlockedKeys == 1 && len(b.Blocked) == 1 && b.Blocked[0].Topic == "orders" && b.Blocked[0].Key == "a" && b.Dead == 1
 	})
-	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",namespace="shop"} 1`) {
+	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",namespace="shop",sink="http"} 1`) {
 		t.Error("/metrics does not tell the blocked key")
 	}
 	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {

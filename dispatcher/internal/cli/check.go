@@ -74,7 +74,7 @@ func (c *checks) all(ctx context.Context, file string) {
 	if cfg.ValidateDatabase() == nil {
 		c.database(ctx, cfg)
 	}
-	if invalid == nil {
+	if invalid == nil && c.pipeline(ctx, cfg) {
 		c.sink(ctx, cfg)
 	}
 }
@@ -82,10 +82,13 @@ func (c *checks) all(ctx context.Context, file string) {
 // each splits what errors.Join joined.
 func each(err error) []error {
 	var joined interface{ Unwrap() []error }
-	if errors.As(err, &joined) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &joined):
 		return joined.Unwrap()
 	}
-	return nil
+	return []error{err}
 }
 
 func (c *checks) database(ctx context.Context, cfg config.Config) {
@@ -155,6 +158,21 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 			where not has_table_privilege(pg_class.oid, right_) and (right_ <> 'delete' or $2::boolean))`,
 		cfg.Database.Schema, cfg.Retention.Delivered != nil).Scan(&missing)
 	return missing, err
+}
+
+// pipeline tells what was compiled of routes, validation and transform.
+func (c *checks) pipeline(ctx context.Context, cfg config.Config) (compiled bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	p, err := sink.Pipeline(cfg)
+	if err != nil {
+		for _, problem := range each(err) {
+			c.tell("config", "", problem)
+		}
+		return false
+	}
+	p.Check(ctx, func(name, detail string, err error) { c.tell(name, detail, err) })
+	return true
 }
 
 func (c *checks) sink(ctx context.Context, cfg config.Config) {

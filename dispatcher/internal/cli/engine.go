@@ -6,16 +6,20 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/tracing"
 )
 
 // engine is a dispatcher with what it is made of.
@@ -25,18 +29,22 @@ type engine struct {
 	pool   *pgxpool.Pool
 	store  *pgstore.Store
 	sink   dispatcher.Sink
+	spans  *trace.TracerProvider // nil without tracing
 	log    *slog.Logger
 }
 
 // newEngine makes an engine that logs to logs, and whose log sink writes to events. It connects to
 // nothing: what is wrong with the database or the destination is for the engine to meet.
-func newEngine(ctx context.Context, cfg config.Config, observer dispatcher.Observer, events, logs io.Writer) (*engine, error) {
+func newEngine(ctx context.Context, version string, cfg config.Config, observer dispatcher.Observer, events, logs io.Writer) (*engine, error) {
 	worker, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
 	e := &engine{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
 	if e.sink, err = sink.New(cfg, events); err != nil {
+		return nil, wrong{err}
+	}
+	if err := e.trace(ctx, version, cfg); err != nil {
 		return nil, wrong{err}
 	}
 	if e.pool, err = database.Pool(ctx, cfg.Database, cfg.Name); err != nil {
@@ -58,6 +66,15 @@ func newEngine(ctx context.Context, cfg config.Config, observer dispatcher.Obser
 	return e, nil
 }
 
+// trace records a span for each delivery, if the environment asks for it.
+func (e *engine) trace(ctx context.Context, version string, cfg config.Config) (err error) {
+	e.spans, err = otlp.NewProvider(ctx, otlp.Process{Dispatcher: cfg.Name, Version: version, Worker: e.worker.String()}, e.log)
+	if e.spans != nil {
+		e.sink = tracing.Sink(e.sink, e.spans, tracing.System(cfg.Sink.Kind()))
+	}
+	return err
+}
+
 // listen wakes the engine when a producer says so, over a connection of its own, until ctx ends.
 func (e *engine) listen(ctx context.Context, cfg config.Config) {
 	pgstore.Listen(ctx, connector(cfg), cfg.Database.Schema, cfg.Namespace, e.Wake, e.log)
@@ -73,6 +90,13 @@ func (e *engine) close(ctx context.Context) {
 		e.log.Warn("the sink did not close cleanly", "error", err)
 	}
 	e.pool.Close()
+	if e.spans != nil {
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		if err := e.spans.Shutdown(ctx); err != nil {
+			e.log.Warn("the last spans may not have been sent", "error", err)
+		}
+	}
 }
 
 func newLogger(cfg config.Config, w io.Writer) *slog.Logger {

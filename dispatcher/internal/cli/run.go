@@ -45,8 +45,8 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	defer cancel()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	observer := metrics.New(registry, cfg.Name, cfg.Namespace)
-	e, err := newEngine(ctx, cfg, observer, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind())
+	e, err := newEngine(ctx, version, cfg, observer, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
 	}
-	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction)
+	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get)
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
 	if err != nil {
@@ -91,7 +91,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	return errors.Join(err, serverErr)
 }
 
-func onceCommand() *cobra.Command {
+func onceCommand(version string) *cobra.Command {
 	var file string
 	var n int
 	cmd := &cobra.Command{
@@ -106,7 +106,7 @@ destination that is away. The exit code is 1 unless every delivery succeeded.`,
 			if n < 1 {
 				return wrong{fmt.Errorf("-n is %d; set it to 1 or more", n)}
 			}
-			return once(cmd, cfg, n)
+			return once(cmd, version, cfg, n)
 		}),
 	}
 	fileFlag(cmd, &file)
@@ -114,9 +114,9 @@ destination that is away. The exit code is 1 unless every delivery succeeded.`,
 	return cmd
 }
 
-func once(cmd *cobra.Command, cfg config.Config, n int) error {
+func once(cmd *cobra.Command, version string, cfg config.Config, n int) error {
 	ctx := cmd.Context()
-	e, err := newEngine(ctx, cfg, nil, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	e, err := newEngine(ctx, version, cfg, nil, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ const (
 	countEvery = 2 * time.Second
 	// lookEvery is that between two looks for the oldest transaction: those that matter take minutes.
 	lookEvery = 30 * time.Second
+	// weighEvery is that between two looks at what the tables take on disk.
+	weighEvery = time.Minute
 )
 
 // NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where keys may block.
@@ -35,5 +37,13 @@ func NewOldestTransaction(ctx context.Context, look func(context.Context) (*disp
 			oldest = &dispatcher.OldestTransaction{}
 		}
 		return oldest, err
+	})
+}
+
+// NewSizes asks what the tables take on disk.
+func NewSizes(ctx context.Context, ask func(context.Context) (map[string]int64, error), log *slog.Logger) *Latest[map[string]int64] {
+	return newLatest(ctx, log.With("question", "sizes"), weighEvery, func(ctx context.Context) (*map[string]int64, error) {
+		sizes, err := ask(ctx)
+		return &sizes, err
 	})
 }

@@ -25,7 +25,7 @@ const stuckAfter = 90 * time.Second
 //	          a restart would not help.
 //	/readyz   200 while events are delivered, or would be; else 503 and a line for each cause.
 //	/status   report.Status as JSON.
-//	/metrics  for Prometheus.
+//	/metrics  for Prometheus, with exemplars when it asks for OpenMetrics.
 func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -38,7 +38,7 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(from.full(p)) // fails only when the client is gone
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	return mux
 }
 

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// What routes, validation and transform say is compiled by check and at the start, and a mistake is told
+// with its place. CONTRACT: C-72, C-101
+func TestPipelineIsChecked(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	good := dispatching("{http: {url: 'http://127.0.0.1:1/'}}") + `
+routes: [{topics: [orders], to: '"/" + event.type'}]
+validation: [{types: [Placed], schema: {inline: '{"type": "object"}'}, rules: [{rule: payload.total > 0, message: positive}]}]
+transform: [{payload: 'without(payload, ["card"])'}]
+`
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, good)).ended(t, 1, "ok   config: ",
+		`ok   routes[0]: orders: "/" + event.type`+"\n",
+		"ok   validation[0]: Placed: an inline schema; payload.total > 0\n",
+		`ok   transform[0]: every type: without(payload, ["card"])`+"\n",
+		"FAIL sink: ")
+	bad := o.file(t, o.dispatcher, dispatching("{log: {}}")+`
+validation: [{schema: {inline: '{"type": "objekt"}'}, rules: [{rule: payload.total >, message: positive}]}]
+`)
+	run(t, "", "check", "-f", bad).ended(t, 1, "ok   config: ", "FAIL config: validation[0].schema.inline: it is no JSON Schema: ",
+		"FAIL config: validation[0].rules[0].rule: line 1, column 16: Syntax error")
+	run(t, "", "once", "-f", bad).ended(t, 2, "validation[0].schema.inline: it is no JSON Schema: ")
+	run(t, "", "run", "-f", bad).ended(t, 2, "validation[0].rules[0].rule: line 1, column 16: Syntax error")
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")+"routes: [{to: event.topic}]\n")).ended(t, 1, "FAIL config: routes are for sinks that have several destinations")
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/postgressink"
+	"github.com/outbox-operator/outbox-operator/hack/nats"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/redis"
+)
+
+// What becomes of the events of a case.
+const (
+	delivered = "delivered"
+	dies      = "dies"
+	away      = "away"
+)
+
+// leak is a destination with secrets in all that it takes, and what becomes of its events.
+type leak struct {
+	sink, want string
+	env        []string
+	more       string // of the configuration
+}
+
+// leaks are the cases by name. The log sink is none: what it writes is what it delivers. dir holds the files user, password, wrong, bearer and signing, each with
+// the secret in it; away kinds go to a port where nobody listens, or to a server that refuses them.
+func leaks(t *testing.T, dir string) map[string]leak {
+	closed := closedPort(t)
+	login := fmt.Sprintf("usernameFile: %[1]s/user, passwordFile: %[1]s/password", dir)
+	wrong := strings.Replace(login, "/password", "/wrong", 1)
+	all := map[string]leak{
+		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, auth: {bearerTokenFile: %s/bearer}, signing: {secretFile: %[2]s/signing}}}",
+			consumer(t, http.StatusOK), dir), want: delivered},
+		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s', auth: {basic: {%s}}}}", consumer(t, http.StatusBadRequest), login), want: dies},
+		"http that knows nobody":         {sink: fmt.Sprintf("{http: {url: '%s', auth: {bearerTokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: dies},
+		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {bearerTokenFile: %s/bearer}}}", closed, "events", dir), want: away},
+		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {bearerTokenFile: %s/none}}}", closed, dir), want: away},
+	}
+	brokers := kafka(t)
+	for name, sink := range map[string]string{
+		"kafka":                fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", brokers, login),
+		"kafka wrong password": fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", brokers, wrong),
+		"kafka SCRAM refused":  fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: SCRAM-SHA-256, %s}}}", brokers, wrong),
+		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s'], timeout: 2s, sasl: {mechanism: OAUTHBEARER, tokenFile: %s/bearer}}}", brokers, dir),
+		"kafka closed":         fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", closed, login),
+		"nats closed":          fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {basic: {%s}}}}", closed, login),
+		"nats token closed":    fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {tokenFile: %s/bearer}}}", closed, dir),
+		"nats nkey of no use":  fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {nkeyFile: %s/bearer}}}", closed, dir),
+		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s'], %s}}", closed, login),
+		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {%s}}}", closed, login),
+	} {
+		all[name] = leak{sink: sink, want: away}
+	}
+	kafka := all["kafka"]
+	kafka.want = delivered
+	all["kafka"] = kafka
+	maps.Copy(all, clouds(closed))
+	maps.Copy(all, servers(t, login, wrong))
+	maps.Copy(all, inboxes(t, dir, closed))
+	maps.Copy(all, pipelines(fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), brokers, login))
+	return all
+}
+
+// clouds are those whose credentials are in the environment.
+func clouds(closed string) map[string]leak {
+	aws := []string{"AWS_ACCESS_KEY_ID=" + secret, "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_SESSION_TOKEN=" + secret, "AWS_REGION=eu-central-1"}
+	azure := []string{"AZURE_CLIENT_ID=" + secret, "AZURE_TENANT_ID=tenant", "AZURE_CLIENT_SECRET=" + secret, "AZURE_AUTHORITY_HOST=https://" + closed}
+	return map[string]leak{
+		"sqs closed":        {fmt.Sprintf("{sqs: {queueURL: 'https://sqs.eu-central-1.amazonaws.com/1/orders', endpoint: 'http://%s', timeout: 1s}}", closed), away, aws, ""},
+		"sns closed":        {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: 'http://%s', timeout: 1s}}", closed), away, aws, ""},
+		"pubsub closed":     {fmt.Sprintf("{pubsub: {project: orders-1, endpoint: 'http://%s', timeout: 1s}}", closed), away, nil, ""},
+		"serviceBus closed": {fmt.Sprintf("{serviceBus: {namespace: orders.servicebus.windows.net, endpoint: '%s', timeout: 1s}}", closed), away, azure, ""},
+	}
+}
+
+// pipelines read the payload and the headers, and fail on what they read.
+func pipelines(http, brokers, login string) map[string]leak {
+	all := map[string]leak{}
+	for name, yaml := range map[string]string{
+		"a schema's pattern":       `validation: [{schema: {inline: '{"properties": {"card": {"pattern": "^[0-9]+$"}}}'}}]`,
+		"a schema's constant":      `validation: [{schema: {inline: '{"properties": {"card": {"enum": ["a", "b"]}}}'}}]`,
+		"a schema's names":         `validation: [{schema: {inline: '{"properties": {"card": {"type": "object"}}, "additionalProperties": false}'}}]`,
+		"a rule":                   `validation: [{rules: [{rule: 'payload.card == "other"', message: 'another card'}]}]`,
+		"a rule that cannot count": `validation: [{rules: [{rule: 'int(payload.card) > 0', message: 'a number'}]}]`,
+		"a rule about time":        `validation: [{rules: [{rule: 'timestamp(payload.card) < timestamp(payload.card)', message: 'a time'}]}]`,
+		"a rule about no field":    `validation: [{rules: [{rule: 'payload[payload.card] == 1', message: 'a field'}]}]`,
+		"a transformation":         `transform: [{payload: '{"n": int(payload.card)}'}]`,
+	} {
+		all["pipeline with "+name] = leak{sink: http, want: dies, more: yaml + "\n"}
+	}
+	all["pipeline with a route"] = leak{
+		sink: fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", brokers, login), want: dies,
+		more: "routes: [{to: 'string(int(event.headers.authorization))'}]\n",
+	}
+	return all
+}
+
+// servers are real ones that know the password, and refuse the wrong one.
+func servers(t *testing.T, login, wrong string) map[string]leak {
+	n, err := nats.Start(t.Context(), nats.Options{Settings: fmt.Sprintf("authorization: {user: %q, password: %q}", "user-"+secret, "password-"+secret)})
+	check(t, err)
+	t.Cleanup(func() { check(t, n.Stop(context.Background())) })
+	r, err := redis.Start(t.Context(), redis.Options{Settings: map[string]string{
+		"user": fmt.Sprintf("user-%s on >password-%[1]s ~* +@all", secret),
+	}})
+	check(t, err)
+	t.Cleanup(func() { check(t, r.Stop(context.Background())) })
+	b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
+		Users: map[string]string{"user-" + secret: "password-" + secret}, Permissions: map[string][3]string{"user-" + secret: {".*", ".*", ".*"}},
+	})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Stop(context.Background())) })
+	return map[string]leak{
+		"rabbitmq without a queue": {fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {%s}}}", b.Address(rabbitmq.Plain), login), dies, nil, ""},
+		"rabbitmq wrong password":  {fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {%s}}}", b.Address(rabbitmq.Plain), wrong), away, nil, ""},
+		"nats without a stream":    {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), login), dies, nil, ""},
+		"nats wrong password":      {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), wrong), away, nil, ""},
+		"redis":                    {fmt.Sprintf("{redis: {addresses: ['%s'], %s}}", r.Address, login), delivered, nil, ""},
+		"redis wrong password":     {fmt.Sprintf("{redis: {addresses: ['%s'], %s}}", r.Address, wrong), away, nil, ""},
+	}
+}
+
+// inboxes are tables of another database, with the password in a file's connection string.
+func inboxes(t *testing.T, dir, closed string) map[string]leak {
+	u, err := url.Parse(pgtest.Empty(t))
+	check(t, err)
+	pool, role := pgtest.Pool(t, u.String()), "inbox_"+strings.TrimPrefix(u.Path, "/")
+	for _, sql := range []string{
+		fmt.Sprintf("create role %s login password 'password-%s'", role, secret),
+		postgressink.Table, "grant select, insert on public.inbox_events to " + role,
+	} {
+		_, err := pool.Exec(t.Context(), sql)
+		check(t, err)
+	}
+	t.Cleanup(func() {
+		_, err := pool.Exec(context.Background(), fmt.Sprintf("drop owned by %s; drop role %[1]s", role))
+		check(t, err)
+	})
+	all := map[string]leak{}
+	for name, want := range map[string]string{"postgres": delivered, "postgres wrong password": away, "postgres closed": away} {
+		to := *u
+		to.User = url.UserPassword(role, "password-"+secret)
+		switch name {
+		case "postgres wrong password":
+			to.User = url.UserPassword(role, "wrong-"+secret)
+		case "postgres closed":
+			to.Host = closed
+		}
+		file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
+		check(t, os.WriteFile(file, []byte(to.String()), 0o600))
+		all[name] = leak{sink: fmt.Sprintf("{postgres: {database: {dsnFile: %s}}}", file), want: want}
+	}
+	return all
+}
+
+// No secret and no payload is in anything that a dispatcher says, at its most talkative, whatever it
+// delivers to and whatever becomes of it: its log, its answers, its commands, what it writes into the
+// rows. CONTRACT: C-73
+func TestPlantedSecrets(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"user": "user-" + secret, "password": "password-" + secret, "wrong": "wrong-" + secret, "bearer": "bearer-" + secret,
+		"signing": "whsec_" + strings.Repeat("s3cr3tAA", 4), // is base64
+	} {
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	all := leaks(t, dir)
+	t.Run("kinds", func(t *testing.T) { // ends before the servers do
+		for name, c := range all {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				plant(t, c)
+			})
+		}
+	})
+}
+
+func plant(t *testing.T, c leak) {
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	const n = 3
+	event := fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "event_type": "OrderPlaced", "payload": {"card": %q}, "headers": {"authorization": %[1]q}, "dedupe_key": `, secret)
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, "%s\"%s-%d\"}\n", event, secret, i)
+	}
+	run(t, lines.String(), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+	file := o.file(t, o.dispatcher, dispatching(c.sink)+"log: {level: debug}\nmaxAttempts: 2\nbackoff: {base: 1ms, max: 1ms}\n"+c.more)
+	tested := command(t, "check", "-f", file)
+	tested.Env = append(tested.Env, c.env...)
+	finish(t, tested, "") // what it prints is looked at there
+
+	p := start(t, file, c.env...)
+	switch c.want {
+	case delivered:
+		await(t, "all are delivered", func() bool { return o.count(t, "status = 'delivered'") == n })
+	case dies:
+		await(t, "all are dead", func() bool { return o.count(t, "status = 'dead'") == n })
+	case away:
+		p.unready(t, "sink: ")
+		await(t, "a delivery was tried", func() bool {
+			return p.status(t).LastError != nil || strings.Contains(p.log.String(), "delivery failed") || o.count(t, "status = 'pending'") == n
+		})
+	}
+	for _, path := range []string{"/metrics", "/status", "/readyz", "/healthz", "/"} {
+		p.get(t, path) // looks for the secret
+	}
+	var kept string
+	check(t, o.admin.QueryRow(t.Context(), `select coalesce(string_agg(concat_ws(' ', last_error, dead_reason, (select string_agg(details::text, ' ') from outbox.outbox_dead_letters as d where d.event_id = e.id)), ' '), '')
+		from outbox.outbox_events as e`).Scan(&kept))
+	noSecret(t, kept)
+	p.stop(t)
+	for line := range strings.Lines(p.log.String()) {
+		if !strings.HasPrefix(line, `{"time":`) {
+			t.Errorf("a line that is not of the log: %s", line)
+		}
+	}
+}
+
+// consumer answers with the code, and with all that it got.
+func consumer(t *testing.T, code int) string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(code)
+		_ = r.Header.Write(w)     // a client that has left
+		_, _ = io.Copy(w, r.Body) // is no matter
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// kafka is a fake that knows the password.
+func kafka(t *testing.T) string {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(),
+		kfake.Superuser("PLAIN", "user-"+secret, "password-"+secret), kfake.Superuser("SCRAM-SHA-256", "user-"+secret, "password-"+secret))
+	check(t, err)
+	t.Cleanup(c.Close)
+	return c.ListenAddrs()[0]
+}
+
+// closedPort is an address where nobody listens.
+func closedPort(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}

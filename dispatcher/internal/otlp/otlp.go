@@ -1,0 +1,86 @@
+// Package otlp sends spans to a collector, as OpenTelemetry's standard environment variables say.
+// Package tracing lists them.
+package otlp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	"go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+)
+
+// Process is what the resource of the spans says, beside the environment.
+type Process struct{ Dispatcher, Version, Worker string }
+
+// NewProvider returns the provider that the environment asks for, or nil when it asks for none: no
+// endpoint is set, or OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER turns tracing off. It connects to
+// nothing. Shut it down, so that the last spans are sent. What OpenTelemetry has to say goes to log,
+// for the whole process.
+func NewProvider(ctx context.Context, p Process, log *slog.Logger) (*trace.TracerProvider, error) {
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || setting("ENDPOINT") == "" {
+		return nil, nil
+	}
+	switch exporter := os.Getenv("OTEL_TRACES_EXPORTER"); exporter {
+	case "none":
+		return nil, nil
+	case "", "otlp":
+	default:
+		return nil, errors.New("OTEL_TRACES_EXPORTER names an exporter that is not built in; set it to otlp or none")
+	}
+	listen(log)
+	exporter, err := newExporter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
+		semconv.ServiceName("outbox-dispatcher"), semconv.ServiceVersion(p.Version), semconv.ServiceInstanceID(p.Worker),
+		attribute.String("outbox.dispatcher", p.Dispatcher),
+	), resource.WithFromEnv())
+	if err != nil {
+		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES is malformed; write name=value,name=value, and other characters than letters and digits as %2C")
+	}
+	return trace.NewTracerProvider(trace.WithBatcher(&loggedExporter{SpanExporter: exporter, log: log}), trace.WithResource(about)), nil
+}
+
+// setting is that of an exporter's variable, the one for traces first.
+func setting(name string) string {
+	if value := strings.TrimSpace(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_" + name)); value != "" {
+		return value
+	}
+	return strings.TrimSpace(os.Getenv("OTEL_EXPORTER_OTLP_" + name))
+}
+
+// newExporter makes the exporter of the protocol. All else it reads from the environment itself.
+func newExporter(ctx context.Context) (trace.SpanExporter, error) {
+	// The exporter would take the default for an address that it does not understand.
+	if u, err := url.Parse(setting("ENDPOINT")); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT is no http or https URL; write one such as http://collector:4318")
+	}
+	switch protocol := setting("PROTOCOL"); protocol {
+	case "", "http/protobuf":
+		return otlptracehttp.New(ctx)
+	case "grpc":
+		return otlptracegrpc.New(ctx)
+	default:
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %q; set it to grpc or http/protobuf", protocol)
+	}
+}
+
+// listen sends to log what OpenTelemetry has to say.
+func listen(log *slog.Logger) {
+	otel.SetLogger(complaints(log))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn("tracing failed", "error", masked(err))
+	}))
+}

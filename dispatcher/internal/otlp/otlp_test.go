@@ -1,0 +1,166 @@
+package otlp_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/tracing"
+)
+
+const secret = "s3cr3t"
+
+// environment sets what a pod's template would.
+func environment(t *testing.T, variables map[string]string) {
+	t.Helper()
+	for _, set := range os.Environ() {
+		if name, _, _ := strings.Cut(set, "="); strings.HasPrefix(name, "OTEL_") {
+			t.Setenv(name, "")
+		}
+	}
+	for name, value := range variables {
+		t.Setenv(name, value)
+	}
+}
+
+func provider(t *testing.T, log *bytes.Buffer) (*trace.TracerProvider, error) {
+	t.Helper()
+	logger := slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return otlp.NewProvider(t.Context(), otlp.Process{Dispatcher: "orders", Version: "v1", Worker: "w"}, logger)
+}
+
+// deliver delivers an event with the environment's tracing, and ends it.
+func deliver(t *testing.T, log *bytes.Buffer) {
+	t.Helper()
+	spans, err := provider(t, log)
+	if err != nil || spans == nil {
+		t.Fatalf("no provider: %v", err)
+	}
+	handlers := dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }}
+	errs := tracing.Sink(handlers, spans, "kafka").Deliver(t.Context(), []*dispatcher.Event{{
+		ID: uuid.New(), Topic: "orders", Attempt: 1, Payload: []byte(`"` + secret + `"`),
+		Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+	}})
+	if errs[0] != nil {
+		t.Error(errs)
+	}
+	if err := spans.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(log.String(), secret) {
+		t.Errorf("the log shows a secret: %s", log)
+	}
+}
+
+// Spans reach a collector as the standard variables say, and nothing else is needed.
+func TestCollector(t *testing.T) {
+	authority := sinktest.NewAuthority(t, "collector's")
+	certificate := authority.Sign(t, "collector", sinktest.InAnHour()).TLS
+	roots := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(roots, []byte(authority.PEM), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		serve       func(*receiver, *testing.T, *tls.Certificate) string
+		certificate *tls.Certificate
+		more        map[string]string
+	}{
+		"HTTP by default": {(*receiver).overHTTP, nil, nil},
+		"HTTPS":           {(*receiver).overHTTP, &certificate, map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_CERTIFICATE": roots, "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}},
+		"gRPC":            {(*receiver).overGRPC, nil, map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}},
+		"gRPC with TLS":   {(*receiver).overGRPC, &certificate, map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_CERTIFICATE": roots}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, log := newReceiver(), &bytes.Buffer{}
+			environment(t, c.more)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.serve(r, t, c.certificate))
+			t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20"+secret)
+			t.Setenv("OTEL_SERVICE_NAME", "shop-outbox")
+			t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+			deliver(t, log)
+			if len(r.spans) != 1 {
+				t.Fatalf("%d spans arrived, want 1; the log: %s", len(r.spans), log)
+			}
+			span := <-r.spans
+			if span.name != "publish orders" || span.traceID != "4bf92f3577b34da6a3ce929d0e0e4736" || span.parentID != "00f067aa0ba902b7" ||
+				span.token != "Bearer "+secret || span.attributes["messaging.system"] != "kafka" {
+				t.Errorf("received %+v", span)
+			}
+			for key, want := range map[string]string{
+				"service.name": "shop-outbox", "deployment.environment": "test", "service.version": "v1", "service.instance.id": "w",
+				"outbox.dispatcher": "orders", "telemetry.sdk.language": "go",
+			} {
+				if span.resource[key] != want {
+					t.Errorf("the resource has %s = %q, want %q", key, span.resource[key], want)
+				}
+			}
+		})
+	}
+}
+
+// A collector that is away or refuses holds up nothing, and is told once, without a secret. CONTRACT: C-73
+func TestCollectorRefuses(t *testing.T) {
+	r, log := newReceiver(), &bytes.Buffer{}
+	r.refuse = "who is"
+	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": r.overHTTP(t, nil), "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20" + secret + ",broken " + secret})
+	deliver(t, log)
+	if text := log.String(); !strings.Contains(text, `"spans":1`) || !strings.Contains(text, "401") || !strings.Contains(text, "who is: ***") ||
+		!strings.Contains(text, "parse headers") || strings.Count(text, "\n") != 2 {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+func TestSampler(t *testing.T) {
+	r, log := newReceiver(), &bytes.Buffer{}
+	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": r.overHTTP(t, nil), "OTEL_TRACES_SAMPLER": "always_off"})
+	deliver(t, log)
+	if len(r.spans) != 0 || log.Len() > 0 {
+		t.Errorf("%d spans; the log: %s", len(r.spans), log)
+	}
+}
+
+// Nothing configured, or turned off: nothing runs.
+func TestOff(t *testing.T) {
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	for name, variables := range map[string]map[string]string{
+		"nothing is set": {"OTEL_SERVICE_NAME": "shop", "OTEL_TRACES_SAMPLER": "always_on"},
+		"disabled":       {endpoint: "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "True"},
+		"no exporter":    {endpoint: "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			environment(t, variables)
+			if spans, err := provider(t, &bytes.Buffer{}); err != nil || spans != nil {
+				t.Errorf("a provider: %v, %v", spans, err)
+			}
+		})
+	}
+}
+
+// What cannot be meant is refused at the start, by the variable's name and without its value.
+func TestWrong(t *testing.T) {
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	for variable, variables := range map[string]map[string]string{
+		endpoint:                      {endpoint: "collector:4317/" + secret},
+		"OTEL_EXPORTER_OTLP_PROTOCOL": {endpoint: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+		"OTEL_TRACES_EXPORTER":        {endpoint: "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "zipkin"},
+		"OTEL_RESOURCE_ATTRIBUTES":    {endpoint: "http://127.0.0.1:1", "OTEL_RESOURCE_ATTRIBUTES": secret},
+	} {
+		t.Run(variable, func(t *testing.T) {
+			environment(t, variables)
+			if _, err := provider(t, &bytes.Buffer{}); err == nil || !strings.HasPrefix(err.Error(), variable+" ") || strings.Contains(err.Error(), secret) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
