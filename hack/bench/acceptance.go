@@ -55,6 +55,13 @@ var criteria = []criterion{
 
 	{"Idle dispatcher", "at most 0.5 % of a core", idleAtMost(clientLoad, 0.5)},
 	{"Idle dispatcher", "at most 2 statements/s", idleAtMost(callRate, 2)},
+
+	{"Into Kafka", "at least 20,000/s", sinkReaches(kafkaDestination())},
+	{"Into NATS JetStream, file storage", "at least 20,000/s", sinkReaches(natsDestination())},
+	{"Into Redis", "at least 25,000/s", sinkReaches(redisDestination())},
+	{"Into RabbitMQ, durable and persistent", "at least 12,000/s", sinkReaches(rabbitmqDestination())},
+	{"Into HTTP, one event in a request", "at least 6,000/s", sinkReaches(httpSingle())},
+	{"Into HTTP, batches of 100", "at least 20,000/s", sinkReaches(httpBatch())},
 }
 
 const graphile = "Graphile Worker"
@@ -115,6 +122,20 @@ func below(row *row, m metric, limit float64) (string, bool, bool) {
 	}
 	v, ok := row.Median[m]
 	return m.text(v), v <= limit, ok
+}
+
+func sinkReaches(d destination) check {
+	return func(r *results) (string, bool, bool) {
+		row := r.find("sinks", d.name, "")
+		if row == nil {
+			return "", false, false
+		}
+		measured := perSecond.text(row.Median[perSecond]) + "/s"
+		if tool, ok := row.Median[toolRate]; ok {
+			measured += "; its own tool " + toolRate.text(tool) + "/s"
+		}
+		return measured, row.Median[perSecond] >= d.target, true
+	}
 }
 
 func idleAtMost(m metric, limit float64) check {

@@ -124,6 +124,13 @@ var cells = []cell{
 			}
 		},
 	},
+	{
+		name: "sinks", title: "Into real destinations", minutes: 6, run: runSinks,
+		columns: []metric{perSecond, toolRate, dbCPU, clientCPU, brokerCPU, peakMemMiB},
+		about: "The drain into a real server on the same machine, each message confirmed; rows kept. Beside it what the server's " +
+			"own benchmark tool reaches there with bodies of 200 bytes, the same durability and no outbox: our messages have the same " +
+			"body, and some 500 bytes of attributes.",
+	},
 }
 
 const idleName = "dispatcher run"

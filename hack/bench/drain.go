@@ -15,8 +15,17 @@ type drainOf struct {
 	processes int
 	// held keeps a snapshot open from before the insert to the end.
 	held bool
+	// broker returns the CPU time of what the workers deliver to. nil: to nothing outside.
+	broker func() (time.Duration, error)
 	// limit is how long the drain may take. Defaults to 4 minutes.
 	limit time.Duration
+}
+
+func (o drainOf) brokerCPU() (time.Duration, error) {
+	if o.broker == nil {
+		return 0, nil
+	}
+	return o.broker()
 }
 
 // drain inserts events, and then measures how a system works them off.
@@ -107,6 +116,10 @@ func (b *bench) watch(ctx context.Context, db *database, s system, o drainOf, g 
 	if err != nil {
 		return err
 	}
+	brokerBefore, err := o.brokerCPU()
+	if err != nil {
+		return err
+	}
 	before, err := db.usage(ctx)
 	if err != nil {
 		return err
@@ -132,6 +145,10 @@ func (b *bench) watch(ctx context.Context, db *database, s system, o drainOf, g 
 	if err != nil {
 		return err
 	}
+	brokerAfter, err := o.brokerCPU()
+	if err != nil {
+		return err
+	}
 	peak, err := g.peakMemory()
 	if err != nil {
 		return err
@@ -144,6 +161,9 @@ func (b *bench) watch(ctx context.Context, db *database, s system, o drainOf, g 
 	m[perSecond] = handled / (float64(ended-before.at) / 1e9)
 	m[dbCPU] = float64((after.cpu - before.cpu).Microseconds()) / handled
 	m[clientCPU] = float64((clientAfter - clientBefore).Microseconds()) / handled
+	if o.broker != nil {
+		m[brokerCPU] = float64((brokerAfter - brokerBefore).Microseconds()) / handled
+	}
 	m[walWork] = float64(after.wal-before.wal) / handled
 	m[peakMemMiB] = float64(peak) / (1 << 20)
 	m[calls] = float64(stats.calls) / handled * 1000

@@ -130,8 +130,12 @@ func outboxWork(ctx context.Context, j job) error {
 	if j.Key {
 		config.Ordering = dispatcher.OrderingKey
 	}
+	destination, err := sinkOf(j, c)
+	if err != nil {
+		return err
+	}
 	store := pgstore.New(pool, pgstore.Options{Namespace: namespace, Worker: uuid.New(), DeleteDelivered: j.Delete})
-	d, err := dispatcher.New(store, &nothing{counter: c, job: j}, config)
+	d, err := dispatcher.New(store, destination, config)
 	if err != nil {
 		return err
 	}

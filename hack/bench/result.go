@@ -15,6 +15,8 @@ const (
 	perSecond    metric = "events/s"
 	dbCPU        metric = "db CPU µs/event"
 	clientCPU    metric = "client CPU µs/event"
+	brokerCPU    metric = "broker CPU µs/event"
+	toolRate     metric = "its own tool's msgs/s"
 	walWork      metric = "WAL B/event" // claim and write-back
 	walInsert    metric = "insert WAL B/event"
 	insertCPU    metric = "insert db CPU µs/event"
@@ -39,7 +41,7 @@ const (
 // text writes a value as the tables show it.
 func (m metric) text(v float64) string {
 	switch m {
-	case perSecond, othersRate, walWork, walInsert, calls, inversions:
+	case perSecond, othersRate, toolRate, walWork, walInsert, calls, inversions:
 		return thousands(int64(v + 0.5))
 	case p50, p95, p99, pMax, worstTopic, medianTopic, claimBuffers, claimMillis, callRate, dbLoad, clientLoad:
 		if v < 100 {
@@ -66,7 +68,7 @@ type measure map[metric]float64
 // brief is the run in a line of progress.
 func (m measure) brief() string {
 	var words []string
-	for _, name := range []metric{perSecond, dbCPU, clientCPU, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, callRate} {
+	for _, name := range []metric{perSecond, dbCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, callRate} {
 		if v, ok := m[name]; ok {
 			words = append(words, name.text(v)+" "+string(name))
 		}

@@ -188,6 +188,8 @@ func work(ctx context.Context, j job) error {
 		return rawWork(ctx, j)
 	case "river":
 		return riverWork(ctx, j)
+	case "consumer":
+		return consumerWork(ctx, j)
 	}
 	return fmt.Errorf("there is no system %q", j.System)
 }
