@@ -109,7 +109,7 @@ func TestOtherImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data = append(data, "images:\n- name: outbox-operator\n  newName: registry.example.com:5000/outbox\n  newTag: v1\n"...)
+	data = append(data, "images:\n- name: outbox-operator\n  newName: images.example.com:5000/outbox\n  newTag: v1\n"...)
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -117,12 +117,12 @@ func TestOtherImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"image: registry.example.com:5000/outbox:v1\n", "- --dispatcher-image=registry.example.com:5000/outbox:v1\n"} {
+	for _, line := range []string{"image: images.example.com:5000/outbox:v1\n", "- --dispatcher-image=images.example.com:5000/outbox:v1\n"} {
 		if strings.Count(out, line) != 1 {
 			t.Errorf("%d times %q, want 1", strings.Count(out, line), line)
 		}
 	}
-	if strings.Count(out, "registry.example.com") != 2 {
+	if strings.Count(out, "images.example.com") != 2 {
 		t.Error("the image is written to more places than these")
 	}
 }

@@ -8,7 +8,7 @@ import (
 // persistent and mandatory, and an event is delivered when the broker has confirmed it.
 //
 // +kubebuilder:validation:XValidation:rule="self.auth.mechanism != 'EXTERNAL' || has(self.tls) && has(self.tls.clientCertificate)",fieldPath=".tls",message="tls must have clientCertificate for the mechanism EXTERNAL; name the Secret with tls.crt and tls.key, or choose PLAIN"
-// +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : '', has(self.routingKey) ? self.routingKey : '', self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
+// +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : self.vhost, has(self.routingKey) ? self.routingKey : self.vhost, self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
 type RabbitMQSink struct {
 	// addresses are host:port of nodes, in the order in which they are tried: the
 	// first that lets the dispatcher in is used.
