@@ -59,8 +59,9 @@
 // # What consumers get
 //
 // The message carries the delivery span's context in place of the producer's (CONTRACT C-70): the
-// same trace, and the span of the attempt that the consumer received. It is there as the other headers
-// are: as the CloudEvents attributes traceparent and tracestate, such as ce-traceparent in HTTP's binary
-// mode. A consumer hangs its spans below it. Other headers, baggage too, are as the producer wrote them. Without tracing, the message carries the
-// producer's own context.
+// same trace, and the span of the attempt that the consumer received: as the CloudEvents attributes
+// traceparent and tracestate, and in HTTP, Kafka, NATS and RabbitMQ also as headers of these plain names,
+// which instrumented consumers read (not in HTTP requests with several events, which have one trace). A consumer hangs
+// its spans below it. Other headers, baggage too, are as the producer wrote them. Without tracing, the
+// message carries the producer's own context.
 package tracing

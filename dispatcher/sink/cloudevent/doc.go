@@ -48,7 +48,8 @@
 //	correlationId    correlationid2  a second header with the same attribute name gets a number;
 //	                                 headers are taken in the byte order of their names
 //
-// No header is dropped, and none replaces an attribute of the dispatcher.
+// No header is dropped, and none replaces an attribute of the dispatcher. Sinks whose messages have headers
+// send traceparent and tracestate under these plain names too: see [Trace].
 //
 // # Values
 //

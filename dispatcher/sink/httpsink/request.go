@@ -77,6 +77,9 @@ func (s *sink) request(ctx context.Context, to target, events []*dispatcher.Even
 	if err != nil {
 		return nil, nil, fmt.Errorf("http sink: event %s cannot be written as a CloudEvent: %w; correct the row", events[0].ID, err)
 	}
+	if len(events) == 1 {
+		cloudevent.Trace(events[0], header.Set)
+	}
 	own.secrets.sign(header, events, body, time.Now())
 	if own.authorization != "" {
 		header["Authorization"] = []string{own.authorization}

@@ -155,3 +155,23 @@ func TestSecretFile(t *testing.T) {
 		t.Error("the new secret was not used")
 	}
 }
+
+// What instruments consumers reads the plain header.
+//
+// CONTRACT: C-70
+func TestTraceHeaders(t *testing.T) {
+	got := make(chan http.Header, 1)
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
+	e := newEvent()
+	e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
+	for _, mode := range []config.HTTPMode{config.Binary, config.Structured, config.Batch} {
+		cfg := plant(t, "http", address)
+		cfg.Mode = mode
+		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+			t.Fatal(err)
+		}
+		if h := <-got; h.Get("traceparent") != e.Headers["traceparent"] || h.Get("tracestate") != "a=b" {
+			t.Errorf("%s: the request has traceparent %q and tracestate %q", mode, h.Get("traceparent"), h.Get("tracestate"))
+		}
+	}
+}

@@ -52,6 +52,7 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 	if err != nil {
 		return nil, fmt.Errorf("kafka sink: event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
 	}
+	cloudevent.Trace(e, (*headers)(r).add)
 	return r, nil
 }
 

@@ -49,6 +49,7 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nats sink: event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
 	}
+	cloudevent.Trace(e, headers(m.Header).set)
 	headers(m.Header).set(messageID, ce.ID())
 	if s.stream != "" {
 		headers(m.Header).set(expectedStream, s.stream)

@@ -48,14 +48,15 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 	if s.cfg.Mode == config.RabbitMQStructured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
-		m.ContentType, m.Body = event.ApplicationCloudEventsJSON, body.Bytes()
+		m.ContentType, m.Body, m.Headers = event.ApplicationCloudEventsJSON, body.Bytes(), amqp.Table{}
 	} else {
-		m.Body, m.Headers = e.Payload, make(amqp.Table, 20+len(e.Headers))
+		m.Body, m.Headers = e.Payload, make(amqp.Table, 22+len(e.Headers))
 		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), (*headers)(m))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq sink: event %s cannot be written as a message: %w; correct the row", e.ID, err)
 	}
+	cloudevent.Trace(e, func(name, value string) { m.Headers[name] = value })
 	return m, nil
 }
 
