@@ -14,7 +14,7 @@ if [ "$what" != e2e ]; then
   (cd hack/image && go test ./...)
   (cd hack/bench && go test -timeout 20m ./...)
   say "The data plane again, with the race detector: about 4 minutes."
-  go test -race -timeout 20m ./dispatcher/...
+  go test -race -short -timeout 20m ./dispatcher/...
 fi
 if [ "$what" != unit ]; then
   say "The main job on a real cluster: pods, a killed pod, a stopped database and other troubles." \

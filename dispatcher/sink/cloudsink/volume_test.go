@@ -15,6 +15,9 @@ import (
 //
 // CONTRACT: C-27, C-50, C-70, C-71
 func TestVolume(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
 	for name, test := range map[string]struct {
 		open   func(*testing.T) place
 		events int

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
 )
@@ -77,7 +79,7 @@ func cpu(b *testing.B) time.Duration {
 func benchBatch() []*dispatcher.Event {
 	batch := make([]*dispatcher.Event, batchSize)
 	for i := range batch {
-		e := newEvent()
+		e := sinktest.NewEvent()
 		e.AggregateID, e.EventType, e.AggregateType = fmt.Sprintf("order-%d", i), "OrderPlaced", "order"
 		e.Payload = []byte(`"` + strings.Repeat("7", 198) + `"`)
 		e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,13 +19,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-)
-
-// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
-const (
-	payloadSecret  = "payload-4111"
-	passwordSecret = "password-4222"
-	wrongSecret    = "wrong-4333"
 )
 
 // The users that the broker knows.
@@ -76,7 +68,7 @@ func broker(t testing.TB) *kafka.Broker {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
-			Users: map[string]string{alice: passwordSecret, mallory: passwordSecret},
+			Users: map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
 			Listeners: []kafka.Listener{
 				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
 				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
@@ -179,49 +171,10 @@ func open(t testing.TB, cfg config.KafkaSink) *sink {
 	return s
 }
 
-func newEvent() *dispatcher.Event {
-	return &dispatcher.Event{
-		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
-		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
-	}
-}
-
 // send delivers one new event.
 func send(t testing.TB, s *sink) error {
 	t.Helper()
-	return verify(t, s.Deliver(t.Context(), []*dispatcher.Event{newEvent()})[0])
-}
-
-// verify checks what holds for every error of this package: a remedy, and no secret.
-func verify(t testing.TB, err error) error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for _, secret := range []string{payloadSecret, passwordSecret, wrongSecret} {
-		if strings.Contains(text, secret) {
-			t.Errorf("the error holds %q: %s", secret, text)
-		}
-	}
-	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
-		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
-	}
-	return err
-}
-
-func file(t testing.TB, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	write(t, path, content)
-	return path
-}
-
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0])
 }
 
 // watch calls written for each request that the sink sends, just after it left.

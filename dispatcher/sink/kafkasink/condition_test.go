@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -44,7 +46,7 @@ func class(err error) string {
 // CONTRACT: C-32, C-73
 func TestConditions(t *testing.T) {
 	topic := newTopic(t, 1)
-	trust := &config.TLS{CAFile: file(t, "ca.crt", theBroker.ca.PEM)}
+	trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.ca.PEM)}
 	connect := func(t *testing.T, s *sink) {
 		if err := send(t, s); err != nil {
 			t.Fatal(err)
@@ -63,7 +65,7 @@ func TestConditions(t *testing.T) {
 	}{
 		{name: "wrong password", listener: "SASL",
 			change: func(c *config.KafkaSink) {
-				c.SASL = passwordLogin(t, config.SASLScram512, alice, wrongSecret)
+				c.SASL = passwordLogin(t, config.SASLScram512, alice, sinktest.WrongSecret)
 			},
 			class: unavailable, word: reason.AuthenticationFailed,
 			text: "cannot connect to Kafka at {broker}: SASL_AUTHENTICATION_FAILED: SASL Authentication failed.; check sasl.mechanism, and the user and password or token in sasl's files"},
@@ -106,9 +108,9 @@ func TestConditions(t *testing.T) {
 			}
 			e := test.event
 			if e == nil {
-				e = newEvent()
+				e = sinktest.NewEvent()
 			}
-			err := verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0])
+			err := sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0])
 			if test.after != nil {
 				test.after()
 			}
@@ -165,14 +167,14 @@ func TestFull(t *testing.T) {
 	}
 	s := open(t, config.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: "none", Timeout: config.Duration(3 * time.Second)})
 	deliver := func() error {
-		return verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sized(900_000)})[0])
+		return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sized(900_000)})[0])
 	}
 	confirmed := int64(0)
 	for err = deliver(); err == nil && confirmed < 100; err = deliver() {
 		confirmed++
 	}
-	want(t, "the first that finds no room", err, false, reason.ConnectionFailed, "no confirmation within 3s; check that the brokers run")
-	want(t, "the next", deliver(), true, reason.ConnectionFailed, "connection refused; check that they run")
+	sinktest.Want(t, "the first that finds no room", err, false, reason.ConnectionFailed, "no confirmation within 3s; check that the brokers run")
+	sinktest.Want(t, "the next", deliver(), true, reason.ConnectionFailed, "connection refused; check that they run")
 
 	mount(t, "-o", "remount,size=256m", disk)
 	if err := b.Restart(t.Context()); err != nil {

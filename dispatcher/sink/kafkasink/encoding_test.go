@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/linkedin/goavro/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
@@ -39,15 +41,15 @@ func TestEncoding(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = s.Close(t.Context()) })
 	event := func(topic, payload string) *dispatcher.Event {
-		e := newEvent()
+		e := sinktest.NewEvent()
 		e.Topic, e.Payload = topic, []byte(payload)
 		return e
 	}
 
 	away.Store(true)
-	good := event(topic, `{"secret":"`+payloadSecret+`"}`)
-	want(t, "the registry is away", s.Deliver(t.Context(), []*dispatcher.Event{good})[0], true, reason.Refusing, "schema registry http://")
-	want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "schema registry http://")
+	good := event(topic, `{"secret":"`+sinktest.PayloadSecret+`"}`)
+	sinktest.Want(t, "the registry is away", s.Deliver(t.Context(), []*dispatcher.Event{good})[0], true, reason.Refusing, "schema registry http://")
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "schema registry http://")
 	away.Store(false)
 	schemas.SeedSchema(topic+"-value", 1, 77, sr.Schema{Schema: schema})
 	// The registry is asked again after a pause.
@@ -57,16 +59,16 @@ func TestEncoding(t *testing.T) {
 		}
 	}
 
-	bad, missing := event(topic, `{"secret":4111, "more":"`+payloadSecret+`"}`), event("no-schema", `{}`)
+	bad, missing := event(topic, `{"secret":4111, "more":"`+sinktest.PayloadSecret+`"}`), event("no-schema", `{}`)
 	errs := s.Deliver(t.Context(), []*dispatcher.Event{bad, good, missing})
-	want(t, "a payload that does not fit", errs[0], false, reason.Refusing, "/secret does not fit the Avro type string; correct the row, or register a schema that it fits")
+	sinktest.Want(t, "a payload that does not fit", errs[0], false, reason.Refusing, "/secret does not fit the Avro type string; correct the row, or register a schema that it fits")
 	if why, _ := dispatcher.PermanentReason(errs[0]); why != dispatcher.ReasonSchemaValidationFailed {
 		t.Errorf("a payload that does not fit is to be retried: %v", errs[0])
 	}
 	if errs[1] != nil {
 		t.Errorf("an event beside it: %v", errs[1])
 	}
-	want(t, "a subject that is missing", errs[2], false, reason.Refusing, "subject no-schema-value: it is not registered; register it there")
+	sinktest.Want(t, "a subject that is missing", errs[2], false, reason.Refusing, "subject no-schema-value: it is not registered; register it there")
 	if _, dead := dispatcher.PermanentReason(errs[2]); dead {
 		t.Errorf("a subject can be registered yet: %v", errs[2])
 	}
@@ -87,7 +89,7 @@ func TestEncoding(t *testing.T) {
 	if len(value) < 5 || string(value[:5]) != "\x00\x00\x00\x00\x4d" {
 		t.Fatalf("the value is %x", value)
 	}
-	if got, _, err := reader.NativeFromBinary(value[5:]); err != nil || got.(map[string]any)["secret"] != payloadSecret {
+	if got, _, err := reader.NativeFromBinary(value[5:]); err != nil || got.(map[string]any)["secret"] != sinktest.PayloadSecret {
 		t.Errorf("%x is read as %v, %v", value, got, err)
 	}
 }
@@ -109,8 +111,8 @@ func TestEncodingOfOneSubject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.record(t.Context(), newEvent())
-	if err != nil || headersOf(r)["content-type"] != "application/protobuf" || string(r.Value) != "\x00\x00\x00\x00\x05\x00\x0a\x0c"+payloadSecret {
+	r, err := s.record(t.Context(), sinktest.NewEvent())
+	if err != nil || headersOf(r)["content-type"] != "application/protobuf" || string(r.Value) != "\x00\x00\x00\x00\x05\x00\x0a\x0c"+sinktest.PayloadSecret {
 		t.Errorf("%x, %v, %v", r.Value, headersOf(r), err)
 	}
 	if _, err := build(config.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: config.KafkaProtobuf}, nil, nil); err == nil {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -109,7 +111,7 @@ func TestAnswersOfBrokers(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Deliver", err, test.unavailable, test.word, test.text)
+			sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
 				t.Errorf("only an event that is too large is dead at once: %v", err)
 			}
@@ -127,7 +129,7 @@ func TestClusterNotAuthorized(t *testing.T) {
 		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		return resp, nil, true
 	})
-	want(t, "Deliver", send(t, s), true, reason.AuthenticationFailed, "; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite")
+	sinktest.Want(t, "Deliver", send(t, s), true, reason.AuthenticationFailed, "; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite")
 	if err := send(t, s); err != nil {
 		t.Errorf("the right was granted: %v", err)
 	}
@@ -152,7 +154,7 @@ func TestNoLeader(t *testing.T) {
 		}
 		return resp, nil, true
 	})
-	want(t, "Deliver", send(t, s), true, reason.ConnectionFailed, "took no record: no confirmation within 1s; check that its partitions have leaders")
+	sinktest.Want(t, "Deliver", send(t, s), true, reason.ConnectionFailed, "took no record: no confirmation within 1s; check that its partitions have leaders")
 }
 
 // One delivery is interrupted while another waits on the same connection: that one is answered too,
@@ -178,7 +180,7 @@ func TestInterruptedBesideAnother(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	interrupted, beside := make(chan error), make(chan error)
-	go func() { interrupted <- s.Deliver(ctx, []*dispatcher.Event{newEvent()})[0] }()
+	go func() { interrupted <- s.Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0] }()
 	<-sent
 	go func() { beside <- send(t, s) }()
 	<-sent
@@ -186,7 +188,7 @@ func TestInterruptedBesideAnother(t *testing.T) {
 	if err := <-interrupted; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 		t.Errorf("the interrupted delivery: %v", err)
 	}
-	want(t, "the other delivery", <-beside, false, reason.ConnectionFailed, "given up with that of another delivery; ")
+	sinktest.Want(t, "the other delivery", <-beside, false, reason.ConnectionFailed, "given up with that of another delivery; ")
 	close(hold)
 	if err := send(t, s); err != nil {
 		t.Errorf("after that: %v", err)
@@ -202,8 +204,10 @@ func TestInterruptedWhileConnecting(t *testing.T) {
 	defer listener.Close()
 	cfg := config.KafkaSink{Brokers: []string{listener.Addr().String()}}
 	for what, call := range map[string]func(context.Context, *sink) error{
-		"Deliver": func(ctx context.Context, s *sink) error { return s.Deliver(ctx, []*dispatcher.Event{newEvent()})[0] },
-		"Probe":   func(ctx context.Context, s *sink) error { return s.Probe(ctx) },
+		"Deliver": func(ctx context.Context, s *sink) error {
+			return s.Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0]
+		},
+		"Probe": func(ctx context.Context, s *sink) error { return s.Probe(ctx) },
 	} {
 		s := open(t, cfg)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -242,7 +246,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 	ses.retired.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	r, err := s.record(t.Context(), newEvent())
+	r, err := s.record(t.Context(), sinktest.NewEvent())
 	if err != nil {
 		t.Fatal(err)
 	}

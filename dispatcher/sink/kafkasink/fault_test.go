@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -21,7 +23,7 @@ func TestMissingTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, plainConfig(t, topic))
-	want(t, "Deliver", send(t, s), false, reason.Refusing, "; create it, as with kafka-topics.sh --create --topic "+topic)
+	sinktest.Want(t, "Deliver", send(t, s), false, reason.Refusing, "; create it, as with kafka-topics.sh --create --topic "+topic)
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe of a broker without the topic: %v", err)
 	}
@@ -32,15 +34,15 @@ func TestMissingTopic(t *testing.T) {
 		t.Errorf("the topic was created, and Deliver fails: %v", err)
 	}
 
-	e := newEvent()
+	e := sinktest.NewEvent()
 	e.Topic = "shop/orders"
-	good := newEvent()
+	good := sinktest.NewEvent()
 	good.Topic = topic
 	s = open(t, plainConfig(t, ""))
 	for _, batch := range [][]*dispatcher.Event{{e}, {e, good}} {
 		for i, err := range s.Deliver(t.Context(), batch) {
 			if i == 0 {
-				want(t, "a name that Kafka does not take", err, false, reason.Refusing, "; set topic to one of letters")
+				sinktest.Want(t, "a name that Kafka does not take", err, false, reason.Refusing, "; set topic to one of letters")
 			} else if err != nil {
 				t.Errorf("an event beside one with a bad topic: %v", err)
 			}
@@ -50,8 +52,8 @@ func TestMissingTopic(t *testing.T) {
 
 // sized is an event with about n bytes of payload, which compression cannot make small.
 func sized(n int) *dispatcher.Event {
-	e := newEvent()
-	e.Payload = []byte(`"` + payloadSecret + strings.Repeat("7", n) + `"`)
+	e := sinktest.NewEvent()
+	e.Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", n) + `"`)
 	return e
 }
 
@@ -84,7 +86,7 @@ func TestTooLarge(t *testing.T) {
 					}
 					continue
 				}
-				want(t, "the large event", err, false, reason.Refusing, "; raise maxMessageBytes and the topic's max.message.bytes")
+				sinktest.Want(t, "the large event", err, false, reason.Refusing, "; raise maxMessageBytes and the topic's max.message.bytes")
 				if dead, _ := dispatcher.PermanentReason(err); dead != dispatcher.ReasonPermanentFailure {
 					t.Errorf("the large event is to be retried: %v", err)
 				}
@@ -101,13 +103,13 @@ func TestNotAuthorized(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("SASL")}
-	cfg.SASL = passwordLogin(t, config.SASLScram256, mallory, passwordSecret)
+	cfg.SASL = passwordLogin(t, config.SASLScram256, mallory, sinktest.PasswordSecret)
 	acl := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite)
 	if created, err := theBroker.admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts()); err != nil || created[0].Err != nil {
 		t.Fatal(err, created)
 	}
 	s := open(t, cfg)
-	want(t, "a topic", send(t, s), false, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh")
+	sinktest.Want(t, "a topic", send(t, s), false, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh")
 }
 
 // A broker that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
@@ -123,13 +125,13 @@ func TestSilentBroker(t *testing.T) {
 	}
 	theBroker.Pause()
 	t.Cleanup(theBroker.Resume)
-	want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 2s; check that the brokers run")
-	want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 2s; check that they run")
+	sinktest.Want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 2s; check that the brokers run")
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 2s; check that they run")
 	var slow interface{ Timeout() bool } // metrics count timeouts by it
 	if err := send(t, connected); !errors.As(err, &slow) || !slow.Timeout() || !dispatcher.IsUnavailable(err) {
 		t.Errorf("after that: %v; want a timeout that is Unavailable", err)
 	}
-	want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 2s; check that they run")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 2s; check that they run")
 	theBroker.Resume()
 	for _, s := range []*sink{connected, fresh} {
 		if err := send(t, s); err != nil {
@@ -156,12 +158,12 @@ func TestInterruptedIsNeverSentLater(t *testing.T) {
 	<-produced
 	theBroker.Pause()
 	ctx, cancel := context.WithCancel(t.Context())
-	lost := newEvent()
+	lost := sinktest.NewEvent()
 	answer := make(chan error)
 	go func() { answer <- s.Deliver(ctx, []*dispatcher.Event{lost})[0] }()
 	<-produced
 	cancel()
-	if err := verify(t, <-answer); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+	if err := sinktest.Verify(t, <-answer); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 		t.Errorf("a delivery that was interrupted: %v", err)
 	}
 	kill(t) // with what was sent to it, and not read
@@ -187,7 +189,7 @@ func TestRestartDuringDelivery(t *testing.T) {
 	}
 	kill(t)
 	answer := make(chan error)
-	go func() { answer <- s.Deliver(t.Context(), []*dispatcher.Event{newEvent()})[0] }()
+	go func() { answer <- s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0] }()
 	restart(t)
 	if err := <-answer; err != nil && !dispatcher.IsUnavailable(err) {
 		t.Errorf("the broker came back, and the delivery failed: %v", err)

@@ -7,27 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
 )
-
-// want checks an error's class, its word, and a part of its text.
-func want(t testing.TB, what string, err error, unavailable bool, word, text string) {
-	t.Helper()
-	switch {
-	case verify(t, err) == nil:
-		t.Errorf("%s: no error", what)
-	case dispatcher.IsUnavailable(err) != unavailable:
-		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
-	case reason.Of(err) != word:
-		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
-	case !strings.Contains(err.Error(), text):
-		t.Errorf("%s: the error does not say %q: %v", what, text, err)
-	}
-}
 
 // token is what the broker takes for OAUTHBEARER: a token without a signature.
 func token(user string, until time.Time) string {
@@ -38,11 +22,11 @@ func token(user string, until time.Time) string {
 }
 
 func passwordLogin(t *testing.T, mechanism, user, password string) *config.KafkaSASL {
-	return &config.KafkaSASL{Mechanism: mechanism, UsernameFile: file(t, "user", user+"\n"), PasswordFile: file(t, "password", password+"\n")}
+	return &config.KafkaSASL{Mechanism: mechanism, UsernameFile: sinktest.File(t, "user", user+"\n"), PasswordFile: sinktest.File(t, "password", password+"\n")}
 }
 
 func tokenLogin(t *testing.T, token string) *config.KafkaSASL {
-	return &config.KafkaSASL{Mechanism: config.SASLOAuthBearer, TokenFile: file(t, "token", token+"\n")}
+	return &config.KafkaSASL{Mechanism: config.SASLOAuthBearer, TokenFile: sinktest.File(t, "token", token+"\n")}
 }
 
 // Each way to be secure, on the real broker, as it should be and as it should not.
@@ -53,9 +37,9 @@ func TestSecurity(t *testing.T) {
 	ca, other := theBroker.ca, theBroker.other
 	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
 	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
-	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: file(t, "tls.crt", l.CertPEM), KeyFile: file(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	named := trust(ca.PEM)
 	named.ServerName = "kafka.example"
@@ -65,17 +49,17 @@ func TestSecurity(t *testing.T) {
 		tls            *config.TLS
 		word, text     string // "" means delivered
 	}{
-		{name: "PLAIN", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), tls: trust(ca.PEM)},
-		{name: "SCRAM-SHA-256", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, passwordSecret)},
-		{name: "SCRAM-SHA-512", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLScram512, alice, passwordSecret), tls: trust(ca.PEM)},
+		{name: "PLAIN", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), tls: trust(ca.PEM)},
+		{name: "SCRAM-SHA-256", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, sinktest.PasswordSecret)},
+		{name: "SCRAM-SHA-512", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLScram512, alice, sinktest.PasswordSecret), tls: trust(ca.PEM)},
 		{name: "OAUTHBEARER", listener: "SASLTLS", sasl: tokenLogin(t, token(alice, sinktest.InAnHour())), tls: trust(ca.PEM)},
-		{name: "PLAIN, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLPlain, alice, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
-		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
-		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", sasl: passwordLogin(t, config.SASLScram512, wrongSecret, passwordSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
+		{name: "PLAIN, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
+		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
+		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", sasl: passwordLogin(t, config.SASLScram512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
 		{name: "OAUTHBEARER, expired token", listener: "SASL", sasl: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
-		{name: "OAUTHBEARER, no token", listener: "SASL", sasl: tokenLogin(t, wrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
+		{name: "OAUTHBEARER, no token", listener: "SASL", sasl: tokenLogin(t, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
 		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in sasl"},
-		{name: "a login that nobody asked for", listener: kafka.Plain, sasl: passwordLogin(t, config.SASLPlain, alice, passwordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
+		{name: "a login that nobody asked for", listener: kafka.Plain, sasl: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
 		{name: "mechanism unknown there", listener: "SASLTLS", sasl: &config.KafkaSASL{Mechanism: config.SASLAWSIAM}, tls: trust(ca.PEM), word: reason.AuthenticationFailed, text: "; set sasl.mechanism to one that is enabled"},
 		{name: "TLS", listener: "TLS", tls: trust(ca.PEM)},
 		{name: "TLS, two authorities", listener: "TLS", tls: trust(other.PEM + ca.PEM)},
@@ -93,7 +77,7 @@ func TestSecurity(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
-			t.Setenv("AWS_SECRET_ACCESS_KEY", wrongSecret)
+			t.Setenv("AWS_SECRET_ACCESS_KEY", sinktest.WrongSecret)
 			cfg := plainConfig(t, topic)
 			cfg.Brokers = []string{broker(t).Address(test.listener)}
 			cfg.SASL, cfg.TLS = test.sasl, test.tls
@@ -105,8 +89,8 @@ func TestSecurity(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Deliver", delivered, true, test.word, test.text)
-			want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Want(t, "Deliver", delivered, true, test.word, test.text)
+			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 		})
 	}
 }
@@ -116,25 +100,25 @@ func TestFilesAreReadAgain(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("SASL")}
-	cfg.SASL = passwordLogin(t, config.SASLScram256, alice, wrongSecret)
+	cfg.SASL = passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret)
 	s := open(t, cfg)
-	want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	write(t, cfg.SASL.PasswordFile, passwordSecret)
+	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	sinktest.Write(t, cfg.SASL.PasswordFile, sinktest.PasswordSecret)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right password: %v", err)
 	}
-	write(t, cfg.SASL.PasswordFile, "\n")
-	want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
+	sinktest.Write(t, cfg.SASL.PasswordFile, "\n")
+	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
 
 	cfg = plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("MUTUAL")}
 	client := theBroker.ca.Sign(t, "client", sinktest.InAnHour())
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", theBroker.other.PEM), CertFile: file(t, "tls.crt", client.CertPEM), KeyFile: file(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.other.PEM), CertFile: sinktest.File(t, "tls.crt", client.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
-	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	write(t, cfg.TLS.KeyFile, client.KeyPEM)
-	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
+	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	sinktest.Write(t, cfg.TLS.KeyFile, client.KeyPEM)
+	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	sinktest.Write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right authority: %v", err)
 	}

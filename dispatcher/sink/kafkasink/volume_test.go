@@ -24,6 +24,9 @@ import (
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
 	topic := newTopic(t, 6)
 	s, err := New(plainConfig(t, topic), nil, nil)
 	if err != nil {
@@ -106,7 +109,7 @@ func TestPartitionOfJavaClient(t *testing.T) {
 	var typed strings.Builder
 	batch := make([]*dispatcher.Event, 200)
 	for i := range batch {
-		batch[i] = newEvent()
+		batch[i] = sinktest.NewEvent()
 		batch[i].PartitionKey = []string{"customer-" + strconv.Itoa(i), uuid.NewString(), "größe " + strconv.Itoa(i)}[i%3]
 		fmt.Fprintf(&typed, "%s\t{}\n", batch[i].PartitionKey)
 	}

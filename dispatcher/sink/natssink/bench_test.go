@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -95,7 +97,7 @@ type events []*dispatcher.Event
 func newBatch() events {
 	batch := make(events, batchSize)
 	for i := range batch {
-		e := newEvent()
+		e := sinktest.NewEvent()
 		e.AggregateID, e.EventType, e.AggregateType = fmt.Sprintf("order-%d", i), "OrderPlaced", "order"
 		e.Payload = []byte(`"` + strings.Repeat("7", 198) + `"`)
 		e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
@@ -107,6 +109,6 @@ func newBatch() events {
 // renew gives the events new ids: the stream would know the old ones.
 func (batch events) renew() {
 	for _, e := range batch {
-		e.ID = newEvent().ID
+		e.ID = sinktest.NewEvent().ID
 	}
 }

@@ -100,7 +100,7 @@ func TestHeaders(t *testing.T) {
 		cfg := plainConfig(srv, stream)
 		cfg.Mode, cfg.Stream, cfg.Timeout = mode, stream, config.Duration(5*time.Second)
 		s := open(t, cfg)
-		e := newEvent()
+		e := sinktest.NewEvent()
 		e.EventType = "a \"b\" 100% é\nc"
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -25,7 +27,7 @@ func TestMissingStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, plainConfig(srv, stream))
-	want(t, "Deliver", send(t, s), false, reason.Refusing, "; create one that captures it, as with nats stream add --subjects "+stream)
+	sinktest.Want(t, "Deliver", send(t, s), false, reason.Refusing, "; create one that captures it, as with nats stream add --subjects "+stream)
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe of a server without the stream: %v", err)
 	}
@@ -41,7 +43,7 @@ func TestMissingStream(t *testing.T) {
 func TestStreamAppears(t *testing.T) {
 	srv := server(t)
 	js := admin(t, srv)
-	stream := "late-" + newEvent().ID.String()
+	stream := "late-" + sinktest.NewEvent().ID.String()
 	s := open(t, plainConfig(srv, stream))
 	sent := make(chan struct{}, 10)
 	s.watch(func() { sent <- struct{}{} })
@@ -59,7 +61,7 @@ func TestStreamAppears(t *testing.T) {
 func TestNoJetStream(t *testing.T) {
 	srv := start(t, nats.Options{NoJetStream: true})
 	s := open(t, plainConfig(srv, "shop"))
-	want(t, "Deliver", send(t, s), false, reason.Refusing, "the server has no JetStream; enable it")
+	sinktest.Want(t, "Deliver", send(t, s), false, reason.Refusing, "the server has no JetStream; enable it")
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe asks for no more than the server: %v", err)
 	}
@@ -69,7 +71,7 @@ func TestNoJetStream(t *testing.T) {
 func TestNobodyConfirms(t *testing.T) {
 	srv := server(t)
 	conn := admin(t, srv).Conn()
-	cfg := plainConfig(srv, "echo-"+newEvent().ID.String())
+	cfg := plainConfig(srv, "echo-"+sinktest.NewEvent().ID.String())
 	cfg.Timeout = config.Duration(500 * time.Millisecond)
 	s := open(t, cfg)
 	for answer, text := range map[string]string{
@@ -84,7 +86,7 @@ func TestNobodyConfirms(t *testing.T) {
 			case "echo":
 				_ = m.Respond(m.Data)
 			case "error":
-				_ = m.Respond([]byte(`{"error":{"err_code":1,"description":"` + payloadSecret + `"}}`))
+				_ = m.Respond([]byte(`{"error":{"err_code":1,"description":"` + sinktest.PayloadSecret + `"}}`))
 			case "":
 			default:
 				_ = m.Respond([]byte(answer))
@@ -100,7 +102,7 @@ func TestNobodyConfirms(t *testing.T) {
 		if answer == "" {
 			word = reason.ConnectionFailed
 		}
-		want(t, "an answer "+answer, send(t, s), false, word, text)
+		sinktest.Want(t, "an answer "+answer, send(t, s), false, word, text)
 		if err := errors.Join(sub.Unsubscribe(), conn.Flush()); err != nil {
 			t.Fatal(err)
 		}
@@ -115,10 +117,10 @@ func TestBadSubject(t *testing.T) {
 	cfg.Subject = ""
 	s := open(t, cfg)
 	for _, topic := range []string{"a b", "a.>", "*", "a..b", "$JS.API.STREAM.DELETE." + stream, "_INBOX.a", strings.Repeat("a", 256)} {
-		bad, good := newEvent(), newEvent()
+		bad, good := sinktest.NewEvent(), sinktest.NewEvent()
 		bad.Topic, good.Topic = topic, stream+".a"
 		errs := s.Deliver(t.Context(), []*dispatcher.Event{bad, good})
-		want(t, topic, errs[0], false, reason.Refusing, "; set subject to one without spaces and wildcards")
+		sinktest.Want(t, topic, errs[0], false, reason.Refusing, "; set subject to one without spaces and wildcards")
 		if errs[1] != nil {
 			t.Errorf("an event beside %s: %v", topic, errs[1])
 		}
@@ -158,7 +160,7 @@ func TestRefused(t *testing.T) {
 			}
 			s.stream = test.stream
 			errs := s.Deliver(t.Context(), []*dispatcher.Event{test.event})
-			want(t, "Deliver", errs[0], false, reason.Refusing, test.text)
+			sinktest.Want(t, "Deliver", errs[0], false, reason.Refusing, test.text)
 			if dead, _ := dispatcher.PermanentReason(errs[0]); (dead == dispatcher.ReasonPermanentFailure) != test.dead {
 				t.Errorf("dead is %v, want %v: %v", !test.dead, test.dead, errs[0])
 			}
@@ -174,10 +176,10 @@ func TestTooManyHeaders(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
-	batch := []*dispatcher.Event{newEvent(), newEvent(), newEvent()}
+	batch := []*dispatcher.Event{sinktest.NewEvent(), sinktest.NewEvent(), sinktest.NewEvent()}
 	batch[1].Headers = map[string]string{"long": strings.Repeat("7", 70_000)}
 	errs := s.Deliver(t.Context(), batch)
-	want(t, "long headers", errs[1], false, reason.Refusing, "; use mode Structured, or fewer and shorter headers")
+	sinktest.Want(t, "long headers", errs[1], false, reason.Refusing, "; use mode Structured, or fewer and shorter headers")
 	if dead, _ := dispatcher.PermanentReason(errs[1]); dead != dispatcher.ReasonPermanentFailure || errs[0] != nil || errs[2] != nil {
 		t.Errorf("got %v", errs)
 	}
@@ -190,7 +192,7 @@ func TestAccountFull(t *testing.T) {
 	s := open(t, plainConfig(srv, stream))
 	for range 20 {
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{sized(10_000)})[0]; err != nil {
-			want(t, "Deliver", err, false, reason.Refusing, "; raise the limits of JetStream")
+			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; raise the limits of JetStream")
 			return
 		}
 	}
@@ -211,13 +213,13 @@ func TestSilentServer(t *testing.T) {
 	}
 	srv.Pause()
 	t.Cleanup(srv.Resume)
-	want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 1s; check that the servers answer")
-	want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 1s; check that they run")
+	sinktest.Want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 1s; check that the servers answer")
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 1s; check that they run")
 	var slow interface{ Timeout() bool } // metrics count timeouts by it
 	if err := send(t, connected); !errors.As(err, &slow) || !slow.Timeout() || !dispatcher.IsUnavailable(err) {
 		t.Errorf("after that: %v; want a timeout that is Unavailable", err)
 	}
-	want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 1s; check that they run")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 1s; check that they run")
 	srv.Resume()
 	for _, s := range []*sink{connected, fresh} {
 		if err := send(t, s); err != nil {
@@ -247,7 +249,7 @@ func TestInterruptedIsNeverSentLater(t *testing.T) {
 	<-blocked
 	cancel()
 	for _, err := range <-answer {
-		if verify(t, err) == nil || !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+		if sinktest.Verify(t, err) == nil || !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 			t.Fatalf("a delivery that was interrupted: %v", err)
 		}
 	}
@@ -279,8 +281,8 @@ func TestConnectionBreaks(t *testing.T) {
 	<-blocked
 	gate.cut()
 	errs := <-answer
-	want(t, "a message that may have been sent", errs[0], false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
-	want(t, "a message that was not", errs[9], true, reason.ConnectionFailed, "the connection was lost before the message was sent; check that the servers run")
+	sinktest.Want(t, "a message that may have been sent", errs[0], false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
+	sinktest.Want(t, "a message that was not", errs[9], true, reason.ConnectionFailed, "the connection was lost before the message was sent; check that the servers run")
 	gate.open()
 	if err := send(t, s); err != nil {
 		t.Errorf("the next: %v", err)
@@ -298,9 +300,9 @@ func TestConnectionBreaks(t *testing.T) {
 	go func() { one <- send(t, s) }()
 	<-sent
 	kill(t, srv)
-	want(t, "a message that was sent", <-one, false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
-	want(t, "the next", send(t, s), true, reason.ConnectionFailed, "connection refused; check that they run")
-	want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "connection refused; check that they run")
+	sinktest.Want(t, "a message that was sent", <-one, false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
+	sinktest.Want(t, "the next", send(t, s), true, reason.ConnectionFailed, "connection refused; check that they run")
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "connection refused; check that they run")
 }
 
 func large(n int) []*dispatcher.Event {
@@ -318,17 +320,17 @@ func TestDuplicates(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
-	e := newEvent()
+	e := sinktest.NewEvent()
 	for _, attempt := range []int{1, 2, 1} { // at last a replay by a person
 		e.Attempt = attempt
-		if err := verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0]); err != nil {
+		if err := sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0]); err != nil {
 			t.Errorf("attempt %d: %v", attempt, err)
 		}
 	}
 	kill(t, srv)
 	restart(t, srv)
 	for { // the connection that was killed
-		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; verify(t, err) == nil {
+		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; sinktest.Verify(t, err) == nil {
 			break
 		}
 	}
@@ -338,7 +340,7 @@ func TestDuplicates(t *testing.T) {
 	}
 
 	// The stream knows it also when it is gone.
-	e = newEvent()
+	e = sinktest.NewEvent()
 	deliver := func() {
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)

@@ -26,26 +26,30 @@ func TestLogin(t *testing.T) {
 	users := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
 		{user: alice, password: %q}, {nkey: %s},
 		{user: mute, password: %q, permissions: {publish: {deny: "secret.>"}}},
-		{user: deaf, password: %q, permissions: {subscribe: {deny: "_INBOX.>"}}}]}}`, passwordSecret, key.public, passwordSecret, passwordSecret)})
-	token := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {token: %q}", passwordSecret)})
+		{user: deaf, password: %q, permissions: {subscribe: {deny: "_INBOX.>"}}}]}}`, sinktest.PasswordSecret, key.public, sinktest.PasswordSecret, sinktest.PasswordSecret)})
+	token := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {token: %q}", sinktest.PasswordSecret)})
 	op := newOperator(t)
 	jwt := start(t, nats.Options{Settings: op.settings()})
 	in := time.Now().Add(time.Hour)
 	plain := server(t)
 	streams := map[*nats.Server]string{
-		users: newStream(t, users, nil, client.UserInfo("alice", passwordSecret)),
-		token: newStream(t, token, nil, client.Token(passwordSecret)),
-		jwt:   newStream(t, jwt, nil, client.UserCredentials(file(t, "admin", op.user(t, key, in)))),
+		users: newStream(t, users, nil, client.UserInfo("alice", sinktest.PasswordSecret)),
+		token: newStream(t, token, nil, client.Token(sinktest.PasswordSecret)),
+		jwt:   newStream(t, jwt, nil, client.UserCredentials(sinktest.File(t, "admin", op.user(t, key, in)))),
 		plain: newStream(t, plain, nil),
 	}
 	basic := func(user, password string) *config.NATSAuth {
-		return &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: file(t, "user", user+"\n"), PasswordFile: file(t, "password", password+"\n")}}
+		return &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: sinktest.File(t, "user", user+"\n"), PasswordFile: sinktest.File(t, "password", password+"\n")}}
 	}
 	creds := func(content string) *config.NATSAuth {
-		return &config.NATSAuth{CredentialsFile: file(t, "user.creds", content)}
+		return &config.NATSAuth{CredentialsFile: sinktest.File(t, "user.creds", content)}
 	}
-	seed := func(content string) *config.NATSAuth { return &config.NATSAuth{NKeyFile: file(t, "seed", content)} }
-	tok := func(content string) *config.NATSAuth { return &config.NATSAuth{TokenFile: file(t, "token", content)} }
+	seed := func(content string) *config.NATSAuth {
+		return &config.NATSAuth{NKeyFile: sinktest.File(t, "seed", content)}
+	}
+	tok := func(content string) *config.NATSAuth {
+		return &config.NATSAuth{TokenFile: sinktest.File(t, "token", content)}
+	}
 	const check, refused = "; add auth, or check what its files hold", reason.AuthenticationFailed
 	for _, test := range []struct {
 		name       string
@@ -53,23 +57,23 @@ func TestLogin(t *testing.T) {
 		auth       *config.NATSAuth
 		word, text string // "" means delivered
 	}{
-		{"password", users, basic("alice", passwordSecret), "", ""},
-		{"wrong password", users, basic("alice", wrongSecret), refused, check},
-		{"unknown user", users, basic(wrongSecret, passwordSecret), refused, check},
+		{"password", users, basic("alice", sinktest.PasswordSecret), "", ""},
+		{"wrong password", users, basic("alice", sinktest.WrongSecret), refused, check},
+		{"unknown user", users, basic(sinktest.WrongSecret, sinktest.PasswordSecret), refused, check},
 		{"no login", users, nil, refused, check},
 		{"empty password", users, basic("alice", ""), refused, "password is empty; write the value into it"},
-		{"may not subscribe", users, basic("deaf", passwordSecret), refused, "; allow _INBOX.> in the permissions"},
+		{"may not subscribe", users, basic("deaf", sinktest.PasswordSecret), refused, "; allow _INBOX.> in the permissions"},
 		{"NKey", users, seed(key.seed + "\n"), "", ""},
 		{"unknown NKey", users, seed(stranger.seed), refused, check},
-		{"no NKey", users, seed(wrongSecret), refused, "seed holds no seed of a user; write a user's seed, which starts with SU into it"},
+		{"no NKey", users, seed(sinktest.WrongSecret), refused, "seed holds no seed of a user; write a user's seed, which starts with SU into it"},
 		{"NKey that nobody asked for", plain, seed(key.seed), refused, "; no NKey is known there"},
-		{"token", token, tok(passwordSecret + "\n"), "", ""},
-		{"wrong token", token, tok(wrongSecret), refused, check},
+		{"token", token, tok(sinktest.PasswordSecret + "\n"), "", ""},
+		{"wrong token", token, tok(sinktest.WrongSecret), refused, check},
 		{"credentials", jwt, creds(op.user(t, key, in)), "", ""},
 		{"credentials of another operator", jwt, creds(newOperator(t).user(t, key, in)), refused, check},
 		{"credentials that expired", jwt, creds(op.user(t, key, time.Now().Add(-time.Minute))), refused, "; "},
-		{"no credentials", jwt, creds(wrongSecret), refused, "user.creds holds no seed of a user; write a .creds file"},
-		{"a password that nobody asked for", plain, basic("alice", passwordSecret), "", ""},
+		{"no credentials", jwt, creds(sinktest.WrongSecret), refused, "user.creds holds no seed of a user; write a .creds file"},
+		{"a password that nobody asked for", plain, basic("alice", sinktest.PasswordSecret), "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(test.server, streams[test.server])
@@ -89,8 +93,8 @@ func both(t *testing.T, s *sink, word, text string) {
 		}
 		return
 	}
-	want(t, "Deliver", delivered, true, word, text)
-	want(t, "Probe", probed, true, word, text)
+	sinktest.Want(t, "Deliver", delivered, true, word, text)
+	sinktest.Want(t, "Probe", probed, true, word, text)
 }
 
 // A message that the user may not publish fails soon, alone, and is told from one that is lost.
@@ -99,15 +103,15 @@ func both(t *testing.T, s *sink, word, text string) {
 func TestNotAuthorized(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
 		{user: alice, password: %q},
-		{user: mute, password: %q, permissions: {publish: ["*.may.>"], subscribe: ["_INBOX.>"]}}]}}`, passwordSecret, passwordSecret)})
-	stream := newStream(t, srv, nil, client.UserInfo("alice", passwordSecret))
+		{user: mute, password: %q, permissions: {publish: ["*.may.>"], subscribe: ["_INBOX.>"]}}]}}`, sinktest.PasswordSecret, sinktest.PasswordSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
 	cfg := plainConfig(srv, stream)
 	cfg.Subject = ""
-	cfg.Auth = &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: file(t, "user", "mute"), PasswordFile: file(t, "password", passwordSecret)}}
+	cfg.Auth = &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: sinktest.File(t, "user", "mute"), PasswordFile: sinktest.File(t, "password", sinktest.PasswordSecret)}}
 	s := open(t, cfg)
 	batch := make([]*dispatcher.Event, batchSize)
 	for i := range batch { // the refusals come before the others are stored
-		batch[i] = newEvent()
+		batch[i] = sinktest.NewEvent()
 		batch[i].Topic = stream + ".may.é"
 		if i < 10 {
 			batch[i].Topic = stream + []string{".not.é", ".not.é.may"}[i%2]
@@ -119,13 +123,13 @@ func TestNotAuthorized(t *testing.T) {
 				t.Errorf("a message that the user may publish: %v", err)
 			}
 		} else {
-			want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
+			sinktest.Want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
 		}
 	}
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe needs no more than that: %v", err)
 	}
-	if n := len(consume(t, srv, stream, client.UserInfo("alice", passwordSecret))); n != batchSize-10 {
+	if n := len(consume(t, srv, stream, client.UserInfo("alice", sinktest.PasswordSecret))); n != batchSize-10 {
 		t.Errorf("%d messages arrived, want %d", n, batchSize-10)
 	}
 }
@@ -136,12 +140,12 @@ func TestTLS(t *testing.T) {
 	own, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
 	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
 	serve := func(leaf sinktest.Leaf, more string) *nats.Server {
-		return start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q %s}", file(t, "crt", leaf.CertPEM), file(t, "key", leaf.KeyPEM), more)})
+		return start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q %s}", sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), more)})
 	}
 	good := serve(ca.Sign(t, "server", sinktest.InAnHour()), "")
 	expired := serve(ca.Sign(t, "server", time.Now().Add(-time.Minute)), "")
 	elsewhere := serve(ca.Sign(t, "server", sinktest.InAnHour(), "nats.example"), "")
-	mutual := serve(ca.Sign(t, "server", sinktest.InAnHour()), fmt.Sprintf(", ca_file: %q, verify: true", file(t, "ca", ca.PEM)))
+	mutual := serve(ca.Sign(t, "server", sinktest.InAnHour()), fmt.Sprintf(", ca_file: %q, verify: true", sinktest.File(t, "ca", ca.PEM)))
 	plain := server(t)
 	stream := map[*nats.Server]string{plain: newStream(t, plain, nil), expired: "any"}
 	for _, srv := range []*nats.Server{good, elsewhere, mutual} {
@@ -151,9 +155,9 @@ func TestTLS(t *testing.T) {
 		}
 		stream[srv] = newStream(t, srv, nil, client.Secure(trusting))
 	}
-	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: file(t, "tls.crt", l.CertPEM), KeyFile: file(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	named := trust(ca.PEM)
 	named.ServerName = "nats.example"
@@ -213,10 +217,10 @@ func TestUnreachable(t *testing.T) {
 
 // Files are read for each connection, so a rotated credential needs no restart.
 func TestFilesAreReadAgain(t *testing.T) {
-	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", wrongSecret)})
-	stream := newStream(t, srv, nil, client.UserInfo("alice", wrongSecret))
+	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
 	cfg := plainConfig(srv, stream)
-	cfg.Auth = &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: file(t, "user", "alice"), PasswordFile: file(t, "password", wrongSecret)}}
+	cfg.Auth = &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: sinktest.File(t, "user", "alice"), PasswordFile: sinktest.File(t, "password", sinktest.WrongSecret)}}
 	s := open(t, cfg)
 	if err := send(t, s); err != nil {
 		t.Fatal(err)
@@ -225,12 +229,12 @@ func TestFilesAreReadAgain(t *testing.T) {
 	s.mu.Lock()
 	old := s.current
 	s.mu.Unlock()
-	if err := srv.Configure(nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", passwordSecret)}); err != nil {
+	if err := srv.Configure(nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.PasswordSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	<-old.gone
-	want(t, "the old password", send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
-	write(t, cfg.Auth.Basic.PasswordFile, passwordSecret+"\n")
+	sinktest.Want(t, "the old password", send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret+"\n")
 	if err := send(t, s); err != nil {
 		t.Errorf("the new password: %v", err)
 	}
@@ -238,15 +242,15 @@ func TestFilesAreReadAgain(t *testing.T) {
 	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
 	leaf, own := ca.Sign(t, "server", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
 	srv = start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q, ca_file: %q, verify: true}",
-		file(t, "crt", leaf.CertPEM), file(t, "key", leaf.KeyPEM), file(t, "ca", ca.PEM))})
+		sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), sinktest.File(t, "ca", ca.PEM))})
 	stream = newStream(t, srv, nil, client.Secure(&tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own.TLS}, MinVersion: tls.VersionTLS12}))
 	cfg = plainConfig(srv, stream)
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", other.PEM), CertFile: file(t, "tls.crt", own.CertPEM), KeyFile: file(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), CertFile: sinktest.File(t, "tls.crt", own.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
-	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	write(t, cfg.TLS.KeyFile, own.KeyPEM)
-	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	write(t, cfg.TLS.CAFile, ca.PEM)
+	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	sinktest.Write(t, cfg.TLS.KeyFile, own.KeyPEM)
+	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right authority: %v", err)
 	}

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 
 	"github.com/google/uuid"
 	client "github.com/nats-io/nats.go"
@@ -17,16 +18,8 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 	"github.com/outbox-operator/outbox-operator/hack/nats"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-)
-
-// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
-const (
-	payloadSecret  = "payload-4111"
-	passwordSecret = "password-4222"
-	wrongSecret    = "wrong-4333"
 )
 
 // theServer is the one server without security of this process. The first test that needs it starts it.
@@ -180,71 +173,17 @@ func open(t testing.TB, cfg config.NATSSink) *sink {
 	return s
 }
 
-func newEvent() *dispatcher.Event {
-	return &dispatcher.Event{
-		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
-		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
-	}
-}
-
 // sized is an event with about n bytes of payload.
 func sized(n int) *dispatcher.Event {
-	e := newEvent()
-	e.Payload = []byte(`"` + payloadSecret + strings.Repeat("7", n) + `"`)
+	e := sinktest.NewEvent()
+	e.Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", n) + `"`)
 	return e
 }
 
 // send delivers one new event.
 func send(t testing.TB, s *sink) error {
 	t.Helper()
-	return verify(t, s.Deliver(t.Context(), []*dispatcher.Event{newEvent()})[0])
-}
-
-// verify checks what holds for every error of this package: a remedy, and no secret.
-func verify(t testing.TB, err error) error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for _, secret := range []string{payloadSecret, passwordSecret, wrongSecret} {
-		if strings.Contains(text, secret) {
-			t.Errorf("the error holds %q: %s", secret, text)
-		}
-	}
-	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
-		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
-	}
-	return err
-}
-
-// want checks an error's class, its word, and a part of its text.
-func want(t testing.TB, what string, err error, unavailable bool, word, text string) {
-	t.Helper()
-	switch {
-	case verify(t, err) == nil:
-		t.Errorf("%s: no error", what)
-	case dispatcher.IsUnavailable(err) != unavailable:
-		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
-	case reason.Of(err) != word:
-		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
-	case !strings.Contains(err.Error(), text):
-		t.Errorf("%s: the error does not say %q: %v", what, text, err)
-	}
-}
-
-func file(t testing.TB, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	write(t, path, content)
-	return path
-}
-
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0])
 }
 
 // watch calls written for each write of the sink that has a message in it, just after it left.

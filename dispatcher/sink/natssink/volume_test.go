@@ -18,6 +18,9 @@ import (
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
 	events := 20_000
 	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS")); err == nil {
 		events = n

@@ -73,6 +73,9 @@ func locked(t *testing.T, dsn string) <-chan struct{} {
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLostOrDoubled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
 	srv, dsn := server(t)
 	// A table that takes an event twice would show it: every insert is counted, also those that are undone
 	// by nobody but the primary key.

@@ -43,7 +43,7 @@ func TestAnswers(t *testing.T) {
 			exec(t, dsn, test.setup)
 			s := open(t, settings(dsn))
 			for _, err := range s.Deliver(t.Context(), newEvents(5)) {
-				want(t, "Deliver", err, test.unavailable, test.word, test.text)
+				sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func TestRefused(t *testing.T) {
 					}
 					continue
 				}
-				want(t, "the event", err, false, reason.Refusing, test.text)
+				sinktest.Want(t, "the event", err, false, reason.Refusing, test.text)
 				if _, dead := dispatcher.PermanentReason(err); dead != test.dead {
 					t.Errorf("dead is %v: %v", dead, err)
 				}
@@ -108,15 +108,15 @@ func TestRefused(t *testing.T) {
 // CONTRACT: C-32, C-73
 func TestLogin(t *testing.T) {
 	_, dsn := server(t)
-	exec(t, dsn, `create role outbox login password '`+passwordSecret+`'; grant usage on schema public to outbox;
-		grant insert, select (id) on public.inbox_events to outbox; create role mallory login password '`+passwordSecret+`'`)
+	exec(t, dsn, `create role outbox login password '`+sinktest.PasswordSecret+`'; grant usage on schema public to outbox;
+		grant insert, select (id) on public.inbox_events to outbox; create role mallory login password '`+sinktest.PasswordSecret+`'`)
 	as := func(user, password, db string) config.PostgresSink {
 		u, err := url.Parse(dsn)
 		if err != nil {
 			t.Fatal(err)
 		}
 		u.User, u.Path = url.UserPassword(user, password), "/"+db
-		return config.PostgresSink{Database: config.InboxDatabase{DSNFile: file(t, "dsn", u.String())}}
+		return config.PostgresSink{Database: config.InboxDatabase{DSNFile: sinktest.File(t, "dsn", u.String())}}
 	}
 	for _, test := range []struct {
 		name        string
@@ -124,27 +124,27 @@ func TestLogin(t *testing.T) {
 		unavailable bool
 		word, text  string
 	}{
-		{"wrong password", as("outbox", wrongSecret, "postgres"), true, reason.AuthenticationFailed, "; correct the user and the password"},
-		{"unknown user", as("nobody", passwordSecret, "postgres"), true, reason.AuthenticationFailed, "; correct the user and the password"},
-		{"no such database", as("outbox", passwordSecret, "none"), true, reason.Refusing, "; create the database"},
+		{"wrong password", as("outbox", sinktest.WrongSecret, "postgres"), true, reason.AuthenticationFailed, "; correct the user and the password"},
+		{"unknown user", as("nobody", sinktest.PasswordSecret, "postgres"), true, reason.AuthenticationFailed, "; correct the user and the password"},
+		{"no such database", as("outbox", sinktest.PasswordSecret, "none"), true, reason.Refusing, "; create the database"},
 		{"no file", config.PostgresSink{Database: config.InboxDatabase{DSNFile: "/nowhere/dsn"}}, true, reason.AuthenticationFailed, "; create the file"},
-		{"no right", as("mallory", passwordSecret, "postgres"), false, reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
+		{"no right", as("mallory", sinktest.PasswordSecret, "postgres"), false, reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := open(t, test.cfg)
-			want(t, "Deliver", send(t, s), test.unavailable, test.word, test.text)
+			sinktest.Want(t, "Deliver", send(t, s), test.unavailable, test.word, test.text)
 			if err := s.Probe(t.Context()); test.unavailable {
-				want(t, "Probe", err, true, test.word, test.text)
+				sinktest.Want(t, "Probe", err, true, test.word, test.text)
 			} else if err != nil {
 				t.Errorf("Probe: %v", err)
 			}
 		})
 	}
 	// A password that is rotated needs no restart.
-	cfg := as("outbox", wrongSecret, "postgres")
+	cfg := as("outbox", sinktest.WrongSecret, "postgres")
 	s := open(t, cfg)
-	want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	good := as("outbox", passwordSecret, "postgres")
+	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	good := as("outbox", sinktest.PasswordSecret, "postgres")
 	cfg.Database.DSNFile, good.Database.DSNFile = good.Database.DSNFile, cfg.Database.DSNFile
 	copyFile(t, cfg.Database.DSNFile, good.Database.DSNFile)
 	if err := send(t, s); err != nil {
@@ -173,7 +173,7 @@ func TestTLS(t *testing.T) {
 				speakTLS(t, dsn, test.leaf)
 			}
 			cfg := settings(strings.Replace(dsn, "sslmode=disable", "", 1))
-			cfg.Database.CAFile = file(t, "ca.crt", test.trusted)
+			cfg.Database.CAFile = sinktest.File(t, "ca.crt", test.trusted)
 			s := open(t, cfg)
 			delivered, probed := send(t, s), s.Probe(t.Context())
 			if test.word == "" {
@@ -182,8 +182,8 @@ func TestTLS(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Deliver", delivered, true, test.word, test.text)
-			want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Want(t, "Deliver", delivered, true, test.word, test.text)
+			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 		})
 	}
 }
@@ -220,13 +220,13 @@ func TestSilentServer(t *testing.T) {
 	}
 	t.Cleanup(srv.Thaw)
 	err := send(t, connected)
-	want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; see what the statement waits for")
+	sinktest.Want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; see what the statement waits for")
 	var slow interface{ Timeout() bool } // metrics count timeouts by it
 	if !errors.As(err, &slow) || !slow.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("no timeout of the sink's own: %v", err)
 	}
-	want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer in time")
-	want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer in time")
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer in time")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer in time")
 	srv.Thaw()
 	for _, s := range []*sink{connected, fresh} {
 		if err := send(t, s); err != nil {
@@ -241,7 +241,7 @@ func TestSilentServer(t *testing.T) {
 func TestStandby(t *testing.T) {
 	srv, dsn := server(t)
 	standby := pgtest.Standby(t, srv)
-	want(t, "a standby alone", send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")
+	sinktest.Want(t, "a standby alone", send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")
 	u, err := url.Parse(dsn)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,17 +16,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/hack/postgres"
-)
-
-// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
-const (
-	payloadSecret  = "payload-4111"
-	passwordSecret = "password-4222"
-	wrongSecret    = "wrong-4333"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -119,7 +110,7 @@ func newEvents(n int) []*dispatcher.Event {
 	for i := range batch {
 		batch[i] = &dispatcher.Event{
 			ID: uuid.Must(uuid.NewV7()), Seq: int64(i + 1), Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
-			Payload: []byte(`{"n":` + strconv.Itoa(i) + `,"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
+			Payload: []byte(`{"n":` + strconv.Itoa(i) + `,"secret":"` + sinktest.PayloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
 		}
 	}
 	return batch
@@ -128,54 +119,7 @@ func newEvents(n int) []*dispatcher.Event {
 // send delivers one new event.
 func send(t testing.TB, s *sink) error {
 	t.Helper()
-	return verify(t, s.Deliver(t.Context(), newEvents(1))[0])
-}
-
-// verify checks what holds for every error of this package: a remedy, and no secret.
-func verify(t testing.TB, err error) error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for _, secret := range []string{payloadSecret, passwordSecret, wrongSecret, "postgres://"} {
-		if strings.Contains(text, secret) {
-			t.Errorf("the error holds %q: %s", secret, text)
-		}
-	}
-	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
-		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
-	}
-	return err
-}
-
-// want checks an error's class, its word, and a part of its text.
-func want(t testing.TB, what string, err error, unavailable bool, word, text string) {
-	t.Helper()
-	switch {
-	case verify(t, err) == nil:
-		t.Errorf("%s: no error", what)
-	case dispatcher.IsUnavailable(err) != unavailable:
-		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
-	case reason.Of(err) != word:
-		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
-	case !strings.Contains(err.Error(), text):
-		t.Errorf("%s: the error does not say %q: %v", what, text, err)
-	}
-}
-
-func file(t testing.TB, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	write(t, path, content)
-	return path
-}
-
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return sinktest.Verify(t, s.Deliver(t.Context(), newEvents(1))[0])
 }
 
 func copyFile(t testing.TB, from, to string) {
@@ -184,5 +128,5 @@ func copyFile(t testing.TB, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, to, string(content))
+	sinktest.Write(t, to, string(content))
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -22,13 +21,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
-)
-
-// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
-const (
-	payloadSecret  = "payload-4111"
-	passwordSecret = "password-4222"
-	wrongSecret    = "wrong-4333"
 )
 
 // The users that the broker knows.
@@ -78,7 +70,7 @@ func broker(t testing.TB) *rabbitmq.Broker {
 		defer cancel()
 		write := [3]string{"^$", ".*", "^$"}
 		theBroker.Broker, theBroker.err = rabbitmq.Start(ctx, rabbitmq.Options{
-			Users:       map[string]string{alice: passwordSecret, mallory: passwordSecret, nobody: passwordSecret, client: ""},
+			Users:       map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret, nobody: sinktest.PasswordSecret, client: ""},
 			Permissions: map[string][3]string{alice: write, client: write, mallory: {"^$", "^$", "^$"}},
 			Settings:    map[string]string{"max_message_size": fmt.Sprint(messageLimit)},
 			Listeners: []rabbitmq.Listener{
@@ -210,11 +202,11 @@ func received(t *testing.T, d amqp.Delivery) sinktest.Message {
 
 // plainConfig is the configuration for a queue on the listener without TLS.
 func plainConfig(t testing.TB, queue string) config.RabbitMQSink {
-	return config.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Auth: password(t, alice, passwordSecret)}
+	return config.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Auth: password(t, alice, sinktest.PasswordSecret)}
 }
 
 func password(t testing.TB, user, password string) *config.RabbitMQAuth {
-	return &config.RabbitMQAuth{UsernameFile: file(t, "user", user+"\n"), PasswordFile: file(t, "password", password+"\n")}
+	return &config.RabbitMQAuth{UsernameFile: sinktest.File(t, "user", user+"\n"), PasswordFile: sinktest.File(t, "password", password+"\n")}
 }
 
 func open(t testing.TB, cfg config.RabbitMQSink) *sink {
@@ -231,17 +223,10 @@ func open(t testing.TB, cfg config.RabbitMQSink) *sink {
 	return s
 }
 
-func newEvent() *dispatcher.Event {
-	return &dispatcher.Event{
-		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
-		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
-	}
-}
-
 func newEvents(n int) []*dispatcher.Event {
 	batch := make([]*dispatcher.Event, n)
 	for i := range batch {
-		batch[i] = newEvent()
+		batch[i] = sinktest.NewEvent()
 	}
 	return batch
 }
@@ -249,39 +234,7 @@ func newEvents(n int) []*dispatcher.Event {
 // send delivers one new event.
 func send(t testing.TB, s *sink) error {
 	t.Helper()
-	return verify(t, s.Deliver(t.Context(), newEvents(1))[0])
-}
-
-// verify checks what holds for every error of this package: a remedy, and no secret.
-func verify(t testing.TB, err error) error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for _, secret := range []string{payloadSecret, passwordSecret, wrongSecret} {
-		if strings.Contains(text, secret) {
-			t.Errorf("the error holds %q: %s", secret, text)
-		}
-	}
-	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
-		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
-	}
-	return err
-}
-
-func file(t testing.TB, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	write(t, path, content)
-	return path
-}
-
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return sinktest.Verify(t, s.Deliver(t.Context(), newEvents(1))[0])
 }
 
 // eventually repeats try until it succeeds.

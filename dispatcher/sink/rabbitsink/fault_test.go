@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -23,12 +25,12 @@ func TestMissingExchange(t *testing.T) {
 	cfg.Exchange = "missing-" + queue
 	s := open(t, cfg)
 	for i, err := range s.Deliver(t.Context(), newEvents(50)) {
-		want(t, "Deliver", err, false, reason.Refusing, `exchange "`+cfg.Exchange+`" at `)
+		sinktest.Want(t, "Deliver", err, false, reason.Refusing, `exchange "`+cfg.Exchange+`" at `)
 		if i == 0 {
-			want(t, "Deliver", err, false, reason.Refusing, "does not exist; declare it, or correct exchange")
+			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "does not exist; declare it, or correct exchange")
 		}
 	}
-	want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "does not exist; declare it, or correct exchange")
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "does not exist; declare it, or correct exchange")
 	channel := admin(t)
 	err := errors.Join(channel.ExchangeDeclare(cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil),
 		channel.QueueBind(queue, "shop.orders", cfg.Exchange, false, nil))
@@ -42,7 +44,7 @@ func TestMissingExchange(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range s.Deliver(t.Context(), newEvents(50)) {
-		want(t, "the exchange was deleted", err, false, reason.Refusing, "does not exist; declare it, or correct exchange")
+		sinktest.Want(t, "the exchange was deleted", err, false, reason.Refusing, "does not exist; declare it, or correct exchange")
 	}
 }
 
@@ -70,7 +72,7 @@ func TestUnroutable(t *testing.T) {
 			}
 			for i, err := range s.Deliver(t.Context(), batch) {
 				if i%3 == 0 {
-					want(t, "no queue", err, false, reason.Refusing, test.text)
+					sinktest.Want(t, "no queue", err, false, reason.Refusing, test.text)
 				} else if err != nil {
 					t.Errorf("an event beside one without a queue: %v", err)
 				}
@@ -89,18 +91,18 @@ func TestTooLarge(t *testing.T) {
 	queue := newQueue(t, nil)
 	s := open(t, plainConfig(t, queue))
 	batch := newEvents(50)
-	batch[20].Payload = []byte(`"` + payloadSecret + strings.Repeat("7", messageLimit) + `"`)
+	batch[20].Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", messageLimit) + `"`)
 	batch[30].Headers["large"] = strings.Repeat("7", 200_000) // more than a frame
 	batch[31].Headers[strings.Repeat("n", 250)] = "a name that is too long"
 	for i, err := range s.Deliver(t.Context(), batch) {
 		dead, _ := dispatcher.PermanentReason(err)
 		switch i {
 		case 20:
-			want(t, "a large event", err, false, reason.Refusing, "PRECONDITION_FAILED: the message is too large: ")
+			sinktest.Want(t, "a large event", err, false, reason.Refusing, "PRECONDITION_FAILED: the message is too large: ")
 		case 30:
-			want(t, "large headers", err, false, reason.Refusing, "bytes of headers, and the broker takes frames of 131072; make them smaller")
+			sinktest.Want(t, "large headers", err, false, reason.Refusing, "bytes of headers, and the broker takes frames of 131072; make them smaller")
 		case 31:
-			want(t, "a long name", err, false, reason.Refusing, "; correct the row")
+			sinktest.Want(t, "a long name", err, false, reason.Refusing, "; correct the row")
 			continue
 		default:
 			if err != nil {
@@ -127,16 +129,16 @@ func TestTooLarge(t *testing.T) {
 func TestNotAuthorized(t *testing.T) {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "#")
 	cfg := plainConfig(t, "shop.orders")
-	cfg.Exchange, cfg.Auth = exchange, password(t, mallory, passwordSecret)
+	cfg.Exchange, cfg.Auth = exchange, password(t, mallory, sinktest.PasswordSecret)
 	s := open(t, cfg)
 	for _, err := range s.Deliver(t.Context(), newEvents(3)) {
-		want(t, "an exchange", err, false, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
+		sinktest.Want(t, "an exchange", err, false, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
 	}
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe asks for more than a login: %v", err)
 	}
 	control(t, "set_topic_permissions", alice, exchange, "^shop[.]", "^$")
-	cfg.Auth, cfg.RoutingKey = password(t, alice, passwordSecret), ""
+	cfg.Auth, cfg.RoutingKey = password(t, alice, sinktest.PasswordSecret), ""
 	s = open(t, cfg)
 	batch := newEvents(20)
 	for i, e := range batch {
@@ -147,7 +149,7 @@ func TestNotAuthorized(t *testing.T) {
 	}
 	for i, err := range s.Deliver(t.Context(), batch) {
 		if i == 7 {
-			want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
+			sinktest.Want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
 		} else if err != nil {
 			t.Errorf("an event beside one with a forbidden key: %v", err)
 		}
@@ -163,7 +165,7 @@ func TestFullQueue(t *testing.T) {
 	s := open(t, plainConfig(t, queue))
 	var full error
 	eventually(t, "the queue is full", func() bool { full = send(t, s); return full != nil })
-	want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
+	sinktest.Want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
 	if _, err := admin(t).QueuePurge(queue, false); err != nil {
 		t.Fatal(err)
 	}
@@ -199,9 +201,9 @@ func TestBlocked(t *testing.T) {
 						case err == nil:
 							sent++
 						case dispatcher.IsUnavailable(err):
-							want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
+							sinktest.Want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
 						default:
-							want(t, what, err, false, reason.Refusing, "has blocked publishers: "+name+"; free some")
+							sinktest.Want(t, what, err, false, reason.Refusing, "has blocked publishers: "+name+"; free some")
 							sent++
 						}
 					}
@@ -211,9 +213,9 @@ func TestBlocked(t *testing.T) {
 					t.Errorf("a new connection sent %d messages, want 1", sent)
 				}
 				for _, err := range s.Deliver(t.Context(), newEvents(100)) {
-					want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
+					sinktest.Want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
 				}
-				want(t, what+": Probe", s.Probe(t.Context()), true, reason.Refusing, "has blocked publishers: "+name+"; free some")
+				sinktest.Want(t, what+": Probe", s.Probe(t.Context()), true, reason.Refusing, "has blocked publishers: "+name+"; free some")
 			}
 			control(t, alarm.off...)
 			for _, s := range []*sink{used, fresh} {
@@ -239,13 +241,13 @@ func TestSilentBroker(t *testing.T) {
 	}
 	theBroker.Pause()
 	t.Cleanup(theBroker.Resume)
-	want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 2s; check that the broker runs")
-	want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 2s; check that it runs")
+	sinktest.Want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 2s; check that the broker runs")
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 2s; check that it runs")
 	var slow interface{ Timeout() bool } // metrics count timeouts by it
 	if err := send(t, connected); !errors.As(err, &slow) || !slow.Timeout() || !dispatcher.IsUnavailable(err) {
 		t.Errorf("after that: %v; want a timeout that is Unavailable", err)
 	}
-	want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 2s; check that it runs")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 2s; check that it runs")
 	theBroker.Resume()
 	for _, s := range []*sink{connected, fresh} {
 		if err := send(t, s); err != nil {
@@ -288,7 +290,7 @@ func TestInterruptedIsNeverSentLater(t *testing.T) {
 	for name, d := range deliveries {
 		d.cancel()
 		for _, err := range <-d.answer {
-			if err := verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+			if err := sinktest.Verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 				t.Fatalf("%s: a delivery that was interrupted: %v", name, err)
 			}
 		}

@@ -1,31 +1,14 @@
 package rabbitsink
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
 )
-
-// want checks an error's class, its word, and a part of its text.
-func want(t testing.TB, what string, err error, unavailable bool, word, text string) {
-	t.Helper()
-	switch {
-	case verify(t, err) == nil:
-		t.Errorf("%s: no error", what)
-	case dispatcher.IsUnavailable(err) != unavailable:
-		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
-	case reason.Of(err) != word:
-		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
-	case !strings.Contains(err.Error(), text):
-		t.Errorf("%s: the error does not say %q: %v", what, text, err)
-	}
-}
 
 // Each way to be secure, on the real broker, as it should be and as it should not.
 //
@@ -34,15 +17,15 @@ func TestSecurity(t *testing.T) {
 	queue := newQueue(t, nil)
 	control(t, "add_vhost", "closed")
 	ca, other := theBroker.ca, theBroker.other
-	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: file(t, "tls.crt", l.CertPEM), KeyFile: file(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	known, unknown := ca.Sign(t, client, sinktest.InAnHour()), ca.Sign(t, "stranger", sinktest.InAnHour())
 	stranger, late := other.Sign(t, client, sinktest.InAnHour()), ca.Sign(t, client, time.Now().Add(-time.Minute))
 	named := trust(ca.PEM)
 	named.ServerName = "rabbitmq.example"
-	good, external := password(t, alice, passwordSecret), &config.RabbitMQAuth{Mechanism: config.RabbitMQExternal}
+	good, external := password(t, alice, sinktest.PasswordSecret), &config.RabbitMQAuth{Mechanism: config.RabbitMQExternal}
 	for _, test := range []struct {
 		name, listener string
 		auth           *config.RabbitMQAuth
@@ -51,14 +34,14 @@ func TestSecurity(t *testing.T) {
 		word, text     string // "" means delivered
 	}{
 		{name: "password", listener: rabbitmq.Plain, auth: good},
-		{name: "wrong password", listener: rabbitmq.Plain, auth: password(t, alice, wrongSecret), word: reason.AuthenticationFailed, text: "ACCESS_REFUSED: the login is refused; check the user and the password"},
-		{name: "unknown user", listener: rabbitmq.Plain, auth: password(t, wrongSecret, passwordSecret), word: reason.AuthenticationFailed, text: "; check the user and the password"},
-		{name: "no right to the vhost", listener: rabbitmq.Plain, auth: password(t, nobody, passwordSecret), word: reason.AuthenticationFailed, text: `NOT_ALLOWED: vhost "/" is closed to the dispatcher's user; allow it`},
+		{name: "wrong password", listener: rabbitmq.Plain, auth: password(t, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "ACCESS_REFUSED: the login is refused; check the user and the password"},
+		{name: "unknown user", listener: rabbitmq.Plain, auth: password(t, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "no right to the vhost", listener: rabbitmq.Plain, auth: password(t, nobody, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: `NOT_ALLOWED: vhost "/" is closed to the dispatcher's user; allow it`},
 		{name: "no right to another vhost", listener: rabbitmq.Plain, auth: good, vhost: "closed", word: reason.AuthenticationFailed, text: `vhost "closed" is closed to the dispatcher's user`},
 		{name: "missing vhost", listener: rabbitmq.Plain, auth: good, vhost: "shop", word: reason.Refusing, text: `NOT_ALLOWED: vhost "shop" does not exist; create it`},
 		{name: "TLS", listener: "TLS", auth: good, tls: trust(ca.PEM)},
 		{name: "TLS, two authorities", listener: "TLS", auth: good, tls: trust(other.PEM + ca.PEM)},
-		{name: "TLS, wrong password", listener: "TLS", auth: password(t, alice, wrongSecret), tls: trust(ca.PEM), word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "TLS, wrong password", listener: "TLS", auth: password(t, alice, sinktest.WrongSecret), tls: trust(ca.PEM), word: reason.AuthenticationFailed, text: "; check the user and the password"},
 		{name: "TLS, other authority", listener: "TLS", auth: good, tls: trust(other.PEM), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "TLS, the system's roots", listener: "TLS", auth: good, tls: &config.TLS{}, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "TLS, expired", listener: "EXPIRED", auth: good, tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; renew the broker's certificate"},
@@ -87,8 +70,8 @@ func TestSecurity(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Deliver", delivered, true, test.word, test.text)
-			want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Want(t, "Deliver", delivered, true, test.word, test.text)
+			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 		})
 	}
 }
@@ -97,15 +80,15 @@ func TestSecurity(t *testing.T) {
 func TestFilesAreReadAgain(t *testing.T) {
 	queue := newQueue(t, nil)
 	cfg := plainConfig(t, queue)
-	cfg.Auth = password(t, alice, wrongSecret)
+	cfg.Auth = password(t, alice, sinktest.WrongSecret)
 	s := open(t, cfg)
-	want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	write(t, cfg.Auth.PasswordFile, passwordSecret)
+	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	sinktest.Write(t, cfg.Auth.PasswordFile, sinktest.PasswordSecret)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right password: %v", err)
 	}
-	write(t, cfg.Auth.PasswordFile, "\n")
-	want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
+	sinktest.Write(t, cfg.Auth.PasswordFile, "\n")
+	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
 	if err := send(t, s); err != nil {
 		t.Errorf("the connection that is open: %v", err)
 	}
@@ -113,12 +96,12 @@ func TestFilesAreReadAgain(t *testing.T) {
 	cfg = plainConfig(t, queue)
 	cfg.Addresses = []string{broker(t).Address("MUTUAL")}
 	known := theBroker.ca.Sign(t, client, sinktest.InAnHour())
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", theBroker.other.PEM), CertFile: file(t, "tls.crt", known.CertPEM), KeyFile: file(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.other.PEM), CertFile: sinktest.File(t, "tls.crt", known.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
-	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	write(t, cfg.TLS.KeyFile, known.KeyPEM)
-	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
+	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	sinktest.Write(t, cfg.TLS.KeyFile, known.KeyPEM)
+	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	sinktest.Write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right authority: %v", err)
 	}

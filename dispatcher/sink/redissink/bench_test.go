@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/outbox-operator/outbox-operator/hack/redis"
 )
 
@@ -51,7 +53,7 @@ func BenchmarkRedisOwn(b *testing.B) {
 	for _, workers := range []int{1, 4} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			srv := server(b, redis.Options{})
-			en, err := open(b, settings(srv)).entry(newEvent())
+			en, err := open(b, settings(srv)).entry(sinktest.NewEvent())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -43,7 +45,7 @@ func TestCluster(t *testing.T) {
 			break
 		}
 	}
-	want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set cluster to true")
+	sinktest.Want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set cluster to true")
 
 	s := open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Cluster: true})
 	if err := s.Probe(t.Context()); err != nil {
@@ -103,21 +105,21 @@ func TestCluster(t *testing.T) {
 		case err == nil && batch[i].PartitionKey == stream:
 			t.Errorf("%s was delivered to a node that is gone", batch[i].PartitionKey)
 		case err != nil:
-			want(t, fmt.Sprintf("%s at %s", batch[i].PartitionKey, node.Options().Addr), err, true, reason.ConnectionFailed, "; ")
+			sinktest.Want(t, fmt.Sprintf("%s at %s", batch[i].PartitionKey, node.Options().Addr), err, true, reason.ConnectionFailed, "; ")
 			unavailable++
 		}
 	}
 	if unavailable == 0 || unavailable == len(batch) {
 		t.Errorf("%d of %d events are unavailable, want those of one node of three", unavailable, len(batch))
 	}
-	want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "; check that it runs")
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "; check that it runs")
 
 	for _, node := range nodes {
 		node.Kill()
 	}
 	for _, s := range []*sink{s, open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Cluster: true})} {
 		for _, err := range s.Deliver(t.Context(), inStreams(30)) {
-			want(t, "no cluster", err, true, reason.ConnectionFailed, "; check that it runs")
+			sinktest.Want(t, "no cluster", err, true, reason.ConnectionFailed, "; check that it runs")
 		}
 	}
 }

@@ -127,5 +127,5 @@ func TestStream(t *testing.T) {
 	if errs[0] != nil || len(entries(t, client(t, srv), "elsewhere")) != 1 {
 		t.Errorf("a routed event: %v", errs[0])
 	}
-	want(t, "a route without a name", errs[1], false, "Refusing", "; set stream, or correct the route")
+	sinktest.Want(t, "a route without a name", errs[1], false, "Refusing", "; set stream, or correct the route")
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
@@ -46,7 +48,7 @@ func TestAnswers(t *testing.T) {
 					break
 				}
 			}
-			want(t, "Deliver", err, test.unavailable, test.word, test.text)
+			sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
 			if probed := s.Probe(t.Context()); test.unavailable != (probed != nil) && test.name != "disk full" {
 				t.Errorf("Deliver: %v, and Probe: %v", err, probed)
 			}
@@ -60,7 +62,7 @@ func TestAnswers(t *testing.T) {
 func TestAnswersAreNotQuotedWhole(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"rename-command": `xadd ""`, "appendonly": "no"}})
 	err := send(t, open(t, settings(srv)))
-	want(t, "no XADD", err, false, reason.Refusing, "unknown command")
+	sinktest.Want(t, "no XADD", err, false, reason.Refusing, "unknown command")
 	if strings.Contains(err.Error(), "with args") {
 		t.Errorf("the error quotes the command: %v", err)
 	}
@@ -76,10 +78,10 @@ func TestTooLarge(t *testing.T) {
 	for _, padding := range []int{10, 200_000} {
 		batch := newEvents(100)
 		for _, e := range batch {
-			e.Payload = []byte(`"` + payloadSecret + strings.Repeat("7", padding) + `"`)
+			e.Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", padding) + `"`)
 		}
 		for _, i := range []int{40, 41, 99} {
-			batch[i].Payload = []byte(`"` + payloadSecret + strings.Repeat("7", 3<<20) + `"`)
+			batch[i].Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", 3<<20) + `"`)
 		}
 		do(t, srv, "del", "orders")
 		for i, err := range s.Deliver(t.Context(), batch) {
@@ -89,7 +91,7 @@ func TestTooLarge(t *testing.T) {
 				}
 				continue
 			}
-			want(t, "a large event", err, false, reason.Refusing, "; raise the server's proto-max-bulk-len")
+			sinktest.Want(t, "a large event", err, false, reason.Refusing, "; raise the server's proto-max-bulk-len")
 			if dead, _ := dispatcher.PermanentReason(err); dead != dispatcher.ReasonPermanentFailure {
 				t.Errorf("the large event is to be retried: %v", err)
 			}
@@ -113,7 +115,7 @@ func TestReplicas(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Replicas, cfg.Timeout = 1, config.Duration(2*time.Second)
 	s := open(t, cfg)
-	want(t, "without a replica", send(t, s), false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
+	sinktest.Want(t, "without a replica", send(t, s), false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
 	host, port, _ := strings.Cut(srv.Address, ":")
 	do(t, replica, "replicaof", host, port)
 	for end := time.Now().Add(30 * time.Second); ; { // until it has copied its master
@@ -146,14 +148,14 @@ func TestSilentServer(t *testing.T) {
 	srv.Pause()
 	t.Cleanup(srv.Resume)
 	err := send(t, connected)
-	want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; check that the server runs and answers in time")
+	sinktest.Want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; check that the server runs and answers in time")
 	var slow interface{ Timeout() bool } // metrics count timeouts by it
 	if !errors.As(err, &slow) || !slow.Timeout() {
 		t.Errorf("no timeout: %v", err)
 	}
-	want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
-	want(t, "after that", send(t, connected), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
-	want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
+	sinktest.Want(t, "after that", send(t, connected), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
 	srv.Resume()
 	for _, s := range []*sink{connected, fresh} {
 		if err := send(t, s); err != nil {
@@ -187,7 +189,7 @@ func TestInterruptedIsNeverSentLater(t *testing.T) {
 	<-written
 	cancel()
 	for _, err := range <-answer {
-		if err := verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+		if err := sinktest.Verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 			t.Fatalf("a delivery that was interrupted: %v", err)
 		}
 	}
@@ -213,7 +215,7 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 		do(t, srv, "client", "kill", "type", "normal", "skipme", "yes")
 	}
 	srv.Kill()
-	want(t, "a server that is gone", send(t, s), true, reason.ConnectionFailed, "; check that it runs")
+	sinktest.Want(t, "a server that is gone", send(t, s), true, reason.ConnectionFailed, "; check that it runs")
 	restart(t, srv)
 	if n := len(entries(t, client(t, srv), "orders")); n != 3 {
 		t.Errorf("%d entries are there after kill -9, want 3", n)

@@ -13,9 +13,9 @@ import (
 // login names files with a user and a password; no user is the user default.
 func login(t *testing.T, cfg config.RedisSink, user, password string) config.RedisSink {
 	if user != "" {
-		cfg.UsernameFile = file(t, "user", user+"\n")
+		cfg.UsernameFile = sinktest.File(t, "user", user+"\n")
 	}
-	cfg.PasswordFile = file(t, "password", password+"\n")
+	cfg.PasswordFile = sinktest.File(t, "password", password+"\n")
 	return cfg
 }
 
@@ -24,13 +24,13 @@ func login(t *testing.T, cfg config.RedisSink, user, password string) config.Red
 // CONTRACT: C-32, C-73
 func TestLogin(t *testing.T) {
 	locked := server(t, redis.Options{})
-	do(t, locked, "acl", "setuser", "outbox", "on", ">"+passwordSecret, "+xadd", "+ping", "~orders")
-	do(t, locked, "acl", "setuser", "mallory", "on", ">"+passwordSecret, "+ping")
-	do(t, locked, "config", "set", "requirepass", passwordSecret)
+	do(t, locked, "acl", "setuser", "outbox", "on", ">"+sinktest.PasswordSecret, "+xadd", "+ping", "~orders")
+	do(t, locked, "acl", "setuser", "mallory", "on", ">"+sinktest.PasswordSecret, "+ping")
+	do(t, locked, "config", "set", "requirepass", sinktest.PasswordSecret)
 	wanted := settings(locked)
-	other := login(t, wanted, "outbox", passwordSecret)
+	other := login(t, wanted, "outbox", sinktest.PasswordSecret)
 	other.Stream = "invoices"
-	database := login(t, wanted, "", passwordSecret)
+	database := login(t, wanted, "", sinktest.PasswordSecret)
 	database.Database = 99
 	for _, test := range []struct {
 		name        string
@@ -39,13 +39,13 @@ func TestLogin(t *testing.T) {
 		word, text  string // "" means delivered
 		probed      bool   // Probe finds nothing
 	}{
-		{name: "password", cfg: login(t, wanted, "", passwordSecret)},
-		{name: "user with the rights that doc.go names", cfg: login(t, wanted, "outbox", passwordSecret)},
-		{name: "wrong password", cfg: login(t, wanted, "", wrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
-		{name: "wrong password of a user", cfg: login(t, wanted, "outbox", wrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
-		{name: "unknown user", cfg: login(t, wanted, wrongSecret, passwordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "password", cfg: login(t, wanted, "", sinktest.PasswordSecret)},
+		{name: "user with the rights that doc.go names", cfg: login(t, wanted, "outbox", sinktest.PasswordSecret)},
+		{name: "wrong password", cfg: login(t, wanted, "", sinktest.WrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "wrong password of a user", cfg: login(t, wanted, "outbox", sinktest.WrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
+		{name: "unknown user", cfg: login(t, wanted, sinktest.WrongSecret, sinktest.PasswordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
 		{name: "no login", cfg: wanted, unavailable: true, word: reason.AuthenticationFailed, text: "; a login is wanted there: name the Secret"},
-		{name: "no right to add", cfg: login(t, wanted, "mallory", passwordSecret), word: reason.AuthenticationFailed, text: "; allow it, as with ACL SETUSER <user> +xadd", probed: true},
+		{name: "no right to add", cfg: login(t, wanted, "mallory", sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; allow it, as with ACL SETUSER <user> +xadd", probed: true},
 		{name: "no right to the stream", cfg: other, word: reason.AuthenticationFailed, text: "~invoices", probed: true},
 		{name: "no such database", cfg: database, unavailable: true, word: reason.Refusing, text: "; set database to a number that the server has"},
 	} {
@@ -58,14 +58,14 @@ func TestLogin(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Deliver", delivered, test.unavailable, test.word, test.text)
+			sinktest.Want(t, "Deliver", delivered, test.unavailable, test.word, test.text)
 			if test.probed {
 				if probed != nil {
 					t.Errorf("Probe: %v", probed)
 				}
 				return
 			}
-			want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 		})
 	}
 }
@@ -84,9 +84,9 @@ func TestTLS(t *testing.T) {
 	}
 	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
 	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
-	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: file(t, "ca.crt", pem)} }
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: file(t, "tls.crt", l.CertPEM), KeyFile: file(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	named := trust(ca.PEM)
 	named.ServerName = "redis.example"
@@ -119,8 +119,8 @@ func TestTLS(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Deliver", delivered, true, test.word, test.text)
-			want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Want(t, "Deliver", delivered, true, test.word, test.text)
+			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 		})
 	}
 }
@@ -128,16 +128,16 @@ func TestTLS(t *testing.T) {
 // Files are read for each connection, so a rotated credential needs no restart.
 func TestFilesAreReadAgain(t *testing.T) {
 	srv := server(t, redis.Options{})
-	do(t, srv, "acl", "setuser", "outbox", "on", ">"+passwordSecret, "+xadd", "+ping", "~*")
-	cfg := login(t, settings(srv), "outbox", wrongSecret)
+	do(t, srv, "acl", "setuser", "outbox", "on", ">"+sinktest.PasswordSecret, "+xadd", "+ping", "~*")
+	cfg := login(t, settings(srv), "outbox", sinktest.WrongSecret)
 	s := open(t, cfg)
-	want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	write(t, cfg.PasswordFile, passwordSecret)
+	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	sinktest.Write(t, cfg.PasswordFile, sinktest.PasswordSecret)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right password: %v", err)
 	}
-	write(t, cfg.PasswordFile, "\n")
-	want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
+	sinktest.Write(t, cfg.PasswordFile, "\n")
+	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
 	if err := send(t, s); err != nil {
 		t.Errorf("a connection that is open: %v", err)
 	}
@@ -145,12 +145,12 @@ func TestFilesAreReadAgain(t *testing.T) {
 	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
 	own, ours := ca.Sign(t, "redis", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
 	cfg = settings(server(t, redis.Options{TLS: &redis.TLS{CertPEM: own.CertPEM, KeyPEM: own.KeyPEM, ClientCAPEM: ca.PEM}}))
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", other.PEM), CertFile: file(t, "tls.crt", ours.CertPEM), KeyFile: file(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), CertFile: sinktest.File(t, "tls.crt", ours.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
-	want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	write(t, cfg.TLS.KeyFile, ours.KeyPEM)
-	want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	write(t, cfg.TLS.CAFile, ca.PEM)
+	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	sinktest.Write(t, cfg.TLS.KeyFile, ours.KeyPEM)
+	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right authority: %v", err)
 	}

@@ -16,6 +16,9 @@ import (
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
 	srv := server(t, redis.Options{})
 	events := 20_000
 	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS")); err == nil {

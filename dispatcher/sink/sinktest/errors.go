@@ -1,0 +1,80 @@
+package sinktest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+)
+
+// What no error may hold: the secret of [NewEvent]'s payload, and those that a test gives to a sink as
+// its password and as a wrong one.
+const (
+	PayloadSecret  = "payload-4111"
+	PasswordSecret = "password-4222"
+	WrongSecret    = "wrong-4333"
+)
+
+// NewEvent returns an event of topic orders with a secret in its payload.
+func NewEvent() *dispatcher.Event {
+	return &dispatcher.Event{
+		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1, Headers: map[string]string{},
+		Payload: []byte(`{"secret":"` + PayloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
+	}
+}
+
+// Verify checks what holds for every error of a sink, and returns it: a remedy, on one line, and no
+// secret (CONTRACT C-73).
+func Verify(t testing.TB, err error) error {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, secret := range []string{PayloadSecret, PasswordSecret, WrongSecret, "postgres://"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the error holds %q: %s", secret, text)
+		}
+	}
+	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
+		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
+	}
+	return err
+}
+
+// Want checks an error's class, its word (see package reason), and a part of its text.
+func Want(t testing.TB, what string, err error, unavailable bool, word, text string) {
+	t.Helper()
+	switch {
+	case Verify(t, err) == nil:
+		t.Errorf("%s: no error", what)
+	case dispatcher.IsUnavailable(err) != unavailable:
+		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
+	case reason.Of(err) != word:
+		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
+	case !strings.Contains(err.Error(), text):
+		t.Errorf("%s: the error does not say %q: %v", what, text, err)
+	}
+}
+
+// File makes a file, such as one with a password, and returns its path.
+func File(t testing.TB, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	Write(t, path, content)
+	return path
+}
+
+// Write writes a file anew.
+func Write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
