@@ -141,37 +141,13 @@ func (h binaryHeader) SetExtension(name string, value any) error {
 		return err
 	}
 	// The canonical form: names have no dash, so only the first letter is a capital.
-	h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{percentEncode(text)}
+	h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{cloudevent.PercentEncode(text)}
 	return nil
 }
 
 func (binaryHeader) Start(context.Context) error { return nil }
 func (binaryHeader) SetData(io.Reader) error     { return nil }
 func (binaryHeader) End(context.Context) error   { return nil }
-
-// percentEncode encodes a header's value (CloudEvents HTTP binding, 3.1.3.2).
-func percentEncode(s string) string {
-	must := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
-	n := 0
-	for i := range len(s) {
-		if must(s[i]) {
-			n++
-		}
-	}
-	if n == 0 {
-		return s
-	}
-	const hex = "0123456789ABCDEF"
-	b := make([]byte, 0, len(s)+2*n)
-	for i := range len(s) {
-		if c := s[i]; must(c) {
-			b = append(b, '%', hex[c>>4], hex[c&15])
-		} else {
-			b = append(b, c)
-		}
-	}
-	return string(b)
-}
 
 // sending knows whether something of a request may have left this process.
 type sending struct{ connected, wroteHeaders atomic.Bool }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -118,7 +119,7 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 // addresses and certificates; of a login, only Kafka's own words for its error codes are quoted.
 func (s *sink) connectFailure(err error) error {
 	var answer *kerr.Error
-	var file *fileError
+	var file *files.Error
 	var eof *kgo.ErrFirstReadEOF
 	var dns *net.DNSError
 	var remote *net.OpError

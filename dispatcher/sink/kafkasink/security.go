@@ -2,7 +2,6 @@ package kafkasink
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -23,40 +22,12 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newDialer returns a dialer that reads the files of cfg for each connection.
 func newDialer(cfg *config.TLS) dialer {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, _, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
-		var c *tls.Config
-		if cfg != nil {
-			var err error
-			if c, err = tlsConfig(cfg, address); err != nil {
-				return nil, reason.With(reason.CertificateInvalid, &fileError{err})
-			}
-		}
-		raw, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		if err != nil || c == nil {
-			return raw, err
-		}
-		secure := tls.Client(raw, c)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			_ = raw.Close()
-			return nil, err
-		}
-		return secure, nil
+		conn, _, err := files.Dial(ctx, cfg, address)
+		return conn, err
 	}
-}
-
-// fileError is a file of the configuration that cannot be used. Its text has the remedy.
-type fileError struct{ error }
-
-func (e *fileError) Unwrap() error { return e.error }
-
-func tlsConfig(cfg *config.TLS, address string) (*tls.Config, error) {
-	c, err := files.TLS(cfg)
-	if err == nil && c.ServerName == "" {
-		c.ServerName, _, err = net.SplitHostPort(address)
-	}
-	return c, err
 }
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
@@ -83,7 +54,7 @@ func login(cfg *config.KafkaSASL) []kgo.Opt {
 		}
 	case config.SASLOAuthBearer:
 		m = oauth.Oauth(func(context.Context) (auth oauth.Auth, err error) {
-			auth.Token, err = credential("sasl.tokenFile", cfg.TokenFile)
+			auth.Token, err = files.Credential("sasl.tokenFile", cfg.TokenFile)
 			return auth, err
 		})
 	case config.SASLAWSIAM:
@@ -113,19 +84,11 @@ func (e exchange) Challenge(answer []byte) (done bool, next []byte, err error) {
 }
 
 func password(cfg *config.KafkaSASL) (user, pass string, err error) {
-	if user, err = credential("sasl.usernameFile", cfg.UsernameFile); err != nil {
+	if user, err = files.Credential("sasl.usernameFile", cfg.UsernameFile); err != nil {
 		return "", "", err
 	}
-	pass, err = credential("sasl.passwordFile", cfg.PasswordFile)
+	pass, err = files.Credential("sasl.passwordFile", cfg.PasswordFile)
 	return user, pass, err
-}
-
-func credential(field, path string) (string, error) {
-	value, err := files.Read(field, path)
-	if err != nil {
-		return "", reason.With(reason.AuthenticationFailed, &fileError{err})
-	}
-	return string(value), nil
 }
 
 // awsAuth reads the credentials that AWS's own tools take from the environment.
@@ -133,7 +96,7 @@ func awsAuth() (auth aws.Auth, err error) {
 	auth.AccessKey, auth.SecretKey = os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
 	auth.SessionToken = os.Getenv("AWS_SESSION_TOKEN")
 	if auth.AccessKey == "" || auth.SecretKey == "" {
-		err = reason.With(reason.AuthenticationFailed, &fileError{errors.New("no credentials in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if they are temporary")})
+		err = reason.With(reason.AuthenticationFailed, &files.Error{Err: errors.New("no credentials in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if they are temporary")})
 	}
 	return auth, err
 }

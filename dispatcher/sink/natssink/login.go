@@ -28,7 +28,7 @@ func options(cfg config.NATSSink) (nats.Options, error) {
 	if cfg.TLS != nil {
 		tls, err := files.TLS(cfg.TLS)
 		if err != nil {
-			return o, reason.With(reason.CertificateInvalid, &fileError{err})
+			return o, reason.With(reason.CertificateInvalid, &files.Error{Err: err})
 		}
 		o.Secure, o.TLSConfig = true, tls
 	}
@@ -36,7 +36,7 @@ func options(cfg config.NATSSink) (nats.Options, error) {
 		return o, nil
 	}
 	if err := login(&o, cfg.Auth); err != nil {
-		return o, reason.With(reason.AuthenticationFailed, &fileError{err})
+		return o, reason.With(reason.AuthenticationFailed, &files.Error{Err: err})
 	}
 	return o, nil
 }
@@ -46,11 +46,6 @@ func perServer(cfg config.NATSSink) time.Duration {
 	all := min(cfg.Timeout.D(), connectTimeout)
 	return max(all/time.Duration(len(cfg.Servers)), min(all, 2*time.Second))
 }
-
-// fileError is a file of the configuration that cannot be used. Its text has the remedy.
-type fileError struct{ error }
-
-func (e *fileError) Unwrap() error { return e.error }
 
 func login(o *nats.Options, auth *config.NATSAuth) error {
 	switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -146,7 +147,7 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 // connectFailure says why there is no connection. The texts of dial and handshake errors name
 // addresses and certificates, and those of a login only what kind of refusal it was.
 func (s *sink) connectFailure(err error) error {
-	var file *fileError
+	var file *files.Error
 	var dns *net.DNSError
 	var slow net.Error
 	var notTLS tls.RecordHeaderError

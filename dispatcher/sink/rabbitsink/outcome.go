@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -163,7 +164,7 @@ func isLogin(err error) bool {
 // connectFailure says why there is no connection or channel. The texts of dial and handshake errors
 // name addresses and certificates; the broker's name users, and are not quoted.
 func (s *sink) connectFailure(err error) error {
-	var file *fileError
+	var file *files.Error
 	var answer *amqp.Error
 	var dns *net.DNSError
 	var remote *net.OpError

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -114,7 +115,7 @@ func (s *sink) unreachable(ctx context.Context, address string, err error) error
 // connectFailure says why there is no connection that takes events. The texts of dial and handshake
 // errors name addresses and certificates.
 func (s *sink) connectFailure(address string, err error) error {
-	var file *fileError
+	var file *files.Error
 	var answer redis.Error
 	if errors.As(err, &file) {
 		return reason.With(reason.Of(err), fmt.Errorf("redis sink: %w", file))
