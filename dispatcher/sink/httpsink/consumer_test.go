@@ -143,7 +143,10 @@ type consumer struct {
 
 func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	messages, err := readEvents(c.t, r)
-	if err != nil {
+	switch {
+	case err != nil && r.Context().Err() != nil:
+		return // the server was stopped meanwhile
+	case err != nil:
 		c.t.Errorf("the request holds no CloudEvent: %v", err)
 	}
 	c.mu.Lock()
