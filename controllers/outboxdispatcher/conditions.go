@@ -55,7 +55,11 @@ func ready(o observed, causes []metav1.Condition) metav1.Condition {
 		}
 	}
 	if o.obd.Spec.State == api.StatePaused {
-		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until spec.state is Running.")
+		message := "Nothing is claimed until spec.state is Running."
+		if !rolledOut(o) {
+			message = "Pods from before may claim until they have stopped; then nothing is claimed until spec.state is Running."
+		}
+		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, message)
 	}
 	return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, "Events are delivered as they come.")
 }

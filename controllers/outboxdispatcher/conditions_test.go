@@ -309,3 +309,16 @@ func TestSetFailure(t *testing.T) {
 		t.Errorf("Ready is %+v, want Unknown: it is always there", got)
 	}
 }
+
+// While pods from before may still claim, nobody is told that nothing is claimed.
+func TestPausing(t *testing.T) {
+	o := well()
+	o.obd.Spec.State = api.StatePaused
+	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Nothing is claimed") {
+		t.Errorf("paused: %q", c.Message)
+	}
+	o.deployment.Status.UpdatedReplicas = 1
+	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods from before may claim") {
+		t.Errorf("while the pods roll: %q", c.Message)
+	}
+}

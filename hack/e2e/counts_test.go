@@ -19,6 +19,11 @@ func TestCounts(t *testing.T) {
 	_, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "patch", "obd", "orders", "--type=merge", "-p", `{"spec":{"state":"Paused"}}`)
 	w.must(err)
 	w.expect("Ready", "True", "Paused")
+	// The pod from before may have been told to stop a moment ago, and not have heard it yet.
+	w.must(scenario.Until(w.ctx, "the pod that claims is gone", func() (bool, string) {
+		pods, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "get", "pods", "-l", "app.kubernetes.io/name=outbox-dispatcher", "-o", "name")
+		return err == nil && len(strings.Fields(pods)) == 1, pods
+	}))
 
 	have := 0
 	for _, want := range []int{0, 100, 1_000_000} {
