@@ -6,14 +6,14 @@ what=${1:-all}
 say() { printf '\n== %s\n' "$*"; }
 
 if [ "$what" != e2e ]; then
-  say "Tests on a real PostgreSQL and a real kube-apiserver, both throw-away. The first run builds" \
-    "the API server from Go modules (4 minutes on two cores); then all of it takes about 5 minutes."
+  say "Tests on a real PostgreSQL, a real kube-apiserver and real brokers, all throw-away. The first run" \
+    "builds or fetches them (10 minutes on two cores); then all of it takes about 9 minutes."
   KUBEBUILDER_ASSETS=$(hack/kube/build.sh test)
   export KUBEBUILDER_ASSETS
   go test -timeout 20m ./...
   (cd hack/image && go test ./...)
   (cd hack/bench && go test -timeout 20m ./...)
-  say "The data plane again, with the race detector: about 4 minutes."
+  say "The data plane again, with the race detector: about 7 minutes."
   go test -race -short -timeout 20m ./dispatcher/...
 fi
 if [ "$what" != unit ]; then

@@ -146,6 +146,7 @@ func environment(ctx context.Context) (bin string, err error) {
 	}
 	list := filepath.Join(dir, "requirements.txt")
 	for _, step := range []func() error{
+		func() error { return need(ctx) },
 		func() error { return command(ctx, "python3", "-m", "venv", "--clear", dir) },
 		func() error { return os.WriteFile(list, requirements, 0o644) },
 		func() error {
@@ -158,6 +159,15 @@ func environment(ctx context.Context) (bin string, err error) {
 		}
 	}
 	return bin, nil
+}
+
+// need gets Python's venv, which Debian has in a package of its own.
+func need(ctx context.Context) error {
+	installed := func() bool { return exec.CommandContext(ctx, "python3", "-c", "import ensurepip").Run() == nil }
+	if installed() {
+		return nil
+	}
+	return daemon.Install(ctx, "python3-venv", installed)
 }
 
 func command(ctx context.Context, name string, args ...string) error {
