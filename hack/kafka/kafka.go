@@ -26,6 +26,9 @@ import (
 // rights.
 const Plain = "PLAIN"
 
+// ErrMissing is returned by [Start] when this machine has no Java or no Kafka, and cannot get them.
+var ErrMissing = maven.ErrMissing
+
 // Options say how a broker is made. The zero value is a broker with the listener [Plain] alone.
 type Options struct {
 	// Listeners are added to Plain.

@@ -36,6 +36,9 @@ type Registry struct {
 	process *daemon.Process
 }
 
+// ErrMissing is returned by [Start] when this machine has no Java or no registry, and cannot get them.
+var ErrMissing = maven.ErrMissing
+
 // Start makes a new registry and waits until it answers. What it runs is fetched when it is not on the
 // machine: a Java runtime from the distribution's package, the registry with Maven.
 func Start(ctx context.Context) (*Registry, error) {

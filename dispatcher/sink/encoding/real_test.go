@@ -27,6 +27,9 @@ func TestRealRegistry(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	server, err := hackregistry.Start(ctx)
+	if errors.Is(err, hackregistry.ErrMissing) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
+// ErrMissing is returned by [Files] when this machine does not have the files and cannot get them.
+var ErrMissing = errors.New("no Java, Maven or what Maven fetches on this machine")
+
 // Files returns the paths of the runtime dependencies of a project, pom, from the user's cache, or else
 // fetched with Maven. sums has one line for each, as sha256sum writes it: what runs is pinned whatever
 // a repository serves. It also sees to it that there is a Java runtime.
@@ -95,7 +98,7 @@ func fetch(ctx context.Context, dir string, pom []byte) error {
 		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+dir)
 	if out, err := mvn.CombinedOutput(); err != nil {
-		return fmt.Errorf("fetch with Maven: %w: %s; check that it reaches its repository", err, out)
+		return fmt.Errorf("%w: fetch with Maven: %w: %s; check that it reaches its repository", ErrMissing, err, out)
 	}
 	return nil
 }
@@ -107,7 +110,7 @@ func need(ctx context.Context, program, debian string) error {
 		return nil
 	}
 	if err := daemon.Install(ctx, debian, installed); err != nil {
-		return fmt.Errorf("no %s on this machine: %w; install it by hand", program, err)
+		return fmt.Errorf("%w: no %s: %w; install it by hand", ErrMissing, program, err)
 	}
 	return nil
 }
