@@ -38,12 +38,6 @@ type noCredentials struct{ err error }
 func (n *noCredentials) Error() string { return n.err.Error() }
 func (n *noCredentials) Unwrap() error { return n.err }
 
-// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }
-
 // outcome says what a service's error means. limited is the sink's own limit within ctx.
 func (s *sink) outcome(ctx, limited context.Context, to string, err error) error {
 	var refused *refusal
@@ -60,7 +54,7 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 	case errors.As(err, &nothing):
 		return dispatcher.Unavailable(s.unreachable(limited, to, nothing.err))
 	case expired(limited):
-		err = timedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or look whether the service is slow", s.timeout))
+		err = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or look whether the service is slow", s.timeout))
 	default:
 		// Only fixed words: what cannot be read may echo the message.
 		err = errors.New("broke off, or gave no valid answer; look whether the service has trouble")
@@ -74,14 +68,13 @@ func (s *sink) unreachable(limited context.Context, to string, err error) error 
 	var credentials *noCredentials
 	var dns *net.DNSError
 	var authority x509.UnknownAuthorityError
-	var slow net.Error
 	word, remedy := reason.ConnectionFailed, "check that the network lets the dispatcher reach it, and endpoint"
 	switch {
 	case errors.As(err, &credentials):
 		err = errors.New("no credentials: " + oneLine(credentials.err))
 		word, remedy = reason.AuthenticationFailed, "give the pods an identity, as by podTemplate.spec.serviceAccountName, or credentials in their environment"
-	case expired(limited), errors.As(err, &slow) && slow.Timeout():
-		err = timedOut(fmt.Sprintf("no connection within %s", s.timeout))
+	case expired(limited), reason.IsTimeout(err):
+		err = reason.TimedOut(fmt.Sprintf("no connection within %s", s.timeout))
 	case errors.As(err, &dns):
 		remedy = "check the name of the service's host, and the dispatcher's DNS"
 	case errors.As(err, &authority):

@@ -99,19 +99,13 @@ func retryAfter(h http.Header) time.Duration {
 	return max(0, min(until.Sub(now), maxRetryAfter))
 }
 
-// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }
-
 // broken is a request without an answer that may have been received.
 func (s *sink) broken(ctx context.Context, to target, err error) error {
 	// Only fixed words: net/http quotes what it cannot parse, which may echo the request.
 	what := errors.New("broke off, or gave no valid HTTP answer; see its log, and check that url names an HTTP server")
 	switch {
 	case ctx.Err() != nil:
-		what = timedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or make it answer sooner", s.timeout))
+		what = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or make it answer sooner", s.timeout))
 	case errors.Is(err, errSent), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		what = errors.New("closed the connection without an answer; the destination's log may say why")
@@ -124,7 +118,6 @@ func (s *sink) broken(ctx context.Context, to target, err error) error {
 func (s *sink) unreachable(to target, err error) error {
 	var dns *net.DNSError
 	var remote *net.OpError
-	var slow net.Error
 	var notTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -147,8 +140,8 @@ func (s *sink) unreachable(to target, err error) error {
 		remedy = "give the destination a valid certificate"
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		remedy = "the destination refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
-	case errors.As(err, &slow) && slow.Timeout():
-		err = timedOut(fmt.Sprintf("no connection within %s", s.timeout))
+	case reason.IsTimeout(err):
+		err = reason.TimedOut(fmt.Sprintf("no connection within %s", s.timeout))
 	}
 	if reason.IsCertificate(err) {
 		word = reason.CertificateInvalid

@@ -52,7 +52,7 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 	case ctx.Err() != nil:
 		return s.interrupted(ctx)
 	}
-	var cause error = timedOut(fmt.Sprintf("no confirmation within %s", s.timeout))
+	var cause error = reason.TimedOut(fmt.Sprintf("no confirmation within %s", s.timeout))
 	if !errors.Is(err, errPending) {
 		cause = errors.New("the connection was given up with that of another delivery")
 	}
@@ -101,12 +101,6 @@ func size(r *kgo.Record) int {
 	return n
 }
 
-// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }
-
 // unreachable is a failure before any record was sent.
 func (s *sink) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -123,7 +117,6 @@ func (s *sink) connectFailure(err error) error {
 	var eof *kgo.ErrFirstReadEOF
 	var dns *net.DNSError
 	var remote *net.OpError
-	var slow net.Error
 	var notTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -156,8 +149,8 @@ func (s *sink) connectFailure(err error) error {
 	case errors.As(err, &eof):
 		remedy = "they close the connection at once: the port may want TLS, in tls, or a login, in sasl"
 		err = errors.New("closed without an answer")
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
-		err = timedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+	case reason.IsTimeout(err):
+		err = reason.TimedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
 	}
 	if reason.IsCertificate(err) {
 		word = reason.CertificateInvalid

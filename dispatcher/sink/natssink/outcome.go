@@ -116,7 +116,7 @@ func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, 
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("the connection was lost before the message was sent; check that the servers run%s", ses.then())))
 	case limited.Err() != nil:
 		return reason.With(reason.ConnectionFailed, say("%w; check that the servers answer, that a stream captures the subject and that most of its servers run, or raise timeout. The message may have been stored, so this counts as an attempt",
-			timedOut(fmt.Sprintf("no confirmation within %s", s.timeout))))
+			reason.TimedOut(fmt.Sprintf("no confirmation within %s", s.timeout))))
 	default:
 		return reason.With(reason.ConnectionFailed, say("the connection was lost before the confirmation; check that the servers run. The message may have been stored, so this counts as an attempt%s", ses.then()))
 	}
@@ -129,12 +129,6 @@ func (ses *session) then() string {
 	}
 	return ""
 }
-
-// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }
 
 // unreachable is a failure before any message was sent.
 func (s *sink) unreachable(ctx context.Context, err error) error {
@@ -149,7 +143,6 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 func (s *sink) connectFailure(err error) error {
 	var file *files.Error
 	var dns *net.DNSError
-	var slow net.Error
 	var notTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -186,8 +179,8 @@ func (s *sink) connectFailure(err error) error {
 		remedy = "the server refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
 	case errors.Is(err, io.EOF):
 		err = errors.New("closed without an answer")
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
-		err = timedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+	case reason.IsTimeout(err):
+		err = reason.TimedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
 	}
 	if reason.IsCertificate(err) {
 		word = reason.CertificateInvalid

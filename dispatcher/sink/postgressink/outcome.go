@@ -134,8 +134,7 @@ func wordOf(word string) string {
 // timeoutOf keeps of err whether it was a timeout, which metrics count. What err wraps is left behind: it
 // would say that the caller gave up, and may quote a connection string.
 func timeoutOf(err, told error) error {
-	var slow interface{ Timeout() bool }
-	if errors.As(err, &slow) && slow.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+	if reason.IsTimeout(err) {
 		return timedOut{told}
 	}
 	return told

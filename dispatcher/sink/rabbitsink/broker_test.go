@@ -91,6 +91,12 @@ func broker(t testing.TB) *rabbitmq.Broker {
 	return theBroker.Broker
 }
 
+// flush brings what was declared to the broker's disk: it answers before, and forgets it when it is killed.
+func flush(t testing.TB) {
+	t.Helper()
+	control(t, "eval", "ok = mnesia:sync_log().")
+}
+
 // kill ends the broker with kill -9. It is there again for the next test.
 func kill(t testing.TB) {
 	theBroker.Kill()

@@ -38,7 +38,7 @@ func destination(t *testing.T, mode config.RabbitMQMode) sinktest.Destination {
 	return sinktest.Destination{
 		Sink:   s,
 		Refuse: func(id uuid.UUID) { refused[id] = true },
-		Stop:   func() { kill(t) },
+		Stop:   func() { flush(t); kill(t) },
 		Start:  func() { restart(t) },
 		Hang: func() <-chan struct{} {
 			if err := send(t, s); err != nil { // makes the connection

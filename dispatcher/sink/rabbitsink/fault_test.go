@@ -279,6 +279,7 @@ func TestInterruptedIsNeverSentLater(t *testing.T) {
 		}
 		deliveries[name] = d
 	}
+	flush(t)
 	theBroker.Pause()
 	for _, d := range deliveries {
 		written := watch(d.sink)

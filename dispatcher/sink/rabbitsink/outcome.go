@@ -86,7 +86,7 @@ func (s *sink) silence(e end) error {
 	case e.lost:
 		return errors.New("the connection was lost")
 	default:
-		return timedOut(fmt.Sprintf("no confirmation within %s", s.timeout))
+		return reason.TimedOut(fmt.Sprintf("no confirmation within %s", s.timeout))
 	}
 }
 
@@ -141,12 +141,6 @@ func (s *sink) heldBack(ctx context.Context, ses *session) error {
 		"RabbitMQ at %s did not confirm the first message on a connection, so no more were sent; check that the broker runs and keeps up, or raise timeout", s.addresses)))
 }
 
-// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }
-
 // unreachable is a failure before any message was sent.
 func (s *sink) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -168,7 +162,6 @@ func (s *sink) connectFailure(err error) error {
 	var answer *amqp.Error
 	var dns *net.DNSError
 	var remote *net.OpError
-	var slow net.Error
 	var notTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -197,8 +190,8 @@ func (s *sink) connectFailure(err error) error {
 		remedy = "the broker refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
 	case errors.Is(err, errClosedEarly), errors.Is(err, io.EOF):
 		err, remedy = errClosedEarly, "the port may want TLS, in tls, or be no port for AMQP"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
-		err = timedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+	case reason.IsTimeout(err):
+		err = reason.TimedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
 	}
 	if reason.IsCertificate(err) {
 		word = reason.CertificateInvalid

@@ -27,7 +27,7 @@ func TestNothingIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, end := range map[string]func(){
-		"classic": func() { kill(t); restart(t) },
+		"classic": func() { flush(t); kill(t); restart(t) },
 		"quorum":  func() { control(t, "stop_app"); control(t, "start_app") },
 	} {
 		t.Run(kind, func(t *testing.T) {

@@ -1,11 +1,13 @@
 package reason_test
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -37,5 +39,24 @@ func TestOf(t *testing.T) {
 	}
 	if err := reason.With(reason.Refusing, io.EOF); !errors.Is(err, io.EOF) || err.Error() != "EOF" {
 		t.Errorf("With changed the error to %v", err)
+	}
+}
+
+func TestIsTimeout(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{io.EOF, false},
+		{context.Canceled, false},
+		{fmt.Errorf("posting: %w", context.DeadlineExceeded), true},
+		{fmt.Errorf("posting: %w", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}), true},
+		{&net.OpError{Op: "read", Err: io.EOF}, false},
+		{dispatcher.Unavailable(reason.TimedOut("the broker did not answer")), true},
+	} {
+		if got := reason.IsTimeout(test.err); got != test.want {
+			t.Errorf("that %v is a timeout: %t, want %t", test.err, got, test.want)
+		}
 	}
 }

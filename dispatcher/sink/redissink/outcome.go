@@ -202,22 +202,15 @@ func connectRemedy(err error) string {
 
 // cause is why an answer is missing, without the words for who ended the connection.
 func cause(err error, limit time.Duration) error {
-	var slow net.Error
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, net.ErrClosed), errors.As(err, &slow) && slow.Timeout():
-		return timedOut(fmt.Sprintf("no answer within %s", limit))
+	case errors.Is(err, net.ErrClosed), reason.IsTimeout(err):
+		return reason.TimedOut(fmt.Sprintf("no answer within %s", limit))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the server closed the connection")
 	default:
 		return err
 	}
 }
-
-// timedOut is the sink's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }
 
 func (s *sink) interrupted(ctx context.Context) error {
 	return fmt.Errorf("adding to streams at %s was interrupted: %w", s.servers, ctx.Err())
