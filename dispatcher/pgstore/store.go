@@ -77,12 +77,13 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 }
 
 // Every statement here starts from an index that fits it exactly, and has one good plan. The planner
-// must not think otherwise when its statistics are empty or old, so what tempts it is switched off;
-// and it need not think each time, so the plan is kept. The settings end with their transaction.
+// must not think otherwise when its statistics are empty or old, so what tempts it is switched off (a
+// sort too: it would read a key's rows from the index that is not in their order). And it need not think
+// each time, so the plan is kept. The settings end with their transaction.
 const (
 	// durable transactions wait for the disk as the session does. The time is the transaction's.
 	durable = `select now(), set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true),
-		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 	// relaxed transactions do not wait.
 	relaxed = durable + `, set_config('synchronous_commit', 'off', true)`
 )

@@ -1,0 +1,41 @@
+package pgstore_test
+
+import (
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// Most outboxes are empty most of the time, and that is when vacuum and analyze find them. The planner
+// then takes each index of live rows for one page, however many it has, and all of them for equally
+// good. Plans that are made then are kept, and must do for the next backlog.
+// CONTRACT: C-2, C-50
+func TestPlansOfDrained(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, pgtest.Migrated(t))
+	fill := func(n int, topic string) {
+		p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+			select gen_random_uuid(), 'shop', $1, 'key ' || n % 1000, '{}' from generate_series(1, $2::integer) as n`, topic, n)
+	}
+	fill(20_000, "big")
+	p.exec(`update outbox.outbox_events set status = 'delivered'`)
+	p.exec(`vacuum analyze outbox.outbox_events`)
+	if n := scalar[int](p.outbox, `select relpages from pg_class where relname = 'outbox_events_live' and reltuples = 0`); n < 50 {
+		t.Fatalf("the index of live rows has %d pages: the test does not show what it is for", n)
+	}
+	p.prepare()
+	fill(2000, "big")
+	p.wantIndexPlans("drained")
+	p.prepareKeyed()
+	fill(2000, "keyed")
+	for _, limit := range []int{10, 100} {
+		claim := p.claimKeyed("keyed", limit, limit*5/4)
+		t.Logf("a claim in order of %d rows: %d buffers in %.1f ms", claim.Rows, claim.buffers(), claim.millis)
+		if claim.Rows < limit/2 {
+			t.Errorf("a claim in order returned %d rows, want about %d", claim.Rows, limit)
+		}
+		if n := claim.buffers(); n > 200+30*limit {
+			t.Errorf("a claim in order of %d rows reads %d buffers", limit, n)
+		}
+	}
+}
