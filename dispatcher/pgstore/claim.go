@@ -85,7 +85,7 @@ func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest) (f found
 	f.floored = start.floored
 	inOrder := func(a, b row) int { return cmp.Or(cmp.Compare(a.share, b.share), a.compare(b.position)) }
 	if !slices.IsSortedFunc(f.rows, inOrder) {
-		slices.SortFunc(f.rows, inOrder)
+		slices.SortStableFunc(f.rows, inOrder) // they come in runs, and it makes half the work of these
 	}
 	s.floors.update(start, req.Shares, f)
 	return f, nil

@@ -38,6 +38,7 @@ type plan struct {
 	Type   string `json:"Node Type"`
 	Index  string `json:"Index Name"`
 	Rows   int    `json:"Actual Rows"`
+	Loops  int    `json:"Actual Loops"`
 	Hit    int    `json:"Shared Hit Blocks"`
 	Read   int    `json:"Shared Read Blocks"`
 	Parts  []plan `json:"Plans"`

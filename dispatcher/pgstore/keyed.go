@@ -86,9 +86,10 @@ func sortKeys(rows []row) {
 // told is what the statement says beside the rows.
 type told struct {
 	Reached []struct {
-		Range int        `json:"range"`
-		At    *time.Time `json:"at"` // nil for the end of what is due
-		ID    uuid.UUID  `json:"id"`
+		Range  int        `json:"range"`
+		Looked int        `json:"looked"` // how many rows there were up to here
+		At     *time.Time `json:"at"`     // nil for the end of what is due
+		ID     uuid.UUID  `json:"id"`
 	} `json:"reached"`
 	Passed   []toldKey `json:"passed"`
 	Recalled []toldKey `json:"recalled"`

@@ -9,13 +9,16 @@ import (
 )
 
 const (
-	// lookAhead times as many rows are looked at as are asked for, when many wait for others.
-	lookAhead = 4
+	// lookAhead times as many rows are looked at as are asked for, when many wait for others, and
+	// lookMargin times as many as the last claim would have needed.
+	lookAhead  = 4
+	lookMargin = 1.1
 	// lookLeast is how many are looked at whatever is asked for, and stepRows how many in each step of a
 	// pass but the first: mostly that one goes all the way.
 	lookLeast = 50
 	stepRows  = 5000
-	// stepEvery is how often claims that find rows make a step.
+	// stepEvery is how often claims that find rows make a step, at most: steps that find little get one
+	// part of the time in passShare.
 	stepEvery = 50 * time.Millisecond
 	// recallKeys bounds the keys that are remembered of a topic.
 	recallKeys = 1000
@@ -72,7 +75,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 		}
 		limit := share.Limit - l.recall(p, i, share.Limit, perKey)
 		from, step := p.from(affordable, now)
-		rows := int(1.25 * p.spread * float64(limit))
+		rows := int(lookMargin * p.spread * float64(limit))
 		if step && from != (position{}) {
 			rows = max(stepRows, lookAhead*limit)
 		}
@@ -154,9 +157,12 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 		p := k.byTopic[l.topics[i]]
 		if !l.steps[i] {
 			p.others = others[i] > int(l.limits[i])/2
-			if len(l.keys) == 0 {
-				p.measured(claimed[i], int(l.limits[i]), int(l.rows[i]), last)
+			if !last {
+				p.spread = min(max(1, float64(r.Looked)/float64(max(1, others[i]))), lookAhead)
 			}
+		} else if in := float64(claimed[i]) / float64(l.limits[i]); in < 1 {
+			inVain := time.Duration((1 - in) * float64(now.Sub(l.at)))
+			p.nextStep = now.Add(max(stepEvery, passShare*inVain))
 		}
 		all = p.reached(end, last, l.steps[i], claimed[i] > 0, affordable, now) && all
 	}
@@ -194,16 +200,6 @@ func (p *passage) reached(end position, last, step, found, affordable bool, now 
 		p.floor = end
 	}
 	return last
-}
-
-// measured notes how many rows of those that were looked at could be had. A claim that was filled does
-// not tell.
-func (p *passage) measured(claimed, limit, looked int, last bool) {
-	if last || claimed >= limit {
-		p.spread = max(1, 0.95*p.spread)
-		return
-	}
-	p.spread = min(lookAhead, float64(looked)/float64(max(claimed, 1)))
 }
 
 // missed notes that a key was read in vain.

@@ -22,12 +22,16 @@ with found as materialized (
         for update skip locked
     ) as e
 ),
+-- All that is asked of them, in one pass: each costs.
+taken as materialized (
+    select array_agg(ctid) as rows, array_agg(ctid) filter (where exhausted) as exhausted, sum(bytes) > $7::bigint as cut from found
+),
 -- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
 -- the disk as the session would.
 durable as materialized (
     select set_config('synchronous_commit', reset_val, true)
     from pg_settings
-    where name = 'synchronous_commit' and exists (select from found where exhausted)
+    where name = 'synchronous_commit' and (select exhausted from taken) is not null
 ),
 letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
@@ -35,7 +39,7 @@ letters as (
            case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
            e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
     from outbox.outbox_events as e cross join durable
-    where e.ctid = any (array(select ctid from found where exhausted))
+    where e.ctid = any ((select exhausted from taken)::tid[])
 )
 -- By ctid: the rows are locked, so it holds still, and the plan is the same with any statistics.
 -- A row that another transaction changed in between is not matched, and is for the next claim.
@@ -48,7 +52,7 @@ set status = case when attempts < $6 then 'processing' else 'dead' end,
     locked_until = case when attempts < $6 then now() + $9::interval end,
     updated_at = now()
 where ctid = any (case
-    when (select sum(bytes) from found) <= $7::bigint then array(select ctid from found)
+    when not (select cut from taken) then (select rows from taken)
     -- The sum runs in the order of found. It has no ORDER BY, which would sort for nothing: in
     -- another order it would still bound the bytes. The first row is taken whatever its size.
     else array(
@@ -57,6 +61,7 @@ where ctid = any (case
         where exhausted or total <= $7::bigint or total = bytes
     )
     end)
-returning dead_reason, id, topic, attempts, next_attempt_at, (select sum(bytes) from found) > $7::bigint as cut,
+-- Nulls are for what most rows would repeat: each column costs.
+returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from taken) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    case when dead_reason is null then headers end as headers, case when dead_reason is null then payload end as payload
+    case when dead_reason is null then nullif(headers, '{}') end as headers, case when dead_reason is null then payload end as payload

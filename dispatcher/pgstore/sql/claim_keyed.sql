@@ -53,11 +53,11 @@ looked as materialized (
                select before.seq from outbox.outbox_events as before
                where before.live and before.key_hash = event.key_hash and before.seq < event.seq
                order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
-           ) is null and (
+           ) is null and (not $12::boolean or (
                select dead.seq from outbox.outbox_dead_letters as dead
-               where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+               where dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                limit 1
-           ) is null as head
+           ) is null) as head
     from ranges as event
 ),
 -- They are locked in the order of looked: an ORDER BY would only add a sort. Others that wait for a
@@ -74,6 +74,9 @@ found as materialized (
         for update of event skip locked
     ) as event
 ),
+filled as materialized (
+    select range, count(*) as heads from found group by range
+),
 -- Keys that this worker has passed by before are read directly.
 recalled as materialized (
     select key.range, key.rows, event.*
@@ -82,11 +85,11 @@ recalled as materialized (
         select first.*, event.ctid as locked
         from (
             select ctid as row, seq, key_hash, attempts, payload_bytes,
-                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and (
+                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and (not $12::boolean or (
                        select dead.seq from outbox.outbox_dead_letters as dead
-                       where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+                       where dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                        limit 1
-                   ) is null as free
+                   ) is null) as free
             from outbox.outbox_events as event
             where live and key_hash = key.hash
             order by seq limit 1
@@ -101,8 +104,9 @@ recalled as materialized (
 -- should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, attempts, payload_bytes,
-           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / count(*) over (partition by range))) end as rows
+           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / heads)) end as rows
     from found
+    join filled using (range)
     where row = locked
     union all
     select range, row, seq, key_hash, attempts, payload_bytes, case when attempts > 1 then 1 else rows end
@@ -116,11 +120,11 @@ following as materialized (
     cross join lateral (
         select ctid as row, next_attempt_at, id, seq, key_hash, payload_bytes,
                attempts < $7::integer and next_attempt_at <= now() and (status = 'pending' or locked_until < now())
-                   and row_number() over (order by seq) < head.rows and (
+                   and row_number() over (order by seq) < head.rows and (not $12::boolean or (
                        select dead.seq from outbox.outbox_dead_letters as dead
-                       where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+                       where dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                        limit 1
-                   ) is null as wanted
+                   ) is null) as wanted
         from outbox.outbox_events as event
         where live and key_hash = head.key_hash and seq > head.seq
         order by seq
@@ -134,38 +138,38 @@ locked as materialized (
     where ctid = any (array(select row from following where wanted))
     for update skip locked
 ),
--- The first row of a key that is not to be had ends it.
-gap as materialized (
-    select key_hash, min(seq) as seq
-    from following
-    where not wanted or not exists (select from locked where locked.row = following.row)
-    group by key_hash
+-- The first row of a key that is not to be had ends it. (Counted, not joined: the planner expects a few
+-- rows here, and would compare each with each.)
+line as materialized (
+    select *, count(*) filter (where not had) over (partition by key_hash order by seq rows unbounded preceding) as missing
+    from (select *, row in (select row from locked) as had from following) as behind
 ),
 taken as materialized (
     select range, row, seq, attempts >= $7::integer as exhausted, case when attempts < $7 then payload_bytes else 0 end as bytes
     from head
     union all
     select range, row, seq, false, payload_bytes
-    from following
-    where not exists (select from gap where gap.key_hash = following.key_hash and gap.seq <= following.seq)
+    from line
+    where missing = 0
 ),
--- How far each range was read: null for its end.
+-- How far each range was read, and how many rows that was: up to the last that was found where all that
+-- were asked for are, else to the last that was looked at. null for its end. Its rows are in order.
 reached as materialized (
     select share.n as range,
+           case when last.id is null then share.look else (
+               select count(*) from ranges
+               where range = share.n and (ranges.next_attempt_at, ranges.id) <= (last.next_attempt_at, last.id)
+           ) end as looked,
            coalesce(last.next_attempt_at, stop.next_attempt_at, case when turn.n > 0 then share.floor_at end) as at,
            coalesce(last.id, stop.id, case when turn.n > 0 then share.floor_id end) as id
     from unnest($3::integer[], $4::timestamptz[], $5::uuid[], $6::integer[])
         with ordinality as share (rows, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
     left join lateral (
-        select next_attempt_at, id from found
-        where range = share.n and share.rows = (select count(*) from found where range = share.n)
-        order by next_attempt_at desc, id desc limit 1
+        select next_attempt_at, id from found where range = share.n offset greatest(share.rows - 1, 0) limit 1
     ) as last on true
     left join lateral (
-        select next_attempt_at, id from looked
-        where range = share.n and share.look = (select count(*) from looked where range = share.n)
-        order by next_attempt_at desc, id desc limit 1
+        select next_attempt_at, id from ranges where range = share.n offset share.look - 1 limit 1
     ) as stop on true
 ),
 -- What this claim goes past, for the worker to remember: keys whose next row no range will come to.
@@ -173,10 +177,9 @@ passed as materialized (
     select range, key_hash from looked where not head
     union
     select range, key_hash
-    from following
-    join gap using (key_hash, seq)
+    from line
     join reached using (range)
-    where reached.at is null or (next_attempt_at, following.id) <= (reached.at, reached.id)
+    where not had and missing = 1 and (reached.at is null or (next_attempt_at, line.id) <= (reached.at, reached.id))
 ),
 -- For the next statement of the transaction.
 told as materialized (
