@@ -170,8 +170,8 @@ type counter struct {
 	done chan struct{}
 }
 
-func (c *counter) Claimed(string, int)                        {}
-func (c *counter) Delivered(*dispatcher.Event, time.Duration) {}
+func (c *counter) Claimed(string, int)                                       {}
+func (c *counter) Delivered(*dispatcher.Event, time.Duration, time.Duration) {}
 func (c *counter) Acked(_ *dispatcher.Event, _ time.Duration) {
 	if c.left.Add(-1) == 0 {
 		close(c.done)

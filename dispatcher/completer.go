@@ -214,7 +214,7 @@ func (c *completer) acked(rows []*row, lost map[Lease]bool) (n int) {
 			continue
 		}
 		n++
-		c.obs.Acked(r.event, r.age+now.Sub(r.claimedAt))
+		c.obs.Acked(r.event, r.ageAt(now))
 	}
 	return n
 }

@@ -18,7 +18,9 @@ type Config struct {
 	// BatchSize is the most rows that one claim takes. A claim takes fewer where the deliveries are
 	// slow: about what they do in a third of a second. Defaults to 500.
 	BatchSize int
-	// Concurrency is how many Sink.Deliver calls run at once. Defaults to 16.
+	// Concurrency is how many Sink.Deliver calls run at once. While there are several topics, an eighth of
+	// the calls, at least one, is left to topics that have none running, so that a destination that does
+	// not answer holds up no other (CONTRACT C-32). With 1 nothing can be left. Defaults to 16.
 	Concurrency int
 	// MaxAttempts is the total of deliveries that a row may begin before it is dead. Defaults to 10.
 	MaxAttempts int
@@ -72,10 +74,11 @@ const (
 type Observer interface {
 	// Claimed: n rows of the topic were leased.
 	Claimed(topic string, n int)
-	// Delivered: the sink confirmed the event after took.
-	Delivered(e *Event, took time.Duration)
-	// Acked: the row is marked delivered. The latency is from the event's creation to this worker's
-	// claim on the database's clock, plus the time since then.
+	// Delivered: the sink confirmed the event. The delivery began waited after the event's creation, and
+	// took so long. waited is from the creation to this worker's claim on the database's clock, plus
+	// the time since then.
+	Delivered(e *Event, waited, took time.Duration)
+	// Acked: the row is marked delivered, latency after the event's creation, measured likewise.
 	Acked(e *Event, latency time.Duration)
 	// Failed: the delivery failed after took; delay is how long the row waits (0 when it is dead or
 	// released).

@@ -41,7 +41,7 @@ func (r *run) deliver(d *delivery) {
 	r.completer.release(behind)
 	for i := range ours {
 		if ours[i] {
-			results = append(results, result{row: d.rows[i], outcome: r.judge(events[i], errs[i], cut, began, took)})
+			results = append(results, result{row: d.rows[i], outcome: r.judge(d.rows[i], errs[i], cut, began, took)})
 		}
 	}
 	r.completer.add(results)
@@ -66,10 +66,11 @@ func (r *run) publish(ctx context.Context, batch []*Event) (errs []error) {
 // judge tells health and the observer about an event's delivery, and returns what to write back.
 // cut is why the delivery was cancelled, if it was: then its outcome is not known, and says nothing
 // of the destination.
-func (r *run) judge(e *Event, err, cut error, began time.Time, took time.Duration) outcome {
+func (r *run) judge(row *row, err, cut error, began time.Time, took time.Duration) outcome {
+	e := row.event
 	if err == nil {
 		r.health.delivered(e, began.Add(took))
-		r.cfg.Observer.Delivered(e, took)
+		r.cfg.Observer.Delivered(e, row.ageAt(began), took)
 		return outcome{verb: ack}
 	}
 	if cut != nil {

@@ -52,6 +52,9 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 			if seen.latest <= 0 || seen.latest > patience {
 				t.Errorf("the longest latency is %v; it is measured from the event's creation", seen.latest)
 			}
+			if seen.waited <= 0 || seen.waited > seen.latest {
+				t.Errorf("the longest wait for a delivery is %v of a latency of %v", seen.waited, seen.latest)
+			}
 		})
 	}
 }

@@ -2,7 +2,6 @@ package dispatcher
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -20,30 +19,32 @@ const (
 // until a delivery takes it, and finished when its outcome waits for the completer. flight bounds
 // them all, by number and by bytes, and hands them out topic by topic in turn.
 type flight struct {
-	calls    int   // rows that deliveries take at once
-	batch    int   // the most rows of a claim
-	maxRows  int   // beyond it nothing is claimed
-	maxBytes int64 // likewise
-	lease    time.Duration
-	onDead   OnDead          // with order per key
-	base     context.Context // of deliveries: carries values, and never ends
-	changed  func()          // tells the claim loop that what it waits for has come
-	inDoubt  chan struct{}   // tells the keeper that a row's lease must be asked for
+	concurrency int   // the most deliveries at once
+	calls       int   // rows that these take
+	batch       int   // the most rows of a claim
+	maxRows     int   // beyond it nothing is claimed
+	maxBytes    int64 // likewise
+	lease       time.Duration
+	onDead      OnDead          // with order per key
+	base        context.Context // of deliveries: carries values, and never ends
+	changed     func()          // tells the claim loop that what it waits for has come
+	inDoubt     chan struct{}   // tells the keeper that a row's lease must be asked for
 
-	mu     sync.Mutex
-	work   sync.Cond         // deliveries wait here for rows
-	queues map[string][]*row // queued rows; no empty queue is kept
-	turns  []string          // the topics of queues, the next one to serve first
-	queued int
-	held   []*row // queued or in delivery: their leases are kept. In no order; see hold
-	rows   int
-	bytes  int64
-	closed bool
-	keys   keys        // which rows wait for others of their key; nil without order
-	behind bool        // rows in the outbox wait for rows in here
-	awaits func() bool // what the claim loop waits for; nil for nothing
-	want   int         // rows of the next claim
-	full   time.Time   // when a claim brought so many, if the last one did
+	mu      sync.Mutex
+	work    sync.Cond         // deliveries wait here for rows
+	queues  map[string]*queue // by topic
+	turns   []*queue          // those with queued rows, the one that was served last at the end
+	alone   bool              // there is only one topic
+	running int               // deliveries
+	held    []*row            // queued, waiting in line or in delivery: their leases are kept. In no order; see hold
+	rows    int
+	bytes   int64
+	closed  bool
+	keys    keys        // which rows wait for others of their key; nil without order
+	behind  bool        // rows in the outbox wait for rows in here
+	awaits  func() bool // what the claim loop waits for; nil for nothing
+	want    int         // rows of the next claim
+	full    time.Time   // when a claim brought so many, if the last one did
 }
 
 // row is a claimed event on its way through the engine.
@@ -58,30 +59,37 @@ type row struct {
 	delivery  *delivery // nil while queued
 	lost      bool      // another worker holds it
 	line      *line     // of its key, nil without order; guarded by flight.mu
+	queue     *queue    // of its topic, once it is held
 	place     int       // in flight.held, from 1; 0 when it is not there
 }
+
+// ageAt is how long after its creation an event was somewhere.
+func (r *row) ageAt(now time.Time) time.Duration { return r.age + now.Sub(r.claimedAt) }
 
 // delivery is one running call of Sink.Deliver.
 type delivery struct {
 	ctx       context.Context
 	cut       context.CancelCauseFunc
+	queue     *queue
 	rows      []*row
 	abandoned bool // the drain has given up waiting for it; guarded by flight.mu
 }
 
 func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) *flight {
 	f := &flight{
-		calls:    cfg.Concurrency * sinkBatch,
-		batch:    cfg.BatchSize,
-		maxRows:  cfg.Concurrency*sinkBatch + 4*cfg.BatchSize,
-		maxBytes: cfg.MaxBytes,
-		lease:    cfg.Lease,
-		onDead:   cfg.OnDead,
-		base:     base,
-		changed:  changed,
-		inDoubt:  make(chan struct{}, 1),
-		queues:   map[string][]*row{},
-		keys:     newKeys(cfg.Ordering),
+		concurrency: cfg.Concurrency,
+		calls:       cfg.Concurrency * sinkBatch,
+		batch:       cfg.BatchSize,
+		maxRows:     cfg.Concurrency*sinkBatch + 4*cfg.BatchSize,
+		maxBytes:    cfg.MaxBytes,
+		lease:       cfg.Lease,
+		onDead:      cfg.OnDead,
+		base:        base,
+		changed:     changed,
+		inDoubt:     make(chan struct{}, 1),
+		queues:      map[string]*queue{},
+		keys:        newKeys(cfg.Ordering),
+		alone:       len(cfg.Topics) == 1,
 	}
 	f.want = min(f.batch, max(f.calls, firstClaim))
 	f.work.L = &f.mu
@@ -90,17 +98,24 @@ func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) 
 
 // room reports whether a claim may be made, and for how many rows and bytes: the queue runs low, so that
 // deliveries never wait for a claim, and neither write-backs nor bytes have piled up. When there is
-// no room, changed is called as soon as there is.
+// no room, changed is called as soon as there is; ask again after longSupply, since topics may be slow by
+// then. One claim of several topics takes half of the bytes at most: they may all be of one.
 func (f *flight) room() (rows int, bytes int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := time.Now()
+	f.review(now)
 	ok = f.await(func() bool {
-		return f.queued <= f.low() && f.rows <= f.maxRows && f.bytes < f.maxBytes
+		return f.short() && f.rows <= f.maxRows && f.bytes < f.maxBytes
 	})
 	if ok {
-		f.adapt(time.Now())
+		f.adapt(now)
 	}
-	return f.want, f.maxBytes - f.bytes, ok
+	bytes = f.maxBytes - f.bytes
+	if !f.alone {
+		bytes = max(1, bytes/2)
+	}
+	return f.want, bytes, ok
 }
 
 // low is how many queued rows are few: half a claim, or all of one when the deliveries are as fast as that.
@@ -179,35 +194,6 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 	return refused
 }
 
-// enqueue queues a row that may be delivered now.
-func (f *flight) enqueue(r *row) {
-	topic := r.event.Topic
-	if len(f.queues[topic]) == 0 {
-		f.turns = append(f.turns, topic)
-	}
-	f.queues[topic] = append(f.queues[topic], r)
-	f.queued++
-	f.work.Signal()
-}
-
-// hold adds a row to held.
-func (f *flight) hold(r *row) {
-	f.held = append(f.held, r)
-	r.place = len(f.held)
-}
-
-// unhold takes a row out, and puts the last one in its place.
-func (f *flight) unhold(r *row) {
-	if r.place == 0 {
-		return
-	}
-	end := len(f.held) - 1
-	last := f.held[end]
-	f.held[r.place-1], last.place = last, r.place
-	f.held[end], r.place = nil, 0
-	f.held = f.held[:end]
-}
-
 // take waits for queued rows and begins a delivery of up to n rows of one topic. It returns nil when
 // the flight is closed. Rows are not begun while their lease is in doubt (CONTRACT C-31): they wait
 // until the keeper has extended it, or found it lost.
@@ -224,41 +210,6 @@ func (f *flight) take(n int) *delivery {
 	return nil
 }
 
-func (f *flight) begin(n int, now time.Time) *delivery {
-	for range f.turns {
-		topic := f.turns[0]
-		f.turns = slices.Delete(f.turns, 0, 1)
-		queue := f.queues[topic]
-		safe := 0
-		for safe < min(n, len(queue)) && now.Before(queue[safe].safeUntil) {
-			safe++
-		}
-		f.setQueue(topic, queue[safe:])
-		if safe == 0 {
-			signal(f.inDoubt)
-			continue
-		}
-		f.queued -= safe
-		d := &delivery{rows: queue[:safe:safe]}
-		d.ctx, d.cut = context.WithCancelCause(f.base)
-		for _, r := range d.rows {
-			r.delivery = d
-		}
-		return d
-	}
-	return nil
-}
-
-// setQueue replaces the queue of a topic that is not in turns, and puts it last.
-func (f *flight) setQueue(topic string, queue []*row) {
-	if len(queue) == 0 {
-		delete(f.queues, topic)
-		return
-	}
-	f.queues[topic] = queue
-	f.turns = append(f.turns, topic)
-}
-
 // finish ends a delivery with these answers, and reports which of its rows may be written back: none of
 // an abandoned delivery, and not those that were lost (CONTRACT C-23). The others stay in flight until
 // written. A row that succeeded lets the next one of its key go; behind are those that must not go
@@ -267,6 +218,7 @@ func (f *flight) finish(d *delivery, errs []error) (ours []bool, behind []*row) 
 	d.cut(nil)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.end(d)
 	ours = make([]bool, len(d.rows))
 	for i, r := range d.rows {
 		if ours[i] = !d.abandoned && !r.lost; ours[i] {
@@ -299,57 +251,6 @@ func (f *flight) forget(rows []*row) {
 		f.changed()
 	}
 	f.notice()
-}
-
-// unqueue takes back all rows whose delivery has not begun: they must be released.
-func (f *flight) unqueue() []*row {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.emptyQueues()
-}
-
-// unqueueTopic takes back those of one topic.
-func (f *flight) unqueueTopic(topic string) []*row {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	rows := f.queues[topic]
-	delete(f.queues, topic)
-	f.turns = slices.DeleteFunc(f.turns, func(t string) bool { return t == topic })
-	f.queued -= len(rows)
-	rows = append(rows, f.keys.disband(topic)...)
-	f.unholdAll(rows)
-	f.notice()
-	return rows
-}
-
-func (f *flight) unholdAll(rows []*row) {
-	for _, r := range rows {
-		f.unhold(r)
-	}
-}
-
-// has reports whether rows of the topic are queued or in delivery.
-func (f *flight) has(topic string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.held {
-		if r.event.Topic == topic {
-			return true
-		}
-	}
-	return false
-}
-
-func (f *flight) emptyQueues() (rows []*row) {
-	for _, queue := range f.queues {
-		rows = append(rows, queue...)
-	}
-	rows = append(rows, f.keys.disband("")...)
-	f.unholdAll(rows)
-	clear(f.queues)
-	f.turns, f.queued = nil, 0
-	f.notice()
-	return rows
 }
 
 // close ends handing out, and returns the rows whose delivery has not begun.

@@ -111,7 +111,7 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 
 func TestFlightBounds(t *testing.T) {
 	told := 0
-	f := testFlight(Config{BatchSize: 10, Concurrency: 2, MaxBytes: 1000}, func() { told++ })
+	f := testFlight(Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 1000}, func() { told++ })
 	room := func() bool { _, _, ok := f.room(); return ok }
 	if _, bytes, ok := f.room(); !ok || bytes != 1000 {
 		t.Fatalf("an empty flight has room for %d bytes", bytes)

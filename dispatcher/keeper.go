@@ -109,25 +109,21 @@ func (f *flight) extended(rows []*row, lost []Lease, asked time.Time) (gone int,
 // dropLost takes lost rows out of the queues, and cuts their deliveries. It returns those behind them:
 // a row is not delivered when another worker may be about to deliver one before it.
 func (f *flight) dropLost(lost []*row) (behind []*row) {
-	topics := map[string]bool{}
+	isLost := func(r *row) bool { return r.lost }
 	for _, r := range lost {
-		switch {
-		case r.delivery != nil:
-			r.delivery.cutUnless((*row).kept, errLeaseLost)
-			behind = append(behind, f.keys.stop(r)...)
+		if r.delivery == nil {
+			behind = append(behind, f.keys.leave(r)...)
 			continue
-		case r.first():
-			topics[r.event.Topic] = true
-			f.queued--
 		}
-		behind = append(behind, f.keys.leave(r)...)
+		r.delivery.cutUnless((*row).kept, errLeaseLost)
+		behind = append(behind, f.keys.stop(r)...)
 	}
-	f.turns = slices.DeleteFunc(f.turns, func(topic string) bool { return topics[topic] })
-	for topic := range topics {
-		f.setQueue(topic, slices.DeleteFunc(f.queues[topic], func(r *row) bool { return r.lost }))
+	for _, q := range f.turns {
+		q.rows = slices.DeleteFunc(q.rows, isLost)
 	}
+	f.turns = slices.DeleteFunc(f.turns, noRows)
 	f.forget(lost)
-	behind = slices.DeleteFunc(behind, func(r *row) bool { return r.lost })
+	behind = slices.DeleteFunc(behind, isLost)
 	f.unholdAll(behind)
 	return behind
 }

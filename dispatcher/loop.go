@@ -124,9 +124,10 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	}
 	room, bytes, ok := r.flight.room()
 	if !ok {
-		return checkEvery, nil
+		_, err := r.listTopics() // another topic may come while one has everything
+		return longSupply, err
 	}
-	claimed, more, err := r.claim(room, bytes, p.held)
+	claimed, more, err := r.claim(room, bytes, r.flight.skip(p.held))
 	now := time.Now()
 	if claimed > 0 {
 		r.pace.foundAt, r.pace.woken = now, false
@@ -228,6 +229,7 @@ func (r *run) listTopics() (idle bool, err error) {
 		names, err := r.store.Topics(ctx)
 		if err == nil {
 			r.topics.listed(names, time.Now())
+			r.flight.setAlone(len(r.topics.names) == 1)
 			r.topics.took = time.Since(asked)
 			idle = len(names) == 0
 		}
@@ -256,12 +258,17 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		idle := r.flight.empty()
 		room, bytes, ok := r.flight.room()
 		if !ok {
-			pause(checkEvery, r.wake, ctx.Done())
+			pause(longSupply, r.wake, ctx.Done())
 			continue
 		}
-		claimed, more, err := r.claim(min(n, room), bytes, p.held)
+		held := r.flight.skip(p.held)
+		claimed, more, err := r.claim(min(n, room), bytes, held)
 		if err != nil {
 			return err
+		}
+		if claimed == 0 && !more && len(held) > len(p.held) {
+			pause(longSupply, r.wake, ctx.Done())
+			continue
 		}
 		if claimed == 0 && !more {
 			if err := r.refusal(); err != nil || idle || r.cfg.Ordering != OrderingKey || r.completer.unwritten() != nil {

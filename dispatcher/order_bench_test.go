@@ -109,8 +109,8 @@ type drainWatch struct {
 	others     chan time.Time
 }
 
-func (*drainWatch) Claimed(string, int)                        {}
-func (*drainWatch) Delivered(*dispatcher.Event, time.Duration) {}
+func (*drainWatch) Claimed(string, int)                                       {}
+func (*drainWatch) Delivered(*dispatcher.Event, time.Duration, time.Duration) {}
 func (d *drainWatch) Acked(e *dispatcher.Event, _ time.Duration) {
 	if e.AggregateID != "hot" && d.cold.Add(-1) == 0 {
 		d.others <- time.Now()

@@ -250,7 +250,7 @@ type watcher struct {
 	mu                                      sync.Mutex
 	claimed, delivered, acked, failed, lost int
 	deaths                                  []dispatcher.Death
-	latest                                  time.Duration
+	waited, latest                          time.Duration
 }
 
 func (w *watcher) note(note func()) {
@@ -260,8 +260,8 @@ func (w *watcher) note(note func()) {
 }
 
 func (w *watcher) Claimed(_ string, n int) { w.note(func() { w.claimed += n }) }
-func (w *watcher) Delivered(*dispatcher.Event, time.Duration) {
-	w.note(func() { w.delivered++ })
+func (w *watcher) Delivered(_ *dispatcher.Event, waited, _ time.Duration) {
+	w.note(func() { w.delivered++; w.waited = max(w.waited, waited) })
 }
 func (w *watcher) Acked(_ *dispatcher.Event, latency time.Duration) {
 	w.note(func() { w.acked++; w.latest = max(w.latest, latency) })

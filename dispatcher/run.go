@@ -103,7 +103,7 @@ func (r *run) abandon() {
 	rows := r.flight.abandon()
 	results := make([]result, len(rows))
 	for i, row := range rows {
-		results[i] = result{row, r.judge(row.event, errNoReturn, errGraceOver, time.Time{}, r.cfg.GracePeriod+abandonAfter)}
+		results[i] = result{row, r.judge(row, errNoReturn, errGraceOver, time.Time{}, r.cfg.GracePeriod+abandonAfter)}
 	}
 	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", len(rows))
 	r.completer.add(results)

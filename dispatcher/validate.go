@@ -65,7 +65,7 @@ func (c Config) validate() error {
 type noObserver struct{}
 
 func (noObserver) Claimed(string, int)                                {}
-func (noObserver) Delivered(*Event, time.Duration)                    {}
+func (noObserver) Delivered(*Event, time.Duration, time.Duration)     {}
 func (noObserver) Acked(*Event, time.Duration)                        {}
 func (noObserver) Failed(*Event, error, time.Duration, time.Duration) {}
 func (noObserver) Died(Death)                                         {}

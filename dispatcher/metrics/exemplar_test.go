@@ -34,13 +34,14 @@ func openMetrics(t *testing.T, registry *prometheus.Registry) string {
 func TestExemplars(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry, "orders", "shop", "kafka")
-	e := &dispatcher.Event{Topic: "orders", Headers: map[string]string{"traceparent": "00-" + traceID + "-00f067aa0ba902b7-01"}}
-	m.Delivered(e, 20*time.Millisecond)
+	e := &dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": "00-" + traceID + "-00f067aa0ba902b7-01"}}
+	m.Delivered(e, 7*time.Millisecond, 20*time.Millisecond)
 	m.Failed(e, errors.New("refused"), time.Minute, time.Second)
 	m.Acked(e, 3*time.Second)
 	text := openMetrics(t, registry)
 	for _, want := range []string{
 		`outbox_delivery_duration_seconds_bucket{dispatcher="orders",namespace="shop",outcome="confirmed",sink="kafka",topic="orders",le="0.025"} 1 # {trace_id="` + traceID + `"} 0.02 `,
+		`outbox_dispatch_latency_seconds_bucket{dispatcher="orders",namespace="shop",sink="kafka",topic="orders",le="0.01"} 1 # {trace_id="` + traceID + `"} 0.007 `,
 		`outbox_delivery_duration_seconds_bucket{dispatcher="orders",namespace="shop",outcome="failed",sink="kafka",topic="orders",le="60.0"} 1 # {trace_id="` + traceID + `"} 60.0 `,
 		`outbox_end_to_end_latency_seconds_bucket{dispatcher="orders",namespace="shop",sink="kafka",topic="orders",le="5.0"} 1 # {trace_id="` + traceID + `"} 3.0 `,
 	} {
@@ -48,8 +49,8 @@ func TestExemplars(t *testing.T) {
 			t.Errorf("not told: %s", want)
 		}
 	}
-	if n := strings.Count(text, "trace_id"); n != 3 || t.Failed() {
-		t.Errorf("%d exemplars, want 3:\n%s", n, text)
+	if n := strings.Count(text, "trace_id"); n != 4 || t.Failed() {
+		t.Errorf("%d exemplars, want 4:\n%s", n, text)
 	}
 }
 
@@ -62,14 +63,15 @@ func TestNoExemplar(t *testing.T) {
 		"", "s3cr3t", "00-" + traceID + "-00f067aa0ba902b7-00", "00-" + traceID + "-00f067aa0ba902b7-0z",
 		"00-" + strings.Repeat("0", 32) + "-00f067aa0ba902b7-01", "00-" + strings.Repeat("s3cr3t+/", 4) + "-00f067aa0ba902b7-01",
 	} {
-		m.Delivered(&dispatcher.Event{Topic: "orders", Headers: map[string]string{"traceparent": parent}}, time.Second)
+		m.Delivered(&dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": parent}}, time.Second, time.Second)
 	}
 	if text := openMetrics(t, registry); strings.Contains(text, "trace_id") || strings.Contains(text, "s3cr3t") {
 		t.Error(text)
 	}
 }
 
-// The names that the source Storage lists under "Key Metrics" are all there, and doc.go lists them.
+// The names that the source Storage lists under "Key Metrics" are all there, and our histograms; doc.go
+// lists them.
 // CONTRACT: C-95
 func TestKeyMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
@@ -90,6 +92,7 @@ func TestKeyMetrics(t *testing.T) {
 		"outbox_delivery_duration_seconds", "outbox_retry_delay_seconds", "outbox_end_to_end_latency_seconds",
 		"outbox_validation_errors_total", "outbox_network_errors_total", "outbox_timeout_errors_total",
 		"outbox_table_size_bytes", "outbox_pending_events_count", "outbox_dlq_events_count",
+		"outbox_dispatch_latency_seconds", "outbox_claim_size_events", // ours
 	} {
 		if !strings.Contains(text, "# TYPE "+name+" ") {
 			t.Errorf("%s is not told", name)
@@ -105,10 +108,10 @@ func BenchmarkObserve(b *testing.B) {
 	for name, parent := range map[string]string{"plain": "", "sampled": "00-" + traceID + "-00f067aa0ba902b7-01"} {
 		b.Run(name, func(b *testing.B) {
 			m := metrics.New(prometheus.NewRegistry(), "orders", "shop", "kafka")
-			e := &dispatcher.Event{Topic: "orders", Headers: map[string]string{"traceparent": parent}}
+			e := &dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": parent}}
 			b.ReportAllocs()
 			for b.Loop() {
-				m.Delivered(e, time.Millisecond)
+				m.Delivered(e, time.Millisecond, time.Millisecond)
 				m.Acked(e, time.Millisecond)
 			}
 		})

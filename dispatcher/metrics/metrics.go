@@ -34,15 +34,15 @@ var _ dispatcher.Observer = (*Metrics)(nil)
 // vectors have a series for each topic.
 type vectors struct {
 	claimed, published, delivered, failed, died, invalid, network, timeouts *prometheus.CounterVec
-	duration, retryDelay, latency                                           *prometheus.HistogramVec
+	claimSize, wait, duration, retryDelay, latency                          *prometheus.HistogramVec
 }
 
 // series are the vectors' of one topic.
 type series struct {
 	label                                                             string
 	claimed, published, delivered, failed, invalid, network, timeouts prometheus.Counter
-	confirmedIn, failedIn, latency                                    prometheus.ExemplarObserver
-	retryDelay                                                        prometheus.Observer
+	wait, confirmedIn, failedIn, latency                              prometheus.ExemplarObserver
+	claimSize, retryDelay                                             prometheus.Observer
 }
 
 // New registers the metrics of a dispatcher, with its name, its namespace and the kind of its sink as
@@ -68,6 +68,10 @@ func New(registry prometheus.Registerer, name, namespace, sink string) *Metrics 
 		invalid:   counter("outbox_validation_errors_total", "Failed deliveries whose payload breaks its schema or a rule. The events are dead."),
 		network:   counter("outbox_network_errors_total", "Failed deliveries for which the destination could not be reached or the connection broke."),
 		timeouts:  counter("outbox_timeout_errors_total", "Failed deliveries without an answer in time."),
+		claimSize: histogram("outbox_claim_size_events", "Rows of a topic in a claim that found some.",
+			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000}),
+		wait: histogram("outbox_dispatch_latency_seconds", "From an event's creation until its delivery began, for events that the sink confirmed at the first attempt.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400}),
 		duration: histogram("outbox_delivery_duration_seconds", "How long a delivery took, by outcome: confirmed or failed.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "outcome"),
 		retryDelay: histogram("outbox_retry_delay_seconds", "How long a row waits after a failed delivery.",
@@ -100,18 +104,26 @@ func (m *Metrics) of(topic string) *series {
 		network: v.network.WithLabelValues(label), timeouts: v.timeouts.WithLabelValues(label),
 		confirmedIn: exemplars(v.duration.WithLabelValues("confirmed", label)), failedIn: exemplars(v.duration.WithLabelValues("failed", label)),
 		retryDelay: v.retryDelay.WithLabelValues(label), latency: exemplars(v.latency.WithLabelValues(label)),
+		claimSize: v.claimSize.WithLabelValues(label), wait: exemplars(v.wait.WithLabelValues(label)),
 	})
 	return s.(*series)
 }
 
 // Claimed implements [dispatcher.Observer].
-func (m *Metrics) Claimed(topic string, n int) { m.of(topic).claimed.Add(float64(n)) }
+func (m *Metrics) Claimed(topic string, n int) {
+	s := m.of(topic)
+	s.claimed.Add(float64(n))
+	s.claimSize.Observe(float64(n))
+}
 
 // Delivered implements [dispatcher.Observer].
-func (m *Metrics) Delivered(e *dispatcher.Event, took time.Duration) {
-	s := m.of(e.Topic)
+func (m *Metrics) Delivered(e *dispatcher.Event, waited, took time.Duration) {
+	s, trace := m.of(e.Topic), exemplar(e)
 	s.published.Inc()
-	s.confirmedIn.ObserveWithExemplar(took.Seconds(), exemplar(e))
+	s.confirmedIn.ObserveWithExemplar(took.Seconds(), trace)
+	if e.Attempt == 1 { // later ones waited for the destination
+		s.wait.ObserveWithExemplar(waited.Seconds(), trace)
+	}
 }
 
 // Acked implements [dispatcher.Observer].

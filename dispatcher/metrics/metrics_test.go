@@ -50,10 +50,10 @@ func TestNamesAndValues(t *testing.T) {
 			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldBySlot, Age: 1000*time.Second + 500*time.Millisecond}
 		},
 		func() *map[string]int64 { return &map[string]int64{"outbox_events": 8192} })
-	e := &dispatcher.Event{Topic: "orders"}
+	e, again := &dispatcher.Event{Topic: "orders", Attempt: 1}, &dispatcher.Event{Topic: "orders", Attempt: 2}
 	m.Claimed("orders", 9)
-	m.Delivered(e, 20*time.Millisecond)
-	m.Delivered(e, 20*time.Millisecond)
+	m.Delivered(e, 2*time.Millisecond, 20*time.Millisecond)
+	m.Delivered(again, time.Minute, 20*time.Millisecond)
 	m.Acked(e, 3*time.Second)
 	m.Failed(e, errors.New("status 500"), time.Millisecond, 4*time.Second)
 	m.Failed(e, dispatcher.Unavailable(errors.New("refused")), time.Millisecond, 0)
@@ -78,6 +78,10 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_lease_lost_total{" + labels + "} 2",
 		"outbox_delivery_duration_seconds_count{" + before + `namespace="shop",outcome="confirmed",sink="kafka"` + topic + "} 2",
 		"outbox_delivery_duration_seconds_count{" + before + `namespace="shop",outcome="failed",sink="kafka"` + topic + "} 5",
+		"outbox_dispatch_latency_seconds_count{" + labels + topic + "} 1",
+		"outbox_dispatch_latency_seconds_sum{" + labels + topic + "} 0.002",
+		"outbox_claim_size_events_count{" + labels + topic + "} 1",
+		"outbox_claim_size_events_sum{" + labels + topic + "} 9",
 		"outbox_retry_delay_seconds_sum{" + labels + topic + "} 5",
 		"outbox_end_to_end_latency_seconds_sum{" + labels + topic + "} 3",
 		"outbox_pending_events_count{" + labels + topic + "} 5",

@@ -52,7 +52,7 @@ const (
 // Link is something at the other end of a connection.
 type Link struct {
 	State LinkState `json:"state"`
-	// Reason is one word for the cause, such as ConnectionRefused, AuthenticationFailed,
+	// Reason is one word for the cause, such as ConnectionFailed, AuthenticationFailed,
 	// CertificateInvalid. Empty when reachable.
 	Reason string `json:"reason,omitempty"`
 	// Message is a sentence with the cause and the remedy. Empty when reachable.

@@ -45,9 +45,9 @@ var criteria = []criterion{
 	{"WAL with the insert, kept", "at most 1,050 B/event", withInsert(oursKept, 1050)},
 	{"WAL with the insert, deleted", "at most 900 B/event", withInsert(oursDeleted, 900)},
 
-	{"Memory at full speed, kept", "at most 64 MiB", atMost("drain", oursKept, caseOne, peakMemMiB, 64)},
-	{"Memory at full speed, deleted", "at most 64 MiB", atMost("drain", oursDeleted, caseOne, peakMemMiB, 64)},
-	{"Memory with payloads of 1 MiB", "at most 256 MiB", atMost("memory", oursPolling, "", peakMemMiB, 256)},
+	{"Memory at full speed, kept", "at most 64 MiB", peakAtMost(binaryKept, caseSmall, 64)},
+	{"Memory at full speed, deleted", "at most 64 MiB", peakAtMost(binaryDeleted, caseSmall, 64)},
+	{"Memory with payloads of 1 MiB", "at most 256 MiB", peakAtMost(binaryDefault, caseLarge, 256)},
 
 	{"Ordering Key", "at least 60 % of without order", ratio("keys", perSecond, oursKeyed, caseKeys, oursKept().Name, caseKeys, 0.6)},
 	{"Ordering Key with a hot key", "the other keys keep at least 80 %", ratio("keys", othersRate, oursKeyed, caseHot, oursKeyed().Name, caseKeys, 0.8)},
@@ -59,7 +59,8 @@ var criteria = []criterion{
 	{"Into Kafka", "at least 20,000/s", sinkReaches(kafkaDestination())},
 	{"Into NATS JetStream, file storage", "at least 20,000/s", sinkReaches(natsDestination())},
 	{"Into Redis", "at least 25,000/s", sinkReaches(redisDestination())},
-	{"Into RabbitMQ, durable and persistent", "at least 12,000/s", sinkReaches(rabbitmqDestination())},
+	{"Into RabbitMQ, a quorum queue", "at least 12,000/s", sinkReaches(rabbitmqDestination(quorum))},
+	{"Into RabbitMQ, a durable classic queue", "at least 12,000/s", sinkReaches(rabbitmqDestination(classic))},
 	{"Into HTTP, one event in a request", "at least 6,000/s", sinkReaches(httpSingle())},
 	{"Into HTTP, batches of 100", "at least 20,000/s", sinkReaches(httpBatch())},
 }
@@ -139,7 +140,11 @@ func sinkReaches(d destination) check {
 }
 
 func idleAtMost(m metric, limit float64) check {
-	return func(r *results) (string, bool, bool) { return below(r.find("idle", idleName, ""), m, limit) }
+	return func(r *results) (string, bool, bool) { return below(r.find("idle", binaryDefault, ""), m, limit) }
+}
+
+func peakAtMost(name, c string, limit float64) check {
+	return func(r *results) (string, bool, bool) { return below(r.find("memory", name, c), peakMemMiB, limit) }
 }
 
 func withInsert(s func() system, limit float64) check {

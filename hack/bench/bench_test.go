@@ -56,13 +56,13 @@ func TestQuick(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	for _, args := range [][]string{{"-cells", "drain,nothing"}, {"-runs", "0"}} {
+	for _, args := range [][]string{{"-cells", "drain,nothing"}, {"-runs", "0"}, {"-sinks", "nothing"}} {
 		if _, err := parse(args); err == nil {
 			t.Errorf("%q is taken", args)
 		}
 	}
-	o, err := parse([]string{"-cells", "idle,drain", "-runs", "5", "-full"})
-	if err != nil || len(o.cells) != 2 || o.cells[0].name != "idle" || o.runs != 5 || o.size.pace != full.pace {
+	o, err := parse([]string{"-cells", "idle,drain", "-runs", "5", "-full", "-sinks", "rabbit"})
+	if err != nil || len(o.cells) != 2 || len(destinations(o.sinks)) != 2 || o.cells[0].name != "idle" || o.runs != 5 || o.size.pace != full.pace {
 		t.Errorf("got %+v, %v", o, err)
 	}
 }

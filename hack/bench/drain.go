@@ -165,7 +165,7 @@ func (b *bench) watch(ctx context.Context, db *database, s system, o drainOf, g 
 		m[brokerCPU] = float64((brokerAfter - brokerBefore).Microseconds()) / handled
 	}
 	m[walWork] = float64(after.wal-before.wal) / handled
-	m[peakMemMiB] = float64(peak) / (1 << 20)
+	m[peakMemMiB] = mib(peak)
 	m[calls] = float64(stats.calls) / handled * 1000
 	m[claimBuffers] = float64(stats.claimBuffers) / handled
 	m[claimMillis] = stats.claimMillis / handled * 500

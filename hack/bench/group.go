@@ -101,11 +101,11 @@ func (g group) cpu() (total time.Duration, err error) {
 // peakMemory is that of the process that had the most.
 func (g group) peakMemory() (peak int64, err error) {
 	for _, w := range g {
-		n, err := peakMemory(w.cmd.Process.Pid)
+		m, err := memoryOf(w.cmd.Process.Pid)
 		if err != nil {
 			return 0, err
 		}
-		peak = max(peak, n)
+		peak = max(peak, m.peak)
 	}
 	return peak, nil
 }

@@ -58,6 +58,7 @@ func exit(err error) {
 
 type options struct {
 	cells []cell
+	sinks string
 	runs  int
 	size  sizes
 	out   string
@@ -70,6 +71,7 @@ func parse(args []string) (o options, err error) {
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	chosen := f.String("cells", strings.Join(names, ","), "what to measure, in this order")
+	f.StringVar(&o.sinks, "sinks", "", "of the cell sinks, only the destinations with this word in their names; none means all")
 	f.IntVar(&o.runs, "runs", 3, "runs of the cells that are repeated; the median counts")
 	f.StringVar(&o.out, "out", "results", "the directory for the table, the numbers and the plots")
 	small := f.Bool("quick", false, "small sizes and one run: whether everything works, not how fast")
@@ -85,6 +87,9 @@ func parse(args []string) (o options, err error) {
 	}
 	if o.runs < 1 {
 		return o, fmt.Errorf("-runs is %d; use 1 or more", o.runs)
+	}
+	if len(destinations(o.sinks)) == 0 {
+		return o, fmt.Errorf("-sinks: no destination has %q in its name", o.sinks)
 	}
 	for _, name := range strings.Split(*chosen, ",") {
 		i := slices.Index(names, name)

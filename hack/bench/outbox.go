@@ -49,6 +49,9 @@ func (l load) key(n int) string {
 		return ""
 	case l.hot && n%2 == 0:
 		return hotKey
+	case l.hot:
+		n /= 2 // the others are of all the keys, too
+		fallthrough
 	default:
 		return fmt.Sprint("key-", n*7919%l.keys)
 	}
@@ -179,7 +182,7 @@ func (s *nothing) Deliver(_ context.Context, batch []*dispatcher.Event) []error 
 type observer counter
 
 func (*observer) Claimed(string, int)                                           {}
-func (*observer) Delivered(*dispatcher.Event, time.Duration)                    {}
+func (*observer) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (*observer) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
 func (*observer) Died(dispatcher.Death)                                         {}
 func (*observer) LeaseLost(int)                                                 {}

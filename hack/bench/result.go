@@ -22,6 +22,7 @@ const (
 	insertCPU    metric = "insert db CPU µs/event"
 	hotShare     metric = "HOT %"
 	peakMemMiB   metric = "peak MiB" // of a worker process
+	fileMemMiB   metric = "of it the program's file, MiB"
 	calls        metric = "statements/1000 events"
 	claimBuffers metric = "claim buffers/event"
 	claimMillis  metric = "claim ms/500 events"
@@ -68,7 +69,7 @@ type measure map[metric]float64
 // brief is the run in a line of progress.
 func (m measure) brief() string {
 	var words []string
-	for _, name := range []metric{perSecond, dbCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, callRate} {
+	for _, name := range []metric{perSecond, dbCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, fileMemMiB, callRate} {
 		if v, ok := m[name]; ok {
 			words = append(words, name.text(v)+" "+string(name))
 		}

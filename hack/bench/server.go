@@ -109,8 +109,8 @@ func (db *database) drop() {
 	}
 }
 
-func (db *database) exec(ctx context.Context, sql string, args ...any) error {
-	_, err := db.conn.Exec(ctx, sql, args...)
+func (db *database) exec(ctx context.Context, sql string) error {
+	_, err := db.conn.Exec(ctx, sql)
 	return err
 }
 

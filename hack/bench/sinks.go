@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -39,22 +41,25 @@ type destinationRun struct {
 	processes []int // its own
 }
 
-// destinations in the order of the table.
-func destinations() []destination {
-	return []destination{
-		kafkaDestination(), natsDestination(), redisDestination(), rabbitmqDestination(),
-		httpSingle(), httpBatch(),
+// destinations with the word in their names, in the order of the table.
+func destinations(word string) []destination {
+	all := []destination{
+		kafkaDestination(), natsDestination(), redisDestination(),
+		rabbitmqDestination(quorum), rabbitmqDestination(classic), httpSingle(), httpBatch(),
 	}
+	return slices.DeleteFunc(all, func(d destination) bool {
+		return !strings.Contains(strings.ToLower(d.name), strings.ToLower(word))
+	})
 }
 
 // runSinks drains an outbox into each destination, one at a time. A destination is started once, and its
 // own tool runs last, when it is warm.
 func runSinks(ctx context.Context, b *bench) {
-	for _, d := range destinations() {
+	for _, d := range destinations(b.sinks) {
 		if ctx.Err() != nil {
 			return
 		}
-		s := ours(d.name, d.settings, job{})
+		s := ours(d.name, d.settings, job{Batch: 500})
 		run, err := d.startIn(ctx)
 		if errors.Is(err, kafka.ErrMissing) || errors.Is(err, rabbitmq.ErrMissing) || errors.Is(err, redis.ErrMissing) {
 			b.note("%s is left out: %v", d.name, err)

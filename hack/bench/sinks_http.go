@@ -52,7 +52,7 @@ func httpDestination(name string, mode config.HTTPMode, target float64) destinat
 		}
 		return &destinationRun{
 			sink: config.Sink{HTTP: &config.HTTPSink{URL: "http://" + address + "/events", Mode: mode}},
-			arrived: func(ctx context.Context) (int64, error) {
+			arrived: func(context.Context) (int64, error) {
 				time.Sleep(100 * time.Millisecond) // it tells every 10 ms
 				sum, err := (group{w}).read()
 				return sum.Handled, err

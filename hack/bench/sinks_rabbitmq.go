@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,19 +16,36 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
 )
 
-func rabbitmqDestination() destination {
+// The kinds of durable queues.
+const (
+	quorum  = amqp.QueueTypeQuorum
+	classic = amqp.QueueTypeClassic
+)
+
+// perfProducers are as many as our channels, each with as many messages as a delivery has.
+const perfProducers = 4
+
+// perfHeaders are as many as our messages have, and as large: RabbitMQ reads each.
+const perfHeaders = "cloudEvents_specversion=1.0,cloudEvents_id=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60,cloudEvents_source=/outbox/bench/orders," +
+	"cloudEvents_type=orders,cloudEvents_time=2026-01-02T03:04:05.678901Z,cloudEvents_trackingid=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60," +
+	"cloudEvents_fencingtoken=1,cloudEvents_attempt=1,cloudEvents_outboxnamespace=bench,cloudEvents_topic=orders," +
+	"cloudEvents_sequence=0000000000000123456,cloudEvents_partitionkey=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60"
+
+func rabbitmqDestination(kind string) destination {
 	return destination{
-		name: "RabbitMQ", events: 200_000, target: 12_000, start: startRabbitMQ,
-		settings: "one node, a durable classic queue, persistent messages with confirms, all else default (4 channels); PerfTest with 4 producers, 500 unconfirmed each",
+		name: "RabbitMQ, " + kind + " queue", events: 200_000, target: 12_000,
+		start: func(ctx context.Context) (*destinationRun, error) { return startRabbitMQ(ctx, kind) },
+		settings: fmt.Sprintf("one node, a durable %s queue, persistent messages with confirms, all else default (%d channels); PerfTest with %d producers, 500 unconfirmed each, and our headers",
+			kind, perfProducers, perfProducers),
 	}
 }
 
-func startRabbitMQ(ctx context.Context) (*destinationRun, error) {
+func startRabbitMQ(ctx context.Context, kind string) (*destinationRun, error) {
 	b, err := rabbitmq.Start(ctx, rabbitmq.Options{})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := waiting(b.URL()); err != nil {
+	if _, err := waiting(b.URL(), kind); err != nil {
 		return nil, errors.Join(err, b.Stop(ctx))
 	}
 	login, err := os.MkdirTemp("", "outbox-bench-*")
@@ -42,33 +60,32 @@ func startRabbitMQ(ctx context.Context) (*destinationRun, error) {
 		sink: config.Sink{RabbitMQ: &config.RabbitMQSink{
 			Addresses: []string{b.Address(rabbitmq.Plain)}, Auth: &config.RabbitMQAuth{UsernameFile: admin, PasswordFile: admin},
 		}},
-		arrived: func(context.Context) (int64, error) { return waiting(b.URL()) },
+		arrived: func(context.Context) (int64, error) { return waiting(b.URL(), kind) },
 		tool: func(ctx context.Context, n int) (float64, error) {
-			const producers = 4
 			jars, err := perfTest(ctx)
 			if err != nil {
 				return 0, err
 			}
 			return rate(exec.CommandContext(ctx, "java", "-cp", jars, "com.rabbitmq.perf.PerfTest", "--uri", strings.TrimSuffix(b.URL(), "/"), "--queue", "tool", "--auto-delete", "false",
-				"--flag", "persistent", "--confirm", "500", "--size", "200", "--consumers", "0", "--producers", strconv.Itoa(producers),
-				"--pmessages", strconv.Itoa(n/producers)), `sending rate avg: ([0-9,.]+) msg/s`)
+				"--queue-args", "x-queue-type="+kind, "--flag", "persistent", "--confirm", "500", "--size", "200", "--message-properties", perfHeaders, "--consumers", "0", "--producers", strconv.Itoa(perfProducers),
+				"--pmessages", strconv.Itoa(n/perfProducers)), `sending rate avg: ([0-9,.]+) msg/s`)
 		},
 		stop: func(ctx context.Context) error { return errors.Join(b.Stop(ctx), os.RemoveAll(login)) },
 	}, nil
 }
 
 // waiting makes the queue, unless it is there, and returns how many messages it has.
-func waiting(url string) (int64, error) {
+func waiting(url, kind string) (int64, error) {
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	ch, err := conn.Channel()
 	if err != nil {
 		return 0, err
 	}
-	queue, err := ch.QueueDeclare(topic, true, false, false, false, nil)
+	queue, err := ch.QueueDeclare(topic, true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind})
 	return int64(queue.Messages), err
 }
 

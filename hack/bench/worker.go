@@ -41,8 +41,8 @@ func startWorker(ctx context.Context, argv []string, j job) (*worker, error) {
 		ready: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.cmd.Stderr = w.stderr
-	w.cmd.Env = append(os.Environ(), "GOGC=400", "GOMEMLIMIT=160MiB") // as our binary sets it; for all that are in Go
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}           // a terminal's Ctrl-C is for this process alone
+	w.cmd.Env = append([]string{"GOGC=150", "GOMEMLIMIT=160MiB"}, os.Environ()...) // as our binary sets it, unless it is set; for all that are in Go
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                        // a terminal's Ctrl-C is for this process alone
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -197,17 +197,29 @@ func treeCPU(root int) (time.Duration, error) {
 	return total, nil
 }
 
-// peakMemory is the most memory that a process has had, in bytes.
-func peakMemory(pid int) (int64, error) {
+// memory is what a process had mapped at most, and what it has mapped of files now, which is its program.
+// In bytes.
+type memory struct{ peak, file int64 }
+
+func memoryOf(pid int) (m memory, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, err
+		return m, err
 	}
 	for line := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-			return kb << 10, err
+		name, value, _ := strings.Cut(line, ":")
+		to := map[string]*int64{"VmHWM": &m.peak, "RssFile": &m.file}[name]
+		if to == nil {
+			continue
 		}
+		kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		if err != nil {
+			return m, err
+		}
+		*to = kb << 10
 	}
-	return 0, fmt.Errorf("/proc/%d/status has no VmHWM", pid)
+	if m.peak == 0 {
+		return m, fmt.Errorf("/proc/%d/status has no VmHWM", pid)
+	}
+	return m, nil
 }

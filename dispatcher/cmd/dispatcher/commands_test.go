@@ -134,7 +134,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		code int
 		want []string
 	}{
-		{[]string{"run"}, 2, []string{`required flag(s) "file" not set`}},
+		{[]string{"run"}, 2, []string{"name its file with -f"}},
 		{[]string{"run", "-f", "/does/not/exist"}, 2, []string{"/does/not/exist", "name the file with -f"}},
 		{[]string{"run", "-f", only, "extra"}, 2, []string{"extra"}},
 		{[]string{"run", "--bogus"}, 2, []string{"unknown flag: --bogus"}},

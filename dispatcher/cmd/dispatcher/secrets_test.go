@@ -38,8 +38,9 @@ type leak struct {
 	more       string // of the configuration
 }
 
-// leaks are the cases by name. The log sink is none: what it writes is what it delivers. dir holds the files user, password, wrong, bearer and signing, each with
-// the secret in it; away kinds go to a port where nobody listens, or to a server that refuses them.
+// leaks are the cases by name. The log sink is none: what it writes is what it delivers. dir holds the
+// files user, password, wrong, bearer and signing, each with the secret in it; away kinds go to a port
+// where nobody listens, or to a server that refuses them.
 func leaks(t *testing.T, dir string) map[string]leak {
 	closed := closedPort(t)
 	login := fmt.Sprintf("usernameFile: %[1]s/user, passwordFile: %[1]s/password", dir)
@@ -48,7 +49,7 @@ func leaks(t *testing.T, dir string) map[string]leak {
 		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, auth: {bearerTokenFile: %s/bearer}, signing: {secretFile: %[2]s/signing}}}",
 			consumer(t, http.StatusOK), dir), want: delivered},
 		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s', auth: {basic: {%s}}}}", consumer(t, http.StatusBadRequest), login), want: dies},
-		"http that knows nobody":         {sink: fmt.Sprintf("{http: {url: '%s', auth: {bearerTokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: dies},
+		"http that knows nobody":         {sink: fmt.Sprintf("{http: {url: '%s', auth: {bearerTokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: away},
 		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {bearerTokenFile: %s/bearer}}}", closed, "events", dir), want: away},
 		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {bearerTokenFile: %s/none}}}", closed, dir), want: away},
 	}
@@ -74,6 +75,14 @@ func leaks(t *testing.T, dir string) map[string]leak {
 	maps.Copy(all, servers(t, login, wrong))
 	maps.Copy(all, inboxes(t, dir, closed))
 	maps.Copy(all, pipelines(fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), brokers, login))
+	maps.Copy(all, useless(t, dir, closed))
+	maps.Copy(all, registries(t, dir, closed, brokers, login, wrong))
+	// A collector that repeats what it gets, for all of them.
+	tracing := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + consumer(t, http.StatusUnauthorized), "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20" + secret}
+	for name, c := range all {
+		c.env = append(c.env, tracing...)
+		all[name] = c
+	}
 	return all
 }
 

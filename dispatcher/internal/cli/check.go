@@ -116,7 +116,7 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 	missing, err := missingRights(ctx, pool, cfg)
 	err = sentence(err)
 	if len(missing) > 0 {
-		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants --role %s --apply`", user, strings.Join(missing, ", "), user)
+		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants -f OWNER-FILE --role %s --apply`", user, strings.Join(missing, ", "), user)
 	}
 	c.tell("grants", user+" has every right that a dispatcher uses", err)
 	if cfg.WakeUp == config.WakeUpListen {

@@ -97,10 +97,7 @@ func leaveTerminationMessage(text string) {
 
 // fileFlag adds -f.
 func fileFlag(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVarP(path, "file", "f", "", "the configuration file")
-	if err := cmd.MarkFlagRequired("file"); err != nil {
-		panic(err) // the flag is there
-	}
+	cmd.Flags().StringVarP(path, "file", "f", "", "the configuration file (required)")
 }
 
 // load reads the file and checks the part of it that validate looks at.

@@ -1,0 +1,76 @@
+//go:build linux && !race
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// A dispatcher that delivers a backlog as fast as it can takes a bounded amount of memory, whatever the
+// size of the payloads. Each backlog is larger than its bound. The bounds are for what is not mapped
+// from files: with the 28 MiB that are mapped of the image's program they make 64 and 256 MiB.
+func TestMemory(t *testing.T) {
+	const mib = 1 << 20
+	consumer := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	defer consumer.Close()
+	for _, test := range []struct {
+		name, config        string
+		events, size, bound int
+	}{
+		{"small payloads", dispatching("{log: {}}") + "batchSize: 2000\n", 200_000, 200, 36 * mib},
+		{"large payloads", dispatching("{http: {url: '" + consumer.URL + "'}}"), 320, mib, 228 * mib},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.events*test.size <= test.bound {
+				t.Fatal("all of the backlog fits: this test proves nothing")
+			}
+			o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+			o.exec(t, fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload)
+				select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', %d)) from generate_series(1, %d)`, test.size-2, test.events))
+			cmd := command(t, "run", "-f", o.file(t, o.dispatcher, test.config))
+			var errs strings.Builder
+			cmd.Stderr = &errs
+			check(t, cmd.Start())
+			await(t, "all are delivered", func() bool { return o.count(t, "live") == 0 })
+			peak, file := memoryOf(t, cmd.Process.Pid)
+			check(t, cmd.Process.Signal(syscall.SIGTERM))
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("it ended with %v: %s", err, &errs)
+			}
+			t.Logf("%d events of %d bytes: peak of %.1f MiB, %.1f of them mapped from files", test.events, test.size, float64(peak)/mib, float64(file)/mib)
+			if peak-file > test.bound {
+				t.Errorf("the process took up to %.1f MiB beside its files, want at most %d", float64(peak-file)/mib, test.bound/mib)
+			}
+		})
+	}
+}
+
+// memoryOf is what a process had mapped at most, and what it has mapped of files now, in bytes.
+func memoryOf(t *testing.T, pid int) (peak, file int) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	check(t, err)
+	for line := range strings.Lines(string(text)) {
+		var kb int
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kb); n == 1 {
+			peak = kb << 10
+		}
+		if n, _ := fmt.Sscanf(line, "RssFile: %d kB", &kb); n == 1 {
+			file = kb << 10
+		}
+	}
+	if peak == 0 {
+		t.Fatal("the system does not tell the peak")
+	}
+	return peak, file
+}
