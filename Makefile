@@ -65,7 +65,7 @@ lint: ## Run the linters alone.
 
 .PHONY: build
 build: ## Build the two binaries into bin/.
-	@CGO_ENABLED=0 go build -trimpath -o bin/ ./controllers/cmd/manager ./dispatcher/cmd/dispatcher
+	@CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -o bin/ ./controllers/cmd/manager ./dispatcher/cmd/dispatcher
 
 .PHONY: image
 image: ## Build the image archive bin/image.tar without a container engine (IMAGE names it). With one: docker build -t NAME .

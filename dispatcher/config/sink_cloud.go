@@ -2,7 +2,8 @@ package config
 
 import (
 	"net/url"
-	"regexp"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -94,46 +95,48 @@ func (s *ServiceBusSink) ApplyDefaults() {
 	setDefault(&s.Timeout, cloudTimeout)
 }
 
-var (
-	awsRegion         = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
-	snsTopicARN       = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
-	googleProject     = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
-	pubsubTopic       = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
-	serviceBusHost    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
-	serviceBusEntity  = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$`)
-	serviceBusAddress = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
+const (
+	awsRegion         = pattern(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
+	snsTopicARN       = pattern(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
+	googleProject     = pattern(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
+	pubsubTopic       = pattern(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
+	serviceBusHost    = pattern(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
+	serviceBusEntity  = pattern(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$`)
+	serviceBusAddress = pattern(`^[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?$`)
 )
 
 func (s *SQSSink) validate(p *problems) {
 	u, err := url.Parse(s.QueueURL)
 	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && len(u.Path) > 1 && len(s.QueueURL) <= 2048
 	p.when(!good, "sink.sqs.queueURL", "must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders")
-	p.when(s.Region != "" && !awsRegion.MatchString(s.Region), "sink.sqs.region", "is %q; write a region such as eu-west-1", s.Region)
+	p.when(s.Region != "" && !awsRegion.matches(s.Region), "sink.sqs.region", "is %q; write a region such as eu-west-1", s.Region)
 	p.endpoint("sink.sqs.endpoint", s.Endpoint)
 	p.duration("sink.sqs.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *SNSSink) validate(p *problems) {
-	p.when(!snsTopicARN.MatchString(s.TopicARN), "sink.sns.topicARN", "must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders")
+	p.when(!snsTopicARN.matches(s.TopicARN), "sink.sns.topicARN", "must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders")
 	p.endpoint("sink.sns.endpoint", s.Endpoint)
 	p.duration("sink.sns.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *PubSubSink) validate(p *problems) {
-	p.when(!googleProject.MatchString(s.Project), "sink.pubsub.project", "must be the id of a project, such as shop-production")
-	p.when(s.Topic != "" && !pubsubTopic.MatchString(s.Topic), "sink.pubsub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%%, with a letter first", s.Topic)
+	p.when(!googleProject.matches(s.Project), "sink.pubsub.project", "must be the id of a project, such as shop-production")
+	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubsub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%%, with a letter first", s.Topic)
 	p.oneOf("sink.pubsub.mode", string(s.Mode), string(CloudBinary), string(CloudStructured))
 	p.endpoint("sink.pubsub.endpoint", s.Endpoint)
 	p.duration("sink.pubsub.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *ServiceBusSink) validate(p *problems) {
-	p.when(len(s.Namespace) > 253 || !serviceBusHost.MatchString(s.Namespace), "sink.serviceBus.namespace", "must be a host name, such as orders.servicebus.windows.net")
+	p.when(len(s.Namespace) > 253 || !serviceBusHost.matches(s.Namespace), "sink.serviceBus.namespace", "must be a host name, such as orders.servicebus.windows.net")
 	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
-	p.when(s.Queue != "" && !serviceBusEntity.MatchString(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Queue)
-	p.when(s.Topic != "" && !serviceBusEntity.MatchString(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Topic)
+	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Queue)
+	p.when(s.Topic != "" && !serviceBusEntity.matches(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Topic)
 	p.oneOf("sink.serviceBus.mode", string(s.Mode), string(CloudBinary), string(CloudStructured))
-	p.when(s.Endpoint != "" && !serviceBusAddress.MatchString(s.Endpoint), "sink.serviceBus.endpoint", "is %q; write it as host or host:port", s.Endpoint)
+	_, port, ported := strings.Cut(s.Endpoint, ":")
+	_, err := strconv.ParseUint(port, 10, 16)
+	p.when(s.Endpoint != "" && (!serviceBusAddress.matches(s.Endpoint) || ported && err != nil), "sink.serviceBus.endpoint", "is %q; write it as host or host:port, with a port up to 65535", s.Endpoint)
 	p.duration("sink.serviceBus.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 

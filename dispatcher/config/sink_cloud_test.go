@@ -42,7 +42,9 @@ func TestCloudValidate(t *testing.T) {
 		{&ServiceBusSink{Namespace: "shop", Queue: "a?"}, `sink.serviceBus.queue is "a?", which Service Bus does not take`},
 		{&ServiceBusSink{Namespace: "shop", Topic: "/a"}, `sink.serviceBus.topic is "/a", which Service Bus does not take`},
 		{&ServiceBusSink{Namespace: "shop", Mode: "Batch"}, `sink.serviceBus.mode is "Batch"; choose`},
-		{&ServiceBusSink{Namespace: "shop", Endpoint: "https://a"}, `sink.serviceBus.endpoint is "https://a"; write it as host or host:port`},
+		{&ServiceBusSink{Namespace: "shop", Endpoint: "https://a"}, `sink.serviceBus.endpoint is "https://a"; write it as host or host:port, with`},
+		{&ServiceBusSink{Namespace: "shop", Endpoint: "10.0.0.1:65536"}, `sink.serviceBus.endpoint is "10.0.0.1:65536"; write`},
+		{&ServiceBusSink{Namespace: "shop", Endpoint: "10.0.0.1:0"}, `sink.serviceBus.endpoint is "10.0.0.1:0"; write`},
 		{&ServiceBusSink{Namespace: "shop", Timeout: long}, "sink.serviceBus.timeout is 11m"},
 	} {
 		test.sink.ApplyDefaults()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -73,13 +72,12 @@ func (h *HTTPSink) ApplyDefaults() {
 	}
 }
 
-var (
-	headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
-	ownHeaders = []string{
-		"authorization", "content-type", "content-length", "host",
-		"webhook-id", "webhook-signature", "webhook-timestamp",
-	}
-)
+const headerName = pattern(`^[A-Za-z0-9-]+$`)
+
+var ownHeaders = []string{
+	"authorization", "content-type", "content-length", "host",
+	"webhook-id", "webhook-signature", "webhook-timestamp",
+}
 
 func (h *HTTPSink) validate(p *problems) {
 	u, err := url.Parse(h.URL)
@@ -96,7 +94,7 @@ func (h *HTTPSink) validate(p *problems) {
 	p.when(len(h.Headers) > 32, "sink.http.headers", "has %d entries; keep at most 32", len(h.Headers))
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		field, lower := fmt.Sprintf("sink.http.headers[%q]", name), strings.ToLower(name)
-		p.when(!headerName.MatchString(name), field, "is not a name of letters, digits and dashes; correct it")
+		p.when(!headerName.matches(name), field, "is not a name of letters, digits and dashes; correct it")
 		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ownHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
 		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
 	}

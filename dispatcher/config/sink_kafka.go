@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -91,18 +90,18 @@ func (k *KafkaSink) ApplyDefaults() {
 	setDefault(&k.Timeout, Duration(30*time.Second))
 }
 
-var (
-	kafkaBroker = regexp.MustCompile(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}$`)
-	kafkaTopic  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+const (
+	kafkaBroker = pattern(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}$`)
+	kafkaTopic  = pattern(`^[A-Za-z0-9._-]{1,249}$`)
 )
 
 func (k *KafkaSink) validate(p *problems) {
 	p.when(len(k.Brokers) < 1 || len(k.Brokers) > 32, "sink.kafka.brokers", "has %d entries; list 1 to 32 brokers, each as host:port", len(k.Brokers))
 	for i, broker := range k.Brokers {
 		_, err := strconv.ParseUint(broker[strings.LastIndexByte(broker, ':')+1:], 10, 16)
-		p.when(err != nil || !kafkaBroker.MatchString(broker) || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
+		p.when(err != nil || !kafkaBroker.matches(broker) || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
 	}
-	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.MatchString(k.Topic)
+	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.matches(k.Topic)
 	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 letters, digits, dots, dashes and underscores", k.Topic)
 	p.oneOf("sink.kafka.mode", string(k.Mode), string(KafkaBinary), string(KafkaStructured))
 	p.oneOf("sink.kafka.encoding", string(k.Encoding), string(KafkaJSON), string(KafkaAvro), string(KafkaProtobuf))

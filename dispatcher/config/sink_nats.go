@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +58,7 @@ func (n *NATSSink) ApplyDefaults() {
 	setDefault(&n.Timeout, Duration(10*time.Second))
 }
 
-var natsStream = regexp.MustCompile(`^[^[:space:][:cntrl:].*>/\\]{1,255}$`)
+const natsStream = pattern(`^[^[:space:][:cntrl:].*>/\\]{1,255}$`)
 
 // ValidNATSSubject reports whether events may go to the subject: at most 255 characters, no wildcards, and
 // none of the servers' own.
@@ -77,7 +76,7 @@ func (n *NATSSink) validate(p *problems) {
 		p.when(!validNATSServer(server), fmt.Sprintf("sink.nats.servers[%d]", i), "is not nats://host:port or tls://host:port; write it so, such as nats://nats.example:4222, and put a user and password into files that auth names")
 	}
 	p.when(n.Subject != "" && !ValidNATSSubject(n.Subject), "sink.nats.subject", "is %q, to which events cannot go; use at most 255 characters without spaces and wildcards, and none that starts with $ or _INBOX", n.Subject)
-	p.when(n.Stream != "" && !natsStream.MatchString(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
+	p.when(n.Stream != "" && !natsStream.matches(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
 	p.oneOf("sink.nats.mode", string(n.Mode), string(NATSBinary), string(NATSStructured))
 	p.duration("sink.nats.timeout", n.Timeout, 100*time.Millisecond, 10*time.Minute)
 	if a := n.Auth; a != nil {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"regexp"
 	"time"
 )
 
@@ -49,7 +48,7 @@ func (s *PostgresSink) ApplyDefaults() {
 	}
 }
 
-var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$`)
+const tableName = pattern(`^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$`)
 
 func (s *PostgresSink) validate(p *problems) {
 	var own problems
@@ -57,7 +56,7 @@ func (s *PostgresSink) validate(p *problems) {
 	for _, err := range own.errs {
 		p.errs = append(p.errs, errors.New("sink.postgres."+err.Error()))
 	}
-	p.when(!tableName.MatchString(s.Table), "sink.postgres.table", "is %q; write it as schema.table of lower-case letters, digits and underscores, such as public.inbox_events", s.Table)
+	p.when(!tableName.matches(s.Table), "sink.postgres.table", "is %q; write it as schema.table of lower-case letters, digits and underscores, such as public.inbox_events", s.Table)
 	p.duration("sink.postgres.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 

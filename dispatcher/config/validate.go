@@ -66,7 +66,7 @@ func (c Config) ValidateDatabase() error {
 	return p.join()
 }
 
-var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+const schemaName = pattern(`^[a-z_][a-z0-9_]{0,62}$`)
 
 func (d Database) validate(p *problems) {
 	p.exactlyOne("database", map[string]bool{"dsn": d.DSN != "", "dsnFile": d.DSNFile != "", "connection": d.Connection != nil})
@@ -76,7 +76,7 @@ func (d Database) validate(p *problems) {
 		p.required("database.connection.userFile", c.UserFile)
 		p.required("database.connection.passwordFile", c.PasswordFile)
 	}
-	p.when(!schemaName.MatchString(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case letters, digits and underscores, at most 63, not starting with a digit or pg_", d.Schema)
+	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case letters, digits and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if d.SSLMode != "" {
 		p.oneOf("database.sslMode", d.SSLMode, "disable", "prefer", "require", "verify-ca", "verify-full")
 		verifies := strings.HasPrefix(d.SSLMode, "verify-")
@@ -85,7 +85,7 @@ func (d Database) validate(p *problems) {
 	}
 }
 
-var multiplier = regexp.MustCompile(`^([1-9](\.[0-9]+)?|10(\.0+)?)$`)
+const multiplier = pattern(`^([1-9](\.[0-9]+)?|10(\.0+)?)$`)
 
 func (b Backoff) validate(p *problems) {
 	p.oneOf("backoff.strategy", b.Strategy, Exponential, Multiplier, PowerOfTwo, Linear)
@@ -97,7 +97,7 @@ func (b Backoff) validate(p *problems) {
 		p.when(b.Base > b.Max, "backoff.base", "is %s, more than max (%s); lower base or raise max", b.Base, b.Max)
 	}
 	if b.Strategy == Multiplier {
-		p.when(!multiplier.MatchString(b.Multiplier), "backoff.multiplier", "is %q; write a decimal from \"1\" to \"10\" in quotes, such as \"1.5\"", b.Multiplier)
+		p.when(!multiplier.matches(b.Multiplier), "backoff.multiplier", "is %q; write a decimal from \"1\" to \"10\" in quotes, such as \"1.5\"", b.Multiplier)
 		if b.JitterPercent != nil {
 			p.number("backoff.jitterPercent", *b.JitterPercent, 0, 100)
 		}
@@ -105,6 +105,12 @@ func (b Backoff) validate(p *problems) {
 		p.when(b.Multiplier != "" || b.JitterPercent != nil, "backoff.strategy", "is %s; multiplier and jitterPercent belong to strategy Multiplier: set it, or remove them", b.Strategy)
 	}
 }
+
+// pattern is a regular expression. It is compiled when it is used: a process needs few of them, and one
+// that counts to 256 takes a third of a megabyte.
+type pattern string
+
+func (p pattern) matches(text string) bool { return regexp.MustCompile(string(p)).MatchString(text) }
 
 // problems collects what is wrong.
 type problems struct{ errs []error }

@@ -8,7 +8,7 @@ import (
 )
 
 // limit is the most that the image may have, compressed: both programs with every sink in them.
-const limit = 60_000_000
+const limit = 35_000_000
 
 func TestSize(t *testing.T) {
 	if testing.Short() {
