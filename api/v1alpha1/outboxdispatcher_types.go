@@ -55,7 +55,7 @@ type OutboxDispatcherList struct {
 // +kubebuilder:validation:XValidation:rule="![self.lease, self.pollInterval].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(self.pollInterval) + duration(self.pollInterval) + duration(self.pollInterval) <= duration(self.lease)",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
 // +kubebuilder:validation:XValidation:rule="self.onDead != 'Block' || self.ordering == 'Key'",fieldPath=".onDead",message="onDead Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead"
 // +kubebuilder:validation:XValidation:rule="!has(self.sink.kafka) || self.sink.kafka.encoding == 'JSON' || has(self.schemaRegistry)",fieldPath=".schemaRegistry",message="schemaRegistry is needed by sink.kafka.encoding Avro and Protobuf; add it, or set encoding to JSON"
-// +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.size() == 0 || [has(self.sink.http), has(self.sink.kafka), has(self.sink.nats), has(self.sink.rabbitmq), has(self.sink.redis)].exists(set, set)",fieldPath=".routes",message="routes are for sinks that have several destinations: http, kafka, nats, rabbitmq and redis; remove routes, or choose one of those"
+// +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.size() == 0 || !(has(self.sink.log) || has(self.sink.postgres))",fieldPath=".routes",message="routes are for sinks that have several destinations, and log and postgres have one; remove routes, or choose another sink"
 // +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.map(r, has(r.topics) && r.topics.size() > 0).indexOf(false) in [-1, self.routes.size() - 1]",fieldPath=".routes",message="routes must have the one without topics last, because it takes all that is left; move it to the end"
 // +kubebuilder:validation:XValidation:rule="has(self.schemaRegistry) || !has(self.validation) || self.validation.all(v, !has(v.schema) || !has(v.schema.registry))",fieldPath=".schemaRegistry",message="schemaRegistry is needed by validation that names a schema of the registry; add it, or set inline or configMap"
 type OutboxDispatcherSpec struct {
@@ -84,9 +84,9 @@ type OutboxDispatcherSpec struct {
 	Sink Sink `json:"sink,omitzero"`
 
 	// routes say where in the sink the events of a topic go; the first that takes a
-	// topic holds. Only for http, kafka, nats, rabbitmq and redis. With routes, an
-	// event whose topic none takes is not delivered, and tried again. When not set:
-	// the sink's own setting, else the name of the topic.
+	// topic holds. Not for log and postgres, which have one destination. With routes,
+	// an event whose topic none takes fails each time it is tried, and is dead after
+	// maxAttempts. When not set: the sink's own setting, else the name of the topic.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64

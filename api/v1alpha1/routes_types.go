@@ -12,10 +12,11 @@ type Route struct {
 	Topics []string `json:"topics,omitempty"`
 
 	// to is a CEL expression that makes a string: a Kafka topic, a NATS subject, a
-	// RabbitMQ routing key, a Redis stream, or an HTTP path. It sees event.namespace,
-	// event.topic, event.type, event.tenant, event.aggregateType, event.aggregateId,
-	// event.partitionKey and event.headers, such as
-	// '"shop." + event.headers.?region.orValue("eu")'.
+	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
+	// topic of the same account and region (sqs, sns), project (pubsub) or namespace
+	// (serviceBus). It sees event.namespace, event.topic, event.type, event.tenant,
+	// event.aggregateType, event.aggregateId, event.partitionKey and event.headers,
+	// such as '"shop." + event.headers.?region.orValue("eu")'.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096

@@ -7,11 +7,13 @@ import (
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
 // the pods' environment: see podTemplate.spec.serviceAccountName.
 type SQSSink struct {
-	// queueURL is the queue's URL.
+	// queueURL is the queue's URL. Every event goes there, unless a route says
+	// otherwise.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+$')",message="queueURL must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('/') || self.substring(self.lastIndexOf('/') + 1).matches('^([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$')",message="queueURL must end in a name that a queue can have: at most 80 letters, digits, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows"
 	QueueURL string `json:"queueURL,omitempty"`
 
 	// region is that of the queue. When not set: the one in queueURL, else AWS_REGION
@@ -39,7 +41,8 @@ type SQSSink struct {
 // SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials come
 // from the pods' environment: see podTemplate.spec.serviceAccountName.
 type SNSSink struct {
-	// topicARN is the topic's ARN.
+	// topicARN is the topic's ARN. Every event goes there, unless a route says
+	// otherwise.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -137,7 +140,7 @@ type ServiceBusSink struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=260
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9.-]+(:[0-9]{1,5})?$')",message="endpoint must be a host or host:port"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?$') && (!self.contains(':') || int(self.substring(self.indexOf(':') + 1)) <= 65535)",message="endpoint must be host or host:port with a port up to 65535; write it so, such as 10.0.0.1:5671"
 	Endpoint string `json:"endpoint,omitempty"`
 
 	// timeout bounds one delivery. From 100ms to 10m. Defaults to 10s.

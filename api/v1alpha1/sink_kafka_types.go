@@ -122,8 +122,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.token) == (self.mechanism == 'OAUTHBEARER')",fieldPath=".token",message="token belongs to the mechanism OAUTHBEARER, which needs it; name the Secret's key, or choose another mechanism"
 type KafkaSASL struct {
 	// mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM
-	// (with the pod's AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if they are
-	// temporary, AWS_SESSION_TOKEN: see podTemplate).
+	// (with the pod's identity, IAM Roles for Service Accounts or EKS Pod Identity, or
+	// with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of its environment: see
+	// podTemplate).
 	// +required
 	// +kubebuilder:validation:Enum=PLAIN;SCRAM-SHA-256;SCRAM-SHA-512;OAUTHBEARER;AWS_MSK_IAM
 	Mechanism string `json:"mechanism,omitempty"`

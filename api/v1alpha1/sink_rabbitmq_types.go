@@ -17,7 +17,7 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=261
-	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="addresses must each be host:port, such as rabbitmq.shop:5672"
+	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(address.substring(address.lastIndexOf(':') + 1)) <= 65535)",message="addresses must each be host:port, such as rabbitmq.shop:5672"
 	Addresses []string `json:"addresses,omitempty"`
 
 	// vhost is the virtual host. Defaults to /.

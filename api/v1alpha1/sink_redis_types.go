@@ -8,7 +8,7 @@ import (
 // is delivered when the server has answered; what that is worth says its persistence (appendonly,
 // appendfsync).
 //
-// +kubebuilder:validation:XValidation:rule="self.cluster || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must be one without cluster; set cluster to true, or keep one"
+// +kubebuilder:validation:XValidation:rule="self.cluster || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must have one entry, unless cluster is true; set cluster to true, or keep one"
 // +kubebuilder:validation:XValidation:rule="!self.cluster || !has(self.database) || self.database == 0",fieldPath=".database",message="database must be 0 with cluster, because a cluster has only that one; remove database"
 type RedisSink struct {
 	// addresses are host:port: of the server, or with cluster of some of its nodes;
@@ -18,7 +18,7 @@ type RedisSink struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=261
-	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[0-9]{1,5}$'))",message="addresses must each be host:port, such as redis:6379"
+	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(address.substring(address.lastIndexOf(':') + 1)) <= 65535)",message="addresses must each be host:port, such as redis:6379"
 	Addresses []string `json:"addresses,omitempty"`
 
 	// cluster says that the addresses are those of a cluster. Defaults to false.

@@ -25,9 +25,13 @@ func TestPlantedSecrets(t *testing.T) {
 	obd := c.dispatcher()
 	obd.Spec.Sink = api.Sink{HTTP: &api.HTTPSink{
 		URL: "https://warehouse.example.com/events", Auth: &api.HTTPAuth{Bearer: &api.SecretKey{Name: "warehouse", Key: "token"}},
+		Signing: &api.HTTPSigning{Secret: api.SecretKey{Name: "others", Key: "signing"}},
+		TLS:     &api.TLS{CA: &api.SecretKey{Name: "others", Key: "ca"}, ClientCertificate: &api.SecretName{Name: "others"}},
 	}}
+	obd.Spec.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.HTTPAuth{Basic: &api.SecretName{Name: "others"}}}
 	secret := c.secret("warehouse", "other", planted)
-	c.create(c.secret("orders-db", "dsn", "postgres://u:"+planted+"@db/shop"), secret, obd)
+	c.create(c.secret("others", "signing", "whsec_"+planted, "ca", planted, "tls.crt", planted, "tls.key", planted, "username", planted, "password", planted),
+		c.secret("orders-db", "dsn", "postgres://u:"+planted+"@db/shop"), secret, obd)
 	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
 	edit(c, secret, func(s *corev1.Secret) { s.StringData = map[string]string{"token": planted + "-1"} })
 	c.rollOut(c.healthy())

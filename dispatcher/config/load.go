@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -12,6 +13,9 @@ import (
 // Load reads a file and fills in the defaults. A field that does not exist is an error that names
 // it. The outcome is not validated: some commands need less than all of it.
 func Load(path string) (Config, error) {
+	if path == "" {
+		return Config{}, errors.New("no configuration; name its file with -f")
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w; name the file with -f", err)

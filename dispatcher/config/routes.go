@@ -11,7 +11,7 @@ type Route struct {
 	// Topics are those that the route takes, at most 256. None means all that no route before it takes.
 	Topics []string `json:"topics,omitempty"`
 	// To is a CEL expression over event that makes a string: a Kafka topic, a NATS subject, a RabbitMQ
-	// routing key, a Redis stream, or an HTTP path. Required.
+	// routing key, a Redis stream, an HTTP path, or the name of a cloud's queue or topic. Required.
 	To string `json:"to"`
 }
 
@@ -23,15 +23,15 @@ type Transformation struct {
 	Payload string `json:"payload"`
 }
 
-// routed are the kinds of sinks that take routes; the others have one destination.
-var routed = []string{"http", "kafka", "nats", "rabbitmq", "redis"}
+// unrouted are the kinds of sinks that take no routes, because they have one destination.
+var unrouted = []string{"log", "postgres"}
 
 // maxSteps is the most entries of routes, of validation and of transform.
 const maxSteps = 64
 
 func (c Config) validateRoutes(p *problems) {
 	kind := c.Sink.Kind()
-	p.when(len(c.Routes) > 0 && kind != "" && !slices.Contains(routed, kind), "routes", "are for sinks that have several destinations (http, kafka, nats, rabbitmq and redis), and %s is none; remove them", kind)
+	p.when(len(c.Routes) > 0 && slices.Contains(unrouted, kind), "routes", "are for sinks that have several destinations, and %s is none; remove them", kind)
 	p.when(len(c.Routes) > maxSteps, "routes", "has %d entries; keep at most %d", len(c.Routes), maxSteps)
 	taken, all := map[string]int{}, -1
 	for i, r := range c.Routes {

@@ -19,7 +19,7 @@ func TestPipelineValidate(t *testing.T) {
 			c.Validation = []Validation{{Types: []string{"A"}, Schema: &PayloadSchema{Inline: "{}"}, Rules: []Rule{good}}}
 			c.Transform = []Transformation{{nil, "payload"}, {[]string{"A"}, "payload"}}
 		},
-		"routes are for sinks that have several destinations (http, kafka, nats, rabbitmq and redis), and log is none; remove": func(c *Config) { c.Sink, c.Routes = Sink{Log: &LogSink{}}, []Route{{nil, "'x'"}} },
+		"routes are for sinks that have several destinations, and log is none; remove": func(c *Config) { c.Sink, c.Routes = Sink{Log: &LogSink{}}, []Route{{nil, "'x'"}} },
 		"routes has 65 entries; keep at most 64": func(c *Config) {
 			for range 65 {
 				c.Routes = append(c.Routes, Route{nil, "'x'"})
@@ -66,6 +66,24 @@ func TestPipelineValidate(t *testing.T) {
 			case want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
 				t.Errorf("error %v\nwant %s", err, want)
 			}
+		}
+	}
+}
+
+func TestRoutesOfClouds(t *testing.T) {
+	for _, sink := range []string{
+		"sqs: {queueURL: 'https://sqs.eu-west-1.amazonaws.com/123456789012/orders'}",
+		"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:orders'}",
+		"pubsub: {project: shop-production}",
+		"serviceBus: {namespace: shop.servicebus.windows.net}",
+	} {
+		c, err := load(t, strings.Replace(minimal, "{log: {}}", "{"+sink+"}", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Routes = []Route{{nil, "event.topic"}}
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", sink, err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/expression"
 )
@@ -97,19 +96,15 @@ func (r *registered) String() string {
 	return fmt.Sprintf("version %d of %s", r.version, r.subject)
 }
 
-// get returns the schema, or an error that is the configuration's and the registry's, never the event's:
-// nothing was sent. It wraps ctx's error when that has ended.
+// get returns the schema, or an error of the kind that the registry gave it. What the registry answers is
+// wrong with one schema; it says nothing of other events, so it is never dispatcher.Unavailable.
 func (r *registered) get(ctx context.Context) (*jsonSchema, error) {
 	if r.ask == nil {
-		return nil, dispatcher.Unavailable(errors.New("there is no schema registry"))
+		return nil, errors.New("there is no schema registry")
 	}
 	s, err := r.ask(ctx, r.subject, r.version)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", r.field, err)
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		return nil, dispatcher.Unavailable(err)
+		return nil, fmt.Errorf("%s: %w", r.field, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,11 +117,11 @@ func (r *registered) get(ctx context.Context) (*jsonSchema, error) {
 
 func (r *registered) compile(s Schema) (*jsonSchema, error) {
 	if s.Type != "JSON" {
-		return nil, dispatcher.Unavailable(fmt.Errorf("%s: %s (id %d) is of type %s; name a subject that has a JSON Schema", r.field, r, s.ID, s.Type))
+		return nil, fmt.Errorf("%s: %s (id %d) is of type %s; name a subject that has a JSON Schema", r.field, r, s.ID, s.Type)
 	}
 	compiled, err := compileSchema([]byte(s.Text), s.References)
 	if err != nil {
-		return nil, dispatcher.Unavailable(fmt.Errorf("%s: %s (id %d): %w", r.field, r, s.ID, err))
+		return nil, fmt.Errorf("%s: %s (id %d): %w", r.field, r, s.ID, err)
 	}
 	return compiled, nil
 }

@@ -31,15 +31,16 @@
 //	no route takes the topic (CONTRACT C-29)                 failed, an attempt is spent
 //	a route cannot be computed, or makes an empty string     failed, an attempt is spent
 //	the schema registry was never reached for a schema       back as it was: dispatcher.Unavailable
-//	the registry does not have the schema                    back as it was: dispatcher.Unavailable
-//	the registry's schema is none, or not a JSON Schema      back as it was: dispatcher.Unavailable
+//	the registry does not have the schema                    failed, an attempt is spent
+//	the registry's schema is none, or not a JSON Schema      failed, an attempt is spent
 //	any other                                                what the sink says
 //
 // A rule is about the payload, which will never be another one; so a payload that a rule cannot be
-// computed for breaks it, and has() is for what may be missing. Routes and transformations are about the
-// configuration, which someone may correct: that is why what they fail on is tried again, and the engine
-// holds a topic, without spending attempts, when all of its events fail. Nothing of an event whose step
-// failed is sent, and other events of its batch are not held up by it.
+// computed for breaks it, and has() is for what may be missing. Routes, transformations and the registry's
+// schemas are about the configuration, which someone may correct: that is why what they fail on is tried
+// again, until the event has no attempt left. When all events of a topic fail, the engine holds it, and
+// tries some of them now and then. Nothing of an event whose step failed is sent, and other events of its
+// batch are not held up by it.
 //
 // An expression, an inline schema or a schema's file that is wrong stops nobody's event: the dispatcher
 // does not start, `dispatcher check` tells what is wrong, and the operator leaves the pods alone that run.

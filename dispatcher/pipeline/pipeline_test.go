@@ -224,9 +224,10 @@ func TestRegistry(t *testing.T) {
 		unavailable bool
 		says        string
 	}{
-		"away":            {failure: errors.New("cannot be reached"), unavailable: true, says: "validation[0].schema.registry: cannot be reached"},
-		"Avro":            {answer: pipeline.Schema{ID: 1, Type: "AVRO", Text: `"string"`}, unavailable: true, says: "the latest schema of orders-value (id 1) is of type AVRO; name a subject that has a JSON Schema"},
-		"no schema":       {answer: pipeline.Schema{ID: 2, Type: "JSON", Text: `{"type": 1}`}, unavailable: true, says: "(id 2): it is no JSON Schema"},
+		"away":            {failure: dispatcher.Unavailable(errors.New("cannot be reached")), unavailable: true, says: "validation[0].schema.registry: cannot be reached"},
+		"missing":         {failure: errors.New("not registered"), says: "validation[0].schema.registry: not registered"},
+		"Avro":            {answer: pipeline.Schema{ID: 1, Type: "AVRO", Text: `"string"`}, says: "the latest schema of orders-value (id 1) is of type AVRO; name a subject that has a JSON Schema"},
+		"no schema":       {answer: pipeline.Schema{ID: 2, Type: "JSON", Text: `{"type": 1}`}, says: "(id 2): it is no JSON Schema"},
 		"valid":           {answer: pipeline.Schema{ID: 3, Type: "JSON", Text: `{"type": "object"}`}},
 		"a newer version": {answer: pipeline.Schema{ID: 4, Type: "JSON", Text: `{"$ref": "id.json"}`, References: []pipeline.Reference{{Name: "id.json", Text: `{"required": ["sku"]}`}}}, says: "id.json#/required (sku)"},
 	} {
@@ -252,7 +253,7 @@ func TestRegistry(t *testing.T) {
 	if err, _ := deliver(ended); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
-	if asked != 5 {
+	if asked != 6 {
 		t.Errorf("the registry was asked %d times", asked)
 	}
 }

@@ -1,12 +1,9 @@
 package registry
 
 import (
-	"bytes"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 
@@ -79,65 +76,33 @@ func (c *Client) references(ctx context.Context, client *sr.Client, refs []sr.Sc
 	return out, nil
 }
 
-// loginError is a file with credentials that cannot be used.
-type loginError struct{ error }
-
-func (e *loginError) Unwrap() error { return e.error }
-
 func (c *Client) authorize(req *http.Request) error {
-	auth := c.cfg.Auth
-	switch {
-	case auth == nil:
+	if c.cfg.Auth == nil {
 		return nil
-	case auth.Basic != nil:
-		user, err := files.Read("schemaRegistry.auth.basic.usernameFile", auth.Basic.UsernameFile)
-		if err != nil {
-			return &loginError{err}
-		}
-		password, err := files.Read("schemaRegistry.auth.basic.passwordFile", auth.Basic.PasswordFile)
-		if err != nil {
-			return &loginError{err}
-		}
-		req.SetBasicAuth(string(user), string(password))
-	default:
-		token, err := files.Read("schemaRegistry.auth.bearerTokenFile", auth.BearerTokenFile)
-		if err != nil {
-			return &loginError{err}
-		}
-		if bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return &loginError{fmt.Errorf("schemaRegistry.auth.bearerTokenFile: %s holds spaces, line breaks or other characters that no token has; write the token alone into it", auth.BearerTokenFile)}
-		}
-		req.Header.Set("Authorization", "Bearer "+string(token))
 	}
-	return nil
+	value, err := files.Authorization("schemaRegistry.auth", c.cfg.Auth)
+	req.Header.Set("Authorization", value)
+	return err
 }
 
 // failure says what an error of the client's library means. Of an answer only its status is quoted:
 // its body can be anything that stands between us and the registry.
 func (c *Client) failure(q question, err error) error {
 	var answer *sr.ResponseError
-	var login *loginError
 	var failed *url.Error
-	var authority x509.UnknownAuthorityError
-	var dns *net.DNSError
 	switch {
-	case errors.As(err, &login):
-		return c.away(q, reason.AuthenticationFailed, login)
 	case errors.As(err, &answer):
 		return c.refused(q, answer)
-	case errors.Is(err, context.DeadlineExceeded):
-		return c.away(q, reason.ConnectionFailed, timedOut(fmt.Sprintf("no answer within %s; check that it runs, and that the network lets the dispatcher reach it", timeout)))
-	case !errors.As(err, &failed):
+	case errors.As(err, &failed):
+		err = failed.Err
+	case reason.Of(err) != reason.AuthenticationFailed && !reason.IsTimeout(err):
 		return c.away(q, reason.Refusing, fmt.Errorf("the answer is not a registry's: %w; check schemaRegistry.url", err))
-	case errors.As(err, &authority):
-		return c.away(q, reason.CertificateInvalid, fmt.Errorf("%w; set schemaRegistry.tls.ca (in a dispatcher's file: schemaRegistry.tls.caFile) to the certificate of its authority", failed.Err))
-	case reason.IsCertificate(err):
-		return c.away(q, reason.CertificateInvalid, fmt.Errorf("%w; renew the certificate, or give the dispatcher one that the registry trusts", failed.Err))
-	case errors.As(err, &dns):
-		return c.away(q, reason.ConnectionFailed, fmt.Errorf("%w; check schemaRegistry.url and the dispatcher's DNS", failed.Err))
-	default:
-		return c.away(q, reason.ConnectionFailed, fmt.Errorf("%w; check that it runs, and that the network lets the dispatcher reach it", failed.Err))
 	}
+	return dispatcher.Unavailable(peer.Unreachable(fmt.Sprintf("schema registry %s for %s", c.cfg.URL, q), timeout, err))
+}
+
+var peer = reason.Peer{
+	Name: "the registry", Hosts: "schemaRegistry.url", TLS: "schemaRegistry.tls", Plain: "use an http:// URL in schemaRegistry.url",
 }
 
 func (c *Client) refused(q question, answer *sr.ResponseError) error {
@@ -156,9 +121,3 @@ func (c *Client) refused(q question, answer *sr.ResponseError) error {
 func (c *Client) away(q question, word string, err error) error {
 	return dispatcher.Unavailable(reason.With(word, fmt.Errorf("schema registry %s: %s: %w", c.cfg.URL, q, err)))
 }
-
-// timedOut is the client's own limit. It is no context error, which would say that the caller gave up.
-type timedOut string
-
-func (t timedOut) Error() string { return string(t) }
-func (timedOut) Timeout() bool   { return true }

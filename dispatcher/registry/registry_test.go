@@ -346,10 +346,10 @@ func TestConnections(t *testing.T) {
 		"the system's roots":   {good, nil, reason.CertificateInvalid, "; set schemaRegistry.tls.ca"},
 		"expired":              {expired, trust(ca), reason.CertificateInvalid, "expired"},
 		"mutual":               {mutual, show, "", ""},
-		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; renew the certificate, or give the dispatcher one that the registry trusts"},
+		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set schemaRegistry.tls.clientCertificate"},
 		"missing file":         {good, &config.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
 		"gone":                 {"http://" + gone.Addr().String(), nil, reason.ConnectionFailed, "; check that it runs"},
-		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check schemaRegistry.url and the dispatcher's DNS"},
+		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in schemaRegistry.url, and the dispatcher's DNS"},
 		"something else there": {page.URL, nil, reason.Refusing, "the answer is not a registry's"},
 	} {
 		t.Run(name, func(t *testing.T) {

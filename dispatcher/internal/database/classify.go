@@ -61,9 +61,9 @@ func classify(err error) verdict {
 		return verdict{reason, pg.Message, remedy}
 	case isCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
-			"set database.tls.ca (in a dispatcher's file: database.caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
+			"set the database's tls.ca (in a dispatcher's file: caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
-		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set database.sslMode to disable"}
+		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode (in a dispatcher's file: sslMode) to disable"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return verdict{ConnectionFailed, "no answer in time", "check host, port and network policies, and the server's load"}
 	}

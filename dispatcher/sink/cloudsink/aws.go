@@ -1,12 +1,16 @@
 package cloudsink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +21,8 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -29,22 +35,54 @@ const awsPrefix = "ce_"
 // awsAttributes go beside the body, for filter policies and for who looks into a queue.
 var awsAttributes = []string{"id", "source", "type", "subject", "topic", "tenantid", "fencingtoken"}
 
-// awsClient is made at its first use, because it looks into the environment and its files.
-type awsClient[C any] struct {
+// awsService sends to the queues of SQS, or the topics of SNS, of one account by their names.
+type awsService[C any] struct {
+	// what is queue or topic.
+	what string
+	// base is a queue's URL, or a topic's ARN, up to its name; own is the name that is configured.
+	base, own string
+	// longest is the most letters of a name.
+	longest int
+	// publish sends the entries with one request to a queue's URL or a topic's ARN.
+	publish func(ctx context.Context, client C, to string, entries []awsEntry) (answers, error)
+	// ask asks whether it is there.
+	ask func(ctx context.Context, client C, to string) error
+	// make makes the client at its first use, because it looks into the environment and its files.
+	make   func(aws.Config, aws.HTTPClient) C
 	region string
 	http   *http.Client
-	make   func(aws.Config, aws.HTTPClient) C
 
 	mu     sync.Mutex
 	made   bool
 	client C
 }
 
-func newAWSClient[C any](region string, timeout time.Duration, create func(aws.Config, aws.HTTPClient) C) *awsClient[C] {
-	return &awsClient[C]{region: region, make: create, http: &http.Client{
+// awsEntry is a message of a request.
+type awsEntry struct {
+	id, body *string
+	// attributes go beside the body; none is empty.
+	attributes map[string]string
+	// group and once are the group and the deduplication id of what is FIFO, else nil.
+	group, once *string
+}
+
+// split returns a URL or an ARN up to the name at its end, and that name.
+func split(address string, separator byte) (base, name string) {
+	at := strings.LastIndexByte(address, separator) + 1
+	return address[:at], address[at:]
+}
+
+// sink returns the sink of s, whose requests take so many bytes.
+func (s *awsService[C]) sink(timeout time.Duration, bytes int, route func(*dispatcher.Event) (string, error)) *sink {
+	s.http = &http.Client{
 		Transport:     traced{transport(timeout)},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
+	return &sink{
+		service: s, limits: limits{awsBatch, bytes}, batchSize: awsBatch, timeout: timeout,
+		encode:      encoder(config.CloudStructured, awsPrefix, awsAttributes...),
+		destination: fixed(route, s.own),
+	}
 }
 
 func transport(timeout time.Duration) *http.Transport {
@@ -58,18 +96,18 @@ func transport(timeout time.Duration) *http.Transport {
 	}
 }
 
-func (a *awsClient[C]) get(ctx context.Context) (client C, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.made {
-		return a.client, nil
+func (s *awsService[C]) get(ctx context.Context) (client C, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.made {
+		return s.client, nil
 	}
 	cfg, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return client, &unsent{&noCredentials{err}}
 	}
-	if a.region != "" {
-		cfg.Region = a.region
+	if s.region != "" {
+		cfg.Region = s.region
 	}
 	if cfg.Region == "" {
 		return client, &unsent{&noCredentials{errors.New("no region; set region, or AWS_REGION in the environment")}}
@@ -88,13 +126,75 @@ func (a *awsClient[C]) get(ctx context.Context) (client C, err error) {
 	cfg.Logger = logging.Nop{} // its lines are none of ours (CONTRACT C-73)
 	// One sending for each attempt: the engine retries (CONTRACT C-27).
 	cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
-	a.client, a.made = a.make(cfg, a.http), true
-	return a.client, nil
+	s.client, s.made = s.make(cfg, s.http), true
+	return s.client, nil
 }
 
-func (a *awsClient[C]) close(context.Context) error {
-	a.http.CloseIdleConnections()
+func (s *awsService[C]) close(context.Context) error {
+	s.http.CloseIdleConnections()
 	return nil
+}
+
+var awsName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.fifo)?$`)
+
+func (s *awsService[C]) check(to string) error {
+	if len(to) > s.longest || !awsName.MatchString(to) {
+		return fmt.Errorf("%q is no name that a %s can have; use at most %d letters, digits, dashes and underscores", to, s.what, s.longest)
+	}
+	return nil
+}
+
+func (s *awsService[C]) name(to string) string { return s.what + " " + s.base + cmp.Or(to, s.own) }
+
+func (s *awsService[C]) send(ctx context.Context, to string, messages []*message) ([]error, error) {
+	client, err := s.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]awsEntry, len(messages))
+	for i, m := range messages {
+		m.attributes["content-type"] = m.contentType
+		entries[i] = awsEntry{id: aws.String(strconv.Itoa(i)), body: aws.String(string(m.body)), attributes: m.attributes}
+		if strings.HasSuffix(to, ".fifo") {
+			entries[i].group, entries[i].once = aws.String(shortKey(m.key, 128, groupForbidden)), &m.id
+		}
+	}
+	ctx, sent := watched(ctx)
+	answers, err := s.publish(ctx, client, s.base+to, entries)
+	return answers, awsFailure(sent, err)
+}
+
+// groupForbidden are the characters that a FIFO queue's or topic's groups do not take.
+func groupForbidden(r rune) bool { return r <= ' ' || r > '~' }
+
+// answers are the outcomes of a request's entries.
+type answers []error
+
+// errNoAnswer stands until an entry has its answer.
+var errNoAnswer = errors.New("no answer about this message")
+
+func newAnswers(entries []awsEntry) answers {
+	return slices.Repeat(answers{errNoAnswer}, len(entries))
+}
+
+// set notes the answer about the entry with an id, which is its place.
+func (a answers) set(id *string, err error) {
+	if i, bad := strconv.Atoi(aws.ToString(id)); bad == nil && i >= 0 && i < len(a) {
+		a[i] = err
+	}
+}
+
+func (s *awsService[C]) probe(ctx context.Context) error {
+	client, err := s.get(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, sent := watched(ctx)
+	err = s.ask(ctx, client, s.base+s.own)
+	if awsDenied(err) {
+		return nil
+	}
+	return sent.probed(awsFailure(sent, err))
 }
 
 // sending knows whether something of a request may have left this process.
@@ -106,6 +206,16 @@ type sendingKey struct{}
 func watched(ctx context.Context) (context.Context, *sending) {
 	sent := &sending{}
 	return context.WithValue(ctx, sendingKey{}, sent), sent
+}
+
+// probed is what err means to a probe, which sends no event. What came instead of an answer is not
+// quoted: it may repeat the request.
+func (s *sending) probed(err error) error {
+	var refused *refusal
+	if err == nil || errors.As(err, &refused) || !s.begun.Load() {
+		return err
+	}
+	return &unsent{errors.New("broke off, or gave no valid answer")}
 }
 
 // traced tells a request's sending of its connection.
@@ -160,9 +270,11 @@ func awsRefusal(code string, whole bool) *refusal {
 	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "KMSAccessDenied", "KMS.AccessDeniedException":
 		r.word, remedy = reason.AuthenticationFailed, "allow the dispatcher's role to send (sqs:SendMessage or sns:Publish, and the key's kms:GenerateDataKey) in its policy and the destination's"
 	case "ExpiredToken", "ExpiredTokenException", "RequestExpired":
+		r.unauthenticated = true
 		r.word, remedy = reason.AuthenticationFailed, "renew the credentials in the environment, and check the dispatcher's clock"
 	case "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
 		"IncompleteSignature", "MissingAuthenticationToken", "InvalidAccessKeyId", "InvalidSecurity", "OptInRequired":
+		r.unauthenticated = true
 		r.word, remedy = reason.AuthenticationFailed, "check the credentials in the environment, and the region"
 	case "NonExistentQueue", "QueueDoesNotExist", "NotFound", "NotFoundException", "ResourceNotFoundException":
 		remedy = "create it, or correct queueURL or topicARN, and the region"
@@ -192,15 +304,4 @@ func awsDenied(err error) bool {
 		return true
 	}
 	return false
-}
-
-// groupForbidden are the characters that a FIFO queue's or topic's groups do not take.
-func groupForbidden(r rune) bool { return r <= ' ' || r > '~' }
-
-// attribute names and values of AWS may not be empty.
-func awsText(contentType string, m *message, add func(name, value string)) {
-	add("content-type", contentType)
-	for name, value := range m.attributes {
-		add(name, value)
-	}
 }

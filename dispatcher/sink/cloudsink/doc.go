@@ -43,8 +43,8 @@
 //	endpoint    namespace          host or host:port that is connected to instead
 //	timeout     10s                of one delivery
 //
-// A route names a queue or topic of the same account and region, project or namespace, and never leads
-// out of it.
+// A route makes the name of a queue or topic of the same account and region, project or namespace, in
+// place of the one in queueURL or topicARN, or of topic or queue. It never leads out of it.
 //
 // # Messages
 //
@@ -79,11 +79,12 @@
 //	------------------------------------------------  -------------------------------------------
 //	the service has the message                       delivered
 //	no connection, no credentials: DNS, dial, TLS, a  unavailable: nothing was sent
-//	token that cannot be got; Service Bus refuses the
-//	login
-//	the service answers: access denied, expired or    failed: it took nothing
-//	wrong credentials, throttled, no such queue or
-//	topic, full, trouble of its own, any other
+//	token that cannot be got
+//	the service answers: expired or wrong             unavailable: it took nothing, and would take
+//	credentials; Service Bus: no access               no other event either
+//	the service answers: access denied, throttled, no failed: it took nothing
+//	such queue or topic, full, trouble of its own,
+//	any other
 //	larger than the service takes                     dead: permanent_failure
 //	no answer within timeout, or the connection broke failed: it may have been taken
 //	ctx ended                                         interrupted, and never sent later

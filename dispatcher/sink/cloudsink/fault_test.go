@@ -135,26 +135,29 @@ func awsAnswers(t *testing.T, status int, body string) *httptest.Server {
 
 // CONTRACT: C-32, C-73
 func TestAWSAnswers(t *testing.T) {
-	for code, want := range map[string]struct{ word, text string }{
-		"AccessDeniedException":       {reason.AuthenticationFailed, "allow the dispatcher's role to send"},
-		"ExpiredTokenException":       {reason.AuthenticationFailed, "renew the credentials"},
-		"InvalidClientTokenId":        {reason.AuthenticationFailed, "check the credentials"},
-		"UnrecognizedClientException": {reason.AuthenticationFailed, "check the credentials"},
-		"SignatureDoesNotMatch":       {reason.AuthenticationFailed, "check the credentials"},
-		"QueueDoesNotExist":           {reason.Refusing, "create it"},
-		"NotFound":                    {reason.Refusing, "create it"},
-		"ThrottlingException":         {reason.Refusing, "lower concurrency"},
-		"OverLimit":                   {reason.Refusing, "lower concurrency"},
-		"ServiceUnavailable":          {reason.Refusing, "the event is retried"},
-		"SomethingNew":                {reason.Refusing, "AWS's documentation"},
+	for code, want := range map[string]struct {
+		is         class
+		word, text string
+	}{
+		"AccessDeniedException":       {failed, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
+		"ExpiredTokenException":       {unavailable, reason.AuthenticationFailed, "renew the credentials"},
+		"InvalidClientTokenId":        {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"UnrecognizedClientException": {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"SignatureDoesNotMatch":       {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"QueueDoesNotExist":           {failed, reason.Refusing, "create it"},
+		"NotFound":                    {failed, reason.Refusing, "create it"},
+		"ThrottlingException":         {failed, reason.Refusing, "lower concurrency"},
+		"OverLimit":                   {failed, reason.Refusing, "lower concurrency"},
+		"ServiceUnavailable":          {failed, reason.Refusing, "the event is retried"},
+		"SomethingNew":                {failed, reason.Refusing, "AWS's documentation"},
 	} {
 		said := payloadSecret + " echoed"
 		queue := awsAnswers(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
 		topic := awsAnswers(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
 		s, err := NewSQS(config.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
-		verify(t, "SQS "+code, deliver(t, opened(t, s, err), newEvent()), failed, want.word, want.text)
+		verify(t, "SQS "+code, deliver(t, opened(t, s, err), newEvent()), want.is, want.word, want.text)
 		n, err := NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
-		verify(t, "SNS "+code, deliver(t, opened(t, n, err), newEvent()), failed, want.word, want.text)
+		verify(t, "SNS "+code, deliver(t, opened(t, n, err), newEvent()), want.is, want.word, want.text)
 		// Who may only send may not ask, and the service is there.
 		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
 			t.Errorf("SQS %s: Probe returned %v", code, err)
@@ -163,6 +166,10 @@ func TestAWSAnswers(t *testing.T) {
 	broken := awsAnswers(t, 200, payloadSecret)
 	s, err := NewSQS(config.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
 	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid answer")
+	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
+	broken = awsAnswers(t, 200, "<a>&"+payloadSecret)
+	s, err = NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
+	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
 }
 
 // Each message of a request has its own answer, and one without is a failure.
@@ -208,22 +215,27 @@ func TestNoCredentials(t *testing.T) {
 
 // CONTRACT: C-32, C-73
 func TestPubSubAnswers(t *testing.T) {
-	for code, want := range map[codes.Code]struct{ word, text string }{
-		codes.PermissionDenied:  {reason.AuthenticationFailed, "roles/pubsub.publisher"},
-		codes.Unauthenticated:   {reason.AuthenticationFailed, "check the credentials"},
-		codes.ResourceExhausted: {reason.Refusing, "lower concurrency"},
-		codes.InvalidArgument:   {reason.Refusing, "the topic's schema"},
-		codes.Internal:          {reason.Refusing, "the event is retried"},
-		codes.Unavailable:       {reason.ConnectionFailed, "gave no valid answer"}, // it may have been taken
+	for code, want := range map[codes.Code]struct {
+		is         class
+		word, text string
+	}{
+		codes.PermissionDenied:  {failed, reason.AuthenticationFailed, "roles/pubsub.publisher"},
+		codes.Unauthenticated:   {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		codes.ResourceExhausted: {failed, reason.Refusing, "lower concurrency"},
+		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
+		codes.Internal:          {failed, reason.Refusing, "the event is retried"},
+		codes.Unavailable:       {failed, reason.ConnectionFailed, "gave no valid answer"}, // it may have been taken
 	} {
 		p, server := newPubSub(t, config.CloudBinary, pstest.WithErrorInjection("Publish", code, payloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
-			verify(t, code.String(), err, failed, want.word, want.text)
+			verify(t, code.String(), err, want.is, want.word, want.text)
 		}
 		if n := len(server.Messages()); n != 0 {
 			t.Errorf("%s: %d messages were taken", code, n)
 		}
 	}
+	silent, _ := newPubSub(t, config.CloudBinary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
+	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
 	denied, _ := newPubSub(t, config.CloudBinary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
 	if err := denied.sink.Probe(t.Context()); err != nil {
 		t.Errorf("who may only publish may not ask, and the service is there: %v", err)

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -18,6 +17,8 @@ type refusal struct {
 	word string
 	// what is the answer in the service's own fixed words, and the remedy.
 	what string
+	// unauthenticated: the service knows nobody by these credentials, whatever is sent.
+	unauthenticated bool
 	// tooLarge: the message will never be taken.
 	tooLarge bool
 	// perMessage: it may be about one message of several.
@@ -29,13 +30,13 @@ func (r *refusal) Error() string { return r.what }
 // unsent is a failure before anything was sent. Its text has no remedy yet.
 type unsent struct{ err error }
 
-func (u *unsent) Error() string { return u.err.Error() }
+func (u *unsent) Error() string { return oneLine(u.err) }
 func (u *unsent) Unwrap() error { return u.err }
 
 // noCredentials is the failure to get credentials. Nothing was sent.
 type noCredentials struct{ err error }
 
-func (n *noCredentials) Error() string { return n.err.Error() }
+func (n *noCredentials) Error() string { return oneLine(n.err) }
 func (n *noCredentials) Unwrap() error { return n.err }
 
 // outcome says what a service's error means. limited is the sink's own limit within ctx.
@@ -48,11 +49,15 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 	case errors.As(err, &refused) && refused.tooLarge:
 		return s.tooLarge(to, refused)
 	case errors.As(err, &refused):
-		return reason.With(refused.word, fmt.Errorf("%s: %w", s.name(to), refused))
+		err = reason.With(refused.word, fmt.Errorf("%s: %w", s.name(to), refused))
+		if refused.unauthenticated {
+			return dispatcher.Unavailable(err)
+		}
+		return err
 	case ctx.Err() != nil:
 		return s.interrupted(ctx, to)
 	case errors.As(err, &nothing):
-		return dispatcher.Unavailable(s.unreachable(limited, to, nothing.err))
+		return dispatcher.Unavailable(s.unreachable(limited, to, nothing))
 	case expired(limited):
 		err = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or look whether the service is slow", s.timeout))
 	default:
@@ -62,30 +67,21 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
 }
 
-// unreachable is a failure before anything was sent. The texts of dial, handshake and credential errors
-// name addresses, certificates, roles and files, and nothing of a message.
+// unreachable is a failure before anything was sent. The texts of credential errors name roles and files.
 func (s *sink) unreachable(limited context.Context, to string, err error) error {
 	var credentials *noCredentials
-	var dns *net.DNSError
 	var authority x509.UnknownAuthorityError
-	word, remedy := reason.ConnectionFailed, "check that the network lets the dispatcher reach it, and endpoint"
 	switch {
 	case errors.As(err, &credentials):
-		err = errors.New("no credentials: " + oneLine(credentials.err))
-		word, remedy = reason.AuthenticationFailed, "give the pods an identity, as by podTemplate.spec.serviceAccountName, or credentials in their environment"
-	case expired(limited), reason.IsTimeout(err):
-		err = reason.TimedOut(fmt.Sprintf("no connection within %s", s.timeout))
-	case errors.As(err, &dns):
-		remedy = "check the name of the service's host, and the dispatcher's DNS"
+		err = reason.With(reason.AuthenticationFailed, errors.New("no credentials: "+credentials.Error()+"; give the pods an identity, as by podTemplate.spec.serviceAccountName, or credentials in their environment"))
+	case expired(limited):
+		err = context.DeadlineExceeded
 	case errors.As(err, &authority):
-		remedy = "put the certificate of its authority into a file, and the file's path into the environment as SSL_CERT_FILE"
+		err = reason.With(reason.CertificateInvalid, fmt.Errorf("%w; put the certificate of its authority into a file, and the file's path into the environment as SSL_CERT_FILE", err))
 	case reason.IsCertificate(err):
-		remedy = "check endpoint, and the service's certificate"
+		err = reason.With(reason.CertificateInvalid, fmt.Errorf("%w; check endpoint, and the service's certificate", err))
 	}
-	if reason.IsCertificate(err) {
-		word = reason.CertificateInvalid
-	}
-	return reason.With(word, fmt.Errorf("cannot reach %s: %s; %s", s.name(to), oneLine(err), remedy))
+	return reason.Peer{Hosts: "endpoint"}.Unreachable(s.name(to), s.timeout, err)
 }
 
 // expired reports whether the sink's own limit is over. A connection's deadline, which is the same time,

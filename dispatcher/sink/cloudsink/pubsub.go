@@ -101,10 +101,10 @@ func (sentHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 func (sentHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (sentHandler) HandleConn(context.Context, stats.ConnStats)                       {}
 
-var pubsubTopic = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
+var pubsubTopic = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,}$`)
 
 func (s *pubsubService) check(to string) error {
-	if !pubsubTopic.MatchString(to) {
+	if len(to) > 255 || !pubsubTopic.MatchString(to) {
 		return fmt.Errorf("%q is no name that a topic of Pub/Sub can have; set topic, or use 3 to 255 letters, digits and -._~+%%, with a letter first", to)
 	}
 	return nil
@@ -174,6 +174,7 @@ func pubsubFailure(sent *sending, err error) error {
 	case !sent.begun.Load():
 		return &unsent{errors.New(status.Convert(err).Message())}
 	case code == codes.Unauthenticated:
+		r.unauthenticated = true
 		r.word, remedy = reason.AuthenticationFailed, "check the credentials in the environment"
 	case code == codes.PermissionDenied:
 		r.word, remedy = reason.AuthenticationFailed, "give the dispatcher's service account the role roles/pubsub.publisher, and check that the project has the Pub/Sub API enabled"
@@ -208,10 +209,8 @@ func (s *pubsubService) probe(ctx context.Context) error {
 	switch code := status.Code(err); {
 	case err == nil, code == codes.PermissionDenied && sent.begun.Load(), code == codes.NotFound && s.topic == "":
 		return nil
-	case code == codes.Unavailable, code == codes.DeadlineExceeded:
-		return &unsent{errors.New(status.Convert(err).Message())} // a probe sends no event
 	default:
-		return pubsubFailure(sent, err)
+		return sent.probed(pubsubFailure(sent, err))
 	}
 }
 

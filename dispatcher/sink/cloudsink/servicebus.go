@@ -82,10 +82,10 @@ func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 	}, s, nil
 }
 
-var serviceBusEntity = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$`)
+var serviceBusEntity = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]*[A-Za-z0-9_])?$`)
 
 func (s *serviceBusService) check(to string) error {
-	if !serviceBusEntity.MatchString(to) {
+	if len(to) > 260 || !serviceBusEntity.MatchString(to) {
 		return fmt.Errorf("%q is no name that a queue or topic of Service Bus can have; set queue or topic, or use at most 260 letters, digits and ._-/", to)
 	}
 	return nil

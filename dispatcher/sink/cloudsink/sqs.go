@@ -1,13 +1,11 @@
 package cloudsink
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
-	"strconv"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -20,12 +18,7 @@ import (
 // sqsBytes is what SQS takes of a message, and of all messages in a request.
 const sqsBytes = 1 << 20
 
-// sqsService sends to queues of one account, by their names.
-type sqsService struct {
-	*awsClient[*sqs.Client]
-	// base is the queue's URL up to its name; queue is its name.
-	base, queue string
-}
+var sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.com`)
 
 // NewSQS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
 // are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
@@ -35,77 +28,41 @@ func NewSQS(cfg config.SQSSink, route func(*dispatcher.Event) (string, error)) (
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	slash := strings.LastIndexByte(cfg.QueueURL, '/')
-	s := &sqsService{base: cfg.QueueURL[:slash+1], queue: cfg.QueueURL[slash+1:]}
+	s := &awsService[*sqs.Client]{what: "queue", longest: 80, publish: publishSQS, ask: askSQS, region: cfg.Region}
+	s.base, s.own = split(cfg.QueueURL, '/')
 	u, err := url.Parse(cfg.QueueURL)
 	if err == nil {
-		err = s.check(s.queue)
+		err = s.check(s.own)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sink.sqs.queueURL: %w", err)
 	}
-	endpoint := cfg.Endpoint
-	if endpoint == "" {
-		endpoint = u.Scheme + "://" + u.Host
+	if found := sqsRegion.FindStringSubmatch(u.Hostname()); s.region == "" && found != nil {
+		s.region = found[1]
 	}
-	region := cfg.Region
-	if found := sqsRegion.FindStringSubmatch(u.Hostname()); region == "" && found != nil {
-		region = found[1]
-	}
-	s.awsClient = newAWSClient(region, cfg.Timeout.D(), func(c aws.Config, http aws.HTTPClient) *sqs.Client {
+	endpoint := cmp.Or(cfg.Endpoint, u.Scheme+"://"+u.Host)
+	s.make = func(c aws.Config, http aws.HTTPClient) *sqs.Client {
 		return sqs.NewFromConfig(c, func(o *sqs.Options) { o.HTTPClient, o.BaseEndpoint = http, &endpoint })
-	})
-	return &sink{
-		service: s, limits: limits{awsBatch, sqsBytes}, batchSize: awsBatch, timeout: cfg.Timeout.D(),
-		encode:      encoder(config.CloudStructured, awsPrefix, awsAttributes...),
-		destination: fixed(route, s.queue),
-	}, nil
-}
-
-var (
-	sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.com`)
-	sqsQueue  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}(\.fifo)?$`)
-)
-
-func (s *sqsService) check(to string) error {
-	if !sqsQueue.MatchString(to) {
-		return fmt.Errorf("%q is no name that a queue of SQS can have; use at most 80 letters, digits, dashes and underscores", to)
 	}
-	return nil
+	return s.sink(cfg.Timeout.D(), sqsBytes, route), nil
 }
 
-func (s *sqsService) name(to string) string {
-	if to == "" {
-		to = s.queue
+func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entries []awsEntry) (answers, error) {
+	in := &sqs.SendMessageBatchInput{QueueUrl: &queueURL}
+	for _, e := range entries {
+		attributes := map[string]types.MessageAttributeValue{}
+		for name, value := range e.attributes {
+			attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+		}
+		in.Entries = append(in.Entries, types.SendMessageBatchRequestEntry{
+			Id: e.id, MessageBody: e.body, MessageAttributes: attributes, MessageGroupId: e.group, MessageDeduplicationId: e.once,
+		})
 	}
-	return "queue " + s.base + to
-}
-
-func (s *sqsService) send(ctx context.Context, to string, messages []*message) ([]error, error) {
-	client, err := s.get(ctx)
+	out, err := client.SendMessageBatch(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]types.SendMessageBatchRequestEntry, len(messages))
-	for i, m := range messages {
-		e := types.SendMessageBatchRequestEntry{
-			Id: aws.String(strconv.Itoa(i)), MessageBody: aws.String(string(m.body)),
-			MessageAttributes: map[string]types.MessageAttributeValue{},
-		}
-		awsText(m.contentType, m, func(name, value string) {
-			e.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
-		})
-		if strings.HasSuffix(to, ".fifo") {
-			e.MessageGroupId, e.MessageDeduplicationId = aws.String(shortKey(m.key, 128, groupForbidden)), &m.id
-		}
-		entries[i] = e
-	}
-	ctx, sent := watched(ctx)
-	out, err := client.SendMessageBatch(ctx, &sqs.SendMessageBatchInput{QueueUrl: aws.String(s.base + to), Entries: entries})
-	if err != nil {
-		return nil, awsFailure(sent, err)
-	}
-	answers := newAnswers(len(messages))
+	answers := newAnswers(entries)
 	for _, ok := range out.Successful {
 		answers.set(ok.Id, nil)
 	}
@@ -115,37 +72,9 @@ func (s *sqsService) send(ctx context.Context, to string, messages []*message) (
 	return answers, nil
 }
 
-// answers are the outcomes of a request's messages, by their place.
-type answers []error
-
-// errNoAnswer stands until a message has its answer.
-var errNoAnswer = errors.New("no answer about this message")
-
-func newAnswers(n int) answers {
-	a := make(answers, n)
-	for i := range a {
-		a[i] = errNoAnswer
-	}
-	return a
-}
-
-func (a answers) set(id *string, err error) {
-	if i, bad := strconv.Atoi(aws.ToString(id)); bad == nil && i >= 0 && i < len(a) {
-		a[i] = err
-	}
-}
-
-func (s *sqsService) probe(ctx context.Context) error {
-	client, err := s.get(ctx)
-	if err != nil {
-		return err
-	}
-	ctx, _ = watched(ctx)
-	_, err = client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-		QueueUrl: aws.String(s.base + s.queue), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
+func askSQS(ctx context.Context, client *sqs.Client, queueURL string) error {
+	_, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: &queueURL, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
 	})
-	if awsDenied(err) {
-		return nil
-	}
-	return awsFailure(&sending{}, err) // a probe sends no event
+	return err
 }

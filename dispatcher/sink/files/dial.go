@@ -4,33 +4,24 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
-// Error is a file of the configuration that cannot be used. Its text has the remedy, so that a sink adds
-// nothing to it.
-type Error struct{ Err error }
-
-func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *Error) Unwrap() error { return e.Err }
-
-// Credential is Read for what a login takes: it fails with an [Error] and the word
-// [reason.AuthenticationFailed].
+// Credential is Read for what a login takes: it fails with the word [reason.AuthenticationFailed].
 func Credential(field, path string) (string, error) {
 	content, err := Read(field, path)
 	if err != nil {
-		return "", reason.With(reason.AuthenticationFailed, &Error{err})
+		return "", reason.With(reason.AuthenticationFailed, err)
 	}
 	return string(content), nil
 }
 
 // Dial connects to host:port, with TLS unless cfg is nil; its files are read for each connection. One
-// that cannot be used is an [Error] with the word [reason.CertificateInvalid]. raw is the connection
-// below TLS, or conn itself.
+// that cannot be used is an error with the word [reason.CertificateInvalid]. raw is the connection below
+// TLS, or conn itself.
 func Dial(ctx context.Context, cfg *config.TLS, address string) (conn, raw net.Conn, err error) {
 	var c *tls.Config
 	if cfg != nil {
@@ -38,7 +29,7 @@ func Dial(ctx context.Context, cfg *config.TLS, address string) (conn, raw net.C
 			c.ServerName, _, err = net.SplitHostPort(address)
 		}
 		if err != nil {
-			return nil, nil, reason.With(reason.CertificateInvalid, &Error{err})
+			return nil, nil, reason.With(reason.CertificateInvalid, err)
 		}
 	}
 	raw, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -51,4 +42,14 @@ func Dial(ctx context.Context, cfg *config.TLS, address string) (conn, raw net.C
 		return nil, nil, err
 	}
 	return secure, raw, nil
+}
+
+// Dialer returns Dial within limit, as clients' libraries want it.
+func Dialer(cfg *config.TLS, limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, _, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		conn, _, err := Dial(ctx, cfg, address)
+		return conn, err
+	}
 }

@@ -83,8 +83,8 @@ func TestNoConnection(t *testing.T) {
 	for _, test := range []struct{ name, scheme, address, text string }{
 		{"closed port", "http", closedPort(t), "connection refused; check that it runs"},
 		{"closed port, https", "https", closedPort(t), "connection refused; check that it runs"},
-		{"unknown host", "http", "nonexistent.invalid:80", "; check the host in url"},
-		{"silent in the TLS handshake", "https", silent, "no connection within 500ms; check that it runs"},
+		{"unknown host", "http", "nonexistent.invalid:80", "; check the hosts in url"},
+		{"silent in the TLS handshake", "https", silent, "no answer within 500ms; check that it runs"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

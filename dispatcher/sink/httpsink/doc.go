@@ -56,6 +56,8 @@
 //	2xx                                                delivered
 //	408, 425, 429, 5xx                                 failed; the pause of Retry-After is kept,
 //	                                                   up to an hour
+//	401, and 407 of a proxy: credentials that are      unavailable: nothing was taken, and no other
+//	missing, wrong or expired                          event would be
 //	3xx (redirects are not followed), other 4xx        failed: the event was refused
 //	the event's route leads to another host            failed
 //	no connection: DNS, dial, proxy, TLS handshake,    unavailable: nothing of the event was sent

@@ -2,8 +2,6 @@ package httpsink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +27,10 @@ func (t target) answered(resp *http.Response) error {
 	}
 	err := fmt.Errorf("%s answered %d %s; %s", t.name, code, http.StatusText(code), remedy(code))
 	switch {
-	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
+	case code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired:
+		// Whoever answers knows nobody by these credentials, and took nothing: no event is at fault.
+		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, err))
+	case code == http.StatusForbidden:
 		return reason.With(reason.AuthenticationFailed, err)
 	case retried(code):
 		if pause := retryAfter(resp.Header); pause > 0 {
@@ -113,40 +114,12 @@ func (s *sink) broken(ctx context.Context, to target, err error) error {
 	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have received the event, so this counts as an attempt", to.name, what))
 }
 
-// unreachable is a failure before anything was sent. The texts of dial and handshake errors name
-// addresses and certificates, and nothing of the request.
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the destination", Hosts: "url", TLS: "tls", Plain: "use an http:// url"}
+
+// unreachable is a failure before anything was sent.
 func (s *sink) unreachable(to target, err error) error {
-	var dns *net.DNSError
-	var remote *net.OpError
-	var notTLS tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	var host x509.HostnameError
-	word, remedy := reason.ConnectionFailed, "check that it runs, and that the network lets the dispatcher reach it"
-	switch {
-	case errors.As(err, &dns):
-		remedy = "check the host in url, and the dispatcher's DNS"
-	case errors.As(err, &notTLS):
-		remedy = "no TLS is spoken there: use an http:// url, or the port that speaks TLS"
-	case errors.As(err, &authority):
-		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of its authority"
-	case errors.As(err, &host):
-		remedy = "use a host in url that the certificate names, or set tls.serverName to one"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		remedy = "renew the destination's certificate, and check the dispatcher's clock"
-	case reason.IsCertificateRefused(err):
-		remedy = "the destination does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
-	case reason.IsCertificate(err):
-		remedy = "give the destination a valid certificate"
-	case errors.As(err, &remote) && remote.Op == "remote error":
-		remedy = "the destination refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
-	case reason.IsTimeout(err):
-		err = reason.TimedOut(fmt.Sprintf("no connection within %s", s.timeout))
-	}
-	if reason.IsCertificate(err) {
-		word = reason.CertificateInvalid
-	}
-	return dispatcher.Unavailable(reason.With(word, fmt.Errorf("cannot connect to %s: %w; %s", to.name, err, remedy)))
+	return dispatcher.Unavailable(peer.Unreachable(to.name, s.timeout, err))
 }
 
 func (t target) interrupted(ctx context.Context) error {

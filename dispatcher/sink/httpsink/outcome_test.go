@@ -22,11 +22,12 @@ func TestAnswers(t *testing.T) {
 	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC) // a server whose clock is wrong
 	date := now.Format(http.TimeFormat)
 	for _, test := range []struct {
-		status     int
-		retryAfter string
-		delivered  bool
-		pause      time.Duration
-		word       string
+		status      int
+		retryAfter  string
+		delivered   bool
+		unavailable bool
+		pause       time.Duration
+		word        string
 	}{
 		{status: 200, delivered: true},
 		{status: 201, delivered: true},
@@ -38,11 +39,12 @@ func TestAnswers(t *testing.T) {
 		{status: 304, word: reason.Refusing},
 		{status: 307, word: reason.Refusing},
 		{status: 400, word: reason.Refusing},
-		{status: 401, word: reason.AuthenticationFailed},
+		{status: 401, unavailable: true, word: reason.AuthenticationFailed},
+		{status: 401, retryAfter: "7", unavailable: true, word: reason.AuthenticationFailed},
 		{status: 403, word: reason.AuthenticationFailed},
 		{status: 404, retryAfter: "7", word: reason.Refusing},
 		{status: 405, word: reason.Refusing},
-		{status: 407, word: reason.AuthenticationFailed},
+		{status: 407, unavailable: true, word: reason.AuthenticationFailed},
 		{status: 408, word: reason.Refusing},
 		{status: 409, word: reason.Refusing},
 		{status: 413, word: reason.Refusing},
@@ -85,8 +87,8 @@ func TestAnswers(t *testing.T) {
 			if err == nil {
 				t.Fatal("delivered")
 			}
-			if dispatcher.IsUnavailable(err) {
-				t.Errorf("an answer must spend an attempt: %v", err)
+			if got := dispatcher.IsUnavailable(err); got != test.unavailable {
+				t.Errorf("that the answer spends no attempt: %t, want %t: %v", got, test.unavailable, err)
 			}
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
 				t.Errorf("an answer is never final: %v", err)
@@ -183,6 +185,30 @@ func TestBatchAnswers(t *testing.T) {
 				t.Errorf("status %d: event %d was answered with %v", status, i, err)
 			}
 		}
+	}
+}
+
+// A token that expires between the requests of one delivery: what was taken before is delivered.
+//
+// CONTRACT: C-32
+func TestExpiresWithinBatch(t *testing.T) {
+	var requests int
+	answers := []int{http.StatusBadRequest, http.StatusAccepted, http.StatusUnauthorized, http.StatusForbidden}
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(answers[requests])
+		requests++
+	}))
+	cfg := plant(t, "http", address)
+	cfg.Mode = config.Batch
+	errs := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
+	if verify(t, errs[0]) != nil {
+		t.Errorf("an event that was taken: %v", errs[0])
+	}
+	if !dispatcher.IsUnavailable(verify(t, errs[1])) {
+		t.Errorf("an answer of 401 spends an attempt: %v", errs[1])
+	}
+	if verify(t, errs[2]) == nil || dispatcher.IsUnavailable(errs[2]) {
+		t.Errorf("an answer of 403 spends no attempt: %v", errs[2])
 	}
 }
 

@@ -61,7 +61,7 @@ func TestCertificates(t *testing.T) {
 		{name: "other authority", server: serverWith(good), ca: other.PEM, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
 		{name: "expired", server: serverWith(ca.Sign(t, "server", time.Now().Add(-time.Minute))), ca: ca.PEM, word: reason.CertificateInvalid, text: "; renew the destination's certificate"},
-		{name: "other host", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, word: reason.CertificateInvalid, text: "; use a host in url that the certificate names"},
+		{name: "other host", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, word: reason.CertificateInvalid, text: "; use hosts in url that the certificate names"},
 		{name: "server name", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, serverName: "a.example"},
 		{name: "client, TLS 1.2", server: mutual(tls.VersionTLS12), ca: ca.PEM, client: &client},
 		{name: "client, TLS 1.3", server: mutual(tls.VersionTLS13), ca: ca.PEM, client: &client},

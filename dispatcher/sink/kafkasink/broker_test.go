@@ -164,15 +164,7 @@ func plainConfig(t testing.TB, topic string) config.KafkaSink {
 func open(t testing.TB, cfg config.KafkaSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sinktest.Opened(t, s, err)
 }
 
 // send delivers one new event.

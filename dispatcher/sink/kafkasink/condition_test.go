@@ -87,11 +87,11 @@ func TestConditions(t *testing.T) {
 		{name: "slow, and nothing was sent",
 			before: func(*testing.T, *sink) { pause() }, after: func() { theBroker.Resume() },
 			class: unavailable, word: reason.ConnectionFailed,
-			text: "cannot connect to Kafka at {broker}: no answer within 2s; check that they run, that the network lets the dispatcher reach them, and whether the port wants TLS"},
+			text: "cannot connect to Kafka at {broker}: no answer within 2s; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 		{name: "gone",
 			before: func(t *testing.T, _ *sink) { kill(t) },
 			class:  unavailable, word: reason.ConnectionFailed,
-			text: "cannot connect to Kafka at {broker}: unable to dial: dial tcp {broker}: connect: connection refused; check that they run, that the network lets the dispatcher reach them, and whether the port wants TLS"},
+			text: "cannot connect to Kafka at {broker}: unable to dial: dial tcp {broker}: connect: connection refused; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(t, topic)
@@ -174,7 +174,7 @@ func TestFull(t *testing.T) {
 		confirmed++
 	}
 	sinktest.Want(t, "the first that finds no room", err, false, reason.ConnectionFailed, "no confirmation within 3s; check that the brokers run")
-	sinktest.Want(t, "the next", deliver(), true, reason.ConnectionFailed, "connection refused; check that they run")
+	sinktest.Want(t, "the next", deliver(), true, reason.ConnectionFailed, "connection refused; check that it runs")
 
 	mount(t, "-o", "remount,size=256m", disk)
 	if err := b.Restart(t.Context()); err != nil {

@@ -23,9 +23,8 @@
 //	timeout          30s                of a delivery with all retries (delivery.timeout.ms)
 //	sasl             none               mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 with
 //	                                    usernameFile and passwordFile; OAUTHBEARER with
-//	                                    tokenFile; AWS_MSK_IAM with AWS_ACCESS_KEY_ID,
-//	                                    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN of the
-//	                                    environment
+//	                                    tokenFile; AWS_MSK_IAM with the pod's identity or
+//	                                    its environment, see below
 //	tls              none               even empty it makes connections TLS; caFile, certFile and
 //	                                    keyFile (mutual TLS), serverName
 //
@@ -82,6 +81,18 @@
 // the token to whoever listens: never without tls. The user needs Describe and Write on the topics,
 // and before Kafka 2.8 IdempotentWrite on the cluster. Certificates are read for each connection and
 // credentials for each login, so new ones need no restart; connections that are open stay.
+//
+// AWS_MSK_IAM takes the credentials that AWS's own tools would take, and renews them before they expire.
+// Give the pods a service account of their own (podTemplate.spec.serviceAccountName) with a role, by IAM
+// Roles for Service Accounts or EKS Pod Identity; keys in the environment, as AWS_ACCESS_KEY_ID and
+// AWS_SECRET_ACCESS_KEY, work too. The role needs kafka-cluster:Connect and WriteDataIdempotently on the
+// cluster, and DescribeTopic and WriteData on the topics. The region is that of the broker's host name,
+// else AWS_REGION.
+//
+// # Tried with
+//
+// Apache Kafka 4.1 in KRaft mode runs in the tests, with each login but AWS_MSK_IAM: no Amazon MSK could
+// be had, so that login was only seen to be refused by a broker that does not know it.
 //
 // # Probe
 //

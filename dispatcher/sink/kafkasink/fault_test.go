@@ -120,24 +120,7 @@ func TestSilentBroker(t *testing.T) {
 	cfg := plainConfig(t, topic)
 	cfg.Timeout = config.Duration(2 * time.Second)
 	connected, fresh := open(t, cfg), open(t, cfg)
-	if err := send(t, connected); err != nil {
-		t.Fatal(err)
-	}
-	theBroker.Pause()
-	t.Cleanup(theBroker.Resume)
-	sinktest.Want(t, "with a connection", send(t, connected), false, reason.ConnectionFailed, "no confirmation within 2s; check that the brokers run")
-	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 2s; check that they run")
-	var slow interface{ Timeout() bool } // metrics count timeouts by it
-	if err := send(t, connected); !errors.As(err, &slow) || !slow.Timeout() || !dispatcher.IsUnavailable(err) {
-		t.Errorf("after that: %v; want a timeout that is Unavailable", err)
-	}
-	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 2s; check that they run")
-	theBroker.Resume()
-	for _, s := range []*sink{connected, fresh} {
-		if err := send(t, s); err != nil {
-			t.Errorf("the broker is back: %v", err)
-		}
-	}
+	sinktest.Silent(t, connected, fresh, theBroker.Broker, "no confirmation within 2s; check that the brokers run", "no answer within 2s; check that it runs")
 }
 
 // A record whose delivery was interrupted is never sent again: another worker may send it by then.

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/encoding"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 )
 
 const (
@@ -69,7 +70,7 @@ func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dis
 		mode: cfg.Mode, timeout: cfg.Timeout.D(), brokers: strings.Join(cfg.Brokers, ", "),
 		destination: route,
 		subject:     cfg.Subject,
-		dial:        newDialer(cfg.TLS),
+		dial:        files.Dialer(cfg.TLS, connectTimeout),
 		turn:        make(chan struct{}, 1),
 	}
 	if cfg.Encoding != config.KafkaJSON {

@@ -2,17 +2,13 @@ package kafkasink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -109,53 +105,23 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 	return dispatcher.Unavailable(s.connectFailure(err))
 }
 
-// connectFailure says why there is no connection. The texts of dial and handshake errors name
-// addresses and certificates; of a login, only Kafka's own words for its error codes are quoted.
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the broker", Hosts: "brokers, and in the brokers' advertised.listeners,", TLS: "tls", Plain: "remove tls"}
+
+// connectFailure says why there is no connection. Of a login, only Kafka's own words for its error codes
+// are quoted.
 func (s *sink) connectFailure(err error) error {
 	var answer *kerr.Error
-	var file *files.Error
 	var eof *kgo.ErrFirstReadEOF
-	var dns *net.DNSError
-	var remote *net.OpError
-	var notTLS tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	var host x509.HostnameError
-	word, remedy := reason.ConnectionFailed, "check that they run, that the network lets the dispatcher reach them, and whether the port wants TLS"
 	switch {
-	case errors.As(err, &file):
-		return reason.With(reason.Of(err), fmt.Errorf("kafka sink: %w", file))
 	case errors.As(err, &answer):
-		word, remedy = reason.AuthenticationFailed, loginRemedy(answer)
-		err = answer
+		err = reason.With(reason.AuthenticationFailed, fmt.Errorf("%w; %s", answer, loginRemedy(answer)))
 	case errors.Is(err, errLogin):
-		word, remedy = reason.AuthenticationFailed, loginRemedy(nil)
-	case errors.As(err, &dns):
-		remedy = "check the hosts in brokers and in the brokers' advertised.listeners, and the dispatcher's DNS"
-	case errors.As(err, &notTLS):
-		remedy = "no TLS is spoken there: remove tls, or use the port that speaks TLS"
-	case errors.As(err, &authority):
-		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of their authority"
-	case errors.As(err, &host):
-		remedy = "use hosts in brokers, and in the brokers' advertised.listeners, that the certificate names, or set tls.serverName to one"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		remedy = "renew the broker's certificate, and check the dispatcher's clock"
-	case reason.IsCertificateRefused(err):
-		remedy = "the broker does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
-	case reason.IsCertificate(err):
-		remedy = "give the broker a valid certificate"
-	case errors.As(err, &remote) && remote.Op == "remote error":
-		remedy = "the broker refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
+		err = reason.With(reason.AuthenticationFailed, fmt.Errorf("%w; %s", errLogin, loginRemedy(nil)))
 	case errors.As(err, &eof):
-		remedy = "they close the connection at once: the port may want TLS, in tls, or a login, in sasl"
-		err = errors.New("closed without an answer")
-	case reason.IsTimeout(err):
-		err = reason.TimedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+		err = reason.With(reason.ConnectionFailed, errors.New("closed without an answer; the port may want TLS, in tls, or a login, in sasl"))
 	}
-	if reason.IsCertificate(err) {
-		word = reason.CertificateInvalid
-	}
-	return reason.With(word, fmt.Errorf("cannot connect to Kafka at %s: %w; %s", s.brokers, err, remedy))
+	return peer.Unreachable("Kafka at "+s.brokers, min(s.timeout, connectTimeout), err)
 }
 
 func loginRemedy(answer *kerr.Error) string {

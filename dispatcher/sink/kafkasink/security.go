@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -15,20 +14,9 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
-// newDialer returns a dialer that reads the files of cfg for each connection.
-func newDialer(cfg *config.TLS) dialer {
-	return func(ctx context.Context, _, address string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-		defer cancel()
-		conn, _, err := files.Dial(ctx, cfg, address)
-		return conn, err
-	}
-}
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
 // a broker asks for the credentials again.
@@ -58,7 +46,7 @@ func login(cfg *config.KafkaSASL) []kgo.Opt {
 			return auth, err
 		})
 	case config.SASLAWSIAM:
-		m = aws.ManagedStreamingIAM(func(context.Context) (aws.Auth, error) { return awsAuth() })
+		m = aws.ManagedStreamingIAM(new(awsLogin).auth)
 	}
 	return []kgo.Opt{kgo.SASL(mechanism{m})}
 }
@@ -89,14 +77,4 @@ func password(cfg *config.KafkaSASL) (user, pass string, err error) {
 	}
 	pass, err = files.Credential("sasl.passwordFile", cfg.PasswordFile)
 	return user, pass, err
-}
-
-// awsAuth reads the credentials that AWS's own tools take from the environment.
-func awsAuth() (auth aws.Auth, err error) {
-	auth.AccessKey, auth.SecretKey = os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
-	auth.SessionToken = os.Getenv("AWS_SESSION_TOKEN")
-	if auth.AccessKey == "" || auth.SecretKey == "" {
-		err = reason.With(reason.AuthenticationFailed, &files.Error{Err: errors.New("no credentials in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if they are temporary")})
-	}
-	return auth, err
 }

@@ -28,7 +28,7 @@ func options(cfg config.NATSSink) (nats.Options, error) {
 	if cfg.TLS != nil {
 		tls, err := files.TLS(cfg.TLS)
 		if err != nil {
-			return o, reason.With(reason.CertificateInvalid, &files.Error{Err: err})
+			return o, reason.With(reason.CertificateInvalid, err)
 		}
 		o.Secure, o.TLSConfig = true, tls
 	}
@@ -36,7 +36,7 @@ func options(cfg config.NATSSink) (nats.Options, error) {
 		return o, nil
 	}
 	if err := login(&o, cfg.Auth); err != nil {
-		return o, reason.With(reason.AuthenticationFailed, &files.Error{Err: err})
+		return o, reason.With(reason.AuthenticationFailed, err)
 	}
 	return o, nil
 }

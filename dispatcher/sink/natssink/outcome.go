@@ -2,18 +2,13 @@ package natssink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -138,54 +133,31 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 	return dispatcher.Unavailable(s.connectFailure(err))
 }
 
-// connectFailure says why there is no connection. The texts of dial and handshake errors name
-// addresses and certificates, and those of a login only what kind of refusal it was.
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the server", Hosts: "servers", TLS: "tls", Plain: "remove tls and use nats://"}
+
+// connectFailure says why there is no connection. The texts of a login's errors say only what kind of
+// refusal it was.
 func (s *sink) connectFailure(err error) error {
-	var file *files.Error
-	var dns *net.DNSError
-	var notTLS tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	var host x509.HostnameError
-	word, remedy := reason.ConnectionFailed, "check that they run, and that the network lets the dispatcher reach them"
+	word, remedy := reason.AuthenticationFailed, ""
 	switch {
-	case errors.As(err, &file):
-		return reason.With(reason.Of(err), fmt.Errorf("nats sink: %w", file))
 	case errors.Is(err, nats.ErrAuthorization):
-		word, remedy = reason.AuthenticationFailed, "add auth, or check what its files hold"
+		remedy = "add auth, or check what its files hold"
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
-		word, remedy = reason.AuthenticationFailed, "write new credentials into auth's files"
+		remedy = "write new credentials into auth's files"
 	case errors.Is(err, nats.ErrNkeysNotSupported):
-		word, remedy = reason.AuthenticationFailed, "no NKey is known there: use what the servers want in auth"
+		remedy = "no NKey is known there: use what the servers want in auth"
 	case errors.Is(err, errNoInbox):
-		word, remedy = reason.AuthenticationFailed, "allow _INBOX.> in the permissions of the dispatcher's user, under subscribe"
-	case errors.As(err, &dns):
-		remedy = "check the hosts in servers, and the dispatcher's DNS"
-	case errors.Is(err, nats.ErrSecureConnWanted), errors.As(err, &notTLS):
-		remedy = "no TLS is spoken there: remove tls and use nats://, or use the port that speaks TLS"
+		remedy = "allow _INBOX.> in the permissions of the dispatcher's user, under subscribe"
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		word, remedy = reason.ConnectionFailed, "no TLS is spoken there: "+peer.Plain+", or use the port that speaks TLS"
 	case errors.Is(err, nats.ErrNoInfoReceived):
-		remedy = "no NATS is spoken there: correct the ports in servers"
-	case errors.As(err, &authority):
-		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of their authority"
-	case errors.As(err, &host):
-		remedy = "use hosts in servers that the certificate names, or set tls.serverName to one"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		remedy = "renew the server's certificate, and check the dispatcher's clock"
-	case reason.IsCertificateRefused(err):
-		remedy = "the server does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
-	case reason.IsCertificate(err):
-		remedy = "give the server a valid certificate"
-	case errors.Is(err, nats.ErrTLS):
-		remedy = "the server refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
-	case errors.Is(err, io.EOF):
-		err = errors.New("closed without an answer")
-	case reason.IsTimeout(err):
-		err = reason.TimedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+		word, remedy = reason.ConnectionFailed, "no NATS is spoken there: correct the ports in servers"
 	}
-	if reason.IsCertificate(err) {
-		word = reason.CertificateInvalid
+	if remedy != "" {
+		err = reason.With(word, fmt.Errorf("%w; %s", err, remedy))
 	}
-	return reason.With(word, fmt.Errorf("cannot connect to NATS at %s: %w; %s", s.servers, err, remedy))
+	return peer.Unreachable("NATS at "+s.servers, min(s.timeout, connectTimeout), err)
 }
 
 func (s *sink) interrupted(ctx context.Context) error {

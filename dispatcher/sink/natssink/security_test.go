@@ -78,23 +78,9 @@ func TestLogin(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(test.server, streams[test.server])
 			cfg.Auth = test.auth
-			both(t, open(t, cfg), test.word, test.text)
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
 	}
-}
-
-// both checks what Deliver and Probe say; word "" means no errors.
-func both(t *testing.T, s *sink, word, text string) {
-	t.Helper()
-	delivered, probed := send(t, s), s.Probe(t.Context())
-	if word == "" {
-		if delivered != nil || probed != nil {
-			t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
-		}
-		return
-	}
-	sinktest.Want(t, "Deliver", delivered, true, word, text)
-	sinktest.Want(t, "Probe", probed, true, word, text)
 }
 
 // A message that the user may not publish fails soon, alone, and is told from one that is lost.
@@ -190,7 +176,7 @@ func TestTLS(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(test.server, stream[test.server])
 			cfg.Servers, cfg.TLS = []string{test.scheme + "://" + test.server.Address()}, test.tls
-			both(t, open(t, cfg), test.word, test.text)
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
 	}
 }
@@ -202,16 +188,16 @@ func TestUnreachable(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	for address, text := range map[string]string{
-		"nats://127.0.0.1:1":              "connection refused; check that they run",
+		"nats://127.0.0.1:1":              "connection refused; check that it runs",
 		"nats://nats.invalid:4222":        "; check the hosts in servers, and the dispatcher's DNS",
 		"nats://" + hello(t, "HTTP/1.1 "): "; no NATS is spoken there: correct the ports in servers",
-		"nats://" + hello(t, ""):          "closed without an answer; check that they run",
+		"nats://" + hello(t, ""):          "closed without an answer; check that it runs",
 	} {
 		cfg := plainConfig(srv, stream)
 		cfg.Servers = []string{address}
-		both(t, open(t, cfg), reason.ConnectionFailed, text)
+		sinktest.Reaches(t, open(t, cfg), reason.ConnectionFailed, text)
 		cfg.Servers = append(cfg.Servers, srv.URL())
-		both(t, open(t, cfg), "", "") // the other one will do
+		sinktest.Reaches(t, open(t, cfg), "", "") // the other one will do
 	}
 }
 

@@ -162,15 +162,7 @@ func plainConfig(s *nats.Server, stream string) config.NATSSink {
 func open(t testing.TB, cfg config.NATSSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sinktest.Opened(t, s, err)
 }
 
 // sized is an event with about n bytes of payload.

@@ -1,7 +1,6 @@
 package postgressink
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"strconv"
@@ -59,15 +58,7 @@ func settings(dsn string) config.PostgresSink {
 func open(t testing.TB, cfg config.PostgresSink) *sink {
 	t.Helper()
 	s, err := build(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sinktest.Opened(t, s, err)
 }
 
 // rows reads the table as messages, in the order of their arrival.

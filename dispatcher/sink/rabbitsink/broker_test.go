@@ -222,15 +222,7 @@ func password(t testing.TB, user, password string) *config.RabbitMQAuth {
 func open(t testing.TB, cfg config.RabbitMQSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sinktest.Opened(t, s, err)
 }
 
 func newEvents(n int) []*dispatcher.Event {

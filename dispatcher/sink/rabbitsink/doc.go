@@ -92,6 +92,10 @@
 // For the default exchange that is '^amq[.]default$'. Files are read for each connection, so new
 // credentials and certificates need no restart; a connection that is open stays.
 //
+// # Tried with
+//
+// RabbitMQ 3.10, one node, runs in the tests. RabbitMQ 4 and clusters were not tried.
+//
 // # Probe
 //
 // Probe makes a connection of its own, with TLS and login, opens a channel, and asks whether the

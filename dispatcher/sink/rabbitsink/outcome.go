@@ -2,23 +2,16 @@ package rabbitsink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
-
-// errClosedEarly is a connection that ended before the broker had said anything.
-var errClosedEarly = errors.New("closed without an answer")
 
 // refusal is the broker's reason to close a channel.
 type refusal struct {
@@ -155,51 +148,24 @@ func isLogin(err error) bool {
 	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
 }
 
-// connectFailure says why there is no connection or channel. The texts of dial and handshake errors
-// name addresses and certificates; the broker's name users, and are not quoted.
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the broker", Hosts: "addresses", TLS: "tls", Plain: "remove tls"}
+
+// connectFailure says why there is no connection or channel.
 func (s *sink) connectFailure(err error) error {
-	var file *files.Error
 	var answer *amqp.Error
-	var dns *net.DNSError
-	var remote *net.OpError
-	var notTLS tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	var host x509.HostnameError
-	word, remedy := reason.ConnectionFailed, "check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"
 	switch {
-	case errors.As(err, &file):
-		return reason.With(reason.Of(err), fmt.Errorf("rabbitmq sink: %w", file))
 	case errors.As(err, &answer):
-		word, remedy, err = s.answered(answer)
-	case errors.As(err, &dns):
-		remedy = "check the hosts in addresses, and the dispatcher's DNS"
-	case errors.As(err, &notTLS):
-		remedy = "no TLS is spoken there: remove tls, or use the port that speaks TLS"
-	case errors.As(err, &authority):
-		remedy = "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of its authority"
-	case errors.As(err, &host):
-		remedy = "use hosts in addresses that the certificate names, or set tls.serverName to one"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		remedy = "renew the broker's certificate, and check the dispatcher's clock"
-	case reason.IsCertificateRefused(err):
-		remedy = "the broker does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
-	case reason.IsCertificate(err):
-		remedy = "give the broker a valid certificate"
-	case errors.As(err, &remote) && remote.Op == "remote error":
-		remedy = "the broker refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
-	case errors.Is(err, errClosedEarly), errors.Is(err, io.EOF):
-		err, remedy = errClosedEarly, "the port may want TLS, in tls, or be no port for AMQP"
-	case reason.IsTimeout(err):
-		err = reason.TimedOut(fmt.Sprintf("no answer within %s", min(s.timeout, connectTimeout)))
+		word, remedy, cause := s.answered(answer)
+		err = reason.With(word, fmt.Errorf("%w; %s", cause, remedy))
+	case errors.Is(err, io.EOF):
+		err = reason.With(reason.ConnectionFailed, errors.New("closed without an answer; the port may want TLS, in tls, or be no port for AMQP"))
 	}
-	if reason.IsCertificate(err) {
-		word = reason.CertificateInvalid
-	}
-	return reason.With(word, fmt.Errorf("cannot connect to RabbitMQ at %s: %w; %s", s.addresses, err, remedy))
+	return peer.Unreachable("RabbitMQ at "+s.addresses, min(s.timeout, connectTimeout), err)
 }
 
-// answered is what the broker says instead of letting the dispatcher in.
+// answered is what the broker says instead of letting the dispatcher in. Its own text names users, and is
+// not quoted.
 func (s *sink) answered(e *amqp.Error) (word, remedy string, err error) {
 	text := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", name(e.Code), fmt.Errorf(format, args...))

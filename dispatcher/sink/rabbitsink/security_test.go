@@ -62,16 +62,7 @@ func TestSecurity(t *testing.T) {
 			cfg := plainConfig(t, queue)
 			cfg.Addresses = []string{broker(t).Address(test.listener)}
 			cfg.Auth, cfg.TLS, cfg.VHost = test.auth, test.tls, test.vhost
-			s := open(t, cfg)
-			delivered, probed := send(t, s), s.Probe(t.Context())
-			if test.word == "" {
-				if delivered != nil || probed != nil {
-					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
-				}
-				return
-			}
-			sinktest.Want(t, "Deliver", delivered, true, test.word, test.text)
-			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"sync/atomic"
 	"time"
@@ -199,8 +198,6 @@ func (w *wire) explain(ctx context.Context, err error) error {
 		return w.failure
 	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrVhost):
 		return err // RabbitMQ's way to say so is to close the connection
-	case errors.Is(w.failure, io.EOF):
-		return errClosedEarly
 	default:
 		return w.failure
 	}

@@ -142,26 +142,7 @@ func TestSilentServer(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Timeout = config.Duration(time.Second)
 	connected, fresh := open(t, cfg), open(t, cfg)
-	if err := send(t, connected); err != nil {
-		t.Fatal(err)
-	}
-	srv.Pause()
-	t.Cleanup(srv.Resume)
-	err := send(t, connected)
-	sinktest.Want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; check that the server runs and answers in time")
-	var slow interface{ Timeout() bool } // metrics count timeouts by it
-	if !errors.As(err, &slow) || !slow.Timeout() {
-		t.Errorf("no timeout: %v", err)
-	}
-	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
-	sinktest.Want(t, "after that", send(t, connected), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
-	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer within 1s; check that it runs")
-	srv.Resume()
-	for _, s := range []*sink{connected, fresh} {
-		if err := send(t, s); err != nil {
-			t.Errorf("the server is back: %v", err)
-		}
-	}
+	sinktest.Silent(t, connected, fresh, srv, "no answer within 1s; check that the server runs and answers in time", "no answer within 1s; check that it runs")
 }
 
 // A batch that is interrupted while it is being written is not written on: another worker may send it by

@@ -2,8 +2,6 @@ package redissink
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -76,13 +73,14 @@ func (s *sink) answered(en *entry, answer redis.Error) error {
 	return say("the server's log says more")
 }
 
-// quote is an answer without what it quotes of the command, which may be the payload.
+// quote is an answer without what it quotes of the command, which may be the payload, and without a full
+// stop: a remedy follows.
 func quote(answer redis.Error) error {
-	text, _, cut := strings.Cut(answer.Error(), ", with args")
+	text, _, _ := strings.Cut(answer.Error(), ", with args")
 	if len(text) > 300 {
-		text, cut = strings.ToValidUTF8(text[:300], ""), true
+		text = strings.ToValidUTF8(text[:300], "")
 	}
-	if !cut {
+	if text = strings.TrimSuffix(text, "."); text == answer.Error() {
 		return answer
 	}
 	return errors.New(text)
@@ -112,26 +110,22 @@ func (s *sink) unreachable(ctx context.Context, address string, err error) error
 	return dispatcher.Unavailable(s.connectFailure(address, err))
 }
 
-// connectFailure says why there is no connection that takes events. The texts of dial and handshake
-// errors name addresses and certificates.
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the server", Hosts: "addresses", TLS: "tls", Plain: "remove tls"}
+
+// connectFailure says why there is no connection that takes events.
 func (s *sink) connectFailure(address string, err error) error {
-	var file *files.Error
 	var answer redis.Error
-	if errors.As(err, &file) {
-		return reason.With(reason.Of(err), fmt.Errorf("redis sink: %w", file))
+	switch {
+	case errors.As(err, &answer):
+		word, remedy := loginFailure(answer)
+		err = reason.With(word, fmt.Errorf("%w; %s", quote(answer), remedy))
+	case errors.Is(err, errReplica):
+		err = reason.With(reason.ConnectionFailed, fmt.Errorf("%w; set addresses to the master, or promote this server", err))
+	case errors.Is(err, net.ErrClosed): // by who waited no longer
+		err = context.DeadlineExceeded
 	}
-	word, remedy := reason.ConnectionFailed, ""
-	if errors.As(err, &answer) {
-		word, remedy = loginFailure(answer)
-		err = quote(answer)
-	} else {
-		remedy = connectRemedy(err)
-		if reason.IsCertificate(err) {
-			word = reason.CertificateInvalid
-		}
-		err = cause(err, min(s.cfg.Timeout.D(), connectTimeout))
-	}
-	return reason.With(word, fmt.Errorf("cannot connect to Redis at %s: %w; %s", address, err, remedy))
+	return peer.Unreachable("Redis at "+address, min(s.cfg.Timeout.D(), connectTimeout), err)
 }
 
 // loginFailure is what the server answered before it took anything.
@@ -164,41 +158,6 @@ func loginFailure(answer redis.Error) (word, remedy string) {
 }
 
 const noLogin = "a login is wanted there: name the Secret that holds it in auth (in a dispatcher's file: usernameFile and passwordFile)"
-
-func connectRemedy(err error) string {
-	var (
-		dns       *net.DNSError
-		remote    *net.OpError
-		notTLS    tls.RecordHeaderError
-		authority x509.UnknownAuthorityError
-		invalid   x509.CertificateInvalidError
-		host      x509.HostnameError
-	)
-	switch {
-	case errors.Is(err, errReplica):
-		return "set addresses to the master, or promote this server"
-	case errors.As(err, &dns):
-		return "check the hosts in addresses, and the dispatcher's DNS"
-	case errors.As(err, &notTLS):
-		return "no TLS is spoken there: remove tls, or use the port that speaks TLS"
-	case errors.As(err, &authority):
-		return "set tls.ca (in a dispatcher's file: tls.caFile) to the certificate of its authority"
-	case errors.As(err, &host):
-		return "use hosts in addresses that the certificate names, or set tls.serverName to one"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "renew the server's certificate, and check the dispatcher's clock"
-	case reason.IsCertificateRefused(err):
-		return "the server does not accept the client certificate: set tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile) to one that it trusts"
-	case reason.IsCertificate(err):
-		return "give the server a valid certificate"
-	case errors.As(err, &remote) && remote.Op == "remote error":
-		return "the server refuses the TLS handshake: it may want a client certificate, in tls.clientCertificate (in a dispatcher's file: tls.certFile and tls.keyFile), and its log says more"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "it closes the connection at once: the port may want TLS, in tls"
-	default:
-		return "check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"
-	}
-}
 
 // cause is why an answer is missing, without the words for who ended the connection.
 func cause(err error, limit time.Duration) error {

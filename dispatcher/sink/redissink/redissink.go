@@ -14,6 +14,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
 )
 
 const (
@@ -60,7 +61,7 @@ func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) 
 	logging.Disable() // what it writes is not JSON, and the sink's errors say all of it
 	s := &sink{
 		cfg: cfg, servers: strings.Join(cfg.Addresses, ", "), destination: route,
-		dial: newDialer(cfg.TLS), idle: map[string][]*lane{},
+		dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*lane{},
 	}
 	if route == nil {
 		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Stream, e.Topic), nil }

@@ -79,15 +79,7 @@ func settings(s *redis.Server) config.RedisSink {
 func open(t testing.TB, cfg config.RedisSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sinktest.Opened(t, s, err)
 }
 
 func newEvents(n int) []*dispatcher.Event {
