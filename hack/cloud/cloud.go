@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
@@ -86,38 +85,12 @@ func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Serv
 	if s.dir, s.lock, err = daemon.TempDir("outbox-cloud-*"); err != nil {
 		return nil, err
 	}
-	if err := s.run(ctx, command(bin, strconv.Itoa(port))); err != nil {
+	cmd := command(bin, strconv.Itoa(port))
+	cmd.Dir = s.dir
+	if s.process, err = daemon.Serve(ctx, "the stand-in", cmd, nil, syscall.SIGKILL, filepath.Join(s.dir, "log"), daemon.Listens(s.Address)); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
-}
-
-// run starts the command and waits until it listens.
-func (s *Server) run(ctx context.Context, cmd *exec.Cmd) error {
-	path := filepath.Join(s.dir, "log")
-	log, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("open the stand-in's log: %w", err)
-	}
-	defer log.Close()
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	if s.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
-		s.process = nil
-		return fmt.Errorf("start the stand-in: %w", err)
-	}
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Address)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-s.process.Done:
-			return fmt.Errorf("the stand-in ended at once; its log ends: %s", daemon.Tail(path))
-		case <-ctx.Done():
-			return fmt.Errorf("the stand-in did not listen in time: %w; its log ends: %s", err, daemon.Tail(path))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 // environment is the directory of the Python environment's programs. It is made once for each content of

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -130,50 +129,26 @@ func (b *Broker) Tool(ctx context.Context, class string, args ...string) *exec.C
 }
 
 func (b *Broker) start(ctx context.Context) error {
-	logPath := filepath.Join(b.dir, "log")
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the broker's log: %w", err)
-	}
-	defer log.Close()
-	cmd := b.Tool(context.Background(), "kafka.Kafka", b.properties())
-	cmd.Stdout, cmd.Stderr = log, log
-	if b.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
-		b.process = nil
-		return fmt.Errorf("start Kafka: %w", err)
-	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(Plain)))
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	for {
+	cmd := b.Tool(context.Background(), "kafka.Kafka", b.properties())
+	b.process, err = daemon.Serve(ctx, "Kafka", cmd, nil, syscall.SIGKILL, filepath.Join(b.dir, "log"), func(ctx context.Context) error {
 		// The controller lists the broker from when it may lead partitions.
-		if cluster, err := kadm.NewClient(client).BrokerMetadata(ctx); err == nil && len(cluster.Brokers) == 1 {
-			return nil
+		cluster, err := kadm.NewClient(client).BrokerMetadata(ctx)
+		if err == nil && len(cluster.Brokers) != 1 {
+			err = fmt.Errorf("the controller lists %d brokers", len(cluster.Brokers))
 		}
-		select {
-		case <-b.process.Done:
-			b.process = nil
-			return fmt.Errorf("the broker ended at once; its log %s ends: %s", logPath, daemon.Tail(logPath))
-		case <-ctx.Done():
-			b.Kill()
-			return fmt.Errorf("the broker did not answer in time: %w; its log %s ends: %s", context.Cause(ctx), logPath, daemon.Tail(logPath))
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+		return err
+	})
+	return err
 }
 
 func (b *Broker) shutdown(ctx context.Context) {
-	if b.process == nil {
-		return
-	}
-	b.process.Signal(syscall.SIGCONT)
-	b.process.Signal(syscall.SIGTERM)
-	select {
-	case <-b.process.Done:
+	if b.process != nil {
+		b.process.Shutdown(ctx)
 		b.process = nil
-	case <-ctx.Done():
-		b.Kill()
 	}
 }

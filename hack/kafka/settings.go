@@ -72,9 +72,10 @@ func (b *Broker) settings(opts Options) (map[string]string, error) {
 		"transaction.state.log.replication.factor": "1",
 		"transaction.state.log.min.isr":            "1",
 		"group.initial.rebalance.delay.ms":         "0",
-		// A broker that was killed registers again soon, and one on a busy machine is not given up.
-		"broker.session.timeout.ms":      "6000",
-		"broker.heartbeat.interval.ms":   "500",
+		// A broker that was killed registers again when its session is over. It tries after 0.1, 0.3, 0.7,
+		// 1.5 and 3.1 s, so this is just before one of them.
+		"broker.session.timeout.ms":      "1400",
+		"broker.heartbeat.interval.ms":   "250",
 		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"super.users":                    "User:ANONYMOUS",
 		"allow.everyone.if.no.acl.found": "true",

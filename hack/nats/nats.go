@@ -167,46 +167,17 @@ func (s *Server) configure(opts Options) error {
 	return nil
 }
 
-func (s *Server) start(ctx context.Context) error {
-	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the log of NATS: %w", err)
-	}
-	defer log.Close()
+func (s *Server) start(ctx context.Context) (err error) {
 	cmd := exec.CommandContext(context.Background(), s.binary, "--config", s.path("conf"))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	if s.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
-		s.process = nil
-		return fmt.Errorf("start NATS: %w", err)
-	}
-	for {
-		// The server listens when JetStream has read its streams.
-		conn, err := net.DialTimeout("tcp", s.Address(), time.Second)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-s.process.Done:
-			s.process = nil
-			return fmt.Errorf("NATS on port %d ended at once; its log ends: %s", s.port, daemon.Tail(s.path("log")))
-		case <-ctx.Done():
-			s.Kill()
-			return fmt.Errorf("NATS on port %d did not answer in time: %w; its log ends: %s", s.port, context.Cause(ctx), daemon.Tail(s.path("log")))
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	cmd.Dir = s.dir
+	// The server listens when JetStream has read its streams.
+	s.process, err = daemon.Serve(ctx, "NATS", cmd, nil, syscall.SIGKILL, s.path("log"), daemon.Listens(s.Address()))
+	return err
 }
 
 func (s *Server) shutdown(ctx context.Context) {
-	if s.process == nil {
-		return
-	}
-	s.process.Signal(syscall.SIGCONT)
-	s.process.Signal(syscall.SIGTERM)
-	select {
-	case <-s.process.Done:
+	if s.process != nil {
+		s.process.Shutdown(ctx)
 		s.process = nil
-	case <-ctx.Done():
-		s.Kill()
 	}
 }

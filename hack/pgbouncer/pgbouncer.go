@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -179,31 +178,15 @@ func (b *Bouncer) configure() error {
 }
 
 // start runs it and waits until the server answers behind it.
-func (b *Bouncer) start(ctx context.Context) error {
-	log, err := os.OpenFile(b.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open PgBouncer's log: %w", err)
-	}
-	defer log.Close()
+func (b *Bouncer) start(ctx context.Context) (err error) {
 	cmd := exec.CommandContext(context.Background(), b.binary, b.path("ini"))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = b.dir, log, log
-	if b.process, err = daemon.Start(cmd, b.owner, syscall.SIGKILL); err != nil {
-		b.process = nil
-		return fmt.Errorf("start PgBouncer: %w", err)
-	}
-	for {
+	cmd.Dir = b.dir
+	b.process, err = daemon.Serve(ctx, "PgBouncer", cmd, b.owner, syscall.SIGKILL, b.path("log"), func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, b.DSN("postgres"))
-		if err == nil {
-			return conn.Close(ctx)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-b.process.Done:
-			b.process = nil
-			return fmt.Errorf("PgBouncer on port %d ended at once; its log ends: %s", b.Port, daemon.Tail(b.path("log")))
-		case <-ctx.Done():
-			b.Kill()
-			return fmt.Errorf("PgBouncer on port %d did not answer in time: %w; its log ends: %s", b.Port, err, daemon.Tail(b.path("log")))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return conn.Close(ctx)
+	})
+	return err
 }

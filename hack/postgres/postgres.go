@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -232,34 +231,16 @@ func (s *Server) startOnPort(ctx context.Context) error {
 }
 
 // start runs the server and waits until it answers.
-func (s *Server) start(ctx context.Context) error {
-	logPath := filepath.Join(s.dir, "log")
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the server's log: %w", err)
-	}
-	defer log.Close()
+func (s *Server) start(ctx context.Context) (err error) {
 	cmd := s.command(context.Background(), "postgres", "-D", s.dataDir())
-	cmd.Stdout, cmd.Stderr = log, log
-	if s.process, err = daemon.Start(cmd, s.owner, syscall.SIGQUIT); err != nil {
-		s.process = nil
-		return fmt.Errorf("start PostgreSQL: %w", err)
-	}
-	for {
-		if conn, err := pgx.Connect(ctx, s.DSN("postgres")); err == nil {
-			return conn.Close(ctx)
+	s.process, err = daemon.Serve(ctx, "PostgreSQL", cmd, s.owner, syscall.SIGQUIT, filepath.Join(s.dir, "log"), func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+		if err != nil {
+			return err
 		}
-		select {
-		case <-s.process.Done:
-			s.process = nil
-			return fmt.Errorf("PostgreSQL on port %d ended at once; its log %s ends: %s", s.Port, logPath, daemon.Tail(logPath))
-		case <-ctx.Done():
-			s.Kill()
-			return fmt.Errorf("PostgreSQL on port %d did not answer in time: %w; its log %s ends: %s",
-				s.Port, context.Cause(ctx), logPath, daemon.Tail(logPath))
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return conn.Close(ctx)
+	})
+	return err
 }
 
 // shutdown ends a running server in order, or at once when ctx ends first.

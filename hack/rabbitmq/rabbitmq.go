@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -166,41 +165,15 @@ func (b *Broker) start(ctx context.Context) (err error) {
 			return fmt.Errorf("start Erlang's name service: %w", err)
 		}
 	}
-	log, err := os.OpenFile(b.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the broker's log: %w", err)
-	}
-	defer log.Close()
 	cmd := b.script(context.Background(), "rabbitmq-server", "-noinput", "-eval", b.listen())
-	cmd.Stdout, cmd.Stderr = log, log
-	if b.server, err = daemon.Start(cmd, b.owner, syscall.SIGKILL); err != nil {
-		b.server = nil
-		return fmt.Errorf("start RabbitMQ: %w", err)
-	}
-	for {
-		if err = b.answers(); err == nil {
-			return nil
-		}
-		select {
-		case <-b.server.Done:
-			b.server = nil
-			return fmt.Errorf("RabbitMQ ended at once; its log %s ends: %s", b.path("log"), daemon.Tail(b.path("log")))
-		case <-ctx.Done():
-			b.Kill()
-			return fmt.Errorf("RabbitMQ did not answer in time: %w; its log %s ends: %s", err, b.path("log"), daemon.Tail(b.path("log")))
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	b.server, err = daemon.Serve(ctx, "RabbitMQ", cmd, b.owner, syscall.SIGKILL, b.path("log"), b.answers)
+	return err
 }
 
 // answers is nil when clients can log in, and all ports with TLS are open, which are the last to open.
-func (b *Broker) answers() error {
+func (b *Broker) answers(ctx context.Context) error {
 	for _, l := range b.opts.Listeners {
-		conn, err := net.Dial("tcp", b.Address(l.Name))
-		if err != nil {
-			return err
-		}
-		if err := conn.Close(); err != nil {
+		if err := daemon.Listens(b.Address(l.Name))(ctx); err != nil {
 			return err
 		}
 	}

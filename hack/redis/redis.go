@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -190,45 +189,18 @@ func (s *Server) configure(opts Options) error {
 }
 
 // start runs the server and waits until it takes commands.
-func (s *Server) start(ctx context.Context) error {
-	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open Redis' log: %w", err)
-	}
-	defer log.Close()
+func (s *Server) start(ctx context.Context) (err error) {
 	cmd := exec.CommandContext(context.Background(), s.binary, s.path("redis.conf"))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	if s.process, err = daemon.Start(cmd, s.owner, syscall.SIGKILL); err != nil {
-		s.process = nil
-		return fmt.Errorf("start Redis: %w", err)
-	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if err = s.answers(ctx); err == nil {
-			return nil
-		}
-		select {
-		case <-s.process.Done:
-			s.process = nil
-			return fmt.Errorf("redis-server at %s ended at once; its log ends: %s", s.Address, daemon.Tail(s.path("log")))
-		case <-ctx.Done():
-			s.Kill()
-			return fmt.Errorf("redis-server at %s did not answer in time: %w; its log ends: %s", s.Address, err, daemon.Tail(s.path("log")))
-		case <-tick.C:
-		}
-	}
+	cmd.Dir = s.dir
+	s.process, err = daemon.Serve(ctx, "redis-server", cmd, s.owner, syscall.SIGKILL, s.path("log"), s.answers)
+	return err
 }
 
 // answers reports why the server takes no commands yet. One that speaks TLS may want certificates of
 // its clients: it is there when it takes connections.
 func (s *Server) answers(ctx context.Context) error {
 	if s.tls {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Address)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+		return daemon.Listens(s.Address)(ctx)
 	}
 	logging.Disable() // of the failures that are waited out here
 	client := redis.NewClient(&redis.Options{Addr: s.Address, MaxRetries: -1, DialerRetries: 1})

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/internal/maven"
@@ -88,41 +87,26 @@ func (r *Registry) start(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	logPath := filepath.Join(r.dir, "log")
-	log, err := os.Create(logPath)
-	if err != nil {
-		return fmt.Errorf("open the registry's log: %w", err)
-	}
-	defer log.Close()
 	cmd := exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", jars[0])
-	cmd.Dir, cmd.Stdout, cmd.Stderr = data, log, log
+	cmd.Dir = data
 	cmd.Env = append(os.Environ(), "QUARKUS_HTTP_HOST=127.0.0.1", "QUARKUS_HTTP_PORT="+strconv.Itoa(port))
-	if r.process, err = daemon.Start(cmd, nil, syscall.SIGKILL); err != nil {
-		r.process = nil
-		return fmt.Errorf("start the registry: %w", err)
-	}
 	r.url = fmt.Sprintf("http://127.0.0.1:%d/apis/ccompat/v7", port)
-	for !r.answers(ctx) {
-		select {
-		case <-r.process.Done:
-			return fmt.Errorf("the registry ended at once; its log ends: %s", daemon.Tail(logPath))
-		case <-ctx.Done():
-			return fmt.Errorf("the registry did not answer in time: %w; its log ends: %s", context.Cause(ctx), daemon.Tail(logPath))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return nil
+	r.process, err = daemon.Serve(ctx, "the registry", cmd, nil, syscall.SIGKILL, filepath.Join(r.dir, "log"), r.answers)
+	return err
 }
 
-func (r *Registry) answers(ctx context.Context) bool {
+func (r *Registry) answers(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/subjects", nil)
 	if err != nil {
-		return false
+		return err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return false
+		return err
 	}
 	defer resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
 }
