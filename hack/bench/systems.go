@@ -80,11 +80,11 @@ func rawPolling() system {
 }
 
 func rawKept() system {
-	return ours("raw SQL, rows kept", "one Go loop: one connection claims 500, one acks", job{System: "raw"})
+	return ours("raw SQL, rows kept", "one Go loop: one connection claims 2000, one acks", job{System: "raw"})
 }
 
 func rawDeleted() system {
-	return ours("raw SQL, deleted", "one Go loop: one connection claims 500, one deletes", job{System: "raw", Delete: true})
+	return ours("raw SQL, deleted", "one Go loop: one connection claims 2000, one deletes", job{System: "raw", Delete: true})
 }
 
 // riverBest has River's shortest cooldown between fetches and many workers.
