@@ -2,6 +2,8 @@ package dispatcher_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -122,5 +124,38 @@ func TestHangOfABusyTopic(t *testing.T) {
 			close(sink.letGo)
 			r.eventually("all is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 2*events+others*(1+events) })
 		})
+	}
+}
+
+// leftOut lets the destination go on once a claim has left out its topic.
+type leftOut struct {
+	dispatcher.Store
+	topic string
+	once  sync.Once
+	letGo chan struct{}
+}
+
+func (s *leftOut) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	if !slices.ContainsFunc(req.Shares, func(share dispatcher.Share) bool { return share.Topic == s.topic }) {
+		s.once.Do(func() { close(s.letGo) })
+	}
+	return s.Store.Claim(ctx, req)
+}
+
+// RunOnce does not take a topic that has enough for now for one that has nothing more.
+//
+// CONTRACT: C-32
+func TestOnceWaitsForASlowTopic(t *testing.T) {
+	const events = 100
+	r, sink := newRig(t), newHang("a")
+	r.enqueue("a", events)
+	store := &leftOut{Store: r.store(), topic: "a", letGo: sink.letGo}
+	cfg := dispatcher.Config{Topics: []string{"a", "b"}, Concurrency: 2, BatchSize: 10}
+	d, err := dispatcher.New(store, sink, quick(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.RunOnce(t.Context(), events); got.Delivered != events || err != nil {
+		t.Errorf("RunOnce returned %+v, %v; want %d delivered", got, err, events)
 	}
 }

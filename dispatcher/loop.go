@@ -266,11 +266,11 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		if claimed == 0 && !more && len(held) > len(p.held) {
-			pause(longSupply, r.wake, ctx.Done())
-			continue
-		}
 		if claimed == 0 && !more {
+			if len(held) > len(p.held) { // topics were left out that have enough for now
+				pause(longSupply, r.wake, ctx.Done())
+				continue
+			}
 			if err := r.refusal(); err != nil || idle || r.cfg.Ordering != OrderingKey || r.completer.unwritten() != nil {
 				return err
 			}

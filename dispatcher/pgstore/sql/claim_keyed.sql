@@ -53,11 +53,11 @@ looked as materialized (
                select before.seq from outbox.outbox_events as before
                where before.live and before.key_hash = event.key_hash and before.seq < event.seq
                order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
-           ) is null and (not $12::boolean or (
+           ) is null and (
                select dead.seq from outbox.outbox_dead_letters as dead
-               where dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+               where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                limit 1
-           ) is null) as head
+           ) is null as head
     from ranges as event
 ),
 -- They are locked in the order of looked: an ORDER BY would only add a sort. Others that wait for a
@@ -74,9 +74,6 @@ found as materialized (
         for update of event skip locked
     ) as event
 ),
-filled as materialized (
-    select range, count(*) as heads from found group by range
-),
 -- Keys that this worker has passed by before are read directly.
 recalled as materialized (
     select key.range, key.rows, event.*
@@ -85,11 +82,11 @@ recalled as materialized (
         select first.*, event.ctid as locked
         from (
             select ctid as row, seq, key_hash, attempts, payload_bytes,
-                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and (not $12::boolean or (
+                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and (
                        select dead.seq from outbox.outbox_dead_letters as dead
-                       where dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+                       where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                        limit 1
-                   ) is null) as free
+                   ) is null as free
             from outbox.outbox_events as event
             where live and key_hash = key.hash
             order by seq limit 1
@@ -104,9 +101,8 @@ recalled as materialized (
 -- should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, attempts, payload_bytes,
-           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / heads)) end as rows
+           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / count(*) over (partition by range))) end as rows
     from found
-    join filled using (range)
     where row = locked
     union all
     select range, row, seq, key_hash, attempts, payload_bytes, case when attempts > 1 then 1 else rows end
@@ -120,11 +116,11 @@ following as materialized (
     cross join lateral (
         select ctid as row, next_attempt_at, id, seq, key_hash, payload_bytes,
                attempts < $7::integer and next_attempt_at <= now() and (status = 'pending' or locked_until < now())
-                   and row_number() over (order by seq) < head.rows and (not $12::boolean or (
+                   and row_number() over (order by seq) < head.rows and (
                        select dead.seq from outbox.outbox_dead_letters as dead
-                       where dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+                       where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                        limit 1
-                   ) is null) as wanted
+                   ) is null as wanted
         from outbox.outbox_events as event
         where live and key_hash = head.key_hash and seq > head.seq
         order by seq

@@ -1,9 +1,6 @@
 package reason
 
-import (
-	"context"
-	"errors"
-)
+import "errors"
 
 // TimedOut is a failure because something took too long, with its text. Metrics and spans tell it from
 // others by its method Timeout.
@@ -14,9 +11,9 @@ func (t TimedOut) Error() string { return string(t) }
 // Timeout is true.
 func (TimedOut) Timeout() bool { return true }
 
-// IsTimeout reports whether err says that something took too long: a [TimedOut], a deadline, or an error
-// of package net.
+// IsTimeout reports whether err says that something took too long: a [TimedOut], a context's deadline, or
+// an error of package net.
 func IsTimeout(err error) bool {
 	var slow interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout()
+	return errors.As(err, &slow) && slow.Timeout()
 }
