@@ -12,7 +12,8 @@ const (
 	// goneRun is how many calls of the sink in a row must find nobody. When nothing is delivered for
 	// goneFor meanwhile, goneLeast are enough: calls that wait for an answer in vain. Behind a topic
 	// may be several hosts: while half of them are away, fifty calls in a row meet those once in 10^15.
-	// The run is short all the same, since a row that found nobody is tried again at once.
+	// The run is short all the same, since a row that found nobody is tried again at once,
+	// unless others of its topic are delivered.
 	goneRun   = 50
 	goneLeast = 3
 	goneFor   = time.Second

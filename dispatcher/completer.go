@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -58,7 +59,7 @@ type completer struct {
 	some, full chan struct{} // a result waits; flushAt of them do
 	again      chan struct{} // the database may be back
 
-	// claims is held while rows are claimed, and while rows are released. A release whose answer was
+	// claims is held while rows are claimed, and while attempts are given back. A release whose answer was
 	// lost is tried again; had the same row been claimed meanwhile, under the attempt that was given
 	// back, it would take that lease from its delivery.
 	claims sync.Mutex
@@ -144,7 +145,7 @@ func (c *completer) flush(ctx context.Context) error {
 	o := c.waiting
 	c.waiting = outcomes{acks: make([]*row, 0, len(o.acks))}
 	c.mu.Unlock()
-	if len(o.releases) > 0 {
+	if len(o.releases) > 0 || slices.ContainsFunc(o.nacks, func(r result) bool { return r.failure.Unspent }) {
 		c.claims.Lock()
 		defer c.claims.Unlock()
 	}
@@ -240,6 +241,8 @@ func (c *completer) writeNacks(ctx context.Context, results []result) error {
 	for i, f := range failures {
 		switch e := rows[i].event; {
 		case isLost[f.Lease]:
+		case f.Unspent:
+			done.Released++
 		case f.Reason == "":
 			done.Failed++
 		default:

@@ -80,8 +80,8 @@ type Observer interface {
 	Delivered(e *Event, waited, took time.Duration)
 	// Acked: the row is marked delivered, latency after the event's creation, measured likewise.
 	Acked(e *Event, latency time.Duration)
-	// Failed: the delivery failed after took; delay is how long the row waits (0 when it is dead or
-	// released).
+	// Failed: the delivery failed after took; delay is how long the row waits (0 when it is dead, or
+	// given back at once).
 	Failed(e *Event, err error, took, delay time.Duration)
 	// Died: a row became dead.
 	Died(d Death)

@@ -79,6 +79,9 @@ func (r *run) judge(row *row, err, cut error, began time.Time, took time.Duratio
 		r.releaseTopic(e.Topic)
 	}
 	out := r.weigh(e, err)
+	if out.verb == release && cut == nil && r.health.partly(e.Topic) {
+		out = postponed(row, err)
+	}
 	r.cfg.Observer.Failed(e, err, took, out.failure.Delay)
 	r.log.Debug("delivery failed", "event", e.ID, "topic", e.Topic, "attempt", e.Attempt,
 		"outcome", out.verb, "retryIn", out.failure.Delay, "error", err)
@@ -104,6 +107,18 @@ func (r *run) weigh(e *Event, err error) outcome {
 		f.Reason = ReasonMaxRetriesExceeded
 	}
 	return outcome{verb: nack, failure: f}
+}
+
+// mostPostponed bounds the wait of a row whose attempt is given back: a held topic waits no longer for a trial.
+const mostPostponed = 15 * time.Second
+
+// postponed gives an attempt back, and makes the row wait. Others of its topic are delivered, so that no
+// breaker opens: a partition without a leader, one host of several. Due as before, the row would be
+// claimed again at once, for ever. Nobody counts how often it found nobody, so it waits for a quarter of its
+// age: some fifty tries in the first minute, whichever workers make them.
+func postponed(row *row, err error) outcome {
+	wait := min(max(0, row.ageAt(time.Now())/4), mostPostponed)
+	return outcome{verb: nack, failure: Failure{Lease: row.event.Lease(), Error: storable(err), Delay: wait, Unspent: true}}
 }
 
 // known is the reason itself, or permanent_failure for one that is not among C-40's.

@@ -95,7 +95,13 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	err = r.claimOnce(ctx, n)
 	r.awaitEmpty(ctx)
 	r.drain()
-	return r.completer.outcome(), errors.Join(err, r.completer.unwritten())
+	err = errors.Join(err, r.completer.unwritten())
+	done := r.completer.outcome()
+	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
+		// They were too few calls to open a breaker.
+		err = Unavailable(fmt.Errorf("the destination took no event: %s", d.health.snapshot().LastError))
+	}
+	return done, err
 }
 
 // Wake makes Run look for work at once instead of at its next poll. Call it after the commit of a

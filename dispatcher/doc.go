@@ -61,11 +61,13 @@
 //	processing  ack      own lease                    delivered   same
 //	processing  nack     own lease, retry             pending     same
 //	processing  nack     own lease, final             dead        same
+//	processing  nack     own lease, unspent           pending     -1
 //	processing  extend   own lease                    processing  same
 //	processing  release  own lease                    pending     -1
 //	dead        replay   by a person                  pending     0
 //
 // A lease is a worker and an attempt, and stays its worker's own until another claim, also when it is
-// over. Release gives the attempt back; it is for deliveries that never began. Nothing leaves delivered.
+// over. Release gives the attempt back; it is for deliveries that never began. A nack of an unspent attempt
+// is a release that waits: nothing was sent. Nothing leaves delivered.
 // A claim with order per key takes a row only together with every earlier live row of its key.
 package dispatcher

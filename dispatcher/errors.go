@@ -33,8 +33,9 @@ var ErrNoHandler = errors.New("no handler for the topic")
 
 // Unavailable marks err as the destination's failure as a whole: it could not be reached, so the
 // event was surely not delivered. The row goes back with its attempt, and claiming pauses until a
-// probe succeeds (CONTRACT C-32). Use it only when nothing of the event was sent, or the answer says
-// that nobody is let in: an attempt that is given back is published again under the same fencing token.
+// probe succeeds; while others of its topic are delivered, that row alone waits (CONTRACT C-32). Use it
+// only when nothing of the event was sent, or the answer says that nobody is let in: an attempt that is
+// given back is published again under the same fencing token.
 func Unavailable(err error) error { return &unavailableError{err} }
 
 // IsUnavailable reports whether err, or one it wraps, was made by [Unavailable].

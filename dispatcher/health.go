@@ -115,6 +115,15 @@ func (h *health) holds(topic string) bool {
 	return h.destination.away || h.destination.held[topic] != nil
 }
 
+// partly reports whether the topic is not held, and something of it was delivered in the last minute:
+// then an event that finds nobody is an exception, and no breaker will hold it.
+func (h *health) partly(topic string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.destination.topics[topic]
+	return !h.destination.away && t != nil && t.state == BreakerClosed && time.Since(t.deliveredAt) < time.Minute
+}
+
 // ask says whether rows may be claimed now. inFlight tells whether there are rows of a topic.
 func (h *health) ask(inFlight func(topic string) bool) permit {
 	h.mu.Lock()

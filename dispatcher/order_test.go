@@ -134,12 +134,25 @@ func TestOrderPerKey(t *testing.T) {
 }
 
 // What waits behind a failed event is given back with its attempt and never begun; other keys go on. It
-// is delivered behind it, in order.
-// CONTRACT: C-50
+// is delivered behind it, in order. So it is when the event found nobody, and waits with its attempt.
+// CONTRACT: C-50, C-32
 func TestFailureHoldsItsKeyAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer  error
+		unspent int // how many wait with their attempt
+	}{
+		"refused":      {dispatcher.RetryAfter(time.Hour, errRefused), 18},
+		"found nobody": {errAway, 19},
+	} {
+		t.Run(name, func(t *testing.T) { holdsItsKeyAlone(t, test.answer, test.unspent) })
+	}
+}
+
+func holdsItsKeyAlone(t *testing.T, answer error, unspent int) {
 	const events, keys = 60, 3
 	r := newRig(t)
 	r.enqueueKeys(events, keys)
+	r.exec(`update outbox.outbox_events set created_at = now() - interval '1 hour'`)
 	refuse := make(chan struct{})
 	sink := &queue{keys: keys, answer: func(_ context.Context, e *dispatcher.Event) error {
 		select {
@@ -148,15 +161,18 @@ func TestFailureHoldsItsKeyAlone(t *testing.T) {
 		default:
 		}
 		if e.Seq == 4 { // the second of key 0
-			return dispatcher.RetryAfter(time.Hour, errRefused)
+			return answer
 		}
 		return nil
 	}}
 	r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 30, Concurrency: 4})
 	r.eventually("all that can be is delivered", func() bool { return r.count("status = 'delivered'") == 41 })
 	r.eventually("the rest is given back", func() bool { return r.count("status = 'pending'") == 19 })
-	if n := r.count("status = 'pending' and attempts = 0"); n != 18 {
-		t.Errorf("%d events behind the failed one have their attempts, want 18", n)
+	if n := r.count("status = 'pending' and attempts = 0"); n != unspent {
+		t.Errorf("%d events have their attempts, want %d", n, unspent)
+	}
+	if n := r.count("seq = 4 and next_attempt_at > now() + interval '5 seconds'"); n != 1 {
+		t.Error("the failed event does not wait")
 	}
 	if got := sink.order("0"); !slices.Equal(got, []int64{1, 4}) {
 		t.Errorf("of the key %v were begun, want the first two", got)

@@ -8,19 +8,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// deafRelease is a store whose first Release is done, and says that it failed.
-type deafRelease struct {
+// deaf is a store whose first write-back of one kind is done, and says that it failed.
+type deaf struct {
 	dispatcher.Store
+	verb    string        // which
 	claimed chan struct{} // gets a word for each claim that brought rows
+	done    chan struct{} // closed when the first is done
 
 	mu   sync.Mutex
-	lost []int // of each Release, how many leases the store refused
+	lost []int // of each, how many leases the store refused
 }
 
-func (s *deafRelease) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+func (s *deaf) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
 	claimed, err := s.Store.Claim(ctx, req)
 	if len(claimed.Events) > 0 {
 		s.claimed <- struct{}{}
@@ -28,8 +32,20 @@ func (s *deafRelease) Claim(ctx context.Context, req dispatcher.ClaimRequest) (d
 	return claimed, err
 }
 
-func (s *deafRelease) Release(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+func (s *deaf) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
+	lost, err := s.Store.Nack(ctx, failures)
+	return s.answer("nack", lost, err)
+}
+
+func (s *deaf) Release(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
 	lost, err := s.Store.Release(ctx, leases)
+	return s.answer("release", lost, err)
+}
+
+func (s *deaf) answer(verb string, lost []dispatcher.Lease, err error) ([]dispatcher.Lease, error) {
+	if verb != s.verb {
+		return lost, err
+	}
 	s.mu.Lock()
 	s.lost = append(s.lost, len(lost))
 	first := len(s.lost) == 1
@@ -37,46 +53,61 @@ func (s *deafRelease) Release(ctx context.Context, leases []dispatcher.Lease) ([
 	if !first || err != nil {
 		return lost, err
 	}
+	for len(s.claimed) > 0 {
+		<-s.claimed // from before
+	}
+	close(s.done)
 	select {
 	case <-s.claimed: // the row, again: too early
-	case <-time.After(200 * time.Millisecond):
+	case <-time.After(time.Second):
 	}
 	return nil, errors.New("the answer was lost")
 }
 
-func (s *deafRelease) refused() []int {
+func (s *deaf) refused() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.lost)
 }
 
-// A release whose answer was lost is tried again. The same worker may have claimed the row meanwhile,
-// under the same attempt: the second try must not hit that lease, or another worker publishes the
-// fencing token once more.
+// An attempt is given back, the answer is lost, and that is tried again. The same worker may have claimed
+// the row meanwhile, under the same attempt: the second try must not hit that lease, or another worker
+// publishes the fencing token once more. A row that finds nobody waits; once its topic is held, it is
+// released.
 // CONTRACT: C-23, C-27
 func TestReleaseTriedAgain(t *testing.T) {
-	r := newRig(t)
-	r.enqueue("orders", 1)
-	begun, finish := make(chan int, 10), make(chan struct{})
-	n := 0
-	sink := &book{answer: func(context.Context, *dispatcher.Event) error {
-		n++ // one delivery at a time: there is one event
-		begun <- n
-		if n == 1 {
-			return dispatcher.Unavailable(errors.New("nobody there"))
-		}
-		<-finish
-		return nil
-	}}
-	store := &deafRelease{Store: r.store(), claimed: make(chan struct{}, 10)}
-	r.start(store, sink, dispatcher.Config{})
-	<-store.claimed // the first time
-	receive(t, "the first delivery begins", begun)
-	receive(t, "the second delivery begins", begun)
-	r.eventually("the release is tried again", func() bool { return len(store.refused()) == 2 })
-	if got := store.refused(); got[1] != 1 {
-		t.Error("the second try took the row from the delivery that runs")
+	for _, verb := range []string{"nack", "release"} {
+		t.Run(verb, func(t *testing.T) {
+			r := newRig(t)
+			r.enqueue("orders", 1)
+			good := uuid.New()
+			if verb == "nack" { // while others of the topic are delivered
+				r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, good)
+			}
+			events := r.count("live")
+			store := &deaf{Store: r.store(), verb: verb, claimed: make(chan struct{}, 1000), done: make(chan struct{})}
+			begun, finish := make(chan struct{}, 10), make(chan struct{})
+			sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+				if e.ID == good {
+					return nil
+				}
+				select {
+				case <-store.done:
+				default:
+					return errAway
+				}
+				begun <- struct{}{}
+				<-finish
+				return nil
+			}}
+			r.start(store, sink, dispatcher.Config{})
+			receive(t, "the next delivery begins", begun)
+			r.eventually("it is tried again", func() bool { return len(store.refused()) == 2 })
+			if got := store.refused(); got[1] != 1 {
+				t.Error("the second try took the row from the delivery that runs")
+			}
+			close(finish)
+			r.eventually("delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
+		})
 	}
-	close(finish)
-	r.eventually("delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 1 })
 }

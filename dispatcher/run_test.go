@@ -2,6 +2,8 @@ package dispatcher_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -51,6 +53,73 @@ func TestRunOnceSaysWhatIsAway(t *testing.T) {
 	if r.count("status = 'pending' and attempts = 0") != 1 {
 		t.Error("the row was touched")
 	}
+}
+
+// A probe may succeed, and all the same every event finds nobody. That is an error, unless others are
+// delivered or it was stopped. It hides no other error.
+func TestRunOnceThatFindsNobody(t *testing.T) {
+	for name, test := range map[string]struct {
+		topics  []string // of the events
+		answers []error  // to them, one after the other
+		stopped bool
+		n       int // one claim takes the events; the database refuses another
+		want    dispatcher.Outcome
+		err     error
+		waits   int
+	}{
+		"none is delivered":         {[]string{"a", "a"}, []error{errAway, errAway}, false, 2, dispatcher.Outcome{Released: 2}, errAway, 0},
+		"another topic's is":        {[]string{"a", "b"}, []error{nil, errAway}, false, 2, dispatcher.Outcome{Released: 1, Delivered: 1}, nil, 0},
+		"another of its topic is":   {[]string{"a", "a"}, []error{nil, errAway}, false, 2, dispatcher.Outcome{Released: 1, Delivered: 1}, nil, 1},
+		"stopped":                   {[]string{"a"}, []error{errAway}, true, 1, dispatcher.Outcome{Released: 1}, nil, 0},
+		"the database is away, too": {[]string{"a"}, []error{errAway}, false, 2, dispatcher.Outcome{Released: 1}, errNoDatabase, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for _, topic := range test.topics {
+				r.enqueue(topic, 1)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			call := -1
+			sink := &book{answer: func(context.Context, *dispatcher.Event) error {
+				if test.stopped {
+					stop()
+				}
+				call++
+				return test.answers[call]
+			}}
+			d, err := dispatcher.New(&oneClaim{Store: r.store()}, sink, quick(dispatcher.Config{Concurrency: 1}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := d.RunOnce(ctx, test.n)
+			if got != test.want || dispatcher.IsUnavailable(err) != dispatcher.IsUnavailable(test.err) {
+				t.Errorf("RunOnce returned %+v, %v; want %+v, %v", got, err, test.want, test.err)
+			}
+			if (err == nil) != (test.err == nil) || err != nil && !strings.Contains(err.Error(), test.err.Error()) {
+				t.Errorf("RunOnce returned %v; want it to say %v", err, test.err)
+			}
+			if n := r.count("status = 'pending' and attempts = 0 and last_error <> ''"); n != test.waits {
+				t.Errorf("%d events wait, want %d", n, test.waits)
+			}
+		})
+	}
+}
+
+var errNoDatabase = errors.New("no database")
+
+// oneClaim is a store that goes away after its first claim.
+type oneClaim struct {
+	dispatcher.Store
+	done bool
+}
+
+func (s *oneClaim) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	if s.done {
+		return dispatcher.Claimed{}, errNoDatabase
+	}
+	s.done = true
+	return s.Store.Claim(ctx, req)
 }
 
 func TestRunTwiceIsRefused(t *testing.T) {

@@ -30,7 +30,8 @@ type Store interface {
 	Ack(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Nack records failed attempts: each row goes back to pending with its delay, or becomes dead
-	// with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41).
+	// with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41). An unspent
+	// attempt is given back, as Release does.
 	Nack(ctx context.Context, failures []Failure) (lost []Lease, err error)
 
 	// Extend moves the leases' end to now + lease on the database's clock (CONTRACT C-31).
@@ -118,6 +119,8 @@ type Failure struct {
 	Delay time.Duration
 	// Reason makes the row dead. Empty means retry.
 	Reason DeadReason
+	// Unspent gives the attempt back: surely nothing was sent. Not together with Reason.
+	Unspent bool
 }
 
 // Depth is the backlog at one moment.

@@ -40,6 +40,12 @@ func TestCrash(t *testing.T) {
 	}
 
 	id, held = crash.hold()
+	lost, err = crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Unspent: true}})
+	if row := crash.after(lost, err, id); row.Status != "pending" || row.Attempts != 0 {
+		t.Errorf("after the nack of an unspent attempt and a crash the row is %+v, want pending", row)
+	}
+
+	id, held = crash.hold()
 	lost, err = crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Reason: dispatcher.ReasonPoisonMessage}})
 	if row := crash.after(lost, err, id); row.Status != "dead" || len(p.Letters(id)) != 1 {
 		t.Errorf("after a death and a crash the row is %+v with %d dead letters, want it dead", row, len(p.Letters(id)))

@@ -76,16 +76,18 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		texts    = make([]string, len(failures))
 		delays   = make([]time.Duration, len(failures))
 		reasons  = make([]string, len(failures))
+		unspent  = make([]bool, len(failures))
 		settings = relaxed
 	)
 	for i, f := range failures {
 		leases[i], ids[i], attempts[i] = f.Lease, pgUUID(f.Lease.ID), int32(f.Lease.Attempt)
 		texts[i], delays[i], reasons[i] = errorText(f.Error), f.Delay, string(f.Reason)
-		if f.Reason != "" {
+		unspent[i] = f.Unspent
+		if f.Reason != "" || f.Unspent {
 			settings = durable
 		}
 	}
-	args := []any{ids, attempts, pgUUID(s.worker), texts, delays, reasons}
+	args := []any{ids, attempts, pgUUID(s.worker), texts, delays, reasons, unspent}
 	err = s.run(ctx, settings, s.sql.nack, args, func(rows pgx.Rows) (err error) {
 		lost, err = missing(leases, rows)
 		return err

@@ -138,7 +138,8 @@ func everyCall(most int) []model.Call {
 		for _, verb := range []string{"ack", "nack", "extend", "release"} {
 			calls = append(calls, model.Call{Verb: verb, Worker: 1, Attempt: attempt})
 		}
-		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Attempt: attempt, Final: true})
+		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Attempt: attempt, Final: true},
+			model.Call{Verb: "nack", Worker: 1, Attempt: attempt, Unspent: true})
 	}
 	return calls
 }
@@ -168,7 +169,7 @@ func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, i
 	case "release":
 		lost, err = store.Release(t.Context(), lease)
 	case "nack":
-		failure := dispatcher.Failure{Lease: lease[0], Error: "refused", Delay: time.Hour}
+		failure := dispatcher.Failure{Lease: lease[0], Error: "refused", Delay: time.Hour, Unspent: c.Unspent}
 		if c.Final {
 			failure.Reason = dispatcher.ReasonPermanentFailure
 		}

@@ -94,6 +94,7 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Ack/Expired", ackExpired},
 		{"Ack/DedupeKey", ackDedupeKey},
 		{"Nack/Retry", nackRetry},
+		{"Nack/Unspent", nackUnspent},
 		{"Nack/Dead", nackDead},
 		{"Nack/DeadTwice", nackDeadTwice},
 		{"Nack/Text", nackText},

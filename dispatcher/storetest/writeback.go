@@ -91,6 +91,34 @@ func nackRetry(r rig) {
 	r.wantLost("nack of nothing", lost, err)
 }
 
+// The nack of an unspent attempt is a release that waits. One statement takes it beside spent ones.
+// CONTRACT: C-27, C-32
+func nackUnspent(r rig) {
+	r.enqueue(topic, 3)
+	old := r.claim(r.store, 3, gone)[0].Lease()
+	events := r.claim(r.store, 3, gone)
+	from := r.Now()
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{
+		{Lease: events[0].Lease(), Error: "nobody there", Delay: time.Hour, Unspent: true},
+		{Lease: events[1].Lease(), Error: "refused", Delay: time.Hour},
+		{Lease: events[2].Lease(), Error: "nobody there", Unspent: true},
+		{Lease: old, Error: "nobody there", Unspent: true},
+	})
+	r.wantLost("nack", lost, err, old)
+	row := r.wantFree(events[0].ID, "pending", 1)
+	if row.LastError != "nobody there" || row.DeadReason != "" || len(r.Letters(events[0].ID)) != 0 {
+		r.Errorf("row is %+v, want last_error, and no death", row)
+	}
+	r.wantBetween("next_attempt_at", row.NextAttemptAt, from.Add(time.Hour), r.Now().Add(time.Hour))
+	r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
+	r.wantFree(events[1].ID, "pending", 2)
+	again := r.claim(r.other, 10, lease)
+	r.wantIDs("claimed after the nack", again, events[2].ID)
+	if again[0].Attempt != 2 {
+		r.Errorf("attempt is %d, want 2: the unspent one again", again[0].Attempt)
+	}
+}
+
 // One statement takes deaths of every reason, and retries beside them.
 // CONTRACT: C-24, C-26, C-40, C-41
 func nackDead(r rig) {
@@ -222,15 +250,17 @@ func ownOldLease(r rig) {
 // CONTRACT: C-23, C-26
 func final(r rig) {
 	delivered, dead, retried, released := r.one(lease), r.one(lease), r.one(lease), r.one(lease)
+	postponed := r.one(lease)
 	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{delivered.Lease()})
 	r.wantLost("ack", lost, err)
 	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{
 		{Lease: dead.Lease(), Reason: dispatcher.ReasonPoisonMessage}, {Lease: retried.Lease(), Delay: time.Hour},
+		{Lease: postponed.Lease(), Delay: time.Hour, Unspent: true},
 	})
 	r.wantLost("nack", lost, err)
 	lost, err = r.store.Release(r.Context(), []dispatcher.Lease{released.Lease()})
 	r.wantLost("release", lost, err)
-	for _, e := range []*dispatcher.Event{delivered, dead, retried, released} {
+	for _, e := range []*dispatcher.Event{delivered, dead, retried, released, postponed} {
 		r.wantRefused(e.Lease())
 	}
 	r.wantRefused(dispatcher.Lease{ID: uuid.New(), Attempt: 1})
@@ -249,6 +279,8 @@ func (r rig) wantRefused(l dispatcher.Lease) {
 	r.wantLost("release", lost, err, l)
 	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Delay: time.Second}})
 	r.wantLost("nack", lost, err, l)
+	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Delay: time.Second, Unspent: true}})
+	r.wantLost("nack of an unspent attempt", lost, err, l)
 	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Reason: dispatcher.ReasonPoisonMessage}})
 	r.wantLost("nack to death", lost, err, l)
 	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.Letters(l.ID)) != letters {

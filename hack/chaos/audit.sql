@@ -18,7 +18,8 @@ create table chaos.audit (
     status       text,
     attempts     integer,
     worker       uuid,
-    until        timestamptz
+    until        timestamptz,
+    waits        boolean -- it is not due yet
 );
 
 create function chaos.witness() returns trigger language plpgsql security definer set search_path from current as $$
@@ -31,9 +32,9 @@ begin
         insert into chaos.audit (id, op, old_status, old_attempts, old_worker, old_until)
         values (old.id, tg_op, old.status, old.attempts, old.locked_by, old.locked_until);
     elsif (old.status, old.attempts, old.locked_by) is distinct from (new.status, new.attempts, new.locked_by) then
-        insert into chaos.audit (id, op, old_status, old_attempts, old_worker, old_until, status, attempts, worker, until)
+        insert into chaos.audit (id, op, old_status, old_attempts, old_worker, old_until, status, attempts, worker, until, waits)
         values (new.id, tg_op, old.status, old.attempts, old.locked_by, old.locked_until, new.status, new.attempts,
-            new.locked_by, new.locked_until);
+            new.locked_by, new.locked_until, new.next_attempt_at > now());
     end if;
     return null;
 end

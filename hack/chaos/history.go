@@ -56,6 +56,7 @@ type state struct {
 	attempts int
 	worker   uuid.UUID
 	until    time.Time
+	waits    bool // it is not due yet; known of a row that was given back
 }
 
 // load reads the witness, and the journals of the producers and the consumer.
@@ -104,7 +105,7 @@ func (h *history) event(id uuid.UUID) *event {
 func (h *history) readAudit(ctx context.Context, w *world) error {
 	rows, err := w.admin.Query(ctx, `select began, at, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
 			coalesce(old_status, ''), coalesce(old_attempts, 0), old_worker, old_until,
-			coalesce(status, ''), coalesce(attempts, 0), worker, until
+			coalesce(status, ''), coalesce(attempts, 0), worker, until, coalesce(waits, false)
 		from chaos.audit order by n`)
 	if err != nil {
 		return err
@@ -118,7 +119,7 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		oldUntil, until  *time.Time
 	)
 	targets := []any{&m.began, &m.at, &id, &seq, &topic, &key, &m.from.status, &m.from.attempts, &oldWorker, &oldUntil,
-		&m.to.status, &m.to.attempts, &taker, &until}
+		&m.to.status, &m.to.attempts, &taker, &until, &m.to.waits}
 	_, err = pgx.ForEachRow(rows, targets, func() error {
 		m.from.worker, m.to.worker = oldWorker.UUID, taker.UUID
 		m.from.until, m.to.until = valueOf(oldUntil), valueOf(until)

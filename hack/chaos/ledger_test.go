@@ -40,15 +40,18 @@ func told(ordered bool, faults []injected, stories ...string) *history {
 			case "insert":
 				next = state{status: "pending"}
 			case "alice", "bob":
-				next = state{"processing", now.attempts + 1, map[string]uuid.UUID{"alice": alice, "bob": bob}[word], when.Add(5 * time.Millisecond)}
+				next = state{status: "processing", attempts: now.attempts + 1, until: when.Add(5 * time.Millisecond)}
+				next.worker = map[string]uuid.UUID{"alice": alice, "bob": bob}[word]
 			case "steal":
-				next = state{"processing", now.attempts + 1, bob, when.Add(time.Minute)}
+				next = state{status: "processing", attempts: now.attempts + 1, worker: bob, until: when.Add(time.Minute)}
 			case "ack":
 				next = state{status: "delivered", attempts: now.attempts}
 			case "nack":
 				next = state{status: "pending", attempts: now.attempts}
 			case "release":
 				next = state{status: "pending", attempts: now.attempts - 1}
+			case "postpone":
+				next = state{status: "pending", attempts: now.attempts - 1, waits: true}
 			case "die":
 				next = state{status: "dead", attempts: now.attempts}
 			case "jump":
@@ -77,6 +80,7 @@ func TestLedger(t *testing.T) {
 	}{
 		{"delivered", told(true, nil, "insert alice confirm ack", "insert wait wait wait bob confirm ack"), nil},
 		{"retried", told(false, nil, "insert alice nack bob release alice confirm ack"), nil},
+		{"found nobody", told(true, nil, "insert alice postpone bob postpone bob confirm ack"), nil},
 		{"dead", told(false, nil, "insert alice nack bob die"), nil},
 		{"rolled back", told(false, nil, "rollback"), nil},
 		{"killed", told(false, killed, "insert alice confirm bob confirm ack"), nil},
@@ -100,6 +104,7 @@ func TestLedger(t *testing.T) {
 		{"duplicate after a stall", told(false, []injected{{kind: stall, start: at(5), end: at(30)}}, "insert alice confirm bob confirm ack"), nil},
 		{"token", told(false, nil, "insert alice confirm confirm ack"), []string{tokenTwice}},
 		{"token after a kill", told(false, killed, "insert alice confirm confirm bob confirm ack"), []string{tokenTwice}},
+		{"found nobody, and yet delivered", told(false, killed, "insert alice confirm postpone bob confirm ack"), []string{tokenTwice}},
 		{"inverted", told(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
 		{"inverted by a dead one", told(true, nil, "insert alice nack alice die", "insert alice confirm ack"), []string{inverted}},
 	} {
@@ -147,6 +152,12 @@ func TestRecovery(t *testing.T) {
 	waits := told(true, []injected{killed}, "insert alice nack wait wait wait wait wait bob confirm ack", "insert alice wait wait wait wait wait wait wait wait bob confirm ack")
 	if all := recoveries(waits, times); all[0].held != 0 {
 		t.Errorf("an event that waits for a refused one of its key says nothing of the kill: %+v", all)
+	}
+	astray := told(true, []injected{killed}, "insert alice postpone wait wait wait wait wait bob confirm ack")
+	if all := recoveries(astray, times); all[0].held != 1 || all[0].rows != 85*time.Millisecond {
+		t.Errorf("measured %+v, want 1 event back after 85 ms, though it found nobody", all)
+	} else if _, told := all[0].last.last(postpone); !told {
+		t.Errorf("its history does not say so: %+v", all[0].last.moves)
 	}
 	h.faults = append(h.faults, injected{kind: hang, start: at(600), end: at(700)})
 	if all := recoveries(h, times); all[0].rows != unknown {

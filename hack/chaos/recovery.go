@@ -58,16 +58,17 @@ func (h *history) alone(f injected, bound time.Duration) bool {
 	return true
 }
 
-// rowsBack looks at the rows that the fault's victim held when it began.
+// rowsBack looks at the rows that the fault's victim held when it began. One that waits afterwards since it
+// found nobody counts: the consumer was there.
 func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Duration, slowest *event) {
 	var last time.Time
 	failing := h.failing(f.start)
 	for _, e := range h.events {
 		var over time.Time
 		mine := false
-		for _, m := range e.moves {
+		for i, m := range e.moves {
 			hit := f.worker == uuid.Nil || m.from.worker == f.worker
-			if m.from.status == "processing" && hit && m.at.After(f.start) && e.takenBefore(m, f.start) {
+			if m.from.status == "processing" && hit && m.at.After(f.start) && i > 0 && e.moves[i-1].at.Before(f.start) { // then it was claimed
 				mine = true
 			}
 			if m.verb == ack {
@@ -96,12 +97,6 @@ func (h *history) failing(began time.Time) map[string]bool {
 		}
 	}
 	return keys
-}
-
-// takenBefore reports whether the lease that a move ends began before a time.
-func (e *event) takenBefore(end move, at time.Time) bool {
-	from, _, _, _ := e.attempt(end.from.attempts)
-	return from.Before(at)
 }
 
 // flow is how many events were committed on average, and delivered in each short span of time.

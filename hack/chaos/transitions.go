@@ -4,14 +4,15 @@ package main
 type verb string
 
 const (
-	insert  verb = "insert"
-	claim   verb = "claim"
-	reclaim verb = "claim again"
-	ack     verb = "ack"
-	nack    verb = "nack"
-	release verb = "release"
-	die     verb = "die"
-	illegal verb = "illegal"
+	insert   verb = "insert"
+	claim    verb = "claim"
+	reclaim  verb = "claim again"
+	ack      verb = "ack"
+	nack     verb = "nack"
+	release  verb = "release"
+	postpone verb = "postpone" // the nack of an unspent attempt: a release that waits
+	die      verb = "die"
+	illegal  verb = "illegal"
 )
 
 // verbOf names a transition of a row by the state machine of package dispatcher; illegal is one that it
@@ -34,7 +35,11 @@ func verbOf(from, to state) verb {
 		if gain == 0 {
 			return legal(nack, free)
 		}
-		return legal(release, gain == -1 && free)
+		back := release
+		if to.waits {
+			back = postpone
+		}
+		return legal(back, gain == -1 && free)
 	case [2]string{"processing", "dead"}, [2]string{"pending", "dead"}:
 		return legal(die, gain == 0 && free)
 	default:

@@ -14,13 +14,14 @@ const (
 type phase byte
 
 const (
-	gone      phase = iota // never had, or its outcome is written, or the worker forgot it
-	queued                 // not begun
-	sending                // the destination may or may not have it
-	acking                 // an outcome is sent to the store, perhaps more than once
-	nacking                //
-	dying                  //
-	releasing              //
+	gone       phase = iota // never had, or its outcome is written, or the worker forgot it
+	queued                  // not begun
+	sending                 // the destination may or may not have it
+	acking                  // an outcome is sent to the store, perhaps more than once
+	nacking                 //
+	dying                   //
+	releasing               //
+	postponing              // released, to wait
 )
 
 // row is what the store holds, in small.
@@ -35,8 +36,8 @@ type row struct {
 type world struct {
 	rows   [2]row
 	leases [2][workers][most + 1]phase // by row, worker, attempt
-	// stale are releases of which the answer was lost, and whose row the same worker has claimed again
-	// under the same attempt: a retry of one would hit the new lease.
+	// stale are releases, also those that wait, of which the answer was lost, and whose row the same worker
+	// has claimed again under the same attempt: a retry of one would hit the new lease.
 	stale [2][workers][most + 1]bool
 	// begun are the attempts published since the last replay, as bits. confirmed is what the
 	// destination has, buried what was dead at some time.
@@ -139,7 +140,7 @@ type answer struct {
 }
 
 // outcomes are the calls by which a worker writes an outcome back.
-var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, dying: {Verb: "nack", Final: true}, releasing: {Verb: "release"}}
+var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, dying: {Verb: "nack", Final: true}, releasing: {Verb: "release"}, postponing: {Verb: "nack", Unspent: true}}
 
 // tidy makes states equal that differ in nothing that matters: a write-back that the store refuses, of
 // a lease that it no longer knows, will never do anything; and with order it does not matter here when
@@ -153,7 +154,7 @@ func (g game) tidy(w world) world {
 			for attempt, p := range w.leases[r][worker] {
 				c, writes := outcomes[p]
 				c.Worker, c.Attempt = worker+1, attempt
-				if p == releasing && g.retryStale {
+				if (p == releasing || p == postponing) && g.retryStale {
 					continue
 				}
 				if writes && (int(w.rows[r].holder) != c.Worker || int(w.rows[r].attempts) != attempt) {
@@ -186,7 +187,7 @@ func (g game) claims(w world, worker int, add func(step)) {
 			continue
 		}
 		if attempt := got.rows[r].attempts; got.rows[r].status == 1 {
-			if got.leases[r][worker][attempt] == releasing {
+			if p := got.leases[r][worker][attempt]; p == releasing || p == postponing {
 				got.stale[r][worker][attempt] = g.retryStale
 			}
 			got.leases[r][worker][attempt] = queued
@@ -226,6 +227,7 @@ func (g game) acts(w world, r, worker, attempt int, add func(step)) (broken stri
 		if w.begun[r]&(1<<attempt) != 0 {
 			return fmt.Sprintf("row %d is delivered twice under the fencing token %d", r, attempt)
 		}
+		tell(g.releaseRest(set(postponing), r, worker), "finds nobody")
 		to := set(sending)
 		to.begun[r] |= 1 << attempt
 		tell(to, "begins")
@@ -249,7 +251,7 @@ func (g game) acts(w world, r, worker, attempt int, add func(step)) (broken stri
 		if g.releaseBegun {
 			tell(set(releasing), "gives back what may be delivered")
 		}
-	case acking, nacking, dying, releasing:
+	case acking, nacking, dying, releasing, postponing:
 		c := outcomes[p]
 		c.Worker, c.Attempt = worker+1, attempt
 		to, changed := g.call(w, r, c)

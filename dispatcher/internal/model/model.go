@@ -41,8 +41,8 @@ type Call struct {
 	Verb string
 	// Worker makes the call, and Attempt is that of the lease it was given.
 	Worker, Attempt int
-	// Final is a nack with a reason to be dead.
-	Final bool
+	// Final is a nack with a reason to be dead, Unspent one that gives the attempt back.
+	Final, Unspent bool
 }
 
 // guards are the conditions that a table may name.
@@ -52,8 +52,9 @@ var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
 	"attempts < max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts < maxAttempts },
 	"attempts = max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts >= maxAttempts },
 	"own lease":      func(r Row, c Call, _ int) bool { return r.Holder == c.Worker && r.Attempts == c.Attempt },
-	"retry":          func(_ Row, c Call, _ int) bool { return !c.Final },
+	"retry":          func(_ Row, c Call, _ int) bool { return !c.Final && !c.Unspent },
 	"final":          func(_ Row, c Call, _ int) bool { return c.Final },
+	"unspent":        func(_ Row, c Call, _ int) bool { return c.Unspent },
 	"by a person":    func(Row, Call, int) bool { return true },
 }
 

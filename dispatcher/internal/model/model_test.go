@@ -56,6 +56,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}{
 		{"ack by anybody", one(with(without("processing", "ack", "own lease"), "processing", "ack", "due", "delivered", "same")), "no longer holds it"},
 		{"nack by anybody", one(with(read(t), "processing", "nack", "retry", "pending", "same")), "no longer holds it"},
+		{"nack of an unspent attempt by anybody", one(with(read(t), "processing", "nack", "unspent", "pending", "-1")), "no longer holds it"},
 		{"release by anybody", one(with(read(t), "processing", "release", "due", "pending", "-1")), "no longer holds it"},
 		{"claim of a leased row", one(with(read(t), "processing", "claim", "attempts < max", "processing", "+1")), "changes hands before"},
 		{"claim without end", one(with(without("processing", "claim", "lease over, attempts = max"), "processing", "claim", "lease over", "processing", "+1")), "more than 2"},

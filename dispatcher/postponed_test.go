@@ -1,0 +1,136 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// worker is a run whose deliveries are only judged. It needs neither a database nor a destination.
+type worker struct{ *run }
+
+func newWorker(t *testing.T) worker {
+	t.Helper()
+	cfg := Config{Backoff: ExponentialBackoff(time.Hour, time.Hour), Logger: slog.New(slog.DiscardHandler)}
+	d, err := New(struct{ Store }{}, Handlers{}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return worker{newRun(t.Context(), d)}
+}
+
+// tries judges a delivery of an event of that age, which ends now.
+func (w worker) tries(topic string, age time.Duration, err, cut error) outcome {
+	now := time.Now()
+	e := &Event{ID: uuid.New(), Topic: topic, Attempt: 1}
+	return w.judge(&row{event: e, age: age, claimedAt: now}, err, cut, now, 0)
+}
+
+// An event that finds nobody is an exception while its topic is not held, and something of it was delivered
+// in the last minute.
+// CONTRACT: C-32
+func TestPartOfATopicIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(slog.New(slog.DiscardHandler))
+		e := &Event{ID: uuid.New(), Topic: "orders"}
+		gone := func(calls int) {
+			for range calls {
+				h.failed(e, errNobody, time.Now(), time.Now())
+				<-time.After(time.Millisecond)
+			}
+		}
+		for _, step := range []struct {
+			what string
+			do   func()
+			want bool
+		}{
+			{"nothing is known", func() {}, false},
+			{"nobody was ever found", func() { gone(1) }, false},
+			{"delivered", func() { h.delivered(e, time.Now()) }, true},
+			{"that is 59 seconds ago", func() { <-time.After(59 * time.Second) }, true},
+			{"that is a minute ago", func() { <-time.After(time.Second) }, false},
+			{"delivered again", func() { h.delivered(e, time.Now()) }, true},
+			{"held", func() { gone(goneRun) }, false},
+			{"delivered on trial", func() { h.delivered(e, time.Now()) }, true},
+			{"a probe failed", func() { h.probed(errNobody) }, false},
+			{"a probe succeeded", func() { h.probed(nil) }, true},
+		} {
+			if step.do(); h.partly("orders") != step.want {
+				t.Errorf("%s: partly is %t", step.what, !step.want)
+			}
+			if h.partly("payments") {
+				t.Errorf("%s: of another topic nothing was delivered", step.what)
+			}
+		}
+	})
+}
+
+// Such an event waits for a quarter of its age, within bounds, and keeps its attempt. All others go the way
+// they went before.
+// CONTRACT: C-24, C-32
+func TestPostponed(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		topic    string // orders are delivered
+		age      time.Duration
+		err, cut error
+		verb     verb
+		unspent  bool
+		delay    time.Duration
+	}{
+		{"young", "orders", 8 * time.Second, errNobody, nil, nack, true, 2 * time.Second},
+		{"old", "orders", time.Hour, errNobody, nil, nack, true, 15 * time.Second},
+		{"from the future", "orders", -time.Hour, errNobody, nil, nack, true, 0},
+		{"cancelled", "orders", time.Hour, errNobody, context.Canceled, release, false, 0},
+		{"refused", "orders", time.Hour, RetryAfter(2*time.Hour, errors.New("refused")), nil, nack, false, 2 * time.Hour},
+		{"nothing of the topic was delivered", "payments", time.Hour, errNobody, nil, release, false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorker(t)
+				w.tries("orders", 0, nil, nil)
+				got := w.tries(test.topic, test.age, test.err, test.cut)
+				if f := got.failure; got.verb != test.verb || f.Unspent != test.unspent || f.Delay != test.delay || f.Reason != "" {
+					t.Errorf("got %+v, want %+v", got, test)
+				} else if got.verb == nack && f.Error != test.err.Error() {
+					t.Errorf("last_error is %q", f.Error)
+				}
+			})
+		})
+	}
+}
+
+// When a whole topic goes away, every worker holds it soon, however few events are left to try and however
+// many workers try them in turn: an old event waits that long only while others are delivered.
+// CONTRACT: C-32
+func TestPostponedTopicIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 50 * time.Millisecond // a poll
+		var workers [8]worker
+		for i := range workers {
+			workers[i] = newWorker(t)
+			workers[i].tries("orders", 0, nil, nil)
+		}
+		away, tries := time.Now(), 0
+		for held := 0; held < len(workers); tries++ {
+			w := workers[tries%len(workers)]
+			if w.health.holds("orders") {
+				continue
+			}
+			out := w.tries("orders", time.Hour, errNobody, nil)
+			if w.health.holds("orders") {
+				held++
+			}
+			<-time.After(max(out.failure.Delay, each))
+		}
+		if took := time.Since(away); took > 90*time.Second {
+			t.Errorf("the last of %d workers holds the topic after %s", len(workers), took)
+		}
+		t.Logf("held by all after %s and %d tries", time.Since(away), tries)
+	})
+}
