@@ -12,7 +12,8 @@ type SQSSink struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+$')",message="queueURL must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)+$')",message="queueURL must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+	// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535",message="queueURL must have a port up to 65535; correct it, or leave it out"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/') || self.substring(self.lastIndexOf('/') + 1).matches('^([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$')",message="queueURL must end in a name that a queue can have: at most 80 letters, digits, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows"
 	QueueURL string `json:"queueURL,omitempty"`
 
@@ -46,7 +47,7 @@ type SNSSink struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}([.]fifo)?$')",message="topicARN must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:([A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}[.]fifo)$')",message="topicARN must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders"
 	TopicARN string `json:"topicARN,omitempty"`
 
 	// endpoint is where the service is called instead of its region's address, as for
@@ -166,5 +167,6 @@ const (
 // CloudEndpoint is the URL of a host where a cloud's service is called.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=512
-// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?$')",message="endpoint must be an http:// or https:// URL of a host, without a path"
+// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$')",message="endpoint must be an http:// or https:// URL of a host, without a path"
+// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535",message="endpoint must have a port up to 65535; correct it, or leave it out"
 type CloudEndpoint string

@@ -97,7 +97,9 @@ func (s *ServiceBusSink) ApplyDefaults() {
 
 const (
 	awsRegion         = pattern(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
-	snsTopicARN       = pattern(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
+	sqsQueueURL       = pattern(`^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)+$`)
+	snsTopicARN       = pattern(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:([A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo)$`)
+	cloudEndpoint     = pattern(`^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$`)
 	googleProject     = pattern(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
 	pubsubTopic       = pattern(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
 	serviceBusHost    = pattern(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
@@ -106,9 +108,9 @@ const (
 )
 
 func (s *SQSSink) validate(p *problems) {
-	u, err := url.Parse(s.QueueURL)
-	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && len(u.Path) > 1 && len(s.QueueURL) <= 2048
+	good := sqsQueueURL.matches(s.QueueURL) && len(s.QueueURL) <= 2048
 	p.when(!good, "sink.sqs.queueURL", "must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders")
+	p.port("sink.sqs.queueURL", s.QueueURL)
 	p.when(s.Region != "" && !awsRegion.matches(s.Region), "sink.sqs.region", "is %q; write a region such as eu-west-1", s.Region)
 	p.endpoint("sink.sqs.endpoint", s.Endpoint)
 	p.duration("sink.sqs.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
@@ -145,9 +147,18 @@ func (p *problems) endpoint(field, text string) {
 	if text == "" {
 		return
 	}
+	p.when(!cloudEndpoint.matches(text) || len(text) > 512, field, "must be an http:// or https:// URL of a host, such as https://vpce-1a2b.sqs.eu-west-1.vpce.amazonaws.com")
+	p.port(field, text)
+}
+
+// port is that of a URL, if it has one.
+func (p *problems) port(field, text string) {
 	u, err := url.Parse(text)
-	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && (u.Path == "" || u.Path == "/") && u.RawQuery == "" && len(text) <= 2048
-	p.when(!good, field, "must be an http:// or https:// URL of a host, such as https://vpce-1a2b.sqs.eu-west-1.vpce.amazonaws.com")
+	if err != nil || u.Port() == "" {
+		return
+	}
+	_, err = strconv.ParseUint(u.Port(), 10, 16)
+	p.when(err != nil, field, "must have a port up to 65535; correct it, or leave it out")
 }
 
 // Validate is what [Config.Validate] says of this section.

@@ -1,5 +1,5 @@
 // Package kafka runs a throw-away broker of Apache Kafka for tests, from Apache's own artifacts: one
-// node in KRaft mode, on 127.0.0.1, with its own ports, data and settings.
+// node in KRaft mode, on 127.0.0.1, with its own ports, data and settings, or a second one beside it.
 package kafka
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -37,6 +38,9 @@ type Options struct {
 	Users map[string]string
 	// Settings are added to server.properties and win over this package's own.
 	Settings map[string]string
+	// Join is the broker that made the cluster which this one joins, as its second and last. Defaults to
+	// none: a cluster of its own.
+	Join *Broker
 }
 
 // Listener is a port of the broker.
@@ -57,6 +61,7 @@ type Broker struct {
 	dir       string
 	lock      *os.File
 	classPath string
+	node      int32
 	ports     map[string]int
 	process   *daemon.Process // nil: not running
 }
@@ -72,7 +77,10 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{dir: dir, lock: lock, classPath: strings.Join(paths, ":")}
+	b := &Broker{dir: dir, lock: lock, classPath: strings.Join(paths, ":"), node: 1}
+	if opts.Join != nil {
+		b.node = opts.Join.node + 1
+	}
 	if err := b.format(ctx, opts); err != nil {
 		return nil, errors.Join(err, b.Stop(ctx))
 	}
@@ -86,6 +94,9 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 func (b *Broker) Address(listener string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.ports[listener]))
 }
+
+// Node is the broker's id in its cluster.
+func (b *Broker) Node() int32 { return b.node }
 
 // Stop ends the broker for good, and removes its data. It shuts down in order, or, when ctx ends
 // first, at once.
@@ -138,8 +149,8 @@ func (b *Broker) start(ctx context.Context) error {
 	b.process, err = daemon.Serve(ctx, "Kafka", cmd, nil, syscall.SIGKILL, filepath.Join(b.dir, "log"), func(ctx context.Context) error {
 		// The controller lists the broker from when it may lead partitions.
 		cluster, err := kadm.NewClient(client).BrokerMetadata(ctx)
-		if err == nil && len(cluster.Brokers) != 1 {
-			err = fmt.Errorf("the controller lists %d brokers", len(cluster.Brokers))
+		if err == nil && !slices.Contains(cluster.Brokers.NodeIDs(), b.node) {
+			err = fmt.Errorf("the controller lists the brokers %v, and not %d", cluster.Brokers.NodeIDs(), b.node)
 		}
 		return err
 	})

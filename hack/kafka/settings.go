@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
@@ -59,7 +60,7 @@ func (b *Broker) format(ctx context.Context, opts Options) error {
 func (b *Broker) settings(opts Options) (map[string]string, error) {
 	s := map[string]string{
 		"process.roles":                            "broker,controller",
-		"node.id":                                  "1",
+		"node.id":                                  strconv.Itoa(int(b.node)),
 		"controller.quorum.voters":                 "1@" + b.Address(controller),
 		"controller.listener.names":                controller,
 		"inter.broker.listener.name":               Plain,
@@ -91,6 +92,10 @@ func (b *Broker) settings(opts Options) (map[string]string, error) {
 	}
 	s["listeners"] = strings.Join(addresses, ",")
 	s["advertised.listeners"] = strings.Join(addresses[1:], ",")
+	if opts.Join != nil { // whose controller is this one's
+		s["process.roles"], s["listeners"] = "broker", s["advertised.listeners"]
+		s["controller.quorum.voters"] = "1@" + opts.Join.Address(controller)
+	}
 	s["listener.security.protocol.map"] = strings.Join(protocols, ",")
 	maps.Copy(s, opts.Settings)
 	return s, nil

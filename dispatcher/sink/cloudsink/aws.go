@@ -17,14 +17,17 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/smithy-go"
-	"github.com/aws/smithy-go/logging"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/internal/awsenv"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
+
+// awsTimeout bounds the search for credentials. With the default timeout of a request, who waits to send
+// waits longer, and so hears what was wrong.
+const awsTimeout = 5 * time.Second
 
 // awsBatch is what one request of SQS or SNS takes.
 const awsBatch = 10
@@ -102,7 +105,7 @@ func (s *awsService[C]) get(ctx context.Context) (client C, err error) {
 	if s.made {
 		return s.client, nil
 	}
-	cfg, err := awsconfig.LoadDefaultConfig(ctx)
+	cfg, err := awsenv.Load(ctx, awsTimeout)
 	if err != nil {
 		return client, &unsent{&noCredentials{err}}
 	}
@@ -114,16 +117,12 @@ func (s *awsService[C]) get(ctx context.Context) (client C, err error) {
 	}
 	inner := cfg.Credentials
 	cfg.Credentials = aws.CredentialsProviderFunc(func(ctx context.Context) (aws.Credentials, error) {
-		if inner == nil {
-			return aws.Credentials{}, &noCredentials{errors.New("the environment has none")}
-		}
 		c, err := inner.Retrieve(ctx)
 		if err != nil {
 			err = &noCredentials{err}
 		}
 		return c, err
 	})
-	cfg.Logger = logging.Nop{} // its lines are none of ours (CONTRACT C-73)
 	// One sending for each attempt: the engine retries (CONTRACT C-27).
 	cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
 	s.client, s.made = s.make(cfg, s.http), true

@@ -7,11 +7,9 @@ import (
 	"sync"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/smithy-go/logging"
 	"github.com/twmb/franz-go/pkg/sasl/aws"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/internal/awsenv"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -19,8 +17,7 @@ import (
 // hears what was wrong.
 const awsTimeout = connectTimeout / 2
 
-// awsLogin has the credentials that AWS's own tools would take: of the environment, of their files, of
-// the pod's identity, of the machine. It keeps what it found until that expires.
+// awsLogin has the credentials of the environment.
 type awsLogin struct {
 	mu sync.Mutex
 	// chain is made at the first login, because it looks into the environment and the files.
@@ -29,8 +26,6 @@ type awsLogin struct {
 
 // auth is called for each login. The texts of its errors name roles, files and addresses.
 func (l *awsLogin) auth(ctx context.Context) (aws.Auth, error) {
-	ctx, cancel := context.WithTimeout(ctx, awsTimeout)
-	defer cancel()
 	c, err := l.retrieve(ctx)
 	if err != nil {
 		return aws.Auth{}, reason.With(reason.AuthenticationFailed, fmt.Errorf("no credentials: %s; give the pods an identity, as by podTemplate.spec.serviceAccountName, or credentials in their environment",
@@ -51,10 +46,7 @@ func (l *awsLogin) get(ctx context.Context) (awssdk.CredentialsProvider, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.chain == nil {
-		cfg, err := awsconfig.LoadDefaultConfig(ctx,
-			awsconfig.WithLogger(logging.Nop{}), // its lines are none of ours (CONTRACT C-73)
-			// All logins share one search, which goes on when they have given up.
-			awsconfig.WithHTTPClient(awshttp.NewBuildableClient().WithTimeout(awsTimeout)))
+		cfg, err := awsenv.Load(ctx, awsTimeout)
 		if err != nil {
 			return nil, err
 		}

@@ -42,8 +42,10 @@
 //	what happened                                     outcome
 //	------------------------------------------------  -------------------------------------------
 //	confirmed by all in-sync replicas                 delivered
-//	not leader, no leader, too few replicas, a lost   tried again until timeout
-//	connection
+//	not leader, too few replicas, a lost connection   tried again until timeout
+//	the record's partition has no leader              unavailable: nothing was sent
+//	it lost its leader while a record waited for its  failed, after 2 to 3 seconds without one: it
+//	answer                                            may have been written
 //	timeout, and a record may have left               failed: it may have been written
 //	timeout, and no record left; no connection: DNS,  unavailable: nothing was sent
 //	dial, TLS, login, a file that cannot be used
@@ -74,6 +76,11 @@
 // ends without an answer, its session is retired: no produce request leaves it any more, and the next
 // delivery opens another. Deliveries that waited on the same session fail with it; those are the ones
 // that waited for the same brokers.
+//
+// A partition without a leader is no reason to: its records alone are given up, under a new epoch of the
+// producer, and those of other partitions are delivered meanwhile, in the same batch too. What the brokers
+// say of the leaders counts: for some seconds they list one that was lost (broker.session.timeout.ms), and
+// one that says nothing may be asked first.
 //
 // # How to secure it
 //

@@ -31,9 +31,8 @@ func destination(t *testing.T, mode config.KafkaMode) sinktest.Destination {
 	topic := newTopic(t, 3)
 	cfg := plainConfig(t, topic)
 	cfg.Mode = mode
-	// The record that finds the broker dead may have been sent, and is waited for.
-	cfg.Timeout = config.Duration(15 * time.Second)
 	s := open(t, cfg)
+	patience := s.timeout
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
@@ -44,8 +43,9 @@ func destination(t *testing.T, mode config.KafkaMode) sinktest.Destination {
 	return sinktest.Destination{
 		Sink:   s,
 		Refuse: func(id uuid.UUID) { refused[id] = true },
-		Stop:   func() { kill(t) },
-		Start:  func() { restart(t) },
+		// The record that finds the broker dead may have been sent, and is waited for.
+		Stop:  func() { kill(t); s.timeout = time.Second },
+		Start: func() { restart(t); s.timeout = patience },
 		Hang: func() <-chan struct{} {
 			waiting := make(chan struct{}, 1)
 			s.watch(func(request []byte) {

@@ -105,8 +105,8 @@ func options(cfg config.KafkaSink) []kgo.Opt {
 		kgo.ClientID(cfg.ClientID),
 		kgo.SoftwareNameAndVersion("outbox-dispatcher", kgoVersion()),
 		kgo.RequiredAcks(kgo.AllISRAcks()), // and idempotent, which is kgo's default
-		// A key's partition is the one that the Java client chooses.
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		// The records of a partition that lost its leader are given up even if one may have been written.
+		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProducerBatchCompression(compression),
 		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)),
 		kgo.ProducerLinger(linger),
@@ -155,9 +155,7 @@ func (s *sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	case <-ctx.Done():
 		return s.interrupted(ctx)
 	}
-	// A copy: kgo has written into the record.
-	again := &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
-	err := s.produce(ctx, &s.alone, []*kgo.Record{again})[0]
+	err := s.produce(ctx, &s.alone, []*kgo.Record{unused(r)})[0]
 	if errors.Is(err, errBatchTooLarge) {
 		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
 	}

@@ -24,8 +24,9 @@ var (
 // anew.
 func endsSession(err error) bool {
 	var answer *kerr.Error
+	var leaderless *noLeader
 	switch {
-	case err == nil:
+	case err == nil, errors.As(err, &leaderless):
 		return false
 	case errors.As(err, &answer):
 		return answer == kerr.ClusterAuthorizationFailed || answer == kerr.UnknownTopicID || answer == kerr.TransactionalIDAuthorizationFailed ||
@@ -38,9 +39,12 @@ func endsSession(err error) bool {
 // outcome says what a record's answer means. unsent is true when no record left this process.
 func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err error, unsent bool) error {
 	var answer *kerr.Error
+	var leaderless *noLeader
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &leaderless):
+		return s.leaderless(r, leaderless)
 	case errors.As(err, &answer) && answer == kerr.ClusterAuthorizationFailed && unsent:
 		return dispatcher.Unavailable(s.refused(r, answer))
 	case errors.As(err, &answer):
@@ -65,6 +69,15 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 		err = fmt.Errorf("%w. Then: %w", err, s.connectFailure(*trouble))
 	}
 	return reason.With(reason.ConnectionFailed, err)
+}
+
+// leaderless is what became of a record whose partition has no leader.
+func (s *sink) leaderless(r *kgo.Record, err *noLeader) error {
+	failure := fmt.Errorf("topic %s at %s: %w; bring the brokers that have it back, or give the topic more replicas", r.Topic, s.brokers, err)
+	if !err.taken {
+		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, failure))
+	}
+	return reason.With(reason.ConnectionFailed, fmt.Errorf("%w. The record may have been written, so this counts as an attempt", failure))
 }
 
 // refused is a broker's answer. Only Kafka's own words for its error codes are quoted.

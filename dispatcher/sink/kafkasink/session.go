@@ -72,6 +72,10 @@ type session struct {
 	open atomic.Int64
 	// trouble is the last failure to connect; nil since a connection was made.
 	trouble atomic.Pointer[error]
+
+	leading  sync.Mutex
+	leaders  map[place]*leadership // of the places that took records
+	reviewed time.Time             // when somebody last looked at them
 }
 
 var _ kgo.HookBrokerConnect = (*session)(nil)
@@ -86,7 +90,7 @@ func (s *session) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.C
 }
 
 func (s *sink) newSession() (*session, error) {
-	ses := &session{ended: make(chan struct{})}
+	ses := &session{ended: make(chan struct{}), leaders: map[place]*leadership{}}
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		raw, err := s.dial(ctx, network, address)
 		if err != nil {
@@ -96,7 +100,9 @@ func (s *sink) newSession() (*session, error) {
 		return &conn{Conn: raw, session: ses}, nil
 	}
 	var err error
-	ses.client, err = kgo.NewClient(append([]kgo.Opt{kgo.Dialer(dial), kgo.WithHooks(ses)}, s.options...)...)
+	ses.client, err = kgo.NewClient(append([]kgo.Opt{
+		kgo.Dialer(dial), kgo.WithHooks(ses), kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), ses}),
+	}, s.options...)...)
 	return ses, err
 }
 
@@ -194,15 +200,20 @@ func (s *session) produce(ctx context.Context, records []*kgo.Record) []error {
 	n := len(records)
 	a := &answers{errs: slices.Repeat([]error{errPending}, n), pending: n, done: make(chan struct{})}
 	for i, r := range records {
-		// Not ctx: kgo would also end records of other deliveries that share a batch with it.
-		s.client.Produce(context.Background(), r, func(_ *kgo.Record, err error) { a.answer(i, err) })
+		s.hand(r, true, func(err error) { a.answer(i, err) })
 	}
-	select {
-	case <-a.done:
-		return a.now(nil)
-	case <-s.ended:
-		return a.now(kgo.ErrClientClosed)
-	case <-ctx.Done():
-		return a.now(errPending)
+	look := time.NewTicker(leaderWait)
+	defer look.Stop()
+	for {
+		select {
+		case <-a.done:
+			return a.now(nil)
+		case <-s.ended:
+			return a.now(kgo.ErrClientClosed)
+		case <-ctx.Done():
+			return a.now(errPending)
+		case <-look.C:
+			s.review()
+		}
 	}
 }
