@@ -66,6 +66,14 @@ func (f found) split() (events []*dispatcher.Event, deaths []dispatcher.Death) {
 	return events, deaths
 }
 
+// sort puts the rows in order.
+func (f found) sort() {
+	inOrder := func(a, b row) int { return cmp.Or(cmp.Compare(a.share, b.share), a.compare(b.position)) }
+	if !slices.IsSortedFunc(f.rows, inOrder) {
+		slices.SortStableFunc(f.rows, inOrder) // they come in runs, and it makes half the work of these
+	}
+}
+
 // claim runs the statement once.
 func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest) (f found, err error) {
 	topics, limits := make([]string, len(req.Shares)), make([]int32, len(req.Shares))
@@ -83,10 +91,7 @@ func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest) (f found
 		return found{}, err
 	}
 	f.floored = start.floored
-	inOrder := func(a, b row) int { return cmp.Or(cmp.Compare(a.share, b.share), a.compare(b.position)) }
-	if !slices.IsSortedFunc(f.rows, inOrder) {
-		slices.SortStableFunc(f.rows, inOrder) // they come in runs, and it makes half the work of these
-	}
+	f.sort()
 	s.floors.update(start, req.Shares, f)
 	return f, nil
 }

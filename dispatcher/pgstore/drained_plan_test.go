@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
@@ -27,15 +28,18 @@ func TestPlansOfDrained(t *testing.T) {
 	fill(2000, "big")
 	p.wantIndexPlans("drained")
 	p.prepareKeyed()
-	fill(2000, "keyed")
-	for _, limit := range []int{10, 100} {
-		claim := p.claimKeyed("keyed", limit, limit*5/4)
-		t.Logf("a claim in order of %d rows: %d buffers in %.1f ms", claim.Rows, claim.buffers(), claim.millis)
-		if claim.Rows < limit/2 {
-			t.Errorf("a claim in order returned %d rows, want about %d", claim.Rows, limit)
-		}
-		if n := claim.buffers(); n > 200+30*limit {
-			t.Errorf("a claim in order of %d rows reads %d buffers", limit, n)
+	for _, read := range []string{far, near, dense} {
+		topic := fmt.Sprintf("%q", read)
+		fill(2000, read)
+		for _, limit := range []int{10, 100} {
+			claim := p.claimKeyed(topic, limit, limit*5/4, read)
+			t.Logf("a claim in order of %d rows, read %s: %d buffers in %.1f ms", claim.Rows, read, claim.buffers(), claim.millis)
+			if claim.Rows < limit/2 {
+				t.Errorf("a claim in order returned %d rows, want about %d", claim.Rows, limit)
+			}
+			if n := claim.buffers(); n > 200+30*limit {
+				t.Errorf("a claim in order of %d rows reads %d buffers", limit, n)
+			}
 		}
 	}
 }

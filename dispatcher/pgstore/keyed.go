@@ -45,16 +45,16 @@ func (s *Store) lookKeyed(ctx context.Context, req dispatcher.ClaimRequest) (f f
 	args := []any{
 		s.namespace, look.topics, look.limits, look.times, look.ids, look.rows, int32(req.MaxAttempts), maxBytes,
 		pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-		look.keyRanges, look.keys, look.keyRows, look.steps,
+		look.keyRanges, look.keys, look.keyRows, look.steps, look.near, look.dense,
 	}
 	f, told, err := s.fetchKeyed(ctx, args, look.topics)
 	if err != nil {
 		return found{}, false, err
 	}
-	slices.SortFunc(f.rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.share, b.share), a.compare(b.position))
-	})
-	sortKeys(f.rows)
+	f.sort()
+	if told.Followed {
+		sortKeys(f.rows)
+	}
 	return f, s.keyed.update(look, told, f, time.Now()), nil
 }
 
@@ -91,6 +91,7 @@ type told struct {
 		At     *time.Time `json:"at"`     // nil for the end of what is due
 		ID     uuid.UUID  `json:"id"`
 	} `json:"reached"`
+	Followed bool      `json:"followed"` // of some key several rows were taken
 	Passed   []toldKey `json:"passed"`
 	Recalled []toldKey `json:"recalled"`
 }
@@ -129,6 +130,8 @@ type looking struct {
 	ids    []pgtype.UUID
 	rows   []int32 // how many rows are looked at
 	steps  []bool  // the range is a step of a pass
+	near   bool    // many of these rows are to be had
+	dense  bool    // nearly all are
 	at     time.Time
 
 	keyRanges []int64 // the topics of keys, from 1

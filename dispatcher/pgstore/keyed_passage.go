@@ -13,6 +13,11 @@ const (
 	// lookMargin times as many as the last claim would have needed.
 	lookAhead  = 4
 	lookMargin = 1.1
+	// lookNear is how many rows there may be for each that can be had, for all to be locked as they are
+	// read: those that wait for others are then locked in vain. Up to lookDense it is not worth sifting
+	// them by their keys before others are looked for.
+	lookNear  = 2.5
+	lookDense = 1.2
 	// lookLeast is how many are looked at whatever is asked for, and stepRows how many in each step of a
 	// pass but the first: mostly that one goes all the way.
 	lookLeast = 50
@@ -65,7 +70,7 @@ type recall struct {
 func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looking {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := looking{at: now, each: make([]int, len(shares))}
+	l := looking{at: now, each: make([]int, len(shares)), near: true, dense: true}
 	affordable := k.budget.affordable(now)
 	for i, share := range shares {
 		p, ok := k.byTopic[share.Topic]
@@ -85,6 +90,8 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 		l.ids = append(l.ids, pgUUID(from.id))
 		l.rows = append(l.rows, int32(max(rows, lookLeast)))
 		l.steps = append(l.steps, step)
+		l.near = l.near && !step && p.spread < lookNear
+		l.dense = l.dense && !step && p.spread < lookDense
 	}
 	return l
 }

@@ -17,14 +17,22 @@ func (p planned) prepareKeyed() {
 	p.Helper()
 	p.exec(`deallocate all`)
 	p.exec(`prepare keyed as ` + pgstore.ClaimKeyedSQL())
-	p.claimKeyed("none", 1, 1)
+	p.claimKeyed("none", 1, 1, far)
 }
 
+// How the rows of a range are read: looked up again to lock them, or locked as they are read, and sifted by
+// their keys or not. They are the claim's last two arguments.
+const (
+	far   = "false, false"
+	near  = "true, false"
+	dense = "true, true"
+)
+
 // claimKeyed claims rows of a topic from the front of its range.
-func (p planned) claimKeyed(topic string, limit, look int) plan {
+func (p planned) claimKeyed(topic string, limit, look int, read string) plan {
 	p.Helper()
 	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', '{0001-01-01}', '{00000000-0000-0000-0000-000000000000}', '{%d}',
-		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}')`, topic, limit, look, worker))
+		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}', %s)`, topic, limit, look, worker, read))
 }
 
 // largest is the most rows that a node of the type gave.
@@ -60,35 +68,40 @@ func TestKeyedPlans(t *testing.T) {
 	p.prepareKeyed() // on a table of one page: the plan is kept
 	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select gen_random_uuid(), 'shop', topic, 'key ' || n, '{}' from generate_series(1, 2000) as n, unnest('{alone,behind}'::text[]) as topic`)
-	alone := p.claimKeyed("alone", 100, 125)
+	alone := p.claimKeyed("alone", 100, 125, far)
 	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
 		select gen_random_uuid(), 'shop', 'behind', 'hot', '{}', now() - interval '1 hour' from generate_series(1, 100000) as n`)
 	check := func(when string) {
 		t.Helper()
-		for _, look := range []int{125, 400, 5000} {
-			behind := p.claimKeyed("behind", 100, look)
-			t.Logf("%s: %d rows with %d buffers in %.1f ms; beside a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
-				when, alone.Rows, alone.buffers(), alone.millis, look, behind.Rows, behind.buffers(), behind.millis)
-			if most := alone.buffers() + 10*look; behind.buffers() > most {
-				t.Errorf("%s: a claim at 100,000 rows of one key reads %d buffers, want at most %d", when, behind.buffers(), most)
-			}
-			for _, bad := range []string{"Seq Scan", "Bitmap Heap Scan"} {
-				if behind.has(bad) {
-					t.Errorf("%s: the claim has a %s", when, bad)
+		for _, read := range []string{far, near, dense} {
+			for _, look := range []int{125, 400, 5000} {
+				behind := p.claimKeyed("behind", 100, look, read)
+				t.Logf("%s, read %s: %d rows with %d buffers in %.1f ms; beside a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
+					when, read, alone.Rows, alone.buffers(), alone.millis, look, behind.Rows, behind.buffers(), behind.millis)
+				if most := alone.buffers() + 10*look; behind.buffers() > most {
+					t.Errorf("%s, read %s: a claim at 100,000 rows of one key reads %d buffers, want at most %d", when, read, behind.buffers(), most)
 				}
-			}
-			if n := behind.largest("Sort"); n > look {
-				t.Errorf("%s: the claim sorts %d rows", when, n)
+				for _, bad := range []string{"Seq Scan", "Bitmap Heap Scan"} {
+					if behind.has(bad) {
+						t.Errorf("%s, read %s: the claim has a %s", when, read, bad)
+					}
+				}
+				if n := behind.largest("Sort"); n > look {
+					t.Errorf("%s, read %s: the claim sorts %d rows", when, read, n)
+				}
 			}
 		}
 	}
 	check("plan kept from a table of one page")
 	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
-		select ('01900000-0000-7000-8000-' || lpad(to_hex(1000 + n), 12, '0'))::uuid, 'shop', 'several', 'key ' || n % 100, '{}' from generate_series(1, 2000) as n`)
-	several := p.claimKeyed("several", 500, 550)
-	t.Logf("a claim of %d rows of 100 keys goes over %d rows of CTEs", several.Rows, several.passes())
-	if several.Rows != 500 || several.passes() > 30*500 {
-		t.Errorf("a claim of %d rows goes over %d rows of CTEs, want 500, and at most 15,000", several.Rows, several.passes())
+		select ('01900000-0000-7000-8' || lpad(t::text, 3, '0') || '-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', topic, 'key ' || n % 100, '{}'
+		from generate_series(1, 2000) as n, unnest($1::text[]) with ordinality as reads (topic, t)`, []string{far, near, dense})
+	for _, read := range []string{far, near, dense} {
+		several := p.claimKeyed(fmt.Sprintf("%q", read), 500, 550, read)
+		t.Logf("read %s, a claim of %d rows of 100 keys goes over %d rows of CTEs", read, several.Rows, several.passes())
+		if several.Rows != 500 || several.passes() > 30*500 {
+			t.Errorf("read %s, a claim of %d rows goes over %d rows of CTEs, want 500, and at most 15,000", read, several.Rows, several.passes())
+		}
 	}
 	p.prepareKeyed()
 	check("stale statistics")

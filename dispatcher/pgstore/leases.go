@@ -98,16 +98,22 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 	return lost, nil
 }
 
-// missing returns the leases that are not among the rows (id, attempt).
+// missing returns the leases whose ids are not among the rows. A single column is read, so that an answer
+// costs little: leases of several attempts come as (id, attempt).
 func missing(leases []dispatcher.Lease, rows pgx.Rows) ([]dispatcher.Lease, error) {
 	held := make([]dispatcher.Lease, 0, len(leases))
-	var l dispatcher.Lease
-	_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Attempt}, func() error {
+	for rows.Next() {
+		l := dispatcher.Lease{Attempt: leases[0].Attempt}
+		targets := []any{(*[16]byte)(&l.ID), &l.Attempt}
+		if v := rows.RawValues(); len(v) == 1 && len(v[0]) == 16 {
+			l.ID = uuid.UUID(v[0])
+		} else if err := rows.Scan(targets[:len(v)]...); err != nil {
+			return nil, err
+		}
 		held = append(held, l)
-		return nil
-	})
-	if err != nil || len(held) == len(leases) {
-		return nil, err
+	}
+	if rows.Err() != nil || len(held) == len(leases) {
+		return nil, rows.Err()
 	}
 	isHeld := make(map[dispatcher.Lease]bool, len(held))
 	for _, l := range held {

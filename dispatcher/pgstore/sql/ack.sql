@@ -8,4 +8,4 @@
 update outbox.outbox_events
 set status = 'delivered', locked_by = null, locked_until = null, updated_at = now()
 where id = any ($1::uuid[]) and attempts = $2::integer and locked_by = $3::uuid
-returning id, attempts
+returning id

@@ -3,7 +3,8 @@
 -- $1 namespace; $2..$6 ranges: topics, limits, floors (time, id), and how many rows to look at;
 -- $7 max attempts; $8 max bytes; $9 worker; $10 lease; $11 rows of a key; $12 whether a dead row
 -- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it; $16 which
--- ranges are steps of a pass.
+-- ranges are steps of a pass; $17 whether many rows of the ranges are to be had: then all are locked as
+-- they are read, and not looked up again; $18 whether nearly all are.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
 -- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
@@ -26,8 +27,27 @@ with turn as materialized (
     from unnest($2::text[], $16::boolean[]) with ordinality as share (topic, step, n)
 ),
 -- Rows that are due, in the order of the live index. A bounded number is looked at: rows that wait for
--- others, however many, do not make a claim slow.
+-- others, however many, do not make a claim slow. One of the two parts is read. The first takes what is
+-- free by its locks, so it needs no turn.
 ranges as materialized (
+    select share.n as range, event.*
+    from unnest($2::text[], $4::timestamptz[], $5::uuid[], $6::integer[])
+        with ordinality as share (topic, floor_at, floor_id, look, n)
+    cross join lateral (
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, payload_bytes
+        from outbox.outbox_events
+        where live
+          and namespace = $1::text
+          and topic = share.topic
+          and (next_attempt_at, id) > (share.floor_at, share.floor_id)
+          and next_attempt_at <= now()
+          and (status = 'pending' or locked_until < now())
+        order by next_attempt_at, id
+        limit share.look
+        for update skip locked
+    ) as event
+    where $17::boolean
+    union all
     select share.n as range, event.*
     from unnest($2::text[], $4::timestamptz[], $5::uuid[], $6::integer[])
         with ordinality as share (topic, floor_at, floor_id, look, n)
@@ -44,12 +64,13 @@ ranges as materialized (
         order by next_attempt_at, id
         limit share.look offset share.look * turn.n
     ) as event
+    where not $17::boolean
 ),
--- Which of them are the first live ones of their keys. Of the rows of a key with very many only one is
--- worth asking for.
+-- Which of them are the first live ones of their keys. Where keys have very many rows, only one is worth
+-- asking for.
 looked as materialized (
     select event.*,
-           key_hash is null or seq in (select min(seq) from ranges group by key_hash) and (
+           key_hash is null or ($18::boolean or seq in (select min(seq) from ranges group by key_hash)) and (
                select before.seq from outbox.outbox_events as before
                where before.live and before.key_hash = event.key_hash and before.seq < event.seq
                order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
@@ -66,6 +87,16 @@ found as materialized (
     select share.rows, event.*
     from unnest($3::integer[]) with ordinality as share (rows, n)
     cross join lateral (
+        select looked.*, row as locked
+        from looked
+        where range = share.n and head
+        limit share.rows
+    ) as event
+    where $17::boolean
+    union all
+    select share.rows, event.*
+    from unnest($3::integer[]) with ordinality as share (rows, n)
+    cross join lateral (
         select looked.*, event.ctid as locked
         from looked
         join outbox.outbox_events as event on event.ctid = looked.row
@@ -73,6 +104,7 @@ found as materialized (
         limit share.rows
         for update of event skip locked
     ) as event
+    where not $17::boolean
 ),
 -- Keys that this worker has passed by before are read directly.
 recalled as materialized (
@@ -96,12 +128,20 @@ recalled as materialized (
         for update of event skip locked
     ) as event
 ),
--- What was changed between the snapshot and the lock is for the next claim. (Older minor
--- versions of PostgreSQL return such a row, with its new ctid.) A row that was tried twice comes alone:
--- should it fail again, those behind it would only be released.
+-- How many heads each range has.
+heads as materialized (
+    select array(
+        select n from unnest($3::integer[]) with ordinality as share (rows, range)
+        left join (select range, count(*) as n from found where row = locked group by range) as counted using (range)
+        order by range
+    ) as n
+),
+-- What was changed between the snapshot and the lock is for the next claim. (It may be returned with its
+-- new ctid, which no later part of the statement finds: they all read the snapshot.) A row that was tried
+-- twice comes alone: should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, attempts, payload_bytes,
-           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / count(*) over (partition by range))) end as rows
+           case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / (select n from heads)[range])) end as rows
     from found
     where row = locked
     union all
@@ -109,7 +149,7 @@ head as materialized (
     from recalled
     where row = locked and not exists (select from found where found.row = recalled.row)
 ),
--- The rows behind each head, the last of them only to tell how the key goes on.
+-- The rows behind each head that is the snapshot's, the last of them only to tell how the key goes on.
 following as materialized (
     select head.range, event.*
     from head
@@ -127,6 +167,7 @@ following as materialized (
         limit head.rows
     ) as event
     where head.rows > 1 and head.attempts < $7::integer
+      and exists (select from outbox.outbox_events as first where first.ctid = head.row)
 ),
 locked as materialized (
     select ctid as row
@@ -170,7 +211,9 @@ reached as materialized (
 ),
 -- What this claim goes past, for the worker to remember: keys whose next row no range will come to.
 passed as materialized (
-    select range, key_hash from looked where not head
+    select range, key_hash
+    from reached cross join lateral (select key_hash, head from looked where looked.range = reached.range limit reached.looked) as event
+    where not head
     union
     select range, key_hash
     from line
@@ -181,16 +224,19 @@ passed as materialized (
 told as materialized (
     select set_config('outbox.told', json_build_object(
         'reached', (select json_agg(reached) from reached),
+        'followed', exists (select from line),
         'passed', (select json_agg(passed) from passed),
         'recalled', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from recalled)
     )::text, true)
 ),
--- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
--- the disk as the session would.
+-- All that is asked of them, in one pass.
+given as materialized (
+    select array_agg(row) as rows, array_agg(row) filter (where exhausted) as exhausted, sum(bytes) > $8::bigint as cut from taken
+),
 durable as materialized (
     select set_config('synchronous_commit', reset_val, true)
     from pg_settings
-    where name = 'synchronous_commit' and exists (select from taken where exhausted)
+    where name = 'synchronous_commit' and (select exhausted from given) is not null
 ),
 letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
@@ -198,7 +244,7 @@ letters as (
            case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
            e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
     from outbox.outbox_events as e cross join durable
-    where e.ctid = any (array(select row from taken where exhausted))
+    where e.ctid = any ((select exhausted from given)::tid[])
 )
 update outbox.outbox_events
 set status = case when attempts < $7 then 'processing' else 'dead' end,
@@ -208,7 +254,7 @@ set status = case when attempts < $7 then 'processing' else 'dead' end,
     locked_until = case when attempts < $7 then now() + $10::interval end,
     updated_at = now()
 where (select true from told) and ctid = any (case
-    when (select sum(bytes) from taken) <= $8::bigint then array(select row from taken)
+    when not (select cut from given) then (select rows from given)
     -- Bytes are given by seq, so that what has no room is the end of its key. The first row is taken
     -- whatever its size.
     else array(
@@ -217,6 +263,6 @@ where (select true from told) and ctid = any (case
         where exhausted or total <= $8::bigint or total = bytes
     )
     end)
-returning dead_reason, id, topic, attempts, next_attempt_at, (select sum(bytes) from taken) > $8::bigint as cut,
+returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    case when dead_reason is null then headers end as headers, case when dead_reason is null then payload end as payload
+    case when dead_reason is null then nullif(headers, '{}') end as headers, case when dead_reason is null then payload end as payload

@@ -3,4 +3,4 @@
 -- The conditions are as in ack.sql.
 delete from outbox.outbox_events
 where id = any ($1::uuid[]) and attempts = $2::integer and locked_by = $3::uuid
-returning id, attempts
+returning id

@@ -4,4 +4,4 @@
 update outbox.outbox_events
 set locked_until = now() + $4::interval, updated_at = now()
 where id = any ($1::uuid[]) and attempts = $2::integer and locked_by = $3::uuid
-returning id, attempts
+returning id

@@ -4,4 +4,4 @@
 update outbox.outbox_events
 set status = 'pending', attempts = attempts - 1, locked_by = null, locked_until = null, updated_at = now()
 where id = any ($1::uuid[]) and attempts = $2::integer and locked_by = $3::uuid
-returning id, attempts + 1
+returning id
