@@ -80,7 +80,7 @@ func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) 
 		concurrency: cfg.Concurrency,
 		calls:       cfg.Concurrency * sinkBatch,
 		batch:       cfg.BatchSize,
-		maxRows:     cfg.Concurrency*sinkBatch + 4*cfg.BatchSize,
+		maxRows:     cfg.Concurrency*sinkBatch + 3*cfg.BatchSize,
 		maxBytes:    cfg.MaxBytes,
 		lease:       cfg.Lease,
 		onDead:      cfg.OnDead,
