@@ -126,8 +126,8 @@ func TestFlightBounds(t *testing.T) {
 	if told != 1 || !room() {
 		t.Errorf("with a batch left: told %d times, room %v; want once and true", told, room())
 	}
-	// By the rows that wait to be written back: 2 deliveries and 4 batches.
-	for len(running) < 43 {
+	// By the rows that wait to be written back: 2 deliveries and 3 batches.
+	for len(running) < 33 {
 		f.add(claimOf("a", 1, 1), time.Now())
 		running = append(running, f.take(1))
 	}

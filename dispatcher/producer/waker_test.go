@@ -87,10 +87,12 @@ func TestWakerIsRateLimited(t *testing.T) {
 		waker.Wake("shop")
 	}
 	took := time.Since(began)
-	waker.Wake("the last one")
 	n := 0
-	for next(t, heard) != "the last one" {
-		n++
+	for _, last := range []string{"the last one", "one after all"} { // the first may come before a "shop"
+		waker.Wake(last)
+		for next(t, heard) != last {
+			n++
+		}
 	}
 	// A rest begins before its notification is sent, so that it may be one more than there are rests;
 	// the first comes at once, and the last may come after the calls.
