@@ -177,6 +177,7 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 	if len(rows) >= f.want {
 		f.full = time.Now()
 	}
+	var q *queue // of the last row: those of a topic come together
 	for i, e := range claimed.Events {
 		r := &rows[i]
 		*r = row{event: e, age: claimed.At.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started)}
@@ -185,7 +186,10 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 			refused = append(refused, r)
 			continue
 		}
-		f.hold(r)
+		if q == nil || q.topic != e.Topic {
+			q = f.queueOf(e.Topic)
+		}
+		f.hold(r, q)
 		if f.keys.join(r) {
 			f.enqueue(r)
 		}

@@ -199,10 +199,7 @@ func (r *run) claim(n int, bytes int64, held map[string]int) (claimed int, more 
 	if err != nil {
 		return 0, false, err
 	}
-	byTopic := map[string]int{}
-	for _, e := range out.Events {
-		byTopic[e.Topic]++
-	}
+	byTopic := countTopics(out.Events)
 	for topic, rows := range held {
 		if rows > 0 && slices.ContainsFunc(req.Shares, func(s Share) bool { return s.Topic == topic }) {
 			r.health.tried(topic, byTopic[topic])
@@ -216,6 +213,17 @@ func (r *run) claim(n int, bytes int64, held map[string]int) (claimed int, more 
 		}
 	}
 	return len(out.Events), r.topics.claimed(req.Shares, byTopic, time.Now()), nil
+}
+
+// countTopics counts events by topic. Those of a topic come together.
+func countTopics(events []*Event) map[string]int {
+	n := map[string]int{}
+	for from, to := 0, 0; from < len(events); from = to {
+		for to = from; to < len(events) && events[to].Topic == events[from].Topic; to++ {
+		}
+		n[events[from].Topic] += to - from
+	}
+	return n
 }
 
 // listTopics finds the topics, when none are configured. idle says that there is nothing to claim:

@@ -50,13 +50,18 @@ func (f *flight) enqueue(r *row) {
 	f.work.Signal()
 }
 
-// hold adds a row to held.
-func (f *flight) hold(r *row) {
-	q := f.queues[r.event.Topic]
+// queueOf is the queue of a topic.
+func (f *flight) queueOf(topic string) *queue {
+	q := f.queues[topic]
 	if q == nil {
-		q = &queue{topic: r.event.Topic}
-		f.queues[q.topic] = q
+		q = &queue{topic: topic}
+		f.queues[topic] = q
 	}
+	return q
+}
+
+// hold adds a row of a queue to held.
+func (f *flight) hold(r *row, q *queue) {
 	q.held++
 	q.bytes += int64(len(r.event.Payload))
 	r.queue = q

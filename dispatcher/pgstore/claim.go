@@ -68,7 +68,12 @@ func (f found) split() (events []*dispatcher.Event, deaths []dispatcher.Death) {
 
 // sort puts the rows in order.
 func (f found) sort() {
-	inOrder := func(a, b row) int { return cmp.Or(cmp.Compare(a.share, b.share), a.compare(b.position)) }
+	inOrder := func(a, b row) int {
+		if a.share != b.share {
+			return cmp.Compare(a.share, b.share)
+		}
+		return a.compare(b.position)
+	}
 	if !slices.IsSortedFunc(f.rows, inOrder) {
 		slices.SortStableFunc(f.rows, inOrder) // they come in runs, and it makes half the work of these
 	}
@@ -127,5 +132,8 @@ type position struct {
 }
 
 func (p position) compare(q position) int {
-	return cmp.Or(p.at.Compare(q.at), bytes.Compare(p.id[:], q.id[:]))
+	if c := p.at.Compare(q.at); c != 0 {
+		return c
+	}
+	return bytes.Compare(p.id[:], q.id[:])
 }

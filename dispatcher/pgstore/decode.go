@@ -29,6 +29,8 @@ type decoder struct {
 	namespace string
 	limit     int               // the most rows, if that is known
 	shares    map[string]int    // by topic
+	topic     string            // of the last row
+	share     int               // and its index
 	names     map[string]string // topics, event types and aggregate types
 	events    []dispatcher.Event
 	bytes     []byte
@@ -77,7 +79,7 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}
-		out = append(out, row{d.shares[e.Topic], position{rec.next, rec.id}, e, dispatcher.DeadReason(rec.reason)})
+		out = append(out, row{d.share, position{rec.next, rec.id}, e, dispatcher.DeadReason(rec.reason)})
 	}
 	return out, cut, rows.Err()
 }
@@ -87,10 +89,14 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 	if len(d.events) == 0 {
 		d.events = make([]dispatcher.Event, slabRows)
 	}
+	if string(r.topic) != d.topic { // rows of a topic mostly come together
+		d.topic = d.name(r.topic)
+		d.share = d.shares[d.topic]
+	}
 	e := &d.events[0]
 	d.events = d.events[1:]
 	*e = dispatcher.Event{
-		ID: r.id, Seq: r.seq, Namespace: d.namespace, Topic: d.name(r.topic), TenantID: r.tenant,
+		ID: r.id, Seq: r.seq, Namespace: d.namespace, Topic: d.topic, TenantID: r.tenant,
 		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.name(r.event),
 		AggregateType: d.name(r.aggregate), AggregateID: string(r.aggrID),
 		Payload: d.copy(r.payload), CreatedAt: r.created, Attempt: int(r.attempts),
@@ -104,6 +110,9 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 
 // name is a text of which there are few.
 func (d *decoder) name(text []byte) string {
+	if len(text) == 0 {
+		return ""
+	}
 	name, ok := d.names[string(text)]
 	if !ok {
 		name = string(text)

@@ -17,7 +17,8 @@ import (
 
 // A dispatcher that delivers a backlog as fast as it can takes a bounded amount of memory, whatever the
 // size of the payloads. Each backlog is larger than its bound. The bounds are for what is not mapped
-// from files: with the 28 MiB that are mapped of the image's program they make 64 and 256 MiB.
+// from files: 28 MiB of the image's program. Alone on the machine it takes 28 to 34 MiB beside them with
+// small payloads; the collector falls behind when others use the cores.
 func TestMemory(t *testing.T) {
 	const mib = 1 << 20
 	consumer := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -28,7 +29,7 @@ func TestMemory(t *testing.T) {
 		name, config        string
 		events, size, bound int
 	}{
-		{"small payloads", dispatching("{log: {}}") + "batchSize: 2000\n", 200_000, 200, 36 * mib},
+		{"small payloads", dispatching("{log: {}}") + "batchSize: 2000\n", 300_000, 200, 52 * mib},
 		{"large payloads", dispatching("{http: {url: '" + consumer.URL + "'}}"), 320, mib, 228 * mib},
 	} {
 		t.Run(test.name, func(t *testing.T) {
