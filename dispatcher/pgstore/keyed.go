@@ -103,7 +103,7 @@ type toldKey struct {
 }
 
 // fetchKeyed runs claim_keyed.sql. What it says beside the rows is in a setting of the transaction:
-// to put it into the rows would make the server keep all of them before it sends the first.
+// to put it into the rows would make the server keep all of them once more.
 func (s *Store) fetchKeyed(ctx context.Context, args []any, topics []string) (f found, told told, err error) {
 	var batch pgx.Batch
 	batch.Queue(relaxed)

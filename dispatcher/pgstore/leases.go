@@ -102,9 +102,9 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 // costs little: leases of several attempts come as (id, attempt).
 func missing(leases []dispatcher.Lease, rows pgx.Rows) ([]dispatcher.Lease, error) {
 	held := make([]dispatcher.Lease, 0, len(leases))
+	l := dispatcher.Lease{Attempt: leases[0].Attempt}
+	targets := []any{(*[16]byte)(&l.ID), &l.Attempt}
 	for rows.Next() {
-		l := dispatcher.Lease{Attempt: leases[0].Attempt}
-		targets := []any{(*[16]byte)(&l.ID), &l.Attempt}
 		if v := rows.RawValues(); len(v) == 1 && len(v[0]) == 16 {
 			l.ID = uuid.UUID(v[0])
 		} else if err := rows.Scan(targets[:len(v)]...); err != nil {

@@ -43,7 +43,7 @@ letters as (
 )
 -- By ctid: the rows are locked, so it holds still, and the plan is the same with any statistics.
 -- A row that another transaction changed in between is not matched, and is for the next claim.
--- The rows go to the client as they are written; to keep them for anything else costs a third more.
+-- The server keeps all rows before it sends the first; to keep them once more costs a third more.
 update outbox.outbox_events
 set status = case when attempts < $6 then 'processing' else 'dead' end,
     dead_reason = case when attempts < $6 then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,

@@ -81,8 +81,8 @@ looked as materialized (
            ) is null as head
     from ranges as event
 ),
--- They are locked in the order of looked: an ORDER BY would only add a sort. Others that wait for a
--- row before them are not locked, which would be in vain.
+-- They are taken in the order of looked: an ORDER BY would only add a sort. Where they are not locked yet,
+-- those that wait for a row before them are left alone: many locks would be in vain.
 found as materialized (
     select share.rows, event.*
     from unnest($3::integer[]) with ordinality as share (rows, n)
@@ -233,6 +233,8 @@ told as materialized (
 given as materialized (
     select array_agg(row) as rows, array_agg(row) filter (where exhausted) as exhausted, sum(bytes) > $8::bigint as cut from taken
 ),
+-- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
+-- the disk as the session would.
 durable as materialized (
     select set_config('synchronous_commit', reset_val, true)
     from pg_settings
