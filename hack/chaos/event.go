@@ -23,15 +23,16 @@ func (e *event) last(v verb) (found move, ok bool) {
 	return found, ok
 }
 
-// attempt tells of an attempt when it was claimed and by whom, when its row left the lease, and whether
-// that was by an ack. The times are zero when the witness knows nothing of it.
-func (e *event) attempt(n int) (from, to time.Time, worker uuid.UUID, acked bool) {
+// attempt tells of the claim that gave an attempt its number, the last one before a time, when that was
+// and by whom, when its row left the lease, and whether that was by an ack. The times are zero when the
+// witness knows of none: a crash undid it, and the same number is given again.
+func (e *event) attempt(n int, before time.Time) (from, to time.Time, worker uuid.UUID, acked bool) {
 	for _, m := range e.moves {
 		switch {
-		case m.to.status == "processing" && m.to.attempts == n:
-			from, to, worker = m.at, endless, m.to.worker
-		case m.from.status == "processing" && m.from.attempts == n:
-			to, acked = m.at, acked || m.verb == ack
+		case m.to.status == "processing" && m.to.attempts == n && !m.at.After(before):
+			from, to, worker, acked = m.at, endless, m.to.worker, false
+		case m.from.status == "processing" && m.from.attempts == n && to.Equal(endless):
+			to, acked = m.at, m.verb == ack
 		}
 	}
 	return from, to, worker, acked

@@ -124,7 +124,7 @@ func (l *ledger) checkStops(h *history, e *event) {
 		if m.verb != reclaim {
 			continue
 		}
-		from, _, _, _ := e.attempt(m.from.attempts)
+		from, _, _, _ := e.attempt(m.from.attempts, m.at)
 		for _, f := range h.faults {
 			cutOff := func(o injected) bool { return o.kind == crash || o.kind == cut || o.kind == bouncer || o.kind == stall }
 			if f.kind == stop && f.worker == m.from.worker && f.start.Before(m.at) && h.overlapping(from.Add(-forgets), m.at, cutOff) == "" {
@@ -139,12 +139,12 @@ func (l *ledger) checkStops(h *history, e *event) {
 func (l *ledger) explain(h *history, e *event) {
 	seen := map[int]time.Time{}
 	for _, d := range e.deliveries {
-		from, to, worker, acked := e.attempt(d.Attempt)
+		from, to, worker, acked := e.attempt(d.Attempt, d.At)
 		before, repeated := seen[d.Attempt]
 		if repeated {
 			from = before.Add(-h.lease) // its claim is no older
 		} else if from.IsZero() { // the database forgot the claim
-			from, to = d.At.Add(-h.lease), d.At
+			from, to = d.At.Add(-h.lease), d.At.Add(forgets)
 		}
 		crashed := h.overlapping(from.Add(-forgets), latest(to, d.At), func(f injected) bool { return f.kind == crash })
 		switch {

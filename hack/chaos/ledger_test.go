@@ -30,6 +30,10 @@ func told(ordered bool, faults []injected, stories ...string) *history {
 			switch word {
 			case "wait":
 				continue
+			case "undone": // a crash takes the last transition back
+				last := len(e.moves) - 1
+				now, e.moves = e.moves[last].from, e.moves[:last]
+				continue
 			case "rollback":
 				e.committed = false
 				continue
@@ -85,6 +89,7 @@ func TestLedger(t *testing.T) {
 		{"rolled back", told(false, nil, "rollback"), nil},
 		{"killed", told(false, killed, "insert alice confirm bob confirm ack"), nil},
 		{"crashed", told(false, crashed, "insert alice confirm bob confirm ack"), nil},
+		{"claimed again under a number that a crash took back", told(false, crashed, "insert alice confirm undone "+strings.Repeat("wait ", 110)+"bob nack wait alice confirm ack"), nil},
 
 		{"lost", told(false, nil, "insert alice nack"), []string{lost}},
 		{"stuck", told(false, nil, "insert alice"), []string{lost}},
@@ -102,6 +107,7 @@ func TestLedger(t *testing.T) {
 		{"overspent", told(false, nil, "insert "+strings.Repeat("alice nack ", maxAttempts+1)+"alice confirm ack"), []string{overspent}},
 		{"duplicate", told(false, frozen, "insert alice confirm bob confirm ack"), []string{unexplained}},
 		{"duplicate after a stall", told(false, []injected{{kind: stall, start: at(5), end: at(30)}}, "insert alice confirm bob confirm ack"), nil},
+		{"forgotten without a crash", told(false, nil, "insert alice confirm undone bob nack alice confirm ack"), []string{unexplained}},
 		{"token", told(false, nil, "insert alice confirm confirm ack"), []string{tokenTwice}},
 		{"token after a kill", told(false, killed, "insert alice confirm confirm bob confirm ack"), []string{tokenTwice}},
 		{"found nobody, and yet delivered", told(false, killed, "insert alice confirm postpone bob confirm ack"), []string{tokenTwice}},
