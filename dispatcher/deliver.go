@@ -15,12 +15,9 @@ import (
 
 // deliverLoop delivers what is queued, one batch after the other, until the flight is closed.
 func (r *run) deliverLoop() {
-	for {
-		d := r.flight.take(r.sinkBatch)
-		if d == nil {
-			return
-		}
-		r.deliver(d)
+	var d delivery
+	for r.flight.take(&d, r.sinkBatch) {
+		r.deliver(&d)
 	}
 }
 
@@ -30,21 +27,21 @@ func (r *run) deliver(d *delivery) {
 	for i, row := range d.rows {
 		events[i] = row.event
 	}
-	began := time.Now()
 	errs := r.publish(d.ctx, events)
-	took := time.Since(began)
+	took := time.Since(d.began)
 	cut := context.Cause(d.ctx)
 
-	var few [2]result // most deliveries have one row, and then need no memory for this
-	results := few[:0]
-	ours, behind := r.flight.finish(d, errs)
+	behind := r.flight.finish(d, errs)
 	r.completer.release(behind)
-	for i := range ours {
-		if ours[i] {
-			results = append(results, result{row: d.rows[i], outcome: r.judge(d.rows[i], errs[i], cut, began, took)})
+	d.results = d.results[:0]
+	for i, row := range d.rows {
+		if d.ours[i] {
+			d.results = append(d.results, result{row: row, outcome: r.judge(row, errs[i], cut, d.began, took)})
 		}
 	}
-	r.completer.add(results)
+	r.completer.add(d.results)
+	clear(d.results) // or its memory would keep the events
+	d.rows = nil
 }
 
 // publish calls the sink, and answers for each event whatever the sink does.

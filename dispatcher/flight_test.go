@@ -21,6 +21,24 @@ func claimOf(topic string, n, bytes int) Claimed {
 	return c
 }
 
+// begun begins a delivery of up to n rows; nil when there is none.
+func begun(f *flight, n int, now time.Time) *delivery {
+	d := &delivery{}
+	if !f.begin(d, n, now) {
+		return nil
+	}
+	return d
+}
+
+// taken waits for one; nil when the flight is closed.
+func taken(f *flight, n int) *delivery {
+	d := &delivery{}
+	if !f.take(d, n) {
+		return nil
+	}
+	return d
+}
+
 // A process that was stopped for longer than its lease begins nothing that it had queued before
 // the database has confirmed the lease.
 //
@@ -29,7 +47,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	f := testFlight(Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	long := time.Now().Add(-5 * time.Second) // the last sixth of the lease has begun
 	f.add(claimOf("a", 3, 1), long)
-	if d := f.begin(1, time.Now()); d != nil {
+	if d := begun(f, 1, time.Now()); d != nil {
 		t.Fatal("a row was begun whose lease may be over")
 	}
 	select {
@@ -38,7 +56,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 		t.Error("nobody was told to ask for the lease")
 	}
 	f.add(claimOf("b", 1, 1), time.Now())
-	if d := f.begin(1, time.Now()); d == nil || d.rows[0].event.Topic != "b" {
+	if d := begun(f, 1, time.Now()); d == nil || d.rows[0].event.Topic != "b" {
 		t.Error("a doubtful lease of one topic holds up another topic")
 	}
 	rows := f.due(time.Now())
@@ -50,7 +68,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 		t.Errorf("%d rows are lost, want 1", gone)
 	}
 	seen := map[*row]bool{}
-	for d := f.begin(1, time.Now()); d != nil; d = f.begin(1, time.Now()) {
+	for d := begun(f, 1, time.Now()); d != nil; d = begun(f, 1, time.Now()) {
 		seen[d.rows[0]] = true
 	}
 	if len(seen) != 2 || seen[rows[1]] {
@@ -68,7 +86,7 @@ func TestLeaseTimes(t *testing.T) {
 	f := testFlight(Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	asked := time.Now()
 	f.add(claimOf("a", 1, 1), asked)
-	d := f.begin(1, asked)
+	d := begun(f, 1, asked)
 	for _, test := range []struct {
 		after    time.Duration
 		due, cut bool
@@ -95,7 +113,7 @@ func TestLeaseTimes(t *testing.T) {
 func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	f := testFlight(Config{}, nil)
 	f.add(claimOf("a", 2, 1), time.Now())
-	d := f.begin(2, time.Now())
+	d := begun(f, 2, time.Now())
 	f.extended(d.rows, []Lease{d.rows[0].event.Lease()}, time.Now())
 	if d.ctx.Err() != nil {
 		t.Error("the delivery was cut while one of its rows is ours")
@@ -104,8 +122,8 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	if !errors.Is(context.Cause(d.ctx), errLeaseLost) {
 		t.Errorf("the delivery without a row of ours goes on, or was cut for %v", context.Cause(d.ctx))
 	}
-	if ours, _ := f.finish(d, make([]error, 2)); ours[0] || ours[1] {
-		t.Errorf("rows that are not ours are written back: %v", ours)
+	if f.finish(d, make([]error, 2)); d.ours[0] || d.ours[1] {
+		t.Errorf("rows that are not ours are written back: %v", d.ours)
 	}
 }
 
@@ -122,14 +140,14 @@ func TestFlightBounds(t *testing.T) {
 		t.Error("there is room for a claim while more than a batch waits")
 	}
 	var running []*delivery
-	running = append(running, f.take(1))
+	running = append(running, taken(f, 1))
 	if told != 1 || !room() {
 		t.Errorf("with a batch left: told %d times, room %v; want once and true", told, room())
 	}
 	// By the rows that wait to be written back: 2 deliveries and 3 batches.
 	for len(running) < 33 {
 		f.add(claimOf("a", 1, 1), time.Now())
-		running = append(running, f.take(1))
+		running = append(running, taken(f, 1))
 	}
 	for _, d := range running {
 		f.finish(d, make([]error, 1))
@@ -193,7 +211,7 @@ func TestFlightTurns(t *testing.T) {
 	f.add(claimOf("b", 2, 1), time.Now())
 	var order string
 	for range 4 {
-		d := f.take(2)
+		d := taken(f, 2)
 		for _, r := range d.rows {
 			order += r.event.Topic
 		}
@@ -209,7 +227,45 @@ func TestFlightTurns(t *testing.T) {
 	if n := len(f.add(claimOf("a", 3, 1), time.Now())); n != 3 {
 		t.Errorf("a closed flight refused %d rows of a claim, want all 3", n)
 	}
-	if f.take(1) != nil {
+	if taken(f, 1) != nil {
 		t.Error("a closed flight began a delivery")
+	}
+}
+
+// Deliveries that follow each other have one context, until it is cut or has served for long, and it ends
+// when there is nothing more to deliver.
+//
+// CONTRACT: C-31
+func TestContextOfDeliveries(t *testing.T) {
+	f := testFlight(Config{Topics: []string{"a"}}, func() {})
+	f.add(claimOf("a", 2*contextServes, 1), time.Now())
+	var d delivery
+	next := func() context.Context {
+		if !f.take(&d, 1) {
+			t.Fatal("nothing is queued")
+		}
+		f.finish(&d, make([]error, 1))
+		return d.ctx
+	}
+	first := next()
+	if next() != first || first.Err() != nil {
+		t.Error("the second delivery has another context")
+	}
+	f.take(&d, 1)
+	d.cut(errLeaseLost)
+	f.finish(&d, make([]error, 1))
+	if ctx := next(); ctx == first || ctx.Err() != nil {
+		t.Error("a delivery began with a context that was cut")
+	}
+	second := d.ctx
+	for range contextServes {
+		next()
+	}
+	if d.ctx == second || second.Err() == nil {
+		t.Error("a context serves for ever")
+	}
+	f.close()
+	if f.take(&d, 1) || d.ctx.Err() == nil {
+		t.Error("the last context does not end")
 	}
 }

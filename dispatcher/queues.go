@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -97,18 +96,18 @@ func (f *flight) dropIdle(q *queue) {
 	}
 }
 
-// begin begins the next delivery, of up to n rows, or returns nil when there is none.
-func (f *flight) begin(n int, now time.Time) *delivery {
+// begin makes d the next delivery, of up to n rows, or returns false when there is none.
+func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	q := f.next(now)
 	if q == nil {
-		return nil
+		return false
 	}
 	safe := 1
 	for safe < min(n, len(q.rows)) && now.Before(q.rows[safe].safeUntil) {
 		safe++
 	}
-	d := &delivery{queue: q, rows: q.rows[:safe:safe]}
-	d.ctx, d.cut = context.WithCancelCause(f.base)
+	d.queue, d.rows, d.began = q, q.rows[:safe:safe], now
+	d.renew(f.base)
 	for _, r := range d.rows {
 		r.delivery = d
 	}
@@ -122,7 +121,7 @@ func (f *flight) begin(n int, now time.Time) *delivery {
 	} else {
 		q.rows = nil // or its memory would keep the events
 	}
-	return d
+	return true
 }
 
 // next chooses the topic of the next delivery: the one with the fewest running, and of these the one that

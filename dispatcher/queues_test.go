@@ -10,7 +10,7 @@ import (
 // beginAll begins deliveries of one row until there are none, and returns how many each topic has.
 func beginAll(f *flight, running map[string][]*delivery) {
 	for f.running < f.concurrency {
-		d := f.begin(1, time.Now())
+		d := begun(f, 1, time.Now())
 		if d == nil {
 			return
 		}
@@ -94,7 +94,7 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 		if told != 0 {
 			t.Fatal("the loop was told before the queue ran low")
 		}
-		f.written(f.take(1).rows)
+		f.written(taken(f, 1).rows)
 		f.running = 0
 	}
 	if told != 1 || len(f.skip(nil)) != 0 {

@@ -45,13 +45,15 @@ type found struct {
 	cut     bool      // rows were found that MaxBytes had no room for
 }
 
-// row is a claimed row and where it stands in its topic's range.
+// row is a claimed row and where it stands in its topic's range: many are sorted, so it is small.
 type row struct {
-	share int // index of the topic in the request
-	position
 	event *dispatcher.Event
+	share int                   // index of the topic in the request
+	due   int64                 // next_attempt_at, as timeOf takes it
 	dead  dispatcher.DeadReason // set when it had no attempt left, and died
 }
+
+func (r row) position() position { return position{timeOf(r.due), r.event.ID} }
 
 // split tells the claimed rows from those that died.
 func (f found) split() (events []*dispatcher.Event, deaths []dispatcher.Death) {
@@ -72,7 +74,10 @@ func (f found) sort() {
 		if a.share != b.share {
 			return cmp.Compare(a.share, b.share)
 		}
-		return a.compare(b.position)
+		if a.due != b.due {
+			return cmp.Compare(a.due, b.due)
+		}
+		return bytes.Compare(a.event.ID[:], b.event.ID[:])
 	}
 	if !slices.IsSortedFunc(f.rows, inOrder) {
 		slices.SortStableFunc(f.rows, inOrder) // they come in runs, and it makes half the work of these

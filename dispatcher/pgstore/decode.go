@@ -51,7 +51,8 @@ const columns = 16
 type record struct {
 	id                                                         uuid.UUID
 	attempts, seq                                              int64
-	next, created                                              time.Time
+	due                                                        int64 // as timeOf takes it
+	created                                                    time.Time
 	cut                                                        bool
 	tenant                                                     uuid.NullUUID
 	reason, topic, dedupe, partition, event, aggregate, aggrID []byte
@@ -79,7 +80,7 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}
-		out = append(out, row{d.share, position{rec.next, rec.id}, e, dispatcher.DeadReason(rec.reason)})
+		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason)})
 	}
 	return out, cut, rows.Err()
 }
@@ -157,9 +158,9 @@ func (r *record) parse(rows pgx.Rows) error {
 		return errors.New("a claimed row has columns of other types than expected; migrate the schema to this version")
 	}
 	r.reason, r.id, r.topic = v[0], uuid.UUID(v[1]), v[2]
-	r.attempts, r.next = int64(binary.BigEndian.Uint32(v[3])), timeOf(v[4])
+	r.attempts, r.due = int64(binary.BigEndian.Uint32(v[3])), int64(binary.BigEndian.Uint64(v[4]))
 	r.cut = len(v[5]) == 1 && v[5][0] != 0
-	r.seq, r.created = int64(binary.BigEndian.Uint64(v[6])), timeOf(v[7])
+	r.seq, r.created = int64(binary.BigEndian.Uint64(v[6])), timeOf(int64(binary.BigEndian.Uint64(v[7])))
 	r.tenant = uuid.NullUUID{}
 	if len(v[8]) == 16 {
 		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[8]), Valid: true}
@@ -169,12 +170,13 @@ func (r *record) parse(rows pgx.Rows) error {
 	return nil
 }
 
-// timeOf decodes a timestamptz: microseconds since 2000.
-func timeOf(v []byte) time.Time {
-	const epoch = 946_684_800
-	micros := int64(binary.BigEndian.Uint64(v))
-	return time.Unix(epoch+micros/1e6, micros%1e6*1e3)
-}
+// epoch is where timestamptz begins, 2000, in seconds of Unix.
+const epoch = 946_684_800
+
+// timeOf is the time of a timestamptz: microseconds since 2000.
+func timeOf(micros int64) time.Time { return time.Unix(epoch+micros/1e6, micros%1e6*1e3) }
+
+func microsOf(t time.Time) int64 { return t.UnixMicro() - epoch*1e6 }
 
 // jsonOf decodes a jsonb. In binary format its text has a version before it, which no JSON begins with.
 func jsonOf(v []byte) []byte {
@@ -189,11 +191,13 @@ func (r *record) scan(rows pgx.Rows) error {
 	var (
 		cut    pgtype.Bool
 		tenant pgtype.UUID
+		due    time.Time
 	)
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
-	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.next, &cut, &r.seq, &r.created, &tenant,
+	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &due, &cut, &r.seq, &r.created, &tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID, &r.headers, &r.payload})
 	err := rows.Scan(targets...)
+	r.due = microsOf(due)
 	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
 	return err
 }

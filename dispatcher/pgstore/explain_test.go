@@ -47,6 +47,17 @@ type plan struct {
 
 func (p plan) buffers() int { return p.Hit + p.Read }
 
+// written is how many rows it changed.
+func (p plan) written() (n int) {
+	if p.Type == "ModifyTable" {
+		return p.Rows
+	}
+	for _, part := range p.Parts {
+		n += part.written()
+	}
+	return n
+}
+
 // has reports whether a node of the type is in the plan.
 func (p plan) has(nodeType string) bool {
 	if p.Type == nodeType {

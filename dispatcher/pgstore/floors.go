@@ -126,7 +126,7 @@ func (f *floors) update(s starts, shares []dispatcher.Share, got found) {
 		}
 		switch {
 		case n > 0 && (n == share.Limit || got.cut && !died):
-			next.position = rows[n-1].position
+			next.position = rows[n-1].position()
 		case got.cut || share.Limit == 0:
 		default:
 			next.position = position{at: got.at.Add(-slack)}

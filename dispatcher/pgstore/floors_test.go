@@ -12,19 +12,24 @@ import (
 
 func newFloors() *floors { return &floors{byTopic: map[string]floor{}} }
 
+func rowAt(p position) row {
+	return row{event: &dispatcher.Event{ID: p.id}, due: microsOf(p.at)}
+}
+
 // A topic's next claim starts behind a full share or the last row that bytes had room for, a little
 // before now after one that took all that was due, and where it did before when nothing is known.
 func TestFloors(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
+	now := time.Now().Truncate(time.Microsecond)
 	last := position{now.Add(-time.Hour), uuid.New()}
 	before := position{now.Add(-2 * time.Hour), uuid.New()}
 	rows := func(reasons ...dispatcher.DeadReason) []row {
 		rows := make([]row, len(reasons))
 		for i, reason := range reasons {
-			rows[i] = row{position: position{last.at, uuid.New()}, dead: reason}
+			rows[i] = rowAt(position{last.at, uuid.New()})
+			rows[i].dead = reason
 		}
-		rows[len(rows)-1].position = last
+		rows[len(rows)-1].event.ID = last.id
 		return rows
 	}
 	const dead = dispatcher.ReasonProcessingTimeout
@@ -66,7 +71,7 @@ func TestFullPasses(t *testing.T) {
 		shares := []dispatcher.Share{{Topic: "a", Limit: 1}}
 		claim := func() (pass bool) {
 			s := f.next([]string{"a"})
-			f.update(s, shares, found{at: time.Now(), rows: []row{{position: position{at: time.Now()}}}})
+			f.update(s, shares, found{at: time.Now(), rows: []row{rowAt(position{at: time.Now()})}})
 			return s.pass
 		}
 		if !claim() || claim() {
@@ -174,15 +179,14 @@ func TestFullPassesOnASlowServer(t *testing.T) {
 // The shares of several topics are told apart.
 func TestFloorsByTopic(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
+	now := time.Now().Truncate(time.Microsecond)
 	f := newFloors()
 	last := position{now.Add(-time.Minute), uuid.New()}
+	third := rowAt(last)
+	third.share = 2
 	topics := []string{"a", "b", "c", "d"}
 	f.update(f.next(topics), []dispatcher.Share{{Topic: "a", Limit: 2}, {Topic: "b", Limit: 5}, {Topic: "c", Limit: 1}, {Topic: "d"}},
-		found{at: now, rows: []row{
-			{share: 0, position: position{at: now.Add(-time.Hour)}}, {share: 0, position: last},
-			{share: 2, position: last},
-		}})
+		found{at: now, rows: []row{rowAt(position{at: now.Add(-time.Hour)}), rowAt(last), third}})
 	times := f.next(topics).times
 	if !times[0].Equal(last.at) || !times[1].Equal(now.Add(-slack)) || !times[2].Equal(last.at) || !times[3].IsZero() {
 		t.Errorf("floors are %v", times)

@@ -51,8 +51,8 @@ func (s *Store) write(ctx context.Context, verb, settings, sql string, leases []
 		}
 		group := leases[from:to]
 		batch.Queue(sql, append([]any{ids[from:to], int32(group[0].Attempt), pgUUID(s.worker)}, args...)...).Query(func(rows pgx.Rows) error {
-			gone, err := missing(group, rows)
-			lost = append(lost, gone...)
+			l := group[0]
+			_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID)}, func() error { lost = append(lost, l); return nil })
 			return err
 		})
 	}
@@ -70,7 +70,6 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 	failures = slices.Clone(failures)
 	slices.SortFunc(failures, func(a, b dispatcher.Failure) int { return compare(a.Lease, b.Lease) })
 	var (
-		leases   = make([]dispatcher.Lease, len(failures))
 		ids      = make([]pgtype.UUID, len(failures))
 		attempts = make([]int32, len(failures))
 		texts    = make([]string, len(failures))
@@ -80,7 +79,7 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		settings = relaxed
 	)
 	for i, f := range failures {
-		leases[i], ids[i], attempts[i] = f.Lease, pgUUID(f.Lease.ID), int32(f.Lease.Attempt)
+		ids[i], attempts[i] = pgUUID(f.Lease.ID), int32(f.Lease.Attempt)
 		texts[i], delays[i], reasons[i] = errorText(f.Error), f.Delay, string(f.Reason)
 		unspent[i] = f.Unspent
 		if f.Reason != "" || f.Unspent {
@@ -88,8 +87,9 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		}
 	}
 	args := []any{ids, attempts, pgUUID(s.worker), texts, delays, reasons, unspent}
-	err = s.run(ctx, settings, s.sql.nack, args, func(rows pgx.Rows) (err error) {
-		lost, err = missing(leases, rows)
+	err = s.run(ctx, settings, s.sql.nack, args, func(rows pgx.Rows) error {
+		var l dispatcher.Lease
+		_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Attempt}, func() error { lost = append(lost, l); return nil })
 		return err
 	})
 	if err != nil {
@@ -98,32 +98,12 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 	return lost, nil
 }
 
-// missing returns the leases whose ids are not among the rows. A single column is read, so that an answer
-// costs little: leases of several attempts come as (id, attempt).
-func missing(leases []dispatcher.Lease, rows pgx.Rows) ([]dispatcher.Lease, error) {
-	held := make([]dispatcher.Lease, 0, len(leases))
-	l := dispatcher.Lease{Attempt: leases[0].Attempt}
-	targets := []any{(*[16]byte)(&l.ID), &l.Attempt}
-	for rows.Next() {
-		if v := rows.RawValues(); len(v) == 1 && len(v[0]) == 16 {
-			l.ID = uuid.UUID(v[0])
-		} else if err := rows.Scan(targets[:len(v)]...); err != nil {
-			return nil, err
-		}
-		held = append(held, l)
-	}
-	if rows.Err() != nil || len(held) == len(leases) {
-		return nil, rows.Err()
-	}
-	isHeld := make(map[dispatcher.Lease]bool, len(held))
-	for _, l := range held {
-		isHeld[l] = true
-	}
-	return slices.DeleteFunc(slices.Clone(leases), func(l dispatcher.Lease) bool { return isHeld[l] }), nil
-}
-
+// compare orders leases by attempt and id.
 func compare(a, b dispatcher.Lease) int {
-	return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), bytes.Compare(a.ID[:], b.ID[:]))
+	if a.Attempt != b.Attempt {
+		return cmp.Compare(a.Attempt, b.Attempt)
+	}
+	return bytes.Compare(a.ID[:], b.ID[:])
 }
 
 // pgUUID is id as a type that pgx knows without asking the server for the type of the parameter.

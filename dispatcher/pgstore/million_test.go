@@ -86,8 +86,8 @@ func (p planned) wantIndexPlans(when string) {
 		verb, index string
 		plan        plan
 	}{{"claim", "outbox_events_live", claim}, {"ack", "outbox_events_pkey", ack}} {
-		if n := test.plan.Rows; n != 100 {
-			p.Errorf("%s: %s returned %d rows, want 100", when, test.verb, n)
+		if n := test.plan.written(); n != 100 {
+			p.Errorf("%s: %s wrote %d rows, want 100", when, test.verb, n)
 		}
 		for _, bad := range []string{"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"} {
 			if test.plan.has(bad) {

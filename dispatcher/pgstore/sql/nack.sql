@@ -24,4 +24,5 @@ letters as (
     from nacked
     where dead_reason is not null
 )
-select id, attempts from nacked
+select id, attempt from unnest($1::uuid[], $2::integer[]) as failure (id, attempt)
+where (select count(*) from nacked) < cardinality($1::uuid[]) and (id, attempt) not in (select id, attempts from nacked)
