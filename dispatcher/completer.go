@@ -13,7 +13,7 @@ import (
 // Outcomes are written when the last flush has returned and either so many wait or so much time
 // has passed since the first of them.
 const (
-	flushAt    = 1000
+	flushAt    = 2000
 	flushAfter = 3 * time.Millisecond
 )
 

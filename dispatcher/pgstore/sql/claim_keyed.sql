@@ -137,7 +137,8 @@ heads as materialized (
     ) as n
 ),
 -- What was changed between the snapshot and the lock is for the next claim. (It may be returned with its
--- new ctid, which no later part of the statement finds: they all read the snapshot.) A row that was tried
+-- new ctid, which no later part of the statement finds: they all read the snapshot. Where rows are looked
+-- up by ctid, servers before 15.15, 16.11 and 17.7 tell that by row = locked alone.) A row that was tried
 -- twice comes alone: should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, attempts, payload_bytes,
