@@ -85,12 +85,12 @@ func judge(r *results) []verdict {
 
 type check = func(r *results) (measured string, met, ok bool)
 
-// compare says how our row stands to another one.
+// compare says how our row stands to another one, round by round: the machine's speed changes within minutes.
 func compare(m metric, ours, other *row, factor float64) (measured string, met, ok bool) {
 	if ours == nil || other == nil || other.Median[m] == 0 {
 		return "", false, false
 	}
-	got := ours.Median[m] / other.Median[m]
+	got := ours.to(other, m)
 	return fmt.Sprintf("%s to %s: %.2f ×", m.text(ours.Median[m]), m.text(other.Median[m]), got), got >= factor, true
 }
 

@@ -131,7 +131,7 @@ var cells = []cell{
 }
 
 // own are our modes and the yardstick.
-func own() []system { return []system{oursKept(), oursDeleted(), rawKept(), rawDeleted()} }
+func own() []system { return []system{oursKept(), rawKept(), oursDeleted(), rawDeleted()} }
 
 // peers leaves out those that cannot run here.
 func (b *bench) peers(all ...system) (systems []system) {

@@ -19,7 +19,8 @@ func markdown(r *results) string {
 		peers = append(peers, name+" "+r.Peers[name])
 	}
 	fmt.Fprintf(&t, "\nPeers: %s. One system at a time, each run in a fresh database after a checkpoint and with fresh statistics.\n"+
-		"Numbers are medians; of several runs, the lowest and the highest are in brackets.\n", strings.Join(peers, ", "))
+		"Numbers are medians; of several runs, the lowest and the highest are in brackets.\n"+
+		"Ratios are those of the same round, and of them the median.\n", strings.Join(peers, ", "))
 	for _, note := range r.Notes {
 		fmt.Fprintf(&t, "\n%s\n", note)
 	}

@@ -112,6 +112,20 @@ func (r *row) summarize() {
 	}
 }
 
+// to is a metric's ratio to another row: the median of those of each round, or the medians' where a run
+// is missing.
+func (r *row) to(other *row, m metric) float64 {
+	if len(r.Runs) != len(other.Runs) {
+		return r.Median[m] / other.Median[m]
+	}
+	rounds := &row{}
+	for i, run := range r.Runs {
+		rounds.Runs = append(rounds.Runs, measure{m: run[m] / other.Runs[i][m]})
+	}
+	rounds.summarize()
+	return rounds.Median[m]
+}
+
 // results is all that a run of the benchmark has found.
 type results struct {
 	Began      string            `json:"began"`
