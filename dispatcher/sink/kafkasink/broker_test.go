@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -124,7 +125,27 @@ func newTopic(t testing.TB, partitions int32, settings ...string) string {
 	if _, err := theBroker.admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
 		t.Fatal(err)
 	}
+	ends(t, topic) // the broker may answer before it has the partitions
 	return topic
+}
+
+// ends says where a topic's partitions end, once the broker has them.
+func ends(t testing.TB, topic string) kadm.ListedOffsets {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		found, err := theBroker.admin.ListEndOffsets(ctx, topic)
+		if err == nil {
+			err = found.Error()
+		}
+		if err == nil {
+			return found
+		}
+		if !kerr.IsRetriable(err) || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // consume reads all that is in a topic.
@@ -132,15 +153,8 @@ func consume(t testing.TB, topic string) (records []*kgo.Record) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ends, err := theBroker.admin.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	left := int64(0)
-	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
+	ends(t, topic).Each(func(o kadm.ListedOffset) { left += o.Offset })
 	reader, err := kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)), kgo.ConsumeTopics(topic))
 	if err != nil {
 		t.Fatal(err)
