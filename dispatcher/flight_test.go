@@ -264,6 +264,15 @@ func TestContextOfDeliveries(t *testing.T) {
 	if d.ctx == second || second.Err() == nil {
 		t.Error("a context serves for ever")
 	}
+	f.unqueue()
+	idle, ended := d.ctx, make(chan bool)
+	go func() { ended <- f.take(&d, 1) }()
+	<-idle.Done() // nothing is queued
+	f.add(claimOf("a", 1, 1), time.Now())
+	if !<-ended || d.ctx.Err() != nil {
+		t.Error("the delivery after a wait has no context")
+	}
+	f.finish(&d, make([]error, 1))
 	f.close()
 	if f.take(&d, 1) || d.ctx.Err() == nil {
 		t.Error("the last context does not end")

@@ -36,7 +36,7 @@ func TestKillAndRestart(t *testing.T) {
 	if err != nil || !confirmation.Wait() {
 		t.Fatalf("not confirmed: %v", err)
 	}
-	// That a queue was declared is on the disk some seconds later, or when it is asked for.
+	// A declaration is confirmed before Mnesia's log has it for sure.
 	if out, err := b.Control(t.Context(), "-q", "eval", "mnesia:sync_log()."); err != nil {
 		t.Fatalf("rabbitmqctl: %q, %v", out, err)
 	}
