@@ -56,10 +56,10 @@ func ServiceBus(ctx context.Context) (*Server, error) {
 }
 
 // Pause stops it as SIGSTOP does: connections stay, and nothing answers.
-func (s *Server) Pause() { s.process.Signal(syscall.SIGSTOP) }
+func (s *Server) Pause() { s.process.Pause() }
 
 // Resume ends Pause.
-func (s *Server) Resume() { s.process.Signal(syscall.SIGCONT) }
+func (s *Server) Resume() { s.process.Resume() }
 
 // Stop ends it.
 func (s *Server) Stop() error {

@@ -118,10 +118,10 @@ func (b *Broker) Kill() {
 }
 
 // Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (b *Broker) Pause() { b.process.Signal(syscall.SIGSTOP) }
+func (b *Broker) Pause() { b.process.Pause() }
 
 // Resume lets a paused broker go on.
-func (b *Broker) Resume() { b.process.Signal(syscall.SIGCONT) }
+func (b *Broker) Resume() { b.process.Resume() }
 
 // Restart starts the broker again on the same ports and data, after it was killed or, in order,
 // when it still runs. It returns when the broker answers.

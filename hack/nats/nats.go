@@ -11,9 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
@@ -93,27 +91,10 @@ func (s *Server) Kill() {
 }
 
 // Pause stops the server in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (s *Server) Pause() {
-	s.process.Signal(syscall.SIGSTOP)
-	for !stopped(s.process.Pid()) { // its threads stop one after the other
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// stopped reports whether all threads of a process are. What it cannot see counts as stopped.
-func stopped(pid int) bool {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
-	for _, path := range threads {
-		stat, err := os.ReadFile(path)
-		if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
-			return false
-		}
-	}
-	return true
-}
+func (s *Server) Pause() { s.process.Pause() }
 
 // Resume lets a paused server go on.
-func (s *Server) Resume() { s.process.Signal(syscall.SIGCONT) }
+func (s *Server) Resume() { s.process.Resume() }
 
 // LameDuck tells the server to send its clients away, and to stop then.
 func (s *Server) LameDuck() { s.process.Signal(syscall.SIGUSR2) }

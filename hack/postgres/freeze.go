@@ -6,12 +6,14 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // Freeze stops every process of the server where it is, as a virtual machine that is suspended: the
 // server keeps its connections, and answers nothing. It is for Linux.
 func (s *Server) Freeze() error {
-	if err := s.signalAll(syscall.SIGSTOP); err != nil {
+	if err := s.each(daemon.Pause); err != nil {
 		return fmt.Errorf("freeze PostgreSQL on port %d: %w", s.Port, err)
 	}
 	return nil
@@ -19,12 +21,13 @@ func (s *Server) Freeze() error {
 
 // Thaw lets a frozen server go on.
 func (s *Server) Thaw() {
-	_ = s.signalAll(syscall.SIGCONT) // where Freeze cannot work there is nothing to do
+	// Where Freeze cannot work there is nothing to do, and that one has ended meanwhile is as good.
+	_ = s.each(func(pid int) { _ = syscall.Kill(pid, syscall.SIGCONT) })
 }
 
-// signalAll signals the postmaster and then its children: it starts no more once it has stopped.
-func (s *Server) signalAll(sig syscall.Signal) error {
-	s.process.Signal(sig)
+// each calls f with the postmaster and then with its children: it starts no more once it has stopped.
+func (s *Server) each(f func(pid int)) error {
+	f(s.process.Pid())
 	pid := strconv.Itoa(s.process.Pid())
 	children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 	if err != nil {
@@ -35,7 +38,7 @@ func (s *Server) signalAll(sig syscall.Signal) error {
 		if err != nil {
 			return err
 		}
-		_ = syscall.Kill(pid, sig) // that it has ended meanwhile is as good
+		f(pid)
 	}
 	return nil
 }

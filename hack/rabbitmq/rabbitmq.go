@@ -119,10 +119,10 @@ func (b *Broker) Kill() {
 }
 
 // Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (b *Broker) Pause() { b.server.Signal(syscall.SIGSTOP) }
+func (b *Broker) Pause() { b.server.Pause() }
 
 // Resume lets a paused broker go on.
-func (b *Broker) Resume() { b.server.Signal(syscall.SIGCONT) }
+func (b *Broker) Resume() { b.server.Resume() }
 
 // Restart starts the broker again on the same ports and data. One that still runs is killed. It
 // returns when the broker answers.

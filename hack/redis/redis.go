@@ -106,12 +106,12 @@ func (s *Server) Restart(ctx context.Context) error {
 }
 
 // Pause stops the server in its tracks: it keeps its connections, and answers nothing until Resume.
-func (s *Server) Pause() { s.process.Signal(syscall.SIGSTOP) }
+func (s *Server) Pause() { s.process.Pause() }
 
 // Resume lets a paused server go on.
 func (s *Server) Resume() {
 	if s.process != nil {
-		s.process.Signal(syscall.SIGCONT)
+		s.process.Resume()
 	}
 }
 

@@ -1,0 +1,37 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Pause stops the child in its tracks: it keeps its connections, and answers nothing until Resume.
+func (p *Process) Pause() { Pause(p.Pid()) }
+
+// Resume lets a paused child go on.
+func (p *Process) Resume() { p.Signal(syscall.SIGCONT) }
+
+// Pause stops a process, and returns when it stands still. The signal alone does not say so: threads
+// stop one after the other, and until then one of them may answer a request.
+func Pause(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // that it has ended is as good
+	for !stopped(pid) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped reports whether all threads of a process are. What it cannot see counts as stopped.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
+}
