@@ -75,8 +75,19 @@ func Silent(t *testing.T, connected, fresh dispatcher.Sink, server interface {
 	Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, unsent)
 	server.Resume()
 	for _, s := range []dispatcher.Sink{connected, fresh} {
-		if err := Send(t, s); err != nil {
+		if err := sendBack(t, s); err != nil {
 			t.Errorf("the server is back: %v", err)
+		}
+	}
+}
+
+// sendBack is Send to a server that is back. It may say for a while that it is not ready, as Kafka does of
+// partitions whose broker was away: that answers at once, and costs no attempt.
+func sendBack(t *testing.T, s dispatcher.Sink) (err error) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		err = Send(t, s)
+		if !dispatcher.IsUnavailable(err) || reason.IsTimeout(err) || time.Now().After(deadline) {
+			return err
 		}
 	}
 }
