@@ -52,8 +52,10 @@ func TestCommands(t *testing.T) {
 	}
 	run(t, `{"topic": "orders", "payload": 1} {"topic": "orders", "paylod": 1}`, "enqueue", "-f", produces).ended(t, 1, `event 2: json: unknown field "paylod"; nothing was enqueued`)
 	run(t, `{"topic": "orders"}`, "enqueue", "-f", produces).ended(t, 1, "Payload is not JSON")
+	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}", "--lock-key").ended(t, 1, "LockKey is set without a key")
+	run(t, `{"topic": "orders", "payload": 1, "lock_key": true}`, "enqueue", "-f", produces).ended(t, 1, "LockKey is set without a key")
 	if n := o.count(t, "true"); n != 3 {
-		t.Errorf("%d rows after two refusals, want 3", n)
+		t.Errorf("%d rows after refusals, want 3", n)
 	}
 
 	first := run(t, "", "once", "-f", delivers)

@@ -28,6 +28,7 @@ type line struct {
 	AggregateType string            `json:"aggregate_type"`
 	AggregateID   string            `json:"aggregate_id"`
 	PartitionKey  string            `json:"partition_key"`
+	LockKey       bool              `json:"lock_key"`
 	TenantID      string            `json:"tenant_id"`
 	DedupeKey     string            `json:"dedupe_key"`
 	Headers       map[string]string `json:"headers"`
@@ -38,7 +39,7 @@ func (l line) event(namespace string) (e producer.Event, err error) {
 	e = producer.Event{
 		Namespace: l.Namespace, Topic: l.Topic, Payload: l.Payload,
 		EventType: l.EventType, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
-		PartitionKey: l.PartitionKey, DedupeKey: l.DedupeKey, Headers: l.Headers, Delay: l.Delay.D(),
+		PartitionKey: l.PartitionKey, LockKey: l.LockKey, DedupeKey: l.DedupeKey, Headers: l.Headers, Delay: l.Delay.D(),
 	}
 	if e.Namespace == "" {
 		e.Namespace = namespace
@@ -60,7 +61,7 @@ func enqueueCommand() *cobra.Command {
 		Short: "Enqueue an event, or those on standard input",
 		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with
 the fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-tenant_id, dedupe_key, headers and delay. Everything is enqueued in one transaction, or nothing. For
+lock_key, tenant_id, dedupe_key, headers and delay. Everything is enqueued in one transaction, or nothing. For
 each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
 to the file's. The login needs what "migrate grants --for producer" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -81,6 +82,7 @@ to the file's. The login needs what "migrate grants --for producer" prints.`,
 	flags.StringVar(&one.AggregateType, "aggregate-type", "", "the kind of thing that it happened to")
 	flags.StringVar(&one.AggregateID, "aggregate-id", "", "the thing that it happened to")
 	flags.StringVar(&one.PartitionKey, "partition-key", "", "what messages are partitioned by (default: the aggregate id)")
+	flags.BoolVar(&one.LockKey, "lock-key", false, "wait for transactions that enqueue for the same key: the order per key is that of the commits")
 	flags.StringVar(&one.TenantID, "tenant-id", "", "the tenant, a UUID")
 	flags.StringVar(&one.DedupeKey, "dedupe-key", "", "a second event with the same key is not enqueued")
 	flags.StringToStringVar(&one.Headers, "header", nil, "a header, as name=value; may be repeated")
