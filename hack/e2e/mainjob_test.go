@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
@@ -41,12 +42,16 @@ func TestMainJob(t *testing.T) {
 
 	// The poisonous event is visible in the column, a condition and an Event.
 	w.expect("DeadLettersPresent", "True", "DeadLetters")
-	columns, err := w.dispatcher.Columns(w.ctx)
-	w.must(err)
-	row := strings.Fields(strings.Split(columns, "\n")[1])
-	if row[2] != "0" || row[3] != "1" {
-		t.Errorf("Pending and Dead are %s and %s, want 0 and 1:\n%s", row[2], row[3], columns)
-	}
+	soon, cancel := context.WithTimeout(w.ctx, time.Minute) // the columns are a few seconds behind
+	defer cancel()
+	w.must(scenario.Until(soon, "Pending 0 and Dead 1", func() (bool, string) {
+		columns, err := w.dispatcher.Columns(soon)
+		if err != nil {
+			return false, err.Error()
+		}
+		row := strings.Fields(strings.Split(columns, "\n")[1])
+		return row[2] == "0" && row[3] == "1", columns
+	}))
 	w.must(scenario.Until(w.ctx, "an Event with reason DeadLetters", func() (bool, string) {
 		out, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "get", "events", "--field-selector=reason=DeadLetters", "-o", "name")
 		return err == nil && strings.Contains(out, "event"), out

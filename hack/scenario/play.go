@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -108,7 +109,7 @@ func (s *Story) held(ctx context.Context, worker uuid.UUID, into map[uuid.UUID]b
 	return err
 }
 
-// settle waits until no live row is left.
+// settle waits until no live row is left, and the columns say so: they are a few seconds behind.
 func (s *Story) settle(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.Shop.Admin)
 	if err != nil {
@@ -118,8 +119,18 @@ func (s *Story) settle(ctx context.Context) error {
 	return s.watch(ctx, func() (bool, error) {
 		var live bool
 		err := conn.QueryRow(ctx, "select exists (select from outbox.outbox_events where live)").Scan(&live)
-		return !live, err
+		return !live && pending(s.printed) == "0", err
 	})
+}
+
+// pending is what the table says in the column of that name.
+func pending(table string) string {
+	lines := strings.Split(table, "\n")
+	at := slices.Index(strings.Fields(lines[0]), "PENDING")
+	if at < 0 || len(lines) < 2 || len(strings.Fields(lines[1])) <= at {
+		return ""
+	}
+	return strings.Fields(lines[1])[at]
 }
 
 // watch prints the columns whenever they change, until done.
