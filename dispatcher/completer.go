@@ -72,7 +72,7 @@ type completer struct {
 
 func newCompleter(d *Dispatcher, written func([]*row)) *completer {
 	return &completer{
-		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.Wake,
+		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.changed,
 		some: make(chan struct{}, 1), full: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // Dispatcher delivers the events of one outbox namespace. Make one with [New], and use it from as
@@ -16,6 +17,7 @@ type Dispatcher struct {
 	cfg    Config // with defaults
 	health *health
 	wake   chan struct{} // makes the claim loop look at once
+	news   atomic.Bool   // Wake was called since the last look
 
 	mu  sync.Mutex
 	run *run // nil when neither Run nor RunOnce is going on
@@ -106,7 +108,13 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 
 // Wake makes Run look for work at once instead of at its next poll. Call it after the commit of a
 // transaction that enqueued events in the same process. It never blocks.
-func (d *Dispatcher) Wake() { signal(d.wake) }
+func (d *Dispatcher) Wake() {
+	d.news.Store(true)
+	d.changed()
+}
+
+// changed makes the claim loop look: something that it waits for may have come.
+func (d *Dispatcher) changed() { signal(d.wake) }
 
 // Snapshot tells what this process knows of itself. It asks neither the database nor the sink.
 func (d *Dispatcher) Snapshot() Snapshot {

@@ -18,6 +18,11 @@ const (
 	// than half of it is the database's.
 	minIdle = 2 * time.Millisecond
 	flowing = 4 * minIdle
+	// The claim after a wake-up is for a few rows of each topic, if the last one found no more: it is quick.
+	// But not for many topics, and no more than so many times in a row: it is not for all rows.
+	fewRows   = 10
+	fewTopics = 5
+	fewInARow = 4
 	// checkEvery is the longest that the loop sleeps when it waits to be told.
 	checkEvery = 5 * time.Second
 	// compareEvery is how often the schema is compared: somebody may migrate it.
@@ -34,6 +39,8 @@ const (
 type pace struct {
 	foundAt    time.Time // when rows were found last
 	woken      bool      // something happened, and nothing was found since
+	lastFound  int       // how many the last claim found
+	fews       int       // claims of a few rows since the last ordinary one
 	comparedAt time.Time // when the schema was compared last
 	retryAt    time.Time // when the database is asked again after a failure
 	retries    ramp
@@ -127,8 +134,13 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 		_, err := r.listTopics() // another topic may come while one has everything
 		return longSupply, err
 	}
-	claimed, more, err := r.claim(room, bytes, r.flight.skip(p.held))
+	few := r.expectFew()
+	if few {
+		room = min(room, fewRows*len(r.topics.names))
+	}
+	claimed, more, err := r.claim(room, bytes, few, r.flight.skip(p.held))
 	now := time.Now()
+	r.pace.lastFound = claimed
 	if claimed > 0 {
 		r.pace.foundAt, r.pace.woken = now, false
 	}
@@ -143,10 +155,23 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	if r.pace.woken && !r.topics.fixed {
 		wait = min(wait, listSoon)
 	}
+	if few { // it may have left rows
+		wait = min(wait, minIdle)
+	}
 	if !p.next.IsZero() {
 		wait = min(wait, p.next.Sub(now))
 	}
 	return wait, nil
+}
+
+// expectFew reports whether the claim is for the few rows that somebody has just told of.
+func (r *run) expectFew() bool {
+	few := r.news.Swap(false) && r.pace.lastFound < fewRows && r.pace.fews < fewInARow &&
+		len(r.topics.names) > 0 && len(r.topics.names) <= fewTopics && r.cfg.Ordering != OrderingKey
+	if r.pace.fews++; !few {
+		r.pace.fews = 0
+	}
+	return few
 }
 
 // askSink says which topics are held, or how long to wait. A probe that is due is made here: it tells
@@ -168,7 +193,7 @@ func (r *run) askSink(ctx context.Context) permit {
 // claim leases up to n rows and queues them, of held topics at most so many as may be tried. more says
 // to claim again at once. What the breakers learned while the claim was under way holds for its rows
 // too.
-func (r *run) claim(n int, bytes int64, held map[string]int) (claimed int, more bool, err error) {
+func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed int, more bool, err error) {
 	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
@@ -177,6 +202,7 @@ func (r *run) claim(n int, bytes int64, held map[string]int) (claimed int, more 
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
+		Few:         few,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {
@@ -270,7 +296,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			continue
 		}
 		held := r.flight.skip(p.held)
-		claimed, more, err := r.claim(min(n, room), bytes, held)
+		claimed, more, err := r.claim(min(n, room), bytes, false, held)
 		if err != nil {
 			return err
 		}

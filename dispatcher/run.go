@@ -58,7 +58,7 @@ func newRun(base context.Context, d *Dispatcher) *run {
 	}
 	r.calls, r.cancelCalls = context.WithCancel(base)
 	r.writes, r.stopWrites = context.WithCancel(base)
-	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.Wake)
+	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)
 	r.completer = newCompleter(d, r.flight.written)
 	return r
 }

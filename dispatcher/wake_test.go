@@ -2,6 +2,8 @@ package dispatcher_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,6 +98,125 @@ func TestListenConnectsAgain(t *testing.T) {
 		r.eventually("it is back", func() bool { return len(log.lines("are heard")) == round+2 })
 		if n := len(log.lines("not heard")); n != round+1 {
 			t.Errorf("the log tells %d times that wake-ups are not heard, want once for each of %d losses", n, round+1)
+		}
+	}
+}
+
+// asking is a store that notes which claims are for a few rows.
+type asking struct {
+	dispatcher.Store
+	mu     sync.Mutex
+	limits []int // of each claim; negative when it is for a few
+	found  []int
+}
+
+func (s *asking) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	limit := 0
+	for _, share := range req.Shares {
+		limit += share.Limit
+	}
+	if req.Few {
+		limit = -limit
+	}
+	claimed, err := s.Store.Claim(ctx, req)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limits, s.found = append(s.limits, limit), append(s.found, len(claimed.Events))
+	return claimed, err
+}
+
+// since returns the limits of the claims after the first n, and how many there are now.
+func (s *asking) since(n int) ([]int, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.limits[n:]), len(s.limits)
+}
+
+// A wake-up is answered by a quick claim of a few rows. What that one leaves does not wait for the next poll: large
+// rows, dead ones, and all beyond the few.
+func TestWakeClaimsFew(t *testing.T) {
+	for name, test := range map[string]struct {
+		topics []string
+		order  dispatcher.Ordering
+		change string // of the rows
+		rows   int
+		few    int // the limit of the quick claim, as asking notes it; 0 when there is none
+	}{
+		"one row":          {topics: []string{"orders"}, rows: 1, few: -10},
+		"two topics":       {topics: []string{"orders", "others"}, rows: 1, few: -20},
+		"all topics":       {rows: 1, few: -10},
+		"many rows":        {topics: []string{"orders"}, rows: 300, few: -10},
+		"a large row":      {topics: []string{"orders"}, rows: 1, few: -10, change: `payload = to_jsonb(repeat('x', 200000))`},
+		"a row to bury":    {topics: []string{"orders"}, rows: 1, few: -10, change: `attempts = 10`},
+		"many topics":      {topics: []string{"orders", "a", "b", "c", "d", "e"}, rows: 1},
+		"in order per key": {topics: []string{"orders"}, order: dispatcher.OrderingKey, rows: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			if test.topics == nil {
+				r.enqueue("orders", 1) // or the topic is not known
+			}
+			store := &asking{Store: r.store()}
+			config := asleep(test.topics...)
+			config.Ordering, config.MaxBytes = test.order, 1<<20
+			d := r.start(store, &book{}, config)
+			before := 0
+			r.eventually("it has looked, and sleeps", func() bool { _, before = store.since(0); return before > 0 && r.count("live") == 0 })
+			r.enqueue("orders", test.rows)
+			if test.change != "" {
+				r.exec(`update outbox.outbox_events set ` + test.change + ` where live`)
+			}
+			d.Wake()
+			r.eventually("nothing is left", func() bool { return r.count("live") == 0 })
+			r.eventually("a claim of a few is made, if that is to be", func() bool {
+				claims, _ := store.since(before)
+				return slices.Contains(claims, test.few) || test.few == 0
+			})
+			claims, _ := store.since(before)
+			if n := len(slices.DeleteFunc(slices.Clone(claims), func(limit int) bool { return limit > 0 })); n > 1 || n == 1 && test.few == 0 {
+				t.Errorf("the limits of the claims are %v", claims)
+			}
+		})
+	}
+}
+
+// However often it is woken, some of its claims are ordinary ones.
+func TestWakesAgainAndAgain(t *testing.T) {
+	r := newRig(t)
+	store := &asking{Store: r.store()}
+	d := r.start(store, &book{}, asleep("orders"))
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				d.Wake()
+			}
+		}
+	}()
+	r.eventually("it claims often", func() bool { _, n := store.since(0); return n > 300 })
+	for range 20 {
+		r.enqueue("orders", 100)
+	}
+	r.eventually("nothing is left", func() bool { return r.count("live") == 0 })
+	close(done)
+	<-ended
+	store.mu.Lock() // it still claims
+	defer store.mu.Unlock()
+	row := 0
+	for i, limit := range store.limits {
+		if row++; limit > 0 {
+			row = 0
+		}
+		if row > 4 {
+			t.Fatalf("%d claims in a row are of a few", row)
+		}
+		if row > 0 && i > 0 && store.found[i-1] >= 10 {
+			t.Errorf("a claim found %d rows, and the next one is of a few", store.found[i-1])
 		}
 	}
 }

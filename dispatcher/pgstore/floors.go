@@ -94,6 +94,21 @@ func (f *floors) next(topics []string) starts {
 	return s
 }
 
+// peek returns where the last claims of the topics ended, if that is known of all of them.
+func (f *floors) peek(topics []string) (s starts, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s = starts{times: make([]time.Time, len(topics)), ids: make([]pgtype.UUID, len(topics))}
+	for i, topic := range topics {
+		floor, ok := f.byTopic[topic]
+		if !ok {
+			return starts{}, false
+		}
+		s.times[i], s.ids[i] = floor.at, pgUUID(floor.id)
+	}
+	return s, true
+}
+
 // lift makes the next claim of the topics start at the front, if that may be.
 func (f *floors) lift(shares []dispatcher.Share) bool {
 	f.mu.Lock()

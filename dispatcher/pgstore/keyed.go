@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"math"
 	"slices"
 	"time"
 
@@ -37,17 +36,20 @@ func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest) (ou
 
 // lookKeyed runs the statement once, and reports whether it saw all that is due.
 func (s *Store) lookKeyed(ctx context.Context, req dispatcher.ClaimRequest) (f found, all bool, err error) {
-	maxBytes := req.MaxBytes
-	if maxBytes == 0 {
-		maxBytes = math.MaxInt64
-	}
+	maxBytes := byteLimit(req)
 	look := s.keyed.next(req.Shares, req.Keys.PerKey, time.Now())
-	args := []any{
+	sql, args := s.sql.claimKeyed, []any{
 		s.namespace, look.topics, look.limits, look.times, look.ids, look.rows, int32(req.MaxAttempts), maxBytes,
 		pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-		look.keyRanges, look.keys, look.keyRows, look.steps, look.near, look.dense,
+		look.keyRanges, look.keys, look.keyRows, look.steps, look.near, look.except,
 	}
-	f, told, err := s.fetchKeyed(ctx, args, look.topics)
+	if look.dense {
+		sql, args = s.sql.claimDense, []any{
+			s.namespace, look.topics, look.limits, look.times, look.ids, int32(req.MaxAttempts), maxBytes,
+			pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, look.except,
+		}
+	}
+	f, told, err := s.fetchKeyed(ctx, sql, args, look.topics)
 	if err != nil {
 		return found{}, false, err
 	}
@@ -102,13 +104,13 @@ type toldKey struct {
 	Hash  int64 `json:"key_hash"`
 }
 
-// fetchKeyed runs claim_keyed.sql. What it says beside the rows is in a setting of the transaction:
-// to put it into the rows would make the server keep all of them once more.
-func (s *Store) fetchKeyed(ctx context.Context, args []any, topics []string) (f found, told told, err error) {
+// fetchKeyed runs claim_keyed.sql or claim_dense.sql. What they say beside the rows is in a setting of the
+// transaction: to put it into the rows would make the server keep all of them once more.
+func (s *Store) fetchKeyed(ctx context.Context, sql string, args []any, topics []string) (f found, told told, err error) {
 	var batch pgx.Batch
 	batch.Queue(relaxed)
 	d := newDecoder(s.namespace, topics)
-	batch.Queue(s.sql.claimKeyed, args...).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
 		f.rows, f.cut, err = d.decode(rows)
 		return err
 	})
@@ -131,11 +133,12 @@ type looking struct {
 	rows   []int32 // how many rows are looked at
 	steps  []bool  // the range is a step of a pass
 	near   bool    // many of these rows are to be had
-	dense  bool    // nearly all are
+	dense  bool    // nearly all are, and fill the claim: no other rows are looked at
 	at     time.Time
 
 	keyRanges []int64 // the topics of keys, from 1
 	keys      []int64
 	keyRows   []int32
-	each      []int // rows of a key, by topic
+	each      []int   // rows of a key, by topic
+	except    []int64 // keys whose rows the ranges leave out
 }

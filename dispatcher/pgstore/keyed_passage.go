@@ -14,8 +14,8 @@ const (
 	lookAhead  = 4
 	lookMargin = 1.1
 	// lookNear is how many rows there may be for each that can be had, for all to be locked as they are
-	// read: those that wait for others are then locked in vain. Up to lookDense it is not worth sifting
-	// them by their keys before others are looked for.
+	// read: those that wait for others are then locked in vain. Up to lookDense it is not worth looking
+	// for any beside those that are asked for.
 	lookNear  = 2.5
 	lookDense = 1.2
 	// lookLeast is how many are looked at whatever is asked for, and stepRows how many in each step of a
@@ -23,17 +23,24 @@ const (
 	lookLeast = 50
 	stepRows  = 5000
 	// stepEvery is how often claims that find rows make a step, at most: steps that find little get one
-	// part of the time in passShare.
+	// part of the time in passShare. One that took long, alone, was held up by something else, and nothing
+	// waits for that; nor ever for longer than for passes that have spent their budget.
 	stepEvery = 50 * time.Millisecond
 	// recallKeys bounds the keys that are remembered of a topic.
 	recallKeys = 1000
-	// recallPart is the part of a full claim that is for keys that are read again: one in so many. A key
-	// with very many rows gets no more while there are others.
-	recallPart = 16
+	// While there are enough other rows, keys are read again in one claim in recallEvery, and get one part
+	// of it in recallPart: the claims in between need not look for them, and a key with very many rows
+	// gets no more.
+	recallEvery = 150 * time.Millisecond
+	recallPart  = 8
 	// recallAfter is when a key that was passed by is read again for the first time. The wait doubles
 	// up to recallUntil; then a pass will find it.
 	recallAfter = 2 * time.Millisecond
 	recallUntil = time.Second
+	// Ranges leave out up to exceptMost of the keys that are to be read again soon: each row is compared
+	// with all of them.
+	exceptMost = 16
+	exceptSoon = 50 * time.Millisecond
 )
 
 // keyed remembers how far claims in order per key have come. All of it is hints, as floors are.
@@ -41,6 +48,7 @@ type keyed struct {
 	mu      sync.Mutex
 	byTopic map[string]*passage
 	budget  budget
+	turn    time.Time // when keys were read again last
 }
 
 // passage is how claims pass through the rows of a topic. They go on from a floor, past rows that wait
@@ -54,31 +62,38 @@ type passage struct {
 	until    position // where it ends
 	passing  bool
 	nextStep time.Time
+	lastStep time.Duration // how long the last one took
 	nextPass time.Time
 	spread   float64 // how many rows there are for each that can be had
-	others   bool    // the last claim found enough rows beside those of keys that it read again
+	full     bool    // there were as many rows for the last claim as it looked at
+	others   bool    // it found enough beside those of keys that it read again
 	keys     map[int64]recall
 }
 
 // recall is a key that was passed by.
 type recall struct {
-	at   time.Time // when it is read again
-	wait time.Duration
+	at    time.Time // when it is read again
+	wait  time.Duration
+	again bool // it was passed by more than once
 }
 
 // next says where a claim looks.
 func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looking {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := looking{at: now, each: make([]int, len(shares)), near: true, dense: true}
+	l := looking{at: now, each: make([]int, len(shares)), near: true, dense: true, except: []int64{}}
 	affordable := k.budget.affordable(now)
+	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
 		p, ok := k.byTopic[share.Topic]
 		if !ok {
 			p = &passage{spread: 1, keys: map[int64]recall{}}
 			k.byTopic[share.Topic] = p
 		}
-		limit := share.Limit - l.recall(p, i, share.Limit, perKey)
+		limit := share.Limit
+		if turn || !p.others {
+			limit -= l.recall(p, i, limit, perKey)
+		}
 		from, step := p.from(affordable, now)
 		rows := int(lookMargin * p.spread * float64(limit))
 		if step && from != (position{}) {
@@ -91,9 +106,28 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 		l.rows = append(l.rows, int32(max(rows, lookLeast)))
 		l.steps = append(l.steps, step)
 		l.near = l.near && !step && p.spread < lookNear
-		l.dense = l.dense && !step && p.spread < lookDense
+		l.dense = l.dense && !step && p.full && p.spread < lookDense && len(l.keys) == 0
+		if p.full {
+			l.leaveOut(p)
+		}
+	}
+	if len(l.keys) > 0 {
+		k.turn = now
+	}
+	if slices.Contains(l.steps, true) { // what is forgotten before it is read again is found by a pass
+		l.except = l.except[:0]
 	}
 	return l
+}
+
+// leaveOut has the ranges leave out keys whose rows they came upon again and again: keys with very many,
+// which are read directly.
+func (l *looking) leaveOut(p *passage) {
+	for hash, r := range p.keys {
+		if len(l.except) < exceptMost && r.again && r.wait < exceptSoon {
+			l.except = append(l.except, hash)
+		}
+	}
 }
 
 // recall adds keys of a topic that are to be read again, for up to half of its rows, or a small part
@@ -163,13 +197,15 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 		}
 		p := k.byTopic[l.topics[i]]
 		if !l.steps[i] {
-			p.others = others[i] > int(l.limits[i])/2
-			if !last {
+			p.full, p.others = !last, others[i] > int(l.limits[i])/2
+			if p.full {
 				p.spread = min(max(1, float64(r.Looked)/float64(max(1, others[i]))), lookAhead)
 			}
 		} else if in := float64(claimed[i]) / float64(l.limits[i]); in < 1 {
-			inVain := time.Duration((1 - in) * float64(now.Sub(l.at)))
+			took := now.Sub(l.at)
+			inVain := time.Duration((1 - in) * float64(min(took, p.lastStep, passDebt)))
 			p.nextStep = now.Add(max(stepEvery, passShare*inVain))
+			p.lastStep = took
 		}
 		all = p.reached(end, last, l.steps[i], claimed[i] > 0, affordable, now) && all
 	}
@@ -177,7 +213,7 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 		k.byTopic[l.topics[l.keyRanges[i]-1]].missed(hash, now)
 	}
 	for _, key := range told.Recalled {
-		delete(k.byTopic[l.topics[key.Range-1]].keys, key.Hash)
+		k.byTopic[l.topics[key.Range-1]].recalled(key.Hash, slices.Contains(l.except, key.Hash), now)
 	}
 	for _, key := range told.Passed {
 		k.byTopic[l.topics[key.Range-1]].remember(key.Hash, now)
@@ -221,10 +257,24 @@ func (p *passage) missed(hash int64, now time.Time) {
 	p.keys[hash] = r
 }
 
+// recalled notes that rows of a key were had. There may be more of one that was left out.
+func (p *passage) recalled(hash int64, leftOut bool, now time.Time) {
+	if !leftOut {
+		delete(p.keys, hash)
+		return
+	}
+	p.keys[hash] = recall{now.Add(recallAfter), recallAfter, true}
+}
+
 // remember notes that a key was passed by.
 func (p *passage) remember(hash int64, now time.Time) {
-	if _, ok := p.keys[hash]; !ok && len(p.keys) < recallKeys {
-		p.keys[hash] = recall{now.Add(recallAfter), recallAfter}
+	r, ok := p.keys[hash]
+	switch {
+	case ok:
+		r.again = true
+		p.keys[hash] = r
+	case len(p.keys) < recallKeys:
+		p.keys[hash] = recall{now.Add(recallAfter), recallAfter, false}
 	}
 }
 

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -60,6 +61,35 @@ func TestPassesEnd(t *testing.T) {
 	}
 }
 
+// A step that is slow once, because the machine or the server is, does not put off the next one: rows of a
+// worker that was killed may wait for it. When each is slow, the wait is bounded.
+func TestSlowSteps(t *testing.T) {
+	t.Parallel()
+	k, front := newKeyed(), time.Now()
+	now := front
+	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
+	for i, step := range []struct{ took, before time.Duration }{
+		{5 * time.Millisecond, fullPass},
+		{2 * time.Second, fullPass},
+		{5 * time.Millisecond, fullPass},
+		{2 * time.Second, fullPass},
+		{2 * time.Second, fullPass},
+		{2 * time.Second, passShare*passDebt + fullPass},
+	} {
+		began := now
+		l := k.next(shares, 100, now)
+		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, now) { // the first has nothing to go to
+			k.update(l, reach(front.Add(time.Hour)), found{at: now, rows: make([]row, l.limits[0])}, now)
+			now = now.Add(time.Millisecond)
+		}
+		if waited := now.Sub(began); waited > step.before {
+			t.Errorf("step %d came after %v, want at most %v", i, waited, step.before)
+		}
+		now = now.Add(step.took)
+		k.update(l, reach(front.Add(time.Duration(i)*time.Minute)), found{at: now}, now) // there is always more
+	}
+}
+
 // A claim looks at a little more than the last one would have needed, whether that was filled or not, and
 // whatever part of it was for a key that is read again.
 func TestLooksAhead(t *testing.T) {
@@ -86,8 +116,61 @@ func TestLooksAhead(t *testing.T) {
 	}
 }
 
-// While a claim can be filled with other rows, a key that is read again gets a small part of it; when not,
-// half. Many keys share.
+// Claims are dense once one was full, nearly all of whose rows could be had, and as long as they are like that
+// in all topics, and it is not the turn of keys that are to be read again.
+func TestDense(t *testing.T) {
+	t.Parallel()
+	shares := []dispatcher.Share{{Topic: "orders", Limit: 1000}}
+	for name, test := range map[string]struct {
+		rows     int  // of 1000 that were looked at
+		last     bool // no more are due
+		passed   bool // a key is to be read again
+		turn     bool // in this claim
+		topics   bool // another one was never claimed from
+		nextPass bool // it is time for one
+		want     bool
+	}{
+		"all can be had":     {rows: 1000, want: true},
+		"nearly all":         {rows: 900, want: true},
+		"many wait":          {rows: 600},
+		"there are no more":  {rows: 1000, last: true},
+		"a key was passed":   {rows: 1000, passed: true, want: true},
+		"its turn has come":  {rows: 1000, passed: true, turn: true},
+		"a topic is unknown": {rows: 1000, topics: true},
+		"a pass is due":      {rows: 1000, nextPass: true},
+	} {
+		k, now := newKeyed(), time.Now()
+		k.update(k.next(shares, 100, now), reach(now), found{at: now}, now) // a step
+		told := reach(now)
+		if test.last {
+			told.Reached[0].At = nil
+		}
+		if l := k.next(shares, 100, now); l.dense {
+			t.Errorf("%s: dense before a claim was full", name)
+		} else {
+			k.update(l, told, found{at: now, rows: make([]row, test.rows)}, now)
+		}
+		if test.passed {
+			k.byTopic["orders"].remember(1, now.Add(-time.Minute))
+		}
+		if k.turn = now; test.turn {
+			k.turn = now.Add(-recallEvery)
+		}
+		if test.nextPass {
+			now = now.Add(time.Minute)
+		}
+		of := shares
+		if test.topics {
+			of = append(slices.Clone(shares), dispatcher.Share{Topic: "others", Limit: 1})
+		}
+		if l := k.next(of, 100, now); l.dense != test.want {
+			t.Errorf("%s: dense is %v", name, l.dense)
+		}
+	}
+}
+
+// While claims can be filled with other rows, keys are read again in one of several, and get a small part of it;
+// when not, half of each. Many keys share.
 func TestRecallShares(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -96,9 +179,9 @@ func TestRecallShares(t *testing.T) {
 		others               bool
 		want, each, ofRanges int
 	}{
-		{480, 1, true, 1, 30, 450},
-		{480, 10, true, 10, 3, 450},
-		{480, 1000, true, 30, 1, 450},
+		{480, 1, true, 1, 60, 420},
+		{480, 10, true, 10, 6, 420},
+		{480, 1000, true, 60, 1, 420},
 		{480, 1, false, 1, 100, 380},
 		{480, 60, false, 60, 4, 240},
 		{2, 9, true, 1, 1, 1},
@@ -107,20 +190,88 @@ func TestRecallShares(t *testing.T) {
 		k := newKeyed()
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
 		k.next(shares, 100, now)
+		if !k.turn.IsZero() {
+			t.Errorf("%+v: no key is read again, and the turn is over", test)
+		}
 		p := k.byTopic["orders"]
-		p.others = test.others
+		p.others, k.turn = test.others, now
 		for key := range test.keys {
 			p.remember(int64(key), now.Add(-time.Minute))
 		}
 		p.remember(-1, now) // not due
+		if test.others {
+			if l := k.next(shares, 100, now); len(l.keys) > 0 {
+				t.Errorf("%+v: %d keys are read again before their turn", test, len(l.keys))
+			}
+			k.turn = now.Add(-recallEvery)
+		}
 		l := k.next(shares, 100, now)
 		if len(l.keys) != test.want || int(l.limits[0]) != test.ofRanges {
 			t.Errorf("%+v: %d keys, and %d rows of the range", test, len(l.keys), l.limits[0])
+		}
+		if l := k.next(shares, 100, now); test.others && len(l.keys) > 0 {
+			t.Errorf("%+v: %d keys are read again after their turn", test, len(l.keys))
 		}
 		for _, n := range l.keyRows {
 			if int(n) != test.each {
 				t.Errorf("%+v: a key gets %d rows", test, n)
 			}
 		}
+	}
+}
+
+// Ranges leave out keys that were passed by again, and are read soon: while there is a backlog, and not in steps
+// of passes, which must find what is forgotten. Some rows of such a key do not make it forgotten.
+func TestLeftOut(t *testing.T) {
+	t.Parallel()
+	const hot, once = 1, 2
+	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}
+	now := time.Now()
+	passed := func(keys ...int64) (k *keyed, p *passage) {
+		k = newKeyed()
+		k.next(shares, 100, now)
+		p = k.byTopic["orders"]
+		p.full, p.others, p.nextPass, p.passing = true, true, now.Add(time.Hour), false
+		for _, hash := range keys {
+			p.remember(hash, now)
+		}
+		return k, p
+	}
+	k, p := passed(hot, once, hot)
+	if l := k.next(shares, 100, now); !slices.Equal(l.except, []int64{hot}) || !l.dense {
+		t.Errorf("left out are %v, want the key that was passed twice; dense is %v", l.except, l.dense)
+	}
+
+	now = now.Add(time.Minute)
+	l := k.next(shares, 100, now)
+	if slices.Sort(l.keys); !slices.Equal(l.keys, []int64{hot, once}) || !slices.Equal(l.except, []int64{hot}) {
+		t.Errorf("left out are %v, and %v are read again", l.except, l.keys)
+	}
+	told := reach(now)
+	told.Recalled = []toldKey{{1, hot}, {1, once}}
+	k.update(l, told, found{at: now, rows: make([]row, 480)}, now)
+	if _, kept := p.keys[once]; kept || !p.keys[hot].again {
+		t.Errorf("some rows were had of each key, and %v are remembered", p.keys)
+	}
+	for range 5 {
+		p.missed(hot, now)
+	}
+	if l := k.next(shares, 100, now); len(l.except) > 0 {
+		t.Errorf("left out is a key that is read again only in %v", p.keys[hot].wait)
+	}
+
+	k, p = passed(hot, hot)
+	p.full = false
+	if l := k.next(shares, 100, now); len(l.except) > 0 {
+		t.Error("a key is left out without a backlog")
+	}
+	k, p = passed(hot, hot)
+	p.nextPass = now
+	if l := k.next(shares, 100, now); !l.steps[0] || len(l.except) > 0 || l.except == nil {
+		t.Errorf("left out are %v in a step (%v)", l.except, l.steps)
+	}
+	k, _ = passed(slices.Repeat([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, 2)...)
+	if l := k.next(shares, 100, now); len(l.except) != exceptMost {
+		t.Errorf("%d keys are left out, want at most %d", len(l.except), exceptMost)
 	}
 }

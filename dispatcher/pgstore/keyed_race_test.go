@@ -16,48 +16,61 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
-// gatedClaim is the claim in order per key, made to wait for the advisory lock 1 when it has its snapshot
-// and has not locked a row yet: whatever reads rows gets its topics or keys from behind the gate.
-func gatedClaim(t *testing.T) string {
+// gated is a claim in order per key, made to wait for the advisory lock 1 when it has its snapshot and has
+// not locked a row yet: whatever reads rows gets its topics or keys from behind the gate.
+func gated(t *testing.T, sql string, lists ...string) string {
 	t.Helper()
-	sql := pgstore.ClaimKeyedSQL()
-	for _, part := range []struct{ from, to string }{
-		{"with turn as materialized (", "with gate as materialized (select pg_advisory_xact_lock(1)),\nturn as materialized ("},
-		{"unnest($2::text[],", "unnest((select $2::text[] from gate),"},
-		{"unnest($13::bigint[],", "unnest((select $13::bigint[] from gate),"},
-	} {
-		if !strings.Contains(sql, part.from) {
-			t.Fatalf("claim_keyed.sql has no %q any more: find another place for the gate", part.from)
+	for _, list := range lists {
+		if from := "unnest(" + list + ","; !strings.Contains(sql, from) {
+			t.Fatalf("the claim has no %q any more: find another place for the gate", from)
 		}
-		sql = strings.ReplaceAll(sql, part.from, part.to)
+		sql = strings.ReplaceAll(sql, "unnest("+list+",", "unnest((select "+list+" from gate),")
 	}
-	return sql
+	at := strings.Index(sql, "\nwith ") + len("\nwith ")
+	return sql[:at] + "gate as materialized (select pg_advisory_xact_lock(1)),\n" + sql[at:]
 }
 
 // keyedRead is how a claim finds the first rows of keys.
 type keyedRead struct {
 	limit       int32 // 0 when the keys are read directly
 	near, dense bool
+	except      []int64 // keys to leave out
 }
 
-// claimGated runs the gated claim with PerKey 10, and returns the seq of the rows that it returned, in order.
-func (o outbox) claimGated(sql string, read keyedRead) (seqs []int64, err error) {
+// sql is the gated statement, and args are what it is called with, for PerKey 10.
+func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
+	args = []any{
+		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, true, append([]int64{}, r.except...),
+	}
+	if r.dense {
+		return gated(o.T, pgstore.ClaimDenseSQL(), "$2::text[]"), args, nil
+	}
 	var ranges, keys []int64
 	var rows []int32
-	if read.limit == 0 {
-		hashes := `select array_agg(distinct key_hash) from outbox.outbox_events`
+	if r.limit == 0 {
+		hashes := `select array_agg(distinct key_hash) from outbox.outbox_events where key_hash is not null`
 		if err := o.QueryRow(o.Context(), hashes).Scan(&keys); err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		ranges, rows = slices.Repeat([]int64{1}, len(keys)), slices.Repeat([]int32{10}, len(keys))
+	}
+	args = slices.Insert(args, 5, any([]int32{50}))
+	args = slices.Insert(args, 10, any(10))
+	args = slices.Insert(args, 12, []any{ranges, keys, rows, []bool{false}, r.near}...)
+	return gated(o.T, pgstore.ClaimKeyedSQL(), "$2::text[]", "$13::bigint[]"), args, nil
+}
+
+// claimGated runs the gated claim, and returns the seq of the rows that it returned, in order.
+func (o outbox) claimGated(read keyedRead) (seqs []int64, err error) {
+	sql, args, err := read.sql(o)
+	if err != nil {
+		return nil, err
 	}
 	err = pgx.BeginFunc(o.Context(), o.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(o.Context(), pgstore.Settings); err != nil {
 			return err
 		}
-		claimed, err := tx.Query(o.Context(), sql, "shop", []string{"orders"}, []int32{read.limit}, []time.Time{{}},
-			[]pgtype.UUID{{Valid: true}}, []int32{50}, 10, 1<<20, uuid.NewString(), time.Minute, 10, true,
-			ranges, keys, rows, []bool{false}, read.near, read.dense)
+		claimed, err := tx.Query(o.Context(), sql, args...)
 		if err != nil {
 			return err
 		}
@@ -72,7 +85,7 @@ func (o outbox) claimGated(sql string, read keyedRead) (seqs []int64, err error)
 }
 
 // claimAround runs the gated claim, and does something while it waits with its snapshot.
-func (o outbox) claimAround(sql string, read keyedRead, meanwhile func()) (seqs []int64, err error) {
+func (o outbox) claimAround(read keyedRead, meanwhile func()) (seqs []int64, err error) {
 	o.Helper()
 	gate, err := o.Begin(o.Context())
 	if err != nil {
@@ -85,7 +98,7 @@ func (o outbox) claimAround(sql string, read keyedRead, meanwhile func()) (seqs 
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		seqs, err = o.claimGated(sql, read)
+		seqs, err = o.claimGated(read)
 		done <- err
 	}()
 	for !scalar[bool](o, `select exists (select from pg_locks where locktype = 'advisory' and not granted
@@ -110,7 +123,6 @@ func (o outbox) claimAround(sql string, read keyedRead, meanwhile func()) (seqs 
 func TestKeysWhoseFirstRowChanged(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
-	sql := gatedClaim(t)
 	changes := map[string]func(dispatcher.Store, dispatcher.Lease) (lost []dispatcher.Lease, err error){
 		"unchanged": nil,
 		"released": func(s dispatcher.Store, lease dispatcher.Lease) ([]dispatcher.Lease, error) {
@@ -128,19 +140,22 @@ func TestKeysWhoseFirstRowChanged(t *testing.T) {
 		},
 	}
 	for how, read := range map[string]keyedRead{
-		"far": {limit: 10}, "near": {limit: 10, near: true}, "dense": {limit: 10, near: true, dense: true}, "again": {},
+		"far": {limit: 10}, "near": {limit: 10, near: true}, "dense": {limit: 10, dense: true}, "again": {},
 	} {
 		for what, change := range changes {
 			t.Run(how+"/"+what, func(t *testing.T) {
 				o := outbox{T: t, Pool: pool, stores: pool}
 				o.exec(`truncate outbox.outbox_events restart identity`)
 				o.fillKeys(6, 2, "orders") // "key 1" has the rows 1, 3, 5
-				want := []int64{1, 2, 3, 4, 5, 6}
-				got, err := o.claimAround(sql, read, func() {
+				want, changed := []int64{1, 2, 3, 4, 5, 6}, []int64{2, 4, 6}
+				if read.dense { // the first of each key
+					want, changed = []int64{1, 2}, []int64{2}
+				}
+				got, err := o.claimAround(read, func() {
 					if change == nil {
 						return
 					}
-					want = []int64{2, 4, 6}
+					want = changed
 					store := o.Store("shop", uuid.New())
 					other, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 						Shares: []dispatcher.Share{{Topic: "orders", Limit: 1}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},

@@ -4,7 +4,7 @@
 -- $7 max attempts; $8 max bytes; $9 worker; $10 lease; $11 rows of a key; $12 whether a dead row
 -- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it; $16 which
 -- ranges are steps of a pass; $17 whether many rows of the ranges are to be had: then all are locked as
--- they are read, and not looked up again; $18 whether nearly all are.
+-- they are read, and not looked up again; $18 keys that the ranges leave out.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
 -- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
@@ -42,6 +42,7 @@ ranges as materialized (
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
           and (status = 'pending' or locked_until < now())
+          and (key_hash is null or key_hash <> all ($18::bigint[]))
         order by next_attempt_at, id
         limit share.look
         for update skip locked
@@ -61,6 +62,7 @@ ranges as materialized (
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
           and (status = 'pending' or locked_until < now())
+          and (key_hash is null or key_hash <> all ($18::bigint[]))
         order by next_attempt_at, id
         limit share.look offset share.look * turn.n
     ) as event
@@ -70,7 +72,7 @@ ranges as materialized (
 -- asking for.
 looked as materialized (
     select event.*,
-           key_hash is null or ($18::boolean or seq in (select min(seq) from ranges group by key_hash)) and (
+           key_hash is null or seq in (select min(seq) from ranges group by key_hash) and (
                select before.seq from outbox.outbox_events as before
                where before.live and before.key_hash = event.key_hash and before.seq < event.seq
                order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone

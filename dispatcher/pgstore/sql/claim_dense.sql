@@ -1,0 +1,90 @@
+-- Leases rows that are due in order per key where nearly each is the first live one of its key, and buries
+-- those found with no attempt left (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
+-- comes before each row; claim_keyed.sql says why the order holds, and is for all that this one passes by.
+-- $1..$9 those of claim.sql; $10 whether a dead row blocks its key; $11 keys to leave out.
+
+-- A row that waits for another one is locked in vain. What was changed between the snapshot and the lock
+-- comes with its new ctid, which no later part of the statement finds.
+with looked as materialized (
+    select share.n as range, event.*,
+           (
+               select before.seq from outbox.outbox_events as before
+               where before.live and before.key_hash = event.key_hash and before.seq < event.seq
+               order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
+           ) is null and (
+               select dead.seq from outbox.outbox_dead_letters as dead
+               where $10::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+               limit 1
+           ) is null as head
+    from unnest($2::text[], $3::integer[], $4::timestamptz[], $5::uuid[])
+        with ordinality as share (topic, rows, floor_at, floor_id, n)
+    cross join lateral (
+        select ctid as row, next_attempt_at, id, seq, key_hash,
+               attempts >= $6::integer as exhausted, case when attempts < $6 then payload_bytes else 0 end as bytes
+        from outbox.outbox_events
+        where live
+          and namespace = $1::text
+          and topic = share.topic
+          and (next_attempt_at, id) > (share.floor_at, share.floor_id)
+          and next_attempt_at <= now()
+          and (status = 'pending' or locked_until < now())
+          and (key_hash is null or key_hash <> all ($11::bigint[]))
+        order by next_attempt_at, id
+        limit share.rows
+        for update skip locked
+    ) as event
+),
+-- How far each range was read, and how many rows that was; at is null for its end. Its rows are in order.
+reached as materialized (
+    select range, coalesce(looked, 0) as looked, case when looked = rows then at end as at, id
+    from unnest($3::integer[]) with ordinality as share (rows, range)
+    left join (
+        select range, count(*) as looked, max(next_attempt_at) as at, (array_agg(id))[count(*)] as id from looked group by range
+    ) as counted using (range)
+),
+-- For the next statement of the transaction.
+told as materialized (
+    select set_config('outbox.told', json_build_object(
+        'reached', (select json_agg(reached) from reached),
+        'passed', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from looked where not head)
+    )::text, true)
+),
+-- All that is asked of them, in one pass.
+given as materialized (
+    select array_agg(row) as rows, array_agg(row) filter (where exhausted) as exhausted, sum(bytes) > $7::bigint as cut
+    from looked where head
+),
+-- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
+-- the disk as the session would.
+durable as materialized (
+    select set_config('synchronous_commit', reset_val, true)
+    from pg_settings
+    where name = 'synchronous_commit' and (select exhausted from given) is not null
+),
+letters as (
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash,
+           case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+           e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
+    from outbox.outbox_events as e cross join durable
+    where e.ctid = any ((select exhausted from given)::tid[])
+)
+update outbox.outbox_events
+set status = case when attempts < $6 then 'processing' else 'dead' end,
+    dead_reason = case when attempts < $6 then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+    attempts = case when attempts < $6 then attempts + 1 else attempts end,
+    locked_by = case when attempts < $6 then $8::uuid end,
+    locked_until = case when attempts < $6 then now() + $9::interval end,
+    updated_at = now()
+where (select true from told) and ctid = any (case
+    when not (select cut from given) then (select rows from given)
+    -- As in claim.sql: in the order of looked, and the first row is taken whatever its size.
+    else array(
+        select row
+        from (select row, exhausted, bytes, sum(bytes) over (rows unbounded preceding) as total from looked where head) as summed
+        where exhausted or total <= $7::bigint or total = bytes
+    )
+    end)
+returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from given) then true end as cut,
+    seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
+    case when dead_reason is null then nullif(headers, '{}') end as headers, case when dead_reason is null then payload end as payload
