@@ -77,9 +77,10 @@ func (w *world) watch(d *dispatching) {
 func (w *world) config() config.Config {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	route := w.started % len(w.dsnFiles)
 	c := config.Config{
 		Name: "chaos", Namespace: scenario.Namespace,
-		Database:     config.Database{DSNFile: w.dsnFiles[w.started%len(w.dsnFiles)]},
+		Database:     config.Database{DSNFile: w.dsnFiles[route]},
 		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address, Timeout: config.Duration(sinkTimeout)}},
 		Lease:        config.Duration(w.lease),
 		PollInterval: config.Duration(w.poll),
@@ -92,6 +93,9 @@ func (w *world) config() config.Config {
 	}
 	if w.ordered {
 		c.Ordering = config.OrderingKey
+	}
+	if route == 0 { // the direct one: PgBouncer keeps notifications back
+		c.WakeUp = config.WakeUpListen
 	}
 	if w.deleted {
 		c.Retention.Delivered = new(config.Duration)

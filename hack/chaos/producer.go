@@ -36,6 +36,7 @@ type entry struct {
 type shop struct {
 	pool    *pgxpool.Pool
 	outbox  *producer.Producer[producer.PGX]
+	waker   *producer.Waker
 	mu      sync.Mutex
 	journal io.Writer
 }
@@ -59,7 +60,10 @@ func produce(ctx context.Context, args []string) error {
 		return fmt.Errorf("the producer's pool: %w", err)
 	}
 	defer pool.Close()
-	s := &shop{pool: pool, outbox: producer.New(producer.Options{}), journal: journal}
+	s := &shop{
+		pool: pool, outbox: producer.New(producer.Options{}), journal: journal,
+		waker: producer.NewWaker(pool, producer.WakerOptions{}),
+	}
 	if *hold > 0 {
 		events := make([]producer.Event, 20)
 		for i := range events {
@@ -148,7 +152,9 @@ func (s *shop) transaction(ctx context.Context, events []producer.Event, decide 
 	if err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err // unknown: the row tells in the end
 	}
-	committed = committed && err == nil
+	if committed = committed && err == nil; committed && rand.IntN(2) == 0 {
+		s.waker.Wake(scenario.Namespace)
+	}
 	return s.note(entry{IDs: first.IDs, Committed: &committed})
 }
 
