@@ -64,7 +64,7 @@ var cells = []cell{
 	{
 		name: "keys", title: "Order per key", minutes: 1.5, run: runKeys,
 		columns: []metric{perSecond, othersRate, inversions, dbCPU, clientCPU, walWork},
-		about:   "The drain of events with keys: without order, with ordering Key, and with a hot key that owns half of them.",
+		about:   "The drain of events with keys: without order, with ordering Key, and beside as many again of one hot key.",
 	},
 	{
 		name: "topics", title: "A hundred topics", minutes: 1.5, run: runTopics,
@@ -155,7 +155,7 @@ func runDrain(ctx context.Context, b *bench) {
 		for _, s := range append(own(), b.peers(riverBest(), b.graphileBest(), b.pgbossBest())...) {
 			b.measureDrain(ctx, "drain", s, caseOne, drainOf{load: of})
 		}
-		for _, s := range b.peers(b.graphileBest()) {
+		for _, s := range append([]system{oursDeleted()}, b.peers(b.graphileBest())...) {
 			b.measureDrain(ctx, "drain", s, caseTwo, drainOf{load: of, processes: 2})
 		}
 	}
@@ -215,8 +215,8 @@ const (
 
 func runKeys(ctx context.Context, b *bench) {
 	plain := load{events: b.size.drain, payload: 200, keys: b.size.keys}
-	hot := plain
-	hot.hot = true
+	hot := plain // and as many of the hot key
+	hot.hot, hot.events = true, 2*plain.events
 	for range b.runs {
 		b.measureDrain(ctx, "keys", oursKept(), caseKeys, drainOf{load: plain})
 		b.measureDrain(ctx, "keys", oursKeyed(), caseKeys, drainOf{load: plain})
