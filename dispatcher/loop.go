@@ -134,11 +134,12 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 		_, err := r.listTopics() // another topic may come while one has everything
 		return longSupply, err
 	}
-	few := r.expectFew()
+	held := r.flight.skip(p.held)
+	few := r.expectFew() && len(held) == 0
 	if few {
 		room = min(room, fewRows*len(r.topics.names))
 	}
-	claimed, more, err := r.claim(room, bytes, few, r.flight.skip(p.held))
+	claimed, more, err := r.claim(room, bytes, few, held)
 	now := time.Now()
 	r.pace.lastFound = claimed
 	if claimed > 0 {

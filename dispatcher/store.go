@@ -67,8 +67,9 @@ type ClaimRequest struct {
 	// MaxBytes bounds the payloads' size as text in one claim. The first row is claimed whatever
 	// its size, so that a large one is never stuck. 0 means no bound.
 	MaxBytes int64
-	// Few says that the caller was woken, and expects no more than a few rows: a store may be quick, and
-	// leave rows that have no attempt left or are large. An ordinary claim follows in any case.
+	// Few says that the caller was woken, and expects no more than a few rows: a store may be quick, bound
+	// the rows of all shares together alone, and leave rows that have no attempt left or are large. An
+	// ordinary claim follows in any case.
 	Few bool
 	// Keys asks for order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder

@@ -48,7 +48,7 @@ func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatc
 // floors, for it does not tell what it has passed by. It is for topics that have floors: not ok otherwise.
 func (s *Store) claimFew(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, ok bool, err error) {
 	topics, limits, maxBytes := asked(req)
-	start, ok := s.floors.peek(topics)
+	floor, ok := s.floors.first(topics)
 	if !ok {
 		return out, false, nil
 	}
@@ -56,7 +56,7 @@ func (s *Store) claimFew(ctx context.Context, req dispatcher.ClaimRequest) (out 
 	for _, limit := range limits {
 		total += int64(limit)
 	}
-	args := []any{s.namespace, topics, limits, start.times, start.ids, int32(req.MaxAttempts), maxBytes / max(1, total), pgUUID(s.worker), req.Lease}
+	args := []any{s.namespace, topics, floor, total, int32(req.MaxAttempts), maxBytes / max(1, total), pgUUID(s.worker), req.Lease}
 	f, err := s.fetch(ctx, s.sql.claimFew, args, topics, limits)
 	if err != nil {
 		return out, false, err

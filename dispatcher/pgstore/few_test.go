@@ -21,8 +21,8 @@ func TestClaimFew(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	store := o.Store("shop", uuid.New())
 	request := dispatcher.ClaimRequest{
-		Shares: []dispatcher.Share{{Topic: "orders", Limit: 9}, {Topic: "others", Limit: 1}},
-		Lease:  time.Minute, MaxAttempts: 3, MaxBytes: 300, Few: true,
+		Shares: []dispatcher.Share{{Topic: "orders", Limit: 3}, {Topic: "others", Limit: 1}},
+		Lease:  time.Minute, MaxAttempts: 3, MaxBytes: 120, Few: true,
 	}
 	claim := func(few bool) (seqs []int64, deaths int) {
 		request.Few = few
@@ -56,7 +56,7 @@ func TestClaimFew(t *testing.T) {
 	for _, change := range []string{
 		`attempts = 3 where seq = 2`,
 		`payload = to_jsonb(repeat('x', 29)) where seq = 3`, // 31 bytes
-		`payload = to_jsonb(repeat('x', 28)) where seq = 4`, // 30, a tenth of MaxBytes
+		`payload = to_jsonb(repeat('x', 28)) where seq = 4`, // 30, a quarter of MaxBytes
 		`status = 'processing', locked_by = id, attempts = 2, locked_until = now() - interval '1 second' where seq = 5`,
 		`status = 'processing', locked_by = id, attempts = 2, locked_until = now() + interval '1 hour' where seq = 6`,
 		`next_attempt_at = now() + interval '1 hour' where seq = 7`,
@@ -110,8 +110,7 @@ func TestPlanOfFew(t *testing.T) {
 	p.exec(`prepare few as ` + pgstore.ClaimFewSQL())
 	p.fill(2000, "orders", "others")
 	few := func(from string) plan {
-		return p.explain(fmt.Sprintf(`execute few ('shop', '{orders,others}', '{10,10}', array[%[1]s, %[1]s],
-			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{2}'), 10, 1000, '%[2]s', '1 minute')`, from, worker))
+		return p.explain(fmt.Sprintf(`execute few ('shop', '{orders,others}', %s, 20, 10, 1000, '%s', '1 minute')`, from, worker))
 	}
 	for from, rows := range map[string]int{"- interval '5 years'": 20, "- interval '1 hour'": 20, "": 0} {
 		plan := few("'" + scalar[string](p.outbox, `select (now() `+from+`)::text`) + "'::timestamptz")

@@ -94,19 +94,20 @@ func (f *floors) next(topics []string) starts {
 	return s
 }
 
-// peek returns where the last claims of the topics ended, if that is known of all of them.
-func (f *floors) peek(topics []string) (s starts, ok bool) {
+// first returns the time of the first floor of the topics, if they all have one.
+func (f *floors) first(topics []string) (at time.Time, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s = starts{times: make([]time.Time, len(topics)), ids: make([]pgtype.UUID, len(topics))}
-	for i, topic := range topics {
+	for _, topic := range topics {
 		floor, ok := f.byTopic[topic]
 		if !ok {
-			return starts{}, false
+			return time.Time{}, false
 		}
-		s.times[i], s.ids[i] = floor.at, pgUUID(floor.id)
+		if at.IsZero() || floor.at.Before(at) {
+			at = floor.at
+		}
 	}
-	return s, true
+	return at, true
 }
 
 // lift makes the next claim of the topics start at the front, if that may be.
