@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// wakeEvery is the shortest time between two notifications of a process. One costs 50 µs of CPU time,
-	// half of it in the database, so the busiest producer spends a twentieth of a core on them. More
-	// would gain little: a dispatcher itself looks every 2 ms while events flow.
+	// wakeEvery is the time between two notifications of a busy process. One costs 50 µs of CPU time, half
+	// of it in the database, so the busiest producer spends a twentieth of a core on them. More would gain
+	// little: a dispatcher itself looks every 2 ms while events flow. After a quiet time of that length two
+	// may follow each other at once: of events at random times, many come in pairs.
 	wakeEvery = time.Millisecond
 	// wakeTimeout bounds a notification.
 	wakeTimeout = 5 * time.Second
@@ -54,6 +55,7 @@ type Waker struct {
 	mu      sync.Mutex
 	pending map[string]struct{} // namespaces that the next notification names
 	sending bool
+	rested  time.Time // until when the notifications so far are to last
 }
 
 // NewWaker returns a Waker that sends through db: a *pgxpool.Pool, of which it takes a connection for
@@ -96,8 +98,8 @@ func buildWaker(o WakerOptions, notify func(ctx context.Context, schema, namespa
 }
 
 // Wake tells the dispatchers of the namespace that there is work. Call it after the commit. It returns
-// at once, and may be called as often as you like: the first call notifies at once, and those that
-// come within the next millisecond do so together.
+// at once, and may be called as often as you like: the first two calls of a millisecond notify at once, and
+// those that follow do so together, with at most one notification of a namespace a millisecond.
 func (w *Waker) Wake(namespace string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,10 +110,10 @@ func (w *Waker) Wake(namespace string) {
 	}
 }
 
-// send notifies until nothing is pending, with a rest after each time.
+// send notifies until nothing is pending, and rests in between.
 func (w *Waker) send() {
 	for namespaces := w.take(); len(namespaces) > 0; namespaces = w.take() {
-		rest := time.NewTimer(wakeEvery)
+		rest := time.NewTimer(w.rest(time.Now()))
 		for _, namespace := range namespaces {
 			if err := w.sendOne(namespace); err != nil {
 				w.onError(fmt.Errorf("notify channel %q: %w", w.schema, err))
@@ -121,6 +123,15 @@ func (w *Waker) send() {
 		}
 		<-rest.C
 	}
+}
+
+// rest returns how long to wait after a notification at this time.
+func (w *Waker) rest(now time.Time) time.Duration {
+	if earliest := now.Add(-wakeEvery); w.rested.Before(earliest) {
+		w.rested = earliest
+	}
+	w.rested = w.rested.Add(wakeEvery)
+	return w.rested.Sub(now)
 }
 
 // take returns what is pending. When that is nothing, the next Wake sends.
