@@ -87,4 +87,5 @@ where (select true from told) and ctid = any (case
     end)
 returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    case when dead_reason is null then nullif(headers, '{}') end as headers, case when dead_reason is null then payload end as payload
+    case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
+    case when dead_reason is null then payload end as payload

@@ -21,4 +21,4 @@ where ctid = any (array(
 ))
 returning dead_reason, id, topic, attempts, next_attempt_at, null::boolean as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    nullif(headers, '{}') as headers, payload
+    case when pg_column_size(headers) > 8 then headers end as headers, payload
