@@ -24,12 +24,13 @@ func Pause(pid int) {
 	}
 }
 
-// stopped reports whether all threads of a process are. What it cannot see counts as stopped.
+// stopped reports whether no thread of a process runs any more: it was stopped, or has ended and nobody has
+// asked for it yet (Z). What it cannot see counts as stopped.
 func stopped(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
 	for _, path := range threads {
 		stat, err := os.ReadFile(path)
-		if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
+		if _, state, _ := strings.Cut(string(stat), ") "); err == nil && state != "" && !strings.Contains("TZX", state[:1]) {
 			return false
 		}
 	}
