@@ -26,8 +26,8 @@ var criteria = []criterion{
 	{"Drain, rows kept", "at least 4 × River", drains(oursKept, "River", caseOne, 4)},
 	{"Drain, rows kept", "at least 1.8 × Graphile Worker in 2 processes, which deletes", drains(oursKept, graphile, caseTwo, 1.8)},
 	{"Drain, delete at ack", "at least 2.5 × Graphile Worker, each in one or two processes as is best for it", bestToGraphiles},
-	{"Drain, rows kept", "at least 80 % of raw SQL", drains(oursKept, rawKept().Name, caseOne, 0.8)},
-	{"Drain, delete at ack", "at least 80 % of raw SQL", drains(oursDeleted, rawDeleted().Name, caseOne, 0.8)},
+	{"Drain, rows kept", "at least 80 % of raw SQL with claims of 500, as it was measured for this target", drains(oursKept, yardstickKept, caseOne, 0.8)},
+	{"Drain, delete at ack", "at least 80 % of raw SQL with claims of 500, as it was measured for this target", drains(oursDeleted, yardstickDeleted, caseOne, 0.8)},
 
 	{"Latency at 500/s, polling", "p50 at most 3 ms", atMost("latency", oursPolling, "500/s", p50, 3)},
 	{"Latency at 500/s, polling", "p99 at most 8 ms", atMost("latency", oursPolling, "500/s", p99, 8)},
@@ -67,7 +67,11 @@ var criteria = []criterion{
 	{"Into HTTP, batches of 100", "at least 20,000/s", sinkReaches(httpBatch())},
 }
 
-const graphile = "Graphile Worker"
+const (
+	graphile         = "Graphile Worker"
+	yardstickKept    = "raw SQL, rows kept, claims of 500"
+	yardstickDeleted = "raw SQL, deleted, claims of 500"
+)
 
 // judge holds the results against the criteria.
 func judge(r *results) []verdict {

@@ -151,8 +151,10 @@ const (
 
 func runDrain(ctx context.Context, b *bench) {
 	of := load{events: b.size.drain, payload: 200}
+	kept, deleted := yardsticks()
 	for range b.runs {
-		for _, s := range append(own(), b.peers(riverBest(), b.graphileBest(), b.pgbossBest())...) {
+		systems := []system{kept, oursKept(), rawKept(), deleted, oursDeleted(), rawDeleted()}
+		for _, s := range append(systems, b.peers(riverBest(), b.graphileBest(), b.pgbossBest())...) {
 			b.measureDrain(ctx, "drain", s, caseOne, drainOf{load: of})
 		}
 		for _, s := range append([]system{oursDeleted()}, b.peers(b.graphileBest())...) {

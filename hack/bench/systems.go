@@ -87,6 +87,15 @@ func rawDeleted() system {
 	return ours("raw SQL, deleted", "one Go loop: one connection claims 2000, one deletes", job{System: "raw", Delete: true})
 }
 
+// yardsticks are the same with claims of 500, as they were measured when the targets were set.
+func yardsticks() (kept, deleted system) {
+	kept, deleted = rawKept(), rawDeleted()
+	kept.job.Batch, deleted.job.Batch = 500, 500
+	kept.Name, kept.Settings = yardstickKept, "the same, and it claims 500"
+	deleted.Name, deleted.Settings = yardstickDeleted, "the same, and it claims 500"
+	return kept, deleted
+}
+
 // riverBest has River's shortest cooldown between fetches and many workers.
 func riverBest() system {
 	s := riverDefault()
