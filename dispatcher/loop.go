@@ -18,8 +18,8 @@ const (
 	// than half of it is the database's.
 	minIdle = 2 * time.Millisecond
 	flowing = 4 * minIdle
-	// The claim after a wake-up is for a few rows of each topic, if the last one found no more: it is quick.
-	// But not for many topics, and no more than so many times in a row: it is not for all rows.
+	// The claim after a wake-up is for so few rows for each topic, of whichever they are, if the last one found
+	// no more: it is quick. But not for many topics, and no more than so many times in a row: it is not for all rows.
 	fewRows   = 10
 	fewTopics = 5
 	fewInARow = 4
