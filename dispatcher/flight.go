@@ -203,10 +203,11 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 	if len(rows) >= f.want {
 		f.full = time.Now()
 	}
+	safeUntil := f.safeUntil(started)
 	var q *queue // of the last row: those of a topic come together
 	for i, e := range claimed.Events {
 		r := &rows[i]
-		*r = row{event: e, age: claimed.At.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started)}
+		*r = row{event: e, age: claimed.At.Sub(e.CreatedAt), claimedAt: started, safeUntil: safeUntil}
 		f.bytes += int64(len(e.Payload))
 		if f.closed {
 			refused = append(refused, r)
