@@ -220,3 +220,39 @@ func TestWakesAgainAndAgain(t *testing.T) {
 		}
 	}
 }
+
+// While a topic is held no claim is for a few rows: its trials have limits of their own, which such a claim does
+// not know.
+func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
+	r := newRig(t)
+	store, sink := &asking{Store: r.store()}, newSites(map[string]error{"b": errAway})
+	d := r.start(store, sink, asleep("a", "b"))
+	delivered := 0
+	wake := func() {
+		delivered++
+		r.enqueue("a", 1)
+		d.Wake()
+		r.eventually("the other topic's event is delivered", func() bool { return r.count("status = 'delivered' and topic = 'a'") == delivered })
+	}
+	r.enqueue("b", 100)
+	r.eventually("the topic is held", func() bool {
+		wake()
+		return len(d.Snapshot().Held) == 1
+	})
+	wake() // what was claimed before it was held has been noted
+	_, before := store.since(0)
+	for range 5 {
+		wake()
+	}
+	held, _ := store.since(before)
+	if few := slices.ContainsFunc(held, func(limit int) bool { return limit < 0 }); few || len(held) < 5 {
+		t.Errorf("the limits of the claims while a topic is held are %v, want five or more and none of them negative", held)
+	}
+	sink.set("b", nil)
+	r.eventually("the topic comes back", func() bool { return len(d.Snapshot().Held) == 0 })
+	r.eventually("claims are for a few again", func() bool {
+		wake()
+		claims, _ := store.since(before + len(held))
+		return slices.Contains(claims, -20)
+	})
+}
