@@ -238,6 +238,31 @@ func claimExhaustedFront(r rig) {
 	}
 }
 
+// What dies takes no room from what is claimed, and what there is no room for is for the next claim.
+// CONTRACT: C-22
+func claimExhaustedLarge(r rig) {
+	events := make([]Event, 7)
+	ids := make([]uuid.UUID, len(events))
+	for i := range events {
+		events[i] = event(topic)
+		ids[i] = events[i].ID
+		events[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 1000) + `"`)
+	}
+	events[0].Payload = json.RawMessage(`"` + strings.Repeat("x", 10_000) + `"`)
+	r.Enqueue(events[0])
+	r.claim(r.store, 1, gone)
+	r.Enqueue(events[1:]...)
+	for i, want := range [][]uuid.UUID{ids[1:3], ids[3:5], ids[5:]} {
+		claimed := r.request(r.other, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: 1, MaxBytes: 2100,
+		})
+		r.wantIDs("claim "+string(rune('1'+i)), claimed.Events, want...)
+		if dead := len(claimed.Dead); dead != 1 && i == 0 || dead != 0 && i > 0 {
+			r.Errorf("%d rows died in claim %d, want one in the first", dead, i+1)
+		}
+	}
+}
+
 func claimNothing(r rig) {
 	for _, shares := range [][]dispatcher.Share{nil, {{Topic: topic, Limit: 5}}, {{Topic: topic, Limit: 0}}} {
 		claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: shares, Lease: lease, MaxAttempts: maxAttempts})

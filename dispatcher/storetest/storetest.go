@@ -89,6 +89,7 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Claim/Bytes", claimBytes},
 		{"Claim/Exhausted", claimExhausted},
 		{"Claim/ExhaustedFront", claimExhaustedFront},
+		{"Claim/ExhaustedLarge", claimExhaustedLarge},
 		{"Claim/Nothing", claimNothing},
 		{"Ack", ack},
 		{"Ack/Expired", ackExpired},
