@@ -159,17 +159,21 @@ func claimBacklog(r rig) {
 	}
 }
 
+// sized makes events that are due for an hour, with payloads of about so many bytes. They compress well: what
+// they take in memory is what counts.
+func sized(sizes ...int) (events []Event, ids []uuid.UUID) {
+	for _, size := range sizes {
+		e := event(topic)
+		e.Delay = -time.Hour
+		e.Payload = json.RawMessage(`"` + strings.Repeat("x", size) + `"`)
+		events, ids = append(events, e), append(ids, e.ID)
+	}
+	return events, ids
+}
+
 // Bytes bound a claim, and never keep its first row back.
 func claimBytes(r rig) {
-	events := make([]Event, 6)
-	ids := make([]uuid.UUID, len(events))
-	for i := range events {
-		events[i] = event(topic)
-		ids[i] = events[i].ID
-		events[i].Delay = -time.Hour
-		events[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 1000) + `"`) // compresses well: memory is what counts
-	}
-	events[3].Payload = json.RawMessage(`"` + strings.Repeat("x", 10_000) + `"`)
+	events, ids := sized(1000, 1000, 1000, 10_000, 1000, 1000)
 	r.Enqueue(events...)
 	ids = append(ids, r.enqueue(topic, 1)...) // what is due later does not overtake
 	for i, want := range [][]uuid.UUID{ids[:2], ids[2:3], ids[3:4], ids[4:]} {
@@ -238,27 +242,32 @@ func claimExhaustedFront(r rig) {
 	}
 }
 
-// What dies takes no room from what is claimed, and what there is no room for is for the next claim.
-// CONTRACT: C-22
+// What dies takes no room from what is claimed, and dies with its record wherever bytes cut the claim. What
+// there is no room for is for the next claim.
+// CONTRACT: C-22, C-41
 func claimExhaustedLarge(r rig) {
-	events := make([]Event, 7)
-	ids := make([]uuid.UUID, len(events))
-	for i := range events {
-		events[i] = event(topic)
-		ids[i] = events[i].ID
-		events[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 1000) + `"`)
+	spent, dead := sized(10_000, 10_000)
+	spent[0].Delay, spent[1].Delay = -2*time.Hour, 0 // behind the first of the others, and behind all
+	r.Enqueue(spent...)
+	if n := len(r.claim(r.store, 2, gone)); n != 2 {
+		r.Fatalf("claimed %d rows, want 2", n)
 	}
-	events[0].Payload = json.RawMessage(`"` + strings.Repeat("x", 10_000) + `"`)
-	r.Enqueue(events[0])
-	r.claim(r.store, 1, gone)
-	r.Enqueue(events[1:]...)
-	for i, want := range [][]uuid.UUID{ids[1:3], ids[3:5], ids[5:]} {
+	events, ids := sized(1000, 1000, 1000, 1000)
+	events[0].Delay = -3 * time.Hour
+	r.Enqueue(events...)
+	for i, want := range [][]uuid.UUID{ids[:2], ids[2:]} {
 		claimed := r.request(r.other, dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: 1, MaxBytes: 2100,
 		})
 		r.wantIDs("claim "+string(rune('1'+i)), claimed.Events, want...)
-		if dead := len(claimed.Dead); dead != 1 && i == 0 || dead != 0 && i > 0 {
-			r.Errorf("%d rows died in claim %d, want one in the first", dead, i+1)
+		if n := len(claimed.Dead); n != 2 && i == 0 || n != 0 && i > 0 {
+			r.Errorf("%d rows died in claim %d, want both in the first", n, i+1)
+		}
+	}
+	for _, id := range dead {
+		r.wantFree(id, "dead", 1)
+		if n := len(r.Letters(id)); n != 1 {
+			r.Errorf("%d records of one death, want 1", n)
 		}
 	}
 }
