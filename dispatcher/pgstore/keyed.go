@@ -20,24 +20,24 @@ const searchFor = 50 * time.Millisecond
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
 func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
-	for began := time.Now(); ; {
-		found, all, err := s.lookKeyed(ctx, req)
+	for c := (claiming{began: time.Now()}); ; c.tries++ {
+		found, all, err := s.lookKeyed(ctx, req, c)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
 		events, deaths := found.split()
 		out.Dead = append(out.Dead, deaths...)
-		if len(events) > 0 || len(deaths) == 0 && (all || time.Since(began) > searchFor) {
+		if len(events) > 0 || len(deaths) == 0 && (all || time.Since(c.began) > searchFor) {
 			out.Events, out.At, out.Behind = events, found.at, s.keyed.behind(req.Shares)
 			return out, nil
 		}
 	}
 }
 
-// lookKeyed runs the statement once, and reports whether it saw all that is due.
-func (s *Store) lookKeyed(ctx context.Context, req dispatcher.ClaimRequest) (f found, all bool, err error) {
+// lookKeyed runs the statement once, and reports whether the claim has looked at all that is due.
+func (s *Store) lookKeyed(ctx context.Context, req dispatcher.ClaimRequest, c claiming) (f found, all bool, err error) {
 	maxBytes := byteLimit(req)
-	look := s.keyed.next(req.Shares, req.Keys.PerKey, time.Now())
+	look := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
 	sql, args := s.sql.claimKeyed, []any{
 		s.namespace, look.topics, look.limits, look.times, look.ids, look.rows, int32(req.MaxAttempts), maxBytes,
 		pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
@@ -126,6 +126,7 @@ func (s *Store) fetchKeyed(ctx context.Context, sql string, args []any, topics [
 
 // looking is what one statement looks at: a range of each topic, and keys.
 type looking struct {
+	claiming
 	topics []string
 	limits []int32
 	times  []time.Time // where ranges begin, with ids; zero values for the front

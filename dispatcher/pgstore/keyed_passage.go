@@ -22,6 +22,9 @@ const (
 	// pass but the first: mostly that one goes all the way.
 	lookLeast = 50
 	stepRows  = 5000
+	// searchBits is how many times each further statement of a claim looks at twice as many rows, up to
+	// stepRows: those before it found none.
+	searchBits = 2
 	// stepEvery is how often claims that find rows make a step, at most: steps that find little get one
 	// part of the time in passShare. One that took long, alone, was held up by something else, and nothing
 	// waits for that; nor ever for longer than for passes that have spent their budget.
@@ -61,12 +64,15 @@ type passage struct {
 	pass     position // how far the pass has come
 	until    position // where it ends
 	passing  bool
+	since    time.Time // when it began
+	passed   time.Time // when the last one began that came to the floor
 	nextStep time.Time
 	lastStep time.Duration // how long the last one took
 	nextPass time.Time
-	spread   float64 // how many rows there are for each that can be had
-	full     bool    // there were as many rows for the last claim as it looked at
-	others   bool    // it found enough beside those of keys that it read again
+	seen     time.Time // when all that was due had been looked at
+	spread   float64   // how many rows there are for each that can be had
+	full     bool      // there were as many rows for the last claim as it looked at
+	others   bool      // it found enough beside those of keys that it read again
 	keys     map[int64]recall
 }
 
@@ -77,11 +83,17 @@ type recall struct {
 	again bool // it was passed by more than once
 }
 
-// next says where a claim looks.
-func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looking {
+// claiming is one claim, which may take several statements.
+type claiming struct {
+	began time.Time
+	tries int // statements before this one, which found nothing
+}
+
+// next says where a statement looks.
+func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time.Time) looking {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := looking{at: now, each: make([]int, len(shares)), near: true, dense: true, except: []int64{}}
+	l := looking{claiming: c, at: now, each: make([]int, len(shares)), near: true, dense: true, except: []int64{}}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -95,9 +107,12 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 			limit -= l.recall(p, i, limit, perKey)
 		}
 		from, step := p.from(affordable, now)
-		rows := int(lookMargin * p.spread * float64(limit))
-		if step && from != (position{}) {
-			rows = max(stepRows, lookAhead*limit)
+		rows, most := int(lookMargin*p.spread*float64(limit)), max(stepRows, lookAhead*limit)
+		switch {
+		case step && from != (position{}):
+			rows = most
+		case !step:
+			rows = min(most, rows<<min(searchBits*c.tries, 10))
 		}
 		l.topics = append(l.topics, share.Topic)
 		l.limits = append(l.limits, int32(limit))
@@ -107,7 +122,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, now time.Time) looki
 		l.steps = append(l.steps, step)
 		l.near = l.near && !step && p.spread < lookNear
 		l.dense = l.dense && !step && p.full && p.spread < lookDense && len(l.keys) == 0
-		if p.full {
+		if p.full && c.tries == 0 {
 			l.leaveOut(p)
 		}
 	}
@@ -160,7 +175,7 @@ func (l *looking) recall(p *passage, share, limit, perKey int) (rows int) {
 func (p *passage) from(affordable bool, now time.Time) (from position, step bool) {
 	affordable = affordable || p.floor == position{}
 	if affordable && !p.passing && !now.Before(p.nextPass) {
-		p.passing, p.pass, p.until = true, position{}, p.floor
+		p.passing, p.since, p.pass, p.until = true, now, position{}, p.floor
 		p.nextStep, p.nextPass = now, now.Add(fullPass)
 	}
 	if affordable && p.passing && !now.Before(p.nextStep) {
@@ -170,7 +185,7 @@ func (p *passage) from(affordable bool, now time.Time) (from position, step bool
 	return p.floor, false
 }
 
-// update notes what a statement found, and reports whether that was all that is due.
+// update notes what a statement found, and reports whether its claim has looked at all that is due.
 func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,20 +199,21 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 	for _, key := range told.Recalled {
 		others[key.Range-1] -= l.each[key.Range-1]
 	}
-	all = true
 	for _, r := range told.Reached {
 		i := r.Range - 1
+		p := k.byTopic[l.topics[i]]
+		if l.limits[i] == 0 {
+			p.seen = now
+		}
 		if f.cut || l.limits[i] == 0 { // rows that had no room are in the range, or none were asked for
-			all = all && !f.cut && len(l.keys) == 0
 			continue
 		}
-		end, last := position{at: f.at.Add(-slack)}, r.At == nil
-		if !last {
-			end = position{*r.At, r.ID}
+		part := stretch{end: position{at: f.at.Add(-slack)}, last: r.At == nil, step: l.steps[i], found: claimed[i] > 0 || len(l.except) > 0}
+		if !part.last {
+			part.end = position{*r.At, r.ID}
 		}
-		p := k.byTopic[l.topics[i]]
-		if !l.steps[i] {
-			p.full, p.others = !last, others[i] > int(l.limits[i])/2
+		if !part.step {
+			p.full, p.others = !part.last, others[i] > int(l.limits[i])/2
 			if p.full {
 				p.spread = min(max(1, float64(r.Looked)/float64(max(1, others[i]))), lookAhead)
 			}
@@ -207,7 +223,7 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 			p.nextStep = now.Add(max(stepEvery, passShare*inVain))
 			p.lastStep = took
 		}
-		all = p.reached(end, last, l.steps[i], claimed[i] > 0, affordable, now) && all
+		p.reached(part, affordable, l.began, now)
 	}
 	for i, hash := range l.keys {
 		k.byTopic[l.topics[l.keyRanges[i]-1]].missed(hash, now)
@@ -218,31 +234,40 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 	for _, key := range told.Passed {
 		k.byTopic[l.topics[key.Range-1]].remember(key.Hash, now)
 	}
-	return all
+	return !slices.ContainsFunc(l.topics, func(topic string) bool { return k.byTopic[topic].seen.Before(l.began) })
 }
 
-// reached notes how far a range was read, and whether that is the last of what is due. It reports
-// whether there is nothing else to look at, as far as steps can be afforded.
-func (p *passage) reached(end position, last, step, found, affordable bool, now time.Time) (all bool) {
-	if !step {
-		p.floor = end
-		if last && !found { // nothing from the floor on: look from the front
-			p.nextStep, p.nextPass = now, now
+// stretch is a part of a topic's range that was read.
+type stretch struct {
+	end   position
+	last  bool // there is nothing due behind it
+	step  bool // of a pass; else it began at the floor
+	found bool // rows of it were had, or may have been left out
+}
+
+// reached notes how far a range was read. A claim that found nothing looks from the front as well, if that can
+// be afforded. Then it has seen all: it must not go in circles past rows that wait.
+func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
+	switch {
+	case !s.step:
+		p.floor = s.end
+	case !s.last && s.end.compare(p.until) < 0:
+		p.pass = s.end
+	default:
+		p.passing = false
+		if s.last || s.end.compare(p.floor) >= 0 {
+			p.floor, p.passed = s.end, p.since
 		}
-		return last && !affordable
 	}
-	if !last && end.compare(p.until) < 0 {
-		p.pass = end
-		return false
+	if !s.last || s.found {
+		return
 	}
-	p.passing = false
-	if last && !found {
-		p.nextPass = now
+	p.nextPass = now // in this claim, or the next
+	if affordable && p.passed.Before(began) {
+		p.nextStep = now
+	} else {
+		p.seen = now
 	}
-	if last || end.compare(p.floor) > 0 {
-		p.floor = end
-	}
-	return last
 }
 
 // missed notes that a key was read in vain.

@@ -34,7 +34,7 @@ func TestPassesEnd(t *testing.T) {
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
 	looked, longest, inSteps := now, time.Duration(0), time.Duration(0)
 	for now.Sub(front) < 10*time.Second {
-		l := k.next(shares, 100, now)
+		l := k.next(shares, 100, claiming{}, now)
 		from := l.times[0]
 		if from.IsZero() {
 			looked, from = now, front
@@ -77,8 +77,8 @@ func TestSlowSteps(t *testing.T) {
 		{2 * time.Second, passShare*passDebt + fullPass},
 	} {
 		began := now
-		l := k.next(shares, 100, now)
-		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, now) { // the first has nothing to go to
+		l := k.next(shares, 100, claiming{}, now)
+		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, claiming{}, now) { // the first has nothing to go to
 			k.update(l, reach(front.Add(time.Hour)), found{at: now, rows: make([]row, l.limits[0])}, now)
 			now = now.Add(time.Millisecond)
 		}
@@ -105,12 +105,12 @@ func TestLooksAhead(t *testing.T) {
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
 		now := time.Now()
 		for range 2 { // the first is a step
-			l := k.next(shares, 100, now)
+			l := k.next(shares, 100, claiming{}, now)
 			told := reach(now)
 			told.Reached[0].Looked = test.looked
 			k.update(l, told, found{at: now, rows: make([]row, test.rows)}, now)
 		}
-		if l := k.next(shares, 100, now); int(l.rows[0]) != test.want || l.steps[0] {
+		if l := k.next(shares, 100, claiming{}, now); int(l.rows[0]) != test.want || l.steps[0] {
 			t.Errorf("%+v: looks at %d rows, a step: %v", test, l.rows[0], l.steps[0])
 		}
 	}
@@ -140,12 +140,12 @@ func TestDense(t *testing.T) {
 		"a pass is due":      {rows: 1000, nextPass: true},
 	} {
 		k, now := newKeyed(), time.Now()
-		k.update(k.next(shares, 100, now), reach(now), found{at: now}, now) // a step
+		k.update(k.next(shares, 100, claiming{}, now), reach(now), found{at: now}, now) // a step
 		told := reach(now)
 		if test.last {
 			told.Reached[0].At = nil
 		}
-		if l := k.next(shares, 100, now); l.dense {
+		if l := k.next(shares, 100, claiming{}, now); l.dense {
 			t.Errorf("%s: dense before a claim was full", name)
 		} else {
 			k.update(l, told, found{at: now, rows: make([]row, test.rows)}, now)
@@ -163,7 +163,7 @@ func TestDense(t *testing.T) {
 		if test.topics {
 			of = append(slices.Clone(shares), dispatcher.Share{Topic: "others", Limit: 1})
 		}
-		if l := k.next(of, 100, now); l.dense != test.want {
+		if l := k.next(of, 100, claiming{}, now); l.dense != test.want {
 			t.Errorf("%s: dense is %v", name, l.dense)
 		}
 	}
@@ -189,7 +189,7 @@ func TestRecallShares(t *testing.T) {
 	} {
 		k := newKeyed()
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
-		k.next(shares, 100, now)
+		k.next(shares, 100, claiming{}, now)
 		if !k.turn.IsZero() {
 			t.Errorf("%+v: no key is read again, and the turn is over", test)
 		}
@@ -200,16 +200,16 @@ func TestRecallShares(t *testing.T) {
 		}
 		p.remember(-1, now) // not due
 		if test.others {
-			if l := k.next(shares, 100, now); len(l.keys) > 0 {
+			if l := k.next(shares, 100, claiming{}, now); len(l.keys) > 0 {
 				t.Errorf("%+v: %d keys are read again before their turn", test, len(l.keys))
 			}
 			k.turn = now.Add(-recallEvery)
 		}
-		l := k.next(shares, 100, now)
+		l := k.next(shares, 100, claiming{}, now)
 		if len(l.keys) != test.want || int(l.limits[0]) != test.ofRanges {
 			t.Errorf("%+v: %d keys, and %d rows of the range", test, len(l.keys), l.limits[0])
 		}
-		if l := k.next(shares, 100, now); test.others && len(l.keys) > 0 {
+		if l := k.next(shares, 100, claiming{}, now); test.others && len(l.keys) > 0 {
 			t.Errorf("%+v: %d keys are read again after their turn", test, len(l.keys))
 		}
 		for _, n := range l.keyRows {
@@ -229,7 +229,7 @@ func TestLeftOut(t *testing.T) {
 	now := time.Now()
 	passed := func(keys ...int64) (k *keyed, p *passage) {
 		k = newKeyed()
-		k.next(shares, 100, now)
+		k.next(shares, 100, claiming{}, now)
 		p = k.byTopic["orders"]
 		p.full, p.others, p.nextPass, p.passing = true, true, now.Add(time.Hour), false
 		for _, hash := range keys {
@@ -238,12 +238,12 @@ func TestLeftOut(t *testing.T) {
 		return k, p
 	}
 	k, p := passed(hot, once, hot)
-	if l := k.next(shares, 100, now); !slices.Equal(l.except, []int64{hot}) || !l.dense {
+	if l := k.next(shares, 100, claiming{}, now); !slices.Equal(l.except, []int64{hot}) || !l.dense {
 		t.Errorf("left out are %v, want the key that was passed twice; dense is %v", l.except, l.dense)
 	}
 
 	now = now.Add(time.Minute)
-	l := k.next(shares, 100, now)
+	l := k.next(shares, 100, claiming{}, now)
 	if slices.Sort(l.keys); !slices.Equal(l.keys, []int64{hot, once}) || !slices.Equal(l.except, []int64{hot}) {
 		t.Errorf("left out are %v, and %v are read again", l.except, l.keys)
 	}
@@ -256,22 +256,57 @@ func TestLeftOut(t *testing.T) {
 	for range 5 {
 		p.missed(hot, now)
 	}
-	if l := k.next(shares, 100, now); len(l.except) > 0 {
+	if l := k.next(shares, 100, claiming{}, now); len(l.except) > 0 {
 		t.Errorf("left out is a key that is read again only in %v", p.keys[hot].wait)
 	}
 
 	k, p = passed(hot, hot)
 	p.full = false
-	if l := k.next(shares, 100, now); len(l.except) > 0 {
+	if l := k.next(shares, 100, claiming{}, now); len(l.except) > 0 {
 		t.Error("a key is left out without a backlog")
 	}
 	k, p = passed(hot, hot)
 	p.nextPass = now
-	if l := k.next(shares, 100, now); !l.steps[0] || len(l.except) > 0 || l.except == nil {
+	if l := k.next(shares, 100, claiming{}, now); !l.steps[0] || len(l.except) > 0 || l.except == nil {
 		t.Errorf("left out are %v in a step (%v)", l.except, l.steps)
 	}
 	k, _ = passed(slices.Repeat([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, 2)...)
-	if l := k.next(shares, 100, now); len(l.except) != exceptMost {
+	if l := k.next(shares, 100, claiming{}, now); len(l.except) != exceptMost {
 		t.Errorf("%d keys are left out, want at most %d", len(l.except), exceptMost)
 	}
+}
+
+// A claim that finds nothing has not seen all before it has looked at what it left out at first, and from the
+// front: at all of it, whatever an earlier claim has looked at.
+func TestSeenAll(t *testing.T) {
+	t.Parallel()
+	const hot = 1
+	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}
+	now := time.Now()
+	k := newKeyed()
+	look := func(c claiming, at *time.Time, step, all bool) {
+		t.Helper()
+		l, told := k.next(shares, 100, c, now), reach(now)
+		told.Reached[0].At = at
+		if got := k.update(l, told, found{at: now}, now); l.steps[0] != step || got != all {
+			t.Errorf("it looked from %v, a step: %v, and has seen all: %v; want %v, %v", l.times[0], l.steps[0], got, step, all)
+		}
+	}
+	k.next(shares, 100, claiming{}, now)
+	p := k.byTopic["orders"]
+	p.floor, p.passing, p.nextPass = position{at: now.Add(-time.Minute)}, false, now.Add(time.Hour)
+	p.full = true
+	p.remember(hot, now)
+	p.remember(hot, now)
+	first := claiming{began: now}
+	look(first, nil, false, false) // without the hot key
+	first.tries++
+	look(first, nil, false, false)
+	front := now.Add(-time.Hour)
+	look(first, &front, true, false) // a step, and more is there
+
+	now = now.Add(time.Minute)
+	second := claiming{began: now}
+	look(second, nil, true, false) // the rest, but the front was a minute ago
+	look(second, nil, true, true)
 }
