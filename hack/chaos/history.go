@@ -27,6 +27,8 @@ type history struct {
 	arrivals []time.Time
 	lease    time.Duration
 	ordered  bool
+	// dispatchers is how many there are while nothing is wrong.
+	dispatchers int
 }
 
 // event is what became of one event: what its producer says, what its row went through, and what the
@@ -61,7 +63,7 @@ type state struct {
 
 // load reads the witness, and the journals of the producers and the consumer.
 func (w *world) load(ctx context.Context) (*history, error) {
-	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, ordered: w.ordered}
+	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, ordered: w.ordered, dispatchers: w.dispatchers}
 	w.mu.Lock()
 	h.faults, h.wrong = slices.Clone(w.faults), w.wrong
 	w.mu.Unlock()

@@ -19,7 +19,7 @@ func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond
 // told is a history in few words: an event goes through verbs, one each 10 ms, from its commit at 0.
 // "confirm" is the consumer's.
 func told(ordered bool, faults []injected, stories ...string) *history {
-	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, lease: 10 * time.Millisecond, began: noon, ended: at(10_000)}
+	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, dispatchers: 2, lease: 10 * time.Millisecond, began: noon, ended: at(10_000)}
 	for i, story := range stories {
 		e := h.event(uuid.UUID{15: byte(i + 1)})
 		e.known, e.committed, e.committedAt, e.seq, e.key = true, true, noon, int64(i), "key"
@@ -168,5 +168,38 @@ func TestRecovery(t *testing.T) {
 	h.faults = append(h.faults, injected{kind: hang, start: at(600), end: at(700)})
 	if all := recoveries(h, times); all[0].rows != unknown {
 		t.Errorf("with another fault near, it is not known how long it took: %+v", all[0])
+	}
+}
+
+// What was held waits for nobody while no dispatcher runs: that time is not the ones' that come back.
+func TestUnattended(t *testing.T) {
+	t.Parallel()
+	times := times{lease: 3 * time.Second, poll: 500 * time.Millisecond}
+	carol := uuid.UUID{3}
+	both := []injected{
+		{kind: stop, worker: alice, start: at(0), end: at(2000)},
+		{kind: stop, worker: bob, start: at(1000), end: at(4000)},
+	}
+	for name, test := range map[string]struct {
+		more []injected
+		want time.Duration
+	}{
+		"both are away":                 {nil, time.Second},
+		"one more was there":            {[]injected{{kind: scale, worker: carol, start: at(500), end: at(1800)}}, 200 * time.Millisecond},
+		"the one more left":             {[]injected{{kind: clock, worker: carol, start: at(-9), end: at(500)}, {kind: stop, worker: carol, start: at(500), end: at(900)}}, time.Second},
+		"the consumer was away besides": {[]injected{{kind: away, start: at(0), end: at(4000)}}, time.Second},
+	} {
+		h := told(true, slices.Concat(both, test.more))
+		if got := h.unattended(at(0), at(3000)); got != test.want {
+			t.Errorf("%s: no dispatcher ran for %v, want %v", name, got, test.want)
+		}
+	}
+	h := told(true, both)
+	late := []recovery{{fault: both[0], rows: 3 * time.Second}}
+	if found := tardy(h, late, times); len(found) != 0 {
+		t.Errorf("a second of it nobody was there: %+v", found)
+	}
+	if late[0].rows = 3*time.Second + 501*time.Millisecond; len(tardy(h, late, times)) != 1 {
+		t.Error("more than a poll and slack of somebody's time was not found to be late")
 	}
 }

@@ -149,16 +149,62 @@ func (f *flow) back(from, ended time.Time) time.Duration {
 
 // tardy reports the recoveries that took longer than is promised: a killed dispatcher's rows wait for
 // their lease and the next poll, those of one that stopped in order for nothing. While the machine
-// stood still nothing is promised.
+// stood still nothing is promised, and time in which no dispatcher ran does not count.
 func tardy(h *history, all []recovery, t times) (found []recovery) {
 	for _, r := range all {
+		if r.rows == unknown {
+			continue
+		}
+		from := r.fault.start
+		to := from.Add(r.rows)
+		took := r.rows - h.unattended(from, to)
 		switch {
-		case r.rows == unknown:
-		case h.overlapping(r.fault.start, r.fault.start.Add(r.rows), func(f injected) bool { return f.kind == stall }) != "":
-		case r.fault.kind == kill && r.rows > t.bound(),
-			r.fault.kind == stop && r.rows > t.poll+slack:
+		case h.overlapping(from, to, func(f injected) bool { return f.kind == stall }) != "":
+		case r.fault.kind == kill && took > t.bound(),
+			r.fault.kind == stop && took > t.poll+slack:
 			found = append(found, r)
 		}
 	}
 	return found
+}
+
+// unattended is how long, in a span of time, no dispatcher ran.
+func (h *history) unattended(from, to time.Time) (sum time.Duration) {
+	changes := []time.Time{from, to}
+	for _, f := range h.faults {
+		for _, at := range []time.Time{f.start, f.end} {
+			if at.After(from) && at.Before(to) {
+				changes = append(changes, at)
+			}
+		}
+	}
+	slices.SortFunc(changes, time.Time.Compare)
+	for i, at := range changes[1:] {
+		if h.running(changes[i]) == 0 {
+			sum += at.Sub(changes[i])
+		}
+	}
+	return sum
+}
+
+// running is how many dispatchers ran at a moment: those of the slots, and one more at times.
+func (h *history) running(at time.Time) int {
+	n, more := h.dispatchers, map[uuid.UUID]bool{}
+	for _, f := range h.faults {
+		if f.kind == scale || f.kind == clock {
+			more[f.worker] = true
+		}
+	}
+	for _, f := range h.faults {
+		if at.Before(f.start) || !at.Before(f.end) {
+			continue
+		}
+		switch {
+		case f.kind == scale || f.kind == clock:
+			n++
+		case (f.kind == kill || f.kind == stop || f.kind == freeze) && !more[f.worker]:
+			n--
+		}
+	}
+	return n
 }
