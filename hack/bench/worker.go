@@ -41,7 +41,7 @@ func startWorker(ctx context.Context, argv []string, j job) (*worker, error) {
 		ready: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.cmd.Stderr = w.stderr
-	w.cmd.Env = append([]string{"GOGC=150", "GOMEMLIMIT=160MiB"}, os.Environ()...) // as our binary sets it, unless it is set; for all that are in Go
+	w.cmd.Env = append([]string{"GOGC=125", "GOMEMLIMIT=160MiB"}, os.Environ()...) // as our binary sets it, unless it is set; for all that are in Go
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                        // a terminal's Ctrl-C is for this process alone
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
 		return nil, err
