@@ -22,9 +22,9 @@ const (
 	// pass but the first: mostly that one goes all the way.
 	lookLeast = 50
 	stepRows  = 5000
-	// searchBits is how many times each further statement of a claim looks at twice as many rows, up to
-	// stepRows: those before it found none.
-	searchBits = 2
+	// searchMore times as many rows are looked at in each further statement of a claim, up to those of a
+	// step: the one before it found none.
+	searchMore = 4
 	// stepEvery is how often claims that find rows make a step, at most: steps that find little get one
 	// part of the time in passShare. One that took long, alone, was held up by something else, and nothing
 	// waits for that; nor ever for longer than for passes that have spent their budget.
@@ -112,7 +112,9 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 		case step && from != (position{}):
 			rows = most
 		case !step:
-			rows = min(most, rows<<min(searchBits*c.tries, 10))
+			for range c.tries {
+				rows = min(most, searchMore*rows)
+			}
 		}
 		l.topics = append(l.topics, share.Topic)
 		l.limits = append(l.limits, int32(limit))

@@ -99,6 +99,7 @@ func TestLooksAhead(t *testing.T) {
 		{1000, 2000, 1000, 2200}, // every second one, and the claim was filled
 		{1000, 1100, 550, 2200},  // and was not
 		{1000, 9000, 100, 4400},  // one in ninety: that many are not looked at
+		{2000, 9000, 100, 8800},  // also when a step has fewer
 		{10, 10, 10, lookLeast},
 	} {
 		k := newKeyed()

@@ -9,8 +9,8 @@ import (
 
 const (
 	// gcPercent lets the heap grow to two and a quarter times of what is live. At 150 and more a dispatcher
-	// at full speed now and then takes more than 64 MiB (61 to 65; at 125 58 to 62), and at 100 the collector
-	// takes a tenth more of its CPU time.
+	// at full speed now and then takes more than 64 MiB (61 to 65; at 125 58 to 62), and at 100 it takes
+	// a tenth more CPU time.
 	gcPercent = 125
 	// memoryLimit makes the collector work harder before rows with large payloads add up to more.
 	memoryLimit = 160 << 20
