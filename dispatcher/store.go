@@ -65,7 +65,8 @@ type ClaimRequest struct {
 	// MaxAttempts is the total of deliveries that a row may begin.
 	MaxAttempts int
 	// MaxBytes bounds the payloads' size as text in one claim. The first row is claimed whatever
-	// its size, so that a large one is never stuck. 0 means no bound.
+	// its size, so that a large one is never stuck; with Keys, so may be the first of those that waited
+	// for others. 0 means no bound.
 	MaxBytes int64
 	// Few says that the caller was woken, and expects no more than a few rows: a store may be quick, bound
 	// the rows of all shares together alone, and leave rows that have no attempt left or are large. An

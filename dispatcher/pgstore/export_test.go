@@ -1,5 +1,11 @@
 package pgstore
 
+import (
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
 // Settings are those that hot statements run with.
 const Settings = relaxed
 
@@ -20,3 +26,15 @@ func ClaimKeyedSQL() string { return load("outbox").claimKeyed }
 
 // ClaimDenseSQL is its counterpart where nearly each row is the first of its key.
 func ClaimDenseSQL() string { return load("outbox").claimDense }
+
+// Recall has the store's next claim read the keys again that it passed by.
+func Recall(store dispatcher.Store) {
+	k := &store.(*Store).keyed
+	k.turn = time.Time{}
+	for _, p := range k.byTopic {
+		for hash, r := range p.keys {
+			r.at = time.Time{}
+			p.keys[hash] = r
+		}
+	}
+}

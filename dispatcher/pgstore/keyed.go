@@ -20,44 +20,55 @@ const searchFor = 50 * time.Millisecond
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
 func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
-	for c := (claiming{began: time.Now()}); ; c.tries++ {
-		found, all, err := s.lookKeyed(ctx, req, c)
+	for c := (claiming{began: time.Now()}); ; {
+		look := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
+		found, told, err := s.fetchKeyed(ctx, s.statements(req, look), look.topics)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
+		found.sort()
+		if told.Followed {
+			sortKeys(found.rows)
+		}
+		all := s.keyed.update(look, told, found, time.Now())
 		events, deaths := found.split()
 		out.Dead = append(out.Dead, deaths...)
 		if len(events) > 0 || len(deaths) == 0 && (all || time.Since(c.began) > searchFor) {
 			out.Events, out.At, out.Behind = events, found.at, s.keyed.behind(req.Shares)
 			return out, nil
 		}
+		c = look.then()
 	}
 }
 
-// lookKeyed runs the statement once, and reports whether the claim has looked at all that is due.
-func (s *Store) lookKeyed(ctx context.Context, req dispatcher.ClaimRequest, c claiming) (f found, all bool, err error) {
+// statement is one of those that look for rows, with its arguments.
+type statement struct {
+	sql  string
+	args []any
+}
+
+// statements are those that look at it. Where ranges are dense, keys are read by one of their own: rows of
+// ranges cost a quarter more in one for both. It gets the same part of the bytes as of the rows.
+func (s *Store) statements(req dispatcher.ClaimRequest, l looking) (all []statement) {
+	keyed := func(limits, rows []int32, maxBytes int64) statement {
+		return statement{s.sql.claimKeyed, []any{
+			s.namespace, l.topics, limits, l.times, l.ids, rows, int32(req.MaxAttempts), maxBytes,
+			pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
+			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except,
+		}}
+	}
 	maxBytes := byteLimit(req)
-	look := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
-	sql, args := s.sql.claimKeyed, []any{
-		s.namespace, look.topics, look.limits, look.times, look.ids, look.rows, int32(req.MaxAttempts), maxBytes,
-		pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-		look.keyRanges, look.keys, look.keyRows, look.steps, look.near, look.except,
+	if !l.dense {
+		return []statement{keyed(l.limits, l.rows, maxBytes)}
 	}
-	if look.dense {
-		sql, args = s.sql.claimDense, []any{
-			s.namespace, look.topics, look.limits, look.times, look.ids, int32(req.MaxAttempts), maxBytes,
-			pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, look.except,
-		}
+	if len(l.keys) > 0 {
+		none, part := make([]int32, len(l.topics)), maxBytes/recallPart
+		all, maxBytes = append(all, keyed(none, none, part)), maxBytes-part
 	}
-	f, told, err := s.fetchKeyed(ctx, sql, args, look.topics)
-	if err != nil {
-		return found{}, false, err
-	}
-	f.sort()
-	if told.Followed {
-		sortKeys(f.rows)
-	}
-	return f, s.keyed.update(look, told, f, time.Now()), nil
+	return append(all, statement{s.sql.claimDense, []any{
+		s.namespace, l.topics, l.limits, l.times, l.ids, int32(req.MaxAttempts), maxBytes,
+		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except,
+	}})
 }
 
 // sortKeys puts the rows of each key in order of seq, in the places that they have. A row that was
@@ -104,24 +115,39 @@ type toldKey struct {
 	Hash  int64 `json:"key_hash"`
 }
 
-// fetchKeyed runs claim_keyed.sql or claim_dense.sql. What they say beside the rows is in a setting of the
+// add adds what the next statement says. The last one reads the ranges.
+func (t *told) add(next told) {
+	t.Reached = next.Reached
+	t.Followed = t.Followed || next.Followed
+	t.Passed = append(t.Passed, next.Passed...)
+	t.Recalled = append(t.Recalled, next.Recalled...)
+}
+
+// fetchKeyed runs the statements, in one transaction. What they say beside the rows is in a setting of the
 // transaction: to put it into the rows would make the server keep all of them once more.
-func (s *Store) fetchKeyed(ctx context.Context, sql string, args []any, topics []string) (f found, told told, err error) {
+func (s *Store) fetchKeyed(ctx context.Context, statements []statement, topics []string) (f found, all told, err error) {
 	var batch pgx.Batch
 	batch.Queue(relaxed)
 	d := newDecoder(s.namespace, topics)
-	batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		f.rows, f.cut, err = d.decode(rows)
-		return err
-	})
-	batch.Queue(`select now(), current_setting('outbox.told')`).QueryRow(func(row pgx.Row) error {
-		var text string
-		if err := row.Scan(&f.at, &text); err != nil {
+	for _, st := range statements {
+		batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
+			more, cut, err := d.decode(rows)
+			f.rows, f.cut = append(more, f.rows...), cut // it is asked of the ranges
 			return err
-		}
-		return json.Unmarshal([]byte(text), &told)
-	})
-	return f, told, s.pool.SendBatch(ctx, &batch).Close()
+		})
+		batch.Queue(`select now(), current_setting('outbox.told')`).QueryRow(func(row pgx.Row) error {
+			var text string
+			if err := row.Scan(&f.at, &text); err != nil {
+				return err
+			}
+			var next told
+			err := json.Unmarshal([]byte(text), &next)
+			all.add(next)
+			return err
+		})
+	}
+	err = s.pool.SendBatch(ctx, &batch).Close()
+	return f, all, err
 }
 
 // looking is what one statement looks at: a range of each topic, and keys.
@@ -134,7 +160,7 @@ type looking struct {
 	rows   []int32 // how many rows are looked at
 	steps  []bool  // the range is a step of a pass
 	near   bool    // many of these rows are to be had
-	dense  bool    // nearly all are, and fill the claim: no other rows are looked at
+	dense  bool    // nearly all are, and fill the claim: no other rows of the ranges are looked at
 	at     time.Time
 
 	keyRanges []int64 // the topics of keys, from 1
@@ -142,4 +168,12 @@ type looking struct {
 	keyRows   []int32
 	each      []int   // rows of a key, by topic
 	except    []int64 // keys whose rows the ranges leave out
+}
+
+// then is the claim after a statement that found nothing.
+func (l looking) then() claiming {
+	if slices.Contains(l.steps, false) {
+		l.tries++
+	}
+	return l.claiming
 }

@@ -86,7 +86,7 @@ type recall struct {
 // claiming is one claim, which may take several statements.
 type claiming struct {
 	began time.Time
-	tries int // statements before this one, which found nothing
+	tries int // statements before this one that looked from a floor, and found nothing
 }
 
 // next says where a statement looks.
@@ -123,7 +123,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 		l.rows = append(l.rows, int32(max(rows, lookLeast)))
 		l.steps = append(l.steps, step)
 		l.near = l.near && !step && p.spread < lookNear
-		l.dense = l.dense && !step && p.full && p.spread < lookDense && len(l.keys) == 0
+		l.dense = l.dense && !step && p.full && p.spread < lookDense
 		if p.full && c.tries == 0 {
 			l.leaveOut(p)
 		}

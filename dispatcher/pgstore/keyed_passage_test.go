@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -118,7 +119,7 @@ func TestLooksAhead(t *testing.T) {
 }
 
 // Claims are dense once one was full, nearly all of whose rows could be had, and as long as they are like that
-// in all topics, and it is not the turn of keys that are to be read again.
+// in all topics. Keys that are to be read again have a statement of their own, before it.
 func TestDense(t *testing.T) {
 	t.Parallel()
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 1000}}
@@ -136,7 +137,7 @@ func TestDense(t *testing.T) {
 		"many wait":          {rows: 600},
 		"there are no more":  {rows: 1000, last: true},
 		"a key was passed":   {rows: 1000, passed: true, want: true},
-		"its turn has come":  {rows: 1000, passed: true, turn: true},
+		"its turn has come":  {rows: 1000, passed: true, turn: true, want: true},
 		"a topic is unknown": {rows: 1000, topics: true},
 		"a pass is due":      {rows: 1000, nextPass: true},
 	} {
@@ -164,8 +165,24 @@ func TestDense(t *testing.T) {
 		if test.topics {
 			of = append(slices.Clone(shares), dispatcher.Share{Topic: "others", Limit: 1})
 		}
-		if l := k.next(of, 100, claiming{}, now); l.dense != test.want {
+		l := k.next(of, 100, claiming{}, now)
+		if l.dense != test.want {
 			t.Errorf("%s: dense is %v", name, l.dense)
+		}
+		want := []string{"keyed"}
+		switch {
+		case test.want && test.turn:
+			want = []string{"keyed", "dense"}
+		case test.want:
+			want = []string{"dense"}
+		}
+		store := &Store{sql: queries{claimKeyed: "keyed", claimDense: "dense"}}
+		var got []string
+		for _, st := range store.statements(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, l) {
+			got = append(got, st.sql)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the statements are %v, want %v", name, got, want)
 		}
 	}
 }
@@ -268,8 +285,16 @@ func TestLeftOut(t *testing.T) {
 	}
 	k, p = passed(hot, hot)
 	p.nextPass = now
-	if l := k.next(shares, 100, claiming{}, now); !l.steps[0] || len(l.except) > 0 || l.except == nil {
+	l = k.next(shares, 100, claiming{}, now)
+	if !l.steps[0] || len(l.except) > 0 || l.except == nil {
 		t.Errorf("left out are %v in a step (%v)", l.except, l.steps)
+	}
+	l = k.next(shares, 100, l.then(), now)
+	if l.steps[0] || !slices.Equal(l.except, []int64{hot}) {
+		t.Errorf("left out are %v after a step that found nothing, want the key that was passed twice", l.except)
+	}
+	if l = k.next(shares, 100, l.then(), now); len(l.except) > 0 {
+		t.Errorf("left out are %v after a look from the floor that found nothing", l.except)
 	}
 	k, _ = passed(slices.Repeat([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, 2)...)
 	if l := k.next(shares, 100, claiming{}, now); len(l.except) != exceptMost {
@@ -310,4 +335,24 @@ func TestSeenAll(t *testing.T) {
 	second := claiming{began: now}
 	look(second, nil, true, false) // the rest, but the front was a minute ago
 	look(second, nil, true, true)
+}
+
+// What two statements say beside the rows is put together: how far ranges were read is told by the last.
+func TestToldByTwo(t *testing.T) {
+	t.Parallel()
+	var all told
+	for _, text := range []string{
+		`{"reached": [{"range": 1, "looked": 0}], "followed": true, "passed": [{"range": 1, "key_hash": 1}], "recalled": [{"range": 1, "key_hash": 1}]}`,
+		`{"reached": [{"range": 1, "looked": 10}], "passed": [{"range": 1, "key_hash": 2}]}`,
+	} {
+		var next told
+		if err := json.Unmarshal([]byte(text), &next); err != nil {
+			t.Fatal(err)
+		}
+		all.add(next)
+	}
+	if len(all.Reached) != 1 || all.Reached[0].Looked != 10 || !all.Followed ||
+		!slices.Equal(all.Passed, []toldKey{{1, 1}, {1, 2}}) || !slices.Equal(all.Recalled, []toldKey{{1, 1}}) {
+		t.Errorf("put together: %+v", all)
+	}
 }

@@ -12,18 +12,27 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
-// trips counts round trips: each is a batch.
-type trips struct{ n atomic.Int64 }
+// trips counts round trips: each is a batch. It counts the claims in them that were made by claim_dense.sql,
+// too, and those that were not.
+type trips struct{ n, dense, keyed atomic.Int64 }
 
 func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	c.n.Add(1)
 	return ctx
 }
-func (*trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (*trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+func (c *trips) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q pgx.TraceBatchQueryData) {
+	switch q.SQL {
+	case pgstore.ClaimDenseSQL():
+		c.dense.Add(1)
+	case pgstore.ClaimKeyedSQL():
+		c.keyed.Add(1)
+	}
+}
+func (*trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 func (*trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
@@ -57,7 +66,7 @@ func TestClaimsThatWait(t *testing.T) {
 		{[]int{10}, "0", 1}, {[]int{10}, "1 minute", 1},
 		{[]int{100}, "0", 3}, {[]int{100}, "1 minute", 3},
 		{[]int{1000}, "0", 4}, {[]int{1000}, "1 minute", 4},
-		{[]int{10_000}, "0", 6}, {[]int{10_000}, "1 minute", 6},
+		{[]int{10_000}, "0", 7}, {[]int{10_000}, "1 minute", 7},
 		{[]int{10, 100, 1000, 10_000}, "0", 7}, {[]int{10, 100, 1000, 10_000}, "1 minute", 7},
 	} {
 		t.Run(fmt.Sprintf("%d rows, due for %s", test.rows, test.age), func(t *testing.T) {
@@ -88,4 +97,73 @@ func TestClaimsThatWait(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where ranges are dense, a claim that reads keys again does it in the same transaction, with a statement of
+// their own: it gets the next rows of each, and as many others as there is room for.
+// CONTRACT: C-50
+func TestKeysBesideDenseRanges(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.fillKeys(1600, 1600, "orders")
+	o.exec(`update outbox.outbox_events set topic = case when seq % 4 < 2 then 'orders' else 'others' end,
+		aggregate_id = case when seq % 2 = 0 then 'hot' else aggregate_id end`)
+	made := o.count()
+	store := o.Store("shop", uuid.New())
+	held, last := []dispatcher.Lease{}, map[string]int64{}
+	claim := func(maxBytes int64, wantHot, wantOthers string) {
+		t.Helper()
+		dense, keyed := made.dense.Load(), made.keyed.Load()
+		claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: 40}, {Topic: "others", Limit: 40}}, Lease: time.Minute,
+			MaxAttempts: 10, MaxBytes: maxBytes, Keys: &dispatcher.KeyOrder{PerKey: 10},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, leasesOf(claimed.Events)...)
+		hot, others, reached := map[string]int{}, map[string]int{}, "orders"
+		for _, e := range claimed.Events {
+			if e.Topic < reached {
+				t.Errorf("a row of %s comes behind those of %s", e.Topic, reached)
+			}
+			reached = e.Topic
+			if e.AggregateID != "hot" {
+				others[e.Topic]++
+				continue
+			}
+			if want := last[e.Topic] + 4; hot[e.Topic] > 0 && e.Seq != want {
+				t.Errorf("row %d of the hot key in %s came, want %d", e.Seq, e.Topic, want)
+			}
+			hot[e.Topic]++
+			last[e.Topic] = e.Seq
+		}
+		if wantOthers == "" {
+			return
+		}
+		if fmt.Sprint(hot) != wantHot || fmt.Sprint(others) != wantOthers {
+			t.Errorf("of the hot key came %v, and others %v, want %s and %s", hot, others, wantHot, wantOthers)
+		}
+		if dense, keyed = made.dense.Load()-dense, made.keyed.Load()-keyed; dense != 1 || keyed != 1 {
+			t.Errorf("%d statements for ranges, and %d for keys, want one of each", dense, keyed)
+		}
+	}
+	ack := func() {
+		t.Helper()
+		if lost, err := store.Ack(t.Context(), held); err != nil || len(lost) > 0 {
+			t.Fatalf("lost %v, %v", lost, err)
+		}
+		held = nil
+	}
+	for range 4 {
+		claim(0, "", "")
+		ack()
+	}
+	pgstore.Recall(store)
+	claim(0, "map[orders:5 others:5]", "map[orders:35 others:35]")
+	pgstore.Recall(store) // the last ones are still held
+	claim(0, "map[]", "map[orders:35 others:35]")
+	ack()
+	pgstore.Recall(store) // room for eight rows of two bytes, and one more part in eight for keys
+	claim(16, "map[orders:1]", "map[orders:7]")
 }

@@ -209,7 +209,7 @@ reached as materialized (
         select next_attempt_at, id from found where range = share.n offset greatest(share.rows - 1, 0) limit 1
     ) as last on true
     left join lateral (
-        select next_attempt_at, id from ranges where range = share.n offset share.look - 1 limit 1
+        select next_attempt_at, id from ranges where range = share.n offset greatest(share.look - 1, 0) limit 1
     ) as stop on true
 ),
 -- What this claim goes past, for the worker to remember: keys whose next row no range will come to.
