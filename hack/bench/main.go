@@ -72,7 +72,7 @@ func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	chosen := f.String("cells", strings.Join(names, ","), "what to measure, in this order")
 	f.StringVar(&o.sinks, "sinks", "", "of the cell sinks, only the destinations with this word in their names; none means all")
-	f.IntVar(&o.runs, "runs", 3, "runs of the cells that are repeated, of the drain twice as many and one; the median counts")
+	f.IntVar(&o.runs, "runs", 3, "runs of the cells that are repeated, of the drain and of order per key twice as many and one; the median counts")
 	f.StringVar(&o.out, "out", "results", "the directory for the table, the numbers and the plots")
 	small := f.Bool("quick", false, "small sizes and one run: whether everything works, not how fast")
 	large := f.Bool("full", false, "longer runs, and a million events of 1 MiB: about an hour")
