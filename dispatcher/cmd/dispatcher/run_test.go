@@ -77,9 +77,12 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 	o.admin.Reset()
 	o.exec(t, "update outbox.outbox_events set next_attempt_at = now()")
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
-	_, metrics := p.get(t, "/metrics")
+	var metrics string
+	await(t, "the delivery is counted", func() bool { // when the database has answered
+		_, metrics = p.get(t, "/metrics")
+		return strings.Contains(metrics, `outbox_events_delivered_total{dispatcher="orders",namespace="shop",sink="log",topic="orders"} 1`)
+	})
 	for _, want := range []string{
-		`outbox_events_delivered_total{dispatcher="orders",namespace="shop",sink="log",topic="orders"} 1`,
 		`outbox_source_up{dispatcher="orders",namespace="shop",sink="log"} 1`, "go_goroutines", "process_start_time_seconds",
 	} {
 		if !strings.Contains(metrics, want) {
