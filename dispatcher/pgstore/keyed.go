@@ -123,8 +123,9 @@ func (t *told) add(next told) {
 	t.Recalled = append(t.Recalled, next.Recalled...)
 }
 
-// fetchKeyed runs the statements, in one transaction. What they say beside the rows is in a setting of the
-// transaction: to put it into the rows would make the server keep all of them once more.
+// fetchKeyed runs the statements, in one transaction: to the second, the rows of the first are leased. What
+// they say beside the rows is in a setting of it: to put it into the rows would make the server keep all of
+// them once more.
 func (s *Store) fetchKeyed(ctx context.Context, statements []statement, topics []string) (f found, all told, err error) {
 	var batch pgx.Batch
 	batch.Queue(relaxed)

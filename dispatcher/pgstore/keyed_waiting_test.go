@@ -115,7 +115,7 @@ func TestKeysBesideDenseRanges(t *testing.T) {
 	held, last := []dispatcher.Lease{}, map[string]int64{}
 	claim := func(maxBytes int64, wantHot, wantOthers string) {
 		t.Helper()
-		dense, keyed := made.dense.Load(), made.keyed.Load()
+		all, dense, keyed := made.n.Load(), made.dense.Load(), made.keyed.Load()
 		claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: "orders", Limit: 40}, {Topic: "others", Limit: 40}}, Lease: time.Minute,
 			MaxAttempts: 10, MaxBytes: maxBytes, Keys: &dispatcher.KeyOrder{PerKey: 10},
@@ -134,7 +134,7 @@ func TestKeysBesideDenseRanges(t *testing.T) {
 				others[e.Topic]++
 				continue
 			}
-			if want := last[e.Topic] + 4; hot[e.Topic] > 0 && e.Seq != want {
+			if want := last[e.Topic] + 4; last[e.Topic] > 0 && e.Seq != want {
 				t.Errorf("row %d of the hot key in %s came, want %d", e.Seq, e.Topic, want)
 			}
 			hot[e.Topic]++
@@ -148,6 +148,9 @@ func TestKeysBesideDenseRanges(t *testing.T) {
 		}
 		if dense, keyed = made.dense.Load()-dense, made.keyed.Load()-keyed; dense != 1 || keyed != 1 {
 			t.Errorf("%d statements for ranges, and %d for keys, want one of each", dense, keyed)
+		}
+		if all = made.n.Load() - all; all != 1 {
+			t.Errorf("%d round trips, want 1", all)
 		}
 	}
 	ack := func() {

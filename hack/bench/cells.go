@@ -149,8 +149,8 @@ const (
 	caseTwo = "2 processes"
 )
 
-// rounds are more than runs where targets are ratios that are within a fifth of what is reached: on a shared
-// machine one round may differ from the next by as much.
+// rounds are more than runs, for cells with targets that are ratios and near: on a shared machine one round differs
+// from the next by up to a fifth.
 func (b *bench) rounds() int {
 	if b.runs == 1 {
 		return 1
