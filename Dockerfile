@@ -8,14 +8,12 @@ COPY api api
 COPY controllers controllers
 COPY dispatcher dispatcher
 COPY migrations migrations
+COPY hack/build.sh hack/
 ARG TARGETOS
 ARG TARGETARCH
+# What the binaries call themselves: docker build --build-arg VERSION=v1.2.3 -t NAME .
 ARG VERSION=dev
-# grpcnotrace leaves out gRPC's pages for debugging: with their templates, which call methods by name, the
-# linker keeps every method of every type.
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -trimpath -buildvcs=false -tags grpcnotrace -ldflags "-s -w -X main.version=$VERSION" \
-    -o /out/ ./controllers/cmd/manager ./dispatcher/cmd/dispatcher
+RUN VERSION=$VERSION GOOS=$TARGETOS GOARCH=$TARGETARCH hack/build.sh /out/
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/

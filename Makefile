@@ -24,7 +24,7 @@ demo-local: ## The same without Kubernetes: PostgreSQL and dispatcher processes.
 ##@ Prove it
 
 .PHONY: test
-test: ## All tests: units, a real PostgreSQL, a real kube-apiserver, and the main job on a real cluster.
+test: ## All tests: units, real PostgreSQL, a real kube-apiserver, and the main job on a real cluster. CI=true: nothing is skipped.
 	@hack/need.sh go
 	@hack/test.sh
 
@@ -34,14 +34,24 @@ test-unit: ## All tests but those on a cluster.
 	@hack/test.sh unit
 
 .PHONY: test-e2e
-test-e2e: ## The tests on a cluster alone.
+test-e2e: ## The tests on a cluster alone. LABELS="troubles || counts" picks a part: main, troubles, counts, security, secrets, stop, operator, upgrade, helm.
 	@hack/need.sh go
-	@hack/test.sh e2e
+	@LABELS='$(LABELS)' hack/test.sh e2e
+
+.PHONY: test-majors
+test-majors: ## The tests of the database on PostgreSQL 14 to 18, and what an event costs there. MAJORS="14 18" for some.
+	@hack/need.sh go
+	@hack/test.sh majors $(MAJORS)
 
 .PHONY: chaos
 chaos: ## Faults by a seeded schedule against real processes, and a ledger that decides. FOR=30m SEED=7 as wanted (10 minutes, a new seed).
 	@hack/need.sh go
 	@go run ./hack/chaos -for $(or $(FOR),10m) $(if $(SEED),-seed $(SEED))
+
+.PHONY: scale
+scale: ## 10, 100 and 1,000 OutboxDispatchers on a real API server: time, memory, writes. About 8 minutes on two quiet cores.
+	@hack/need.sh go
+	@KUBEBUILDER_ASSETS=$$(hack/kube/build.sh test) go test ./hack/scale -v -count=1 -timeout 30m -args -sizes 10,100,1000 -strict -out scale.svg
 
 .PHONY: bench
 bench: ## Side by side with River, Graphile Worker, pg-boss and plain SQL: about 35 minutes on two quiet cores. ARGS="-cells drain" for a part.
@@ -56,7 +66,7 @@ verify: ## Generated files are up to date, go.mod is tidy, linters are content.
 ##@ Change it
 
 .PHONY: generate
-generate: ## Regenerate deep copies, the CRD and the manager's role.
+generate: ## Regenerate deep copies, the CRD, the manager's role, and what the chart has of config/.
 	@hack/tools/generate.sh
 
 .PHONY: lint
@@ -64,13 +74,21 @@ lint: ## Run the linters alone.
 	@$(LINT) run ./...
 
 .PHONY: build
-build: ## Build the two binaries into bin/.
-	@CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -o bin/ ./controllers/cmd/manager ./dispatcher/cmd/dispatcher
+build: ## Build the two binaries into bin/. VERSION=v1.2.3 is what they call themselves (git's description of the checkout).
+	@hack/need.sh go
+	@mkdir -p bin
+	@VERSION=$(VERSION) hack/build.sh bin/
 
 .PHONY: image
-image: ## Build the image archive bin/image.tar without a container engine (IMAGE names it). With one: docker build -t NAME .
+image: ## Build the image archive bin/image.tar without a container engine (IMAGE names it). With one: docker build --build-arg VERSION=v1.2.3 -t NAME .
 	@mkdir -p bin
-	@hack/image/build.sh $(IMAGE) bin/image.tar
+	@VERSION=$(VERSION) hack/image/build.sh $(IMAGE) bin/image.tar
+
+.PHONY: chart
+chart: ## Package the Helm chart into bin/. VERSION=v1.2.3 is its version and the image's tag.
+	@hack/need.sh go
+	@mkdir -p bin
+	@go tool -modfile=hack/helm/go.mod helm package charts/outbox-operator -d bin/ $(if $(VERSION),--version $(VERSION:v%=%) --app-version $(VERSION))
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout, and clusters that an interrupted run left behind.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,11 +75,35 @@ func TestManagerRoleIsSmall(t *testing.T) {
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
 				switch {
-				case (resource == "secrets" || resource == "pods" || resource == "outboxdispatchers") && !slices.Contains(read, verb):
+				case strings.HasPrefix(resource, "secrets"): // CONTRACT C-103
+					t.Errorf("the manager may %s %s; it may do nothing with them", verb, resource)
+				case strings.HasPrefix(resource, "pods/"), resource == "pods" && verb != "patch" && !slices.Contains(read, verb):
+					t.Errorf("the manager may %s %s; it reads and annotates them", verb, resource)
+				case resource == "outboxdispatchers" && !slices.Contains(read, verb):
 					t.Errorf("the manager may %s %s; it only reads them", verb, resource)
-				case verb == "delete" && resource != "jobs", verb == "deletecollection", verb == "escalate", verb == "bind", verb == "impersonate":
+				case verb == "delete" && resource != "jobs" && resource != "configmaps", verb == "deletecollection", verb == "escalate", verb == "bind", verb == "impersonate":
 					t.Errorf("the manager may %s %s", verb, resource)
 				}
+			}
+		}
+	}
+}
+
+// Nobody who takes over the manager reads a Secret, wherever it is, also not those of leases. CONTRACT: C-103
+func TestManagerMayDoNothingWithSecrets(t *testing.T) {
+	c := install(t)
+	for _, namespace := range []string{"", "default", "outbox-system"} {
+		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:outbox-system:outbox-operator",
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:outbox-system", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Resource: "secrets"},
+			}}
+			if err := c.Create(t.Context(), review); err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed {
+				t.Errorf("the manager may %s Secrets in the namespace %q: %s", verb, namespace, review.Status.Reason)
 			}
 		}
 	}
@@ -94,7 +119,7 @@ func TestOptionalParts(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, kind := range []string{"kind: ServiceMonitor", "kind: PodMonitor"} {
+	for _, kind := range []string{"kind: ServiceMonitor", "kind: PodMonitor", "kind: PrometheusRule"} {
 		if !strings.Contains(out, kind) {
 			t.Errorf("config/prometheus has no %s", kind)
 		}
@@ -103,27 +128,29 @@ func TestOptionalParts(t *testing.T) {
 
 // The image is set in one place, as the comment in config/default says.
 func TestOtherImage(t *testing.T) {
-	dir := manifests(t)
-	file := filepath.Join(dir, "default", "kustomization.yaml")
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data = append(data, "images:\n- name: outbox-operator\n  newName: images.example.com:5000/outbox\n  newTag: v1\n"...)
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(dir, "default"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range []string{"image: images.example.com:5000/outbox:v1\n", "- --dispatcher-image=images.example.com:5000/outbox:v1\n"} {
-		if strings.Count(out, line) != 1 {
-			t.Errorf("%d times %q, want 1", strings.Count(out, line), line)
+	for _, base := range []string{"default", "namespaced"} {
+		dir := manifests(t)
+		file := filepath.Join(dir, base, "kustomization.yaml")
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if strings.Count(out, "images.example.com") != 2 {
-		t.Error("the image is written to more places than these")
+		data = append(data, "images:\n- name: outbox-operator\n  newName: images.example.com:5000/outbox\n  newTag: v1\n"...)
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(dir, base))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"image: images.example.com:5000/outbox:v1\n", "- --dispatcher-image=images.example.com:5000/outbox:v1\n"} {
+			if strings.Count(out, line) != 1 {
+				t.Errorf("%s: %d times %q, want 1", base, strings.Count(out, line), line)
+			}
+		}
+		if strings.Count(out, "images.example.com") != 2 {
+			t.Errorf("%s: the image is written to more places than these", base)
+		}
 	}
 }
 

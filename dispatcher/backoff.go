@@ -13,8 +13,8 @@ type Backoff interface {
 	Delay(attempts int, rnd func() float64) time.Duration
 }
 
-// DefaultBackoff is ExponentialBackoff(1s, 5m).
-func DefaultBackoff() Backoff { return ExponentialBackoff(time.Second, 5*time.Minute) }
+// DefaultBackoff is ExponentialBackoff(1s, 1h).
+func DefaultBackoff() Backoff { return ExponentialBackoff(DefaultBackoffBase, DefaultBackoffMax) }
 
 // ExponentialBackoff waits d = min(base * 2^(attempts-1), maxDelay), and then a time picked uniformly
 // from [d/2, d], so that rows that failed together do not come back together.
@@ -26,10 +26,10 @@ func MultiplierBackoff(base, maxDelay time.Duration, multiplier, jitter float64)
 	return byMultiplier{base, maxDelay, multiplier, jitter}
 }
 
-// PowerOfTwoBackoff waits 2^min(attempts, 10) seconds, without jitter.
+// PowerOfTwoBackoff waits 2^min(attempts-1, 10) seconds, without jitter: 1 s after the first failure.
 func PowerOfTwoBackoff() Backoff { return powerOfTwo{} }
 
-// LinearBackoff waits min(base * (attempts+1), maxDelay), without jitter.
+// LinearBackoff waits min(base * attempts, maxDelay), without jitter: base after the first failure.
 func LinearBackoff(base, maxDelay time.Duration) Backoff { return linear{base, maxDelay} }
 
 type exponential struct{ base, maxDelay time.Duration }
@@ -52,13 +52,13 @@ func (p byMultiplier) Delay(attempts int, rnd func() float64) time.Duration {
 type powerOfTwo struct{}
 
 func (powerOfTwo) Delay(attempts int, _ func() float64) time.Duration {
-	return time.Second << max(0, min(attempts, 10))
+	return time.Second << max(0, min(attempts-1, 10))
 }
 
 type linear struct{ base, maxDelay time.Duration }
 
 func (p linear) Delay(attempts int, _ func() float64) time.Duration {
-	return atMost(float64(p.base)*float64(attempts+1), p.maxDelay)
+	return atMost(float64(p.base)*float64(attempts), p.maxDelay)
 }
 
 // atMost turns nanoseconds, which may be too many for a Duration or infinite, into one of 0 to limit.

@@ -17,10 +17,13 @@ const (
 	goneRun   = 50
 	goneLeast = 3
 	goneFor   = time.Second
-	// refusingRun is how many deliveries in a row must fail, of refusingEvents different events. Each
-	// costs an attempt.
+	// refusingRun is how many deliveries in a row must fail, of refusingEvents different events, in
+	// refusingCalls calls: one call that fails with all its events is one failure.
 	refusingRun    = 30
 	refusingEvents = 5
+	refusingCalls  = 3
+	// refusingFor is how long a topic stays Refusing after its last failure when trials find no row.
+	refusingFor = time.Minute
 	// trialRows is how many rows are claimed to try a held topic. Each may cost an attempt while it
 	// refuses. Then the number doubles with each trial that fails: it may be the events that are bad,
 	// and good ones behind them must have their turn.
@@ -44,19 +47,20 @@ type breaker struct {
 	unreachable, refusing ramp
 
 	deliveredAt time.Time // the last success
-	// Since then: calls that found nobody, when the last of them began, and since when nobody was found.
+	// Since then: calls that found nobody, and since when nobody was found.
 	gone      int
-	goneCall  time.Time
 	goneSince time.Time
-	// Since then: deliveries that failed, and of which events, refusingEvents at most.
-	run    int
-	failed []uuid.UUID
+	// Since then: deliveries that failed, in how many calls, of which events (refusingEvents at most), and
+	// when the last one did.
+	run, runCalls int
+	failed        []uuid.UUID
+	failedAt      time.Time
 }
 
 func newBreaker() breaker {
 	return breaker{
 		state:       BreakerClosed,
-		unreachable: ramp{250 * time.Millisecond, 15 * time.Second, 0},
+		unreachable: ramp{250 * time.Millisecond, 2 * time.Second, 0},
 		refusing:    ramp{time.Second, 15 * time.Second, 0},
 	}
 }
@@ -71,32 +75,32 @@ func (b *breaker) delivered(now time.Time) {
 }
 
 // forget begins to count anew.
-func (b *breaker) forget() { b.gone, b.run, b.failed = 0, 0, b.failed[:0] }
+func (b *breaker) forget() { b.gone, b.run, b.runCalls, b.failed = 0, 0, 0, b.failed[:0] }
 
-// refused: the destination did not accept an event, and it may be the destination's fault.
-func (b *breaker) refused(id uuid.UUID, now time.Time) {
-	b.run++
-	if len(b.failed) < refusingEvents && !slices.Contains(b.failed, id) {
-		b.failed = append(b.failed, id)
+// refused: the destination accepted no event of a call, and it may be the destination's fault.
+func (b *breaker) refused(events []uuid.UUID, now time.Time) {
+	b.run += len(events)
+	b.runCalls++
+	b.failedAt = now
+	for _, id := range events {
+		if len(b.failed) < refusingEvents && !slices.Contains(b.failed, id) {
+			b.failed = append(b.failed, id)
+		}
 	}
-	if b.state != BreakerRefusing && b.run >= refusingRun && len(b.failed) >= refusingEvents {
+	if b.state != BreakerRefusing && b.run >= refusingRun && b.runCalls >= refusingCalls && len(b.failed) >= refusingEvents {
 		b.open(BreakerRefusing, now)
 	}
 }
 
-// unavailable: a call that began then could not reach the destination. A call with many events says
-// so for each, and counts once.
+// unavailable: a call that began then could not reach the destination.
 func (b *breaker) unavailable(began, now time.Time) {
 	switch {
-	case b.gone > 0 && b.goneCall.Equal(began):
-		return
 	case b.gone == 0 && began.After(b.deliveredAt):
 		b.goneSince = began
 	case b.gone == 0:
 		b.goneSince = b.deliveredAt
 	}
 	b.gone++
-	b.goneCall = began
 	long := b.gone >= goneLeast && now.Sub(b.goneSince) >= goneFor
 	if b.state != BreakerUnreachable && (long || b.gone >= goneRun) {
 		b.open(BreakerUnreachable, now)
@@ -134,11 +138,13 @@ func (b *breaker) tried(now time.Time) {
 	b.next = now.Add(wait.next(rand.Float64))
 }
 
-// foundNone: a trial found no row. Another worker may have delivered them all, and nothing would ever
-// close this breaker. Rows that were refused may just wait for their next attempt.
-func (b *breaker) foundNone() {
-	if b.state == BreakerUnreachable {
+// foundNone: a trial found no row. Another worker may have delivered them all, or they have died, and
+// nothing would ever close this breaker. Rows that were refused may just wait for their next attempt, for a
+// while.
+func (b *breaker) foundNone(now time.Time) {
+	if b.state == BreakerUnreachable || now.Sub(b.failedAt) >= refusingFor {
 		b.state = BreakerClosed
+		b.forget()
 	}
 }
 

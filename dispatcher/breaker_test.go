@@ -36,19 +36,21 @@ func TestBreaker(t *testing.T) {
 			}
 		}
 	}
-	wholeBatch := func(b *breaker, now time.Time) {
-		for range 100 {
-			b.unavailable(now.Add(-time.Minute), now)
+	batches := func(calls int) func(*breaker, time.Time) {
+		return func(b *breaker, now time.Time) {
+			for range calls {
+				b.refused(events[:], now)
+			}
 		}
 	}
 	refused := func(times, of int) func(*breaker, time.Time) {
 		return func(b *breaker, now time.Time) {
 			for i := range times {
-				b.refused(events[i%of], now)
+				b.refused([]uuid.UUID{events[i%of]}, now)
 			}
 		}
 	}
-	foundNone := func(b *breaker, _ time.Time) { b.foundNone() }
+	foundNone := func(b *breaker, now time.Time) { b.foundNone(now) }
 	for _, test := range []struct {
 		name  string
 		steps []step
@@ -77,17 +79,16 @@ func TestBreaker(t *testing.T) {
 			{delivered, BreakerClosed},
 			{hung(30, 5*time.Second), BreakerClosed},
 		}},
-		{"a call with many events counts once", []step{
-			{wholeBatch, BreakerClosed},
-			{wholeBatch, BreakerClosed},
-			{wholeBatch, BreakerUnreachable},
-		}},
 		{"refusing after a run", []step{
 			{refused(refusingRun-1, 10), BreakerClosed},
 			{refused(1, 1), BreakerRefusing},
 			{foundNone, BreakerRefusing},
 			{delivered, BreakerClosed},
 			{refused(refusingRun-1, 10), BreakerClosed},
+		}},
+		{"one call that fails with all its events is one failure", []step{
+			{batches(refusingCalls - 1), BreakerClosed},
+			{batches(1), BreakerRefusing},
 		}},
 		{"a success ends the run", []step{
 			{refused(refusingRun-1, 10), BreakerClosed},
@@ -123,18 +124,18 @@ func TestBreaker(t *testing.T) {
 func TestBreakerTrials(t *testing.T) {
 	start := time.Unix(0, 0)
 	for _, test := range []struct {
-		state BreakerState
-		first time.Duration
-		rows  []int
+		state       BreakerState
+		first, most time.Duration
+		rows        []int
 	}{
-		{BreakerUnreachable, 250 * time.Millisecond, []int{5, 5, 5, 5, 5, 5, 5, 5}},
-		{BreakerRefusing, time.Second, []int{5, 10, 20, 40, 80, 160, 320, 640}},
+		{BreakerUnreachable, 250 * time.Millisecond, 2 * time.Second, []int{5, 5, 5, 5, 5, 5, 5, 5}},
+		{BreakerRefusing, time.Second, 15 * time.Second, []int{5, 10, 20, 40, 80, 160, 320, 640}},
 	} {
 		b, now := newBreaker(), start
 		b.open(test.state, now)
 		for i, rows := range test.rows {
 			// The n-th wait is up to first * 2^(n-1), and not less than half of it.
-			whole := min(test.first<<i, 15*time.Second)
+			whole := min(test.first<<i, test.most)
 			if wait := b.next.Sub(now); wait < whole/2 || wait > whole {
 				t.Errorf("%s: wait %d is %v, want %v to %v", test.state, i+1, wait, whole/2, whole)
 			}
@@ -150,8 +151,8 @@ func TestBreakerTrials(t *testing.T) {
 		if !b.since.Equal(start) {
 			t.Errorf("%s: it says that it opened at %v", test.state, b.since)
 		}
-		b.foundNone() // does not make the waits short
-		if b.open(test.state, now); b.next.Sub(now) < 7*time.Second {
+		b.foundNone(now) // does not make the waits short
+		if b.open(test.state, now); b.next.Sub(now) < test.most/2 {
 			t.Errorf("%s: open again without a delivery, the wait is %v", test.state, b.next.Sub(now))
 		}
 		b.delivered(now)

@@ -2,19 +2,25 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 )
 
-// Outcomes are written when the last flush has returned and either so many wait or so much time
-// has passed since the first of them.
 const (
+	// Outcomes are written when the last flush has returned and either flushAt of them wait or flushAfter
+	// has passed since the first of them.
 	flushAt    = 2000
 	flushAfter = 3 * time.Millisecond
+	// chunkRows is the most rows of one statement. A statement that takes too long is tried again with half
+	// of its rows.
+	chunkRows = 2000
+	// mostRefused is how many refused outcomes of one flush are found one by one. Beyond it the rest of a
+	// refused statement is left to its leases' end without further search, so that a flush stays short.
+	mostRefused = 100
 )
 
 // verb is what is done with a row: the Store method that writes it back.
@@ -26,10 +32,13 @@ const (
 	release verb = "release"
 )
 
+// verbs are all, in the order in which a flush writes them.
+var verbs = [...]verb{ack, release, nack}
+
 // outcome is what to write back of a row.
 type outcome struct {
 	verb    verb
-	failure Failure // of a nack
+	failure Failure // of a nack, and of a release its Delay and Error
 }
 
 type result struct {
@@ -37,17 +46,11 @@ type result struct {
 	outcome
 }
 
-// outcomes are the rows that wait to be written back, by what is done with them.
-type outcomes struct {
-	acks, releases []*row
-	nacks          []result
-}
-
-func (o *outcomes) len() int { return len(o.acks) + len(o.releases) + len(o.nacks) }
-
-// completer writes outcomes back, many in one statement. What the database does not take is kept and
-// tried again, however late: a lease that is over is either still ours, and then the write-back
-// spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23).
+// completer writes outcomes back, many in one statement (CONTRACT C-35). What the database does not take
+// because it is away is kept and tried again, however late: a lease that is over is either still ours, and
+// then the write-back spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23). An
+// outcome that the database refuses for what it is harms no other: its row is left to its lease's end
+// (CONTRACT C-33).
 type completer struct {
 	store   Store
 	health  *health
@@ -58,14 +61,11 @@ type completer struct {
 
 	some, full chan struct{} // a result waits; flushAt of them do
 	again      chan struct{} // the database may be back
-
-	// claims is held while rows are claimed, and while attempts are given back. A release whose answer was
-	// lost is tried again; had the same row been claimed meanwhile, under the attempt that was given
-	// back, it would take that lease from its delivery.
-	claims sync.Mutex
+	chunk      int           // rows of the next statement; used by the flush alone
 
 	mu      sync.Mutex
-	waiting outcomes
+	waiting map[verb][]result
+	rows    int     // in waiting
 	failing error   // of the last flush
 	done    Outcome // so far
 }
@@ -74,6 +74,7 @@ func newCompleter(d *Dispatcher, written func([]*row)) *completer {
 	return &completer{
 		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.changed,
 		some: make(chan struct{}, 1), full: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		chunk: chunkRows, waiting: map[verb][]result{},
 	}
 }
 
@@ -83,18 +84,12 @@ func (c *completer) add(results []result) {
 		return
 	}
 	c.mu.Lock()
-	first := c.waiting.len() == 0
+	first := c.rows == 0
 	for _, r := range results {
-		switch r.verb {
-		case ack:
-			c.waiting.acks = append(c.waiting.acks, r.row)
-		case release:
-			c.waiting.releases = append(c.waiting.releases, r.row)
-		default:
-			c.waiting.nacks = append(c.waiting.nacks, r)
-		}
+		c.waiting[r.verb] = append(c.waiting[r.verb], r)
 	}
-	full := c.waiting.len() >= flushAt
+	c.rows += len(results)
+	full := c.rows >= flushAt
 	c.mu.Unlock()
 	if first {
 		signal(c.some)
@@ -106,16 +101,15 @@ func (c *completer) add(results []result) {
 
 // release gives back rows whose delivery has not begun.
 func (c *completer) release(rows []*row) {
-	if len(rows) == 0 {
-		return
+	results := make([]result, len(rows))
+	for i, r := range rows {
+		results[i] = result{r, outcome{verb: release, failure: Failure{Lease: r.event.Lease()}}}
 	}
-	c.mu.Lock()
-	c.waiting.releases = append(c.waiting.releases, rows...)
-	c.mu.Unlock()
-	signal(c.some)
+	c.add(results)
 }
 
-// loop writes back until stop is closed, and then what is left until ctx ends.
+// loop writes back until stop is closed, and then what is left until ctx ends. Once it stops, it tries
+// often: it has writeFor at most.
 func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 	retry := ramp{100 * time.Millisecond, 5 * time.Second, 0}
 	for stopped := false; !stopped; {
@@ -126,7 +120,12 @@ func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 			stopped = true
 		}
 		for c.flush(ctx) != nil && ctx.Err() == nil {
-			pause(retry.next(rand.Float64), c.again, ctx.Done())
+			if stopped {
+				pause(retry.min, nil, ctx.Done())
+				continue
+			}
+			pause(retry.next(rand.Float64), c.again, stop)
+			stopped = ended(stop)
 		}
 		retry.reset()
 	}
@@ -135,38 +134,47 @@ func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
+// ended reports whether a channel is closed.
+func ended(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
 // retry makes a flush that waits for the database try at once.
 func (c *completer) retry() { signal(c.again) }
 
-// flush writes what waits, one statement for each verb. A verb that fails keeps its rows and those of
-// the verbs after it.
+// flush writes what waits, each verb in statements of at most chunk rows. What was not written when the
+// database fails is kept.
 func (c *completer) flush(ctx context.Context) error {
 	c.mu.Lock()
-	o := c.waiting
-	c.waiting = outcomes{acks: make([]*row, 0, len(o.acks))}
+	all := c.waiting
+	c.waiting, c.rows = make(map[verb][]result, len(verbs)), 0
 	c.mu.Unlock()
-	if len(o.releases) > 0 || slices.ContainsFunc(o.nacks, func(r result) bool { return r.failure.Unspent }) {
-		c.claims.Lock()
-		defer c.claims.Unlock()
-	}
 
-	err := c.write(ctx, ack, o.acks, c.store.Ack)
-	if err == nil {
-		o.acks = nil
-		err = c.write(ctx, release, o.releases, c.store.Release)
+	var err error
+	refused := 0
+	for _, v := range verbs {
+		for err == nil && len(all[v]) > 0 {
+			var n int
+			n, err = c.write(ctx, v, all[v][:min(len(all[v]), c.chunk)], &refused)
+			all[v] = all[v][n:]
+			if err == nil {
+				c.chunk = min(2*c.chunk, chunkRows)
+			}
+		}
 	}
-	if err == nil {
-		o.releases = nil
-		err = c.writeNacks(ctx, o.nacks)
-	}
-	if err == nil {
-		o.nacks = nil
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.chunk = max(1, c.chunk/2)
 	}
 	c.mu.Lock()
 	back := c.failing != nil && err == nil
 	c.failing = err
 	if err != nil {
-		c.putBack(o)
+		c.putBack(all)
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -178,83 +186,84 @@ func (c *completer) flush(ctx context.Context) error {
 }
 
 // putBack keeps what was not written, before what has come since.
-func (c *completer) putBack(o outcomes) {
-	c.waiting.acks = append(o.acks, c.waiting.acks...)
-	c.waiting.releases = append(o.releases, c.waiting.releases...)
-	c.waiting.nacks = append(o.nacks, c.waiting.nacks...)
+func (c *completer) putBack(all map[verb][]result) {
+	for v, results := range all {
+		c.rows += len(results)
+		c.waiting[v] = append(results, c.waiting[v]...)
+	}
 }
 
-// write acks or releases rows.
-func (c *completer) write(ctx context.Context, v verb, rows []*row, do func(context.Context, []Lease) ([]Lease, error)) error {
-	if len(rows) == 0 {
-		return nil
-	}
+// write writes results of one verb, and returns how many of them are done with, from the first. When the
+// database refuses the statement for what is in it, write looks for the refused results by halves.
+func (c *completer) write(ctx context.Context, v verb, results []result, refused *int) (done int, err error) {
 	var lost []Lease
-	err := storeCall(ctx, func(ctx context.Context) (err error) {
-		lost, err = do(ctx, leases(rows))
+	err = storeCall(ctx, func(ctx context.Context) (err error) {
+		lost, err = c.call(ctx, v, results)
 		return err
 	})
-	if err != nil {
-		return err
+	switch {
+	case err == nil:
+		c.settle(v, results, lost)
+	case !IsRefused(err):
+		return 0, err
+	case len(results) == 1 || *refused >= mostRefused:
+		*refused += len(results)
+		c.refused(v, results, err)
+	default:
+		half := len(results) / 2
+		if done, err = c.write(ctx, v, results[:half], refused); err != nil {
+			return done, err
+		}
+		done, err = c.write(ctx, v, results[half:], refused)
+		return half + done, err
 	}
-	var done Outcome
-	if v == release {
-		done.Released = len(rows) - len(lost)
-	} else {
-		done.Delivered = c.acked(rows, setOf(lost))
-	}
-	c.settle(v, rows, lost, done)
-	return nil
+	return len(results), nil
 }
 
-// acked tells the observer of the rows that are marked delivered, and returns their number.
-func (c *completer) acked(rows []*row, lost map[Lease]bool) (n int) {
-	now := time.Now()
-	for _, r := range rows {
-		if len(lost) > 0 && lost[r.event.Lease()] {
-			continue
+// call is the method of the store.
+func (c *completer) call(ctx context.Context, v verb, results []result) (lost []Lease, err error) {
+	switch v {
+	case ack:
+		leases := make([]Lease, len(results))
+		for i, r := range results {
+			leases[i] = r.row.event.Lease()
 		}
-		n++
-		c.obs.Acked(r.event, r.ageAt(now))
-	}
-	return n
-}
-
-func (c *completer) writeNacks(ctx context.Context, results []result) error {
-	if len(results) == 0 {
-		return nil
-	}
-	rows, failures := make([]*row, len(results)), make([]Failure, len(results))
-	for i, r := range results {
-		rows[i], failures[i] = r.row, r.failure
-	}
-	var lost []Lease
-	err := storeCall(ctx, func(ctx context.Context) (err error) {
-		lost, err = c.store.Nack(ctx, failures)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var done Outcome
-	isLost := setOf(lost)
-	for i, f := range failures {
-		switch e := rows[i].event; {
-		case isLost[f.Lease]:
-		case f.Unspent:
-			done.Released++
-		case f.Reason == "":
-			done.Failed++
-		default:
-			c.died(Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: f.Reason}, f.Error)
+		return c.store.Ack(ctx, leases)
+	case release:
+		returns := make([]Return, len(results))
+		for i, r := range results {
+			returns[i] = Return{r.failure.Lease, r.failure.Delay, r.failure.Error}
 		}
+		return c.store.Release(ctx, returns)
+	default:
+		failures := make([]Failure, len(results))
+		for i, r := range results {
+			failures[i] = r.failure
+		}
+		return c.store.Nack(ctx, failures)
 	}
-	c.settle(nack, rows, lost, done)
-	return nil
 }
 
 // settle ends the flight of rows that the database has taken, or refused as lost.
-func (c *completer) settle(v verb, rows []*row, lost []Lease, done Outcome) {
+func (c *completer) settle(v verb, results []result, lost []Lease) {
+	isLost := setOf(lost)
+	now := time.Now()
+	var done Outcome
+	for _, r := range results {
+		e := r.row.event
+		switch {
+		case len(lost) > 0 && isLost[e.Lease()]:
+		case v == ack:
+			done.Delivered++
+			c.obs.Acked(e, r.row.ageAt(now))
+		case v == release:
+			done.Released++
+		case r.failure.Reason == "":
+			done.Failed++
+		default:
+			c.died(Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.failure.Reason}, r.failure.Error)
+		}
+	}
 	c.mu.Lock()
 	c.done.Delivered += done.Delivered
 	c.done.Released += done.Released
@@ -262,6 +271,30 @@ func (c *completer) settle(v verb, rows []*row, lost []Lease, done Outcome) {
 	c.mu.Unlock()
 	if len(lost) > 0 {
 		c.leasesLost(len(lost), string(v))
+	}
+	c.finished(results)
+	c.health.outcomesTaken()
+}
+
+// refused leaves rows to their leases' end: the database refuses what is to be written of them.
+func (c *completer) refused(v verb, results []result, err error) {
+	for _, r := range results {
+		c.log.Error("the database refuses an outcome; the event is delivered again when its lease ends",
+			"event", r.row.event.ID, "topic", r.row.event.Topic, "outcome", v, "error", err)
+	}
+	c.mu.Lock()
+	c.done.Refused += len(results)
+	c.mu.Unlock()
+	c.obs.Refused(len(results))
+	c.health.outcomesRefused(err)
+	c.finished(results)
+}
+
+// finished takes rows out of the flight.
+func (c *completer) finished(results []result) {
+	rows := make([]*row, len(results))
+	for i, r := range results {
+		rows[i] = r.row
 	}
 	c.written(rows)
 }
@@ -300,5 +333,5 @@ func (c *completer) unwritten() error {
 	if c.failing == nil {
 		return nil
 	}
-	return fmt.Errorf("%d outcomes are not written back: %w; once their leases expire the rows are delivered again", c.waiting.len(), c.failing)
+	return fmt.Errorf("%d outcomes are not written back: %w; once their leases expire the rows are delivered again", c.rows, c.failing)
 }

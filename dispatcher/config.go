@@ -3,6 +3,8 @@ package dispatcher
 import (
 	"log/slog"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Config says how a [Dispatcher] works. The zero value of a field means its default.
@@ -22,8 +24,13 @@ type Config struct {
 	// the calls, at least one, is left to topics that have none running, so that a destination that does
 	// not answer holds up no other (CONTRACT C-32). With 1 nothing can be left. Defaults to 16.
 	Concurrency int
-	// MaxAttempts is the total of deliveries that a row may begin before it is dead. Defaults to 10.
+	// MaxAttempts is how many attempts a row has before it is dead, unless the row has a limit of its own.
+	// Defaults to 20: with the default backoff that is 4 to 8 hours.
 	MaxAttempts int
+	// DeliveryTimeout is how long one Sink.Deliver call may take. Then its context ends; a call that does not
+	// return soon after is stuck: its rows are retried, and their leases no longer extended (CONTRACT C-34).
+	// Make it at least as long as the sink's own timeout, which says more about what went wrong. Defaults to 5m.
+	DeliveryTimeout time.Duration
 	// Backoff is the policy of retries. Defaults to DefaultBackoff().
 	Backoff Backoff
 	// Ordering says whether events of one key wait for each other (CONTRACT C-50). Defaults to
@@ -35,10 +42,10 @@ type Config struct {
 	// GracePeriod is how long Run waits for deliveries in flight after its context ends.
 	// Defaults to 30s.
 	GracePeriod time.Duration
-	// MaxBytes bounds the payload bytes in this process: claimed and not yet written back.
-	// Defaults to 32 MiB.
+	// MaxBytes bounds the bytes of events in this process, payloads and headers: claimed and not yet written
+	// back. One event may pass it alone (CONTRACT C-35). Defaults to 32 MiB.
 	MaxBytes int64
-	// Paused keeps the engine from claiming; it still counts and answers. Defaults to false.
+	// Paused keeps the engine from claiming until Resume; it still counts and answers. Defaults to false.
 	Paused bool
 	// Logger gets what an operator needs to know, never a payload. Defaults to slog.Default().
 	Logger *slog.Logger
@@ -87,12 +94,16 @@ type Observer interface {
 	Died(d Death)
 	// LeaseLost: n write-backs were refused because another worker holds the row.
 	LeaseLost(n int)
+	// Refused: the database refused the outcomes of n rows, which are delivered again when their leases end.
+	Refused(n int)
 }
 
 // Snapshot is what a running [Dispatcher] knows of itself, without asking the database.
 type Snapshot struct {
 	// Draining is true after Run's context has ended.
 	Draining bool
+	// Paused is true while nothing is claimed because of Config.Paused or Pause.
+	Paused bool
 	// LookedAt is when the claim loop last went round, on this process's clock; zero before Run. It
 	// does so every few seconds even when there is nothing to do: one that has not for a minute is
 	// stuck.
@@ -102,6 +113,12 @@ type Snapshot struct {
 	InFlightBytes int64
 	// Source is the state of the database as the engine sees it.
 	Source LinkState
+	// Outcomes is not OK while the database answers, and refuses what is written back of some rows.
+	Outcomes LinkState
+	// Stuck are the calls of the sink that do not return although their time is over, the longest first, at
+	// most StuckListed; StuckCalls is their number.
+	Stuck      []StuckCall
+	StuckCalls int
 	// Schema is the last comparison; its State is empty before the first.
 	Schema Schema
 	// Sink is the state of the destination as a whole, and Breaker why claiming is paused, if it is.
@@ -113,6 +130,20 @@ type Snapshot struct {
 	// LastError is the newest failure of a delivery, and when it was seen; empty for none.
 	LastError   string
 	LastErrorAt time.Time
+}
+
+// StuckListed is the most calls in [Snapshot.Stuck].
+const StuckListed = 20
+
+// StuckCall is a call of Sink.Deliver that did not return when it was cancelled. It takes a place of
+// Config.Concurrency for as long as it lasts (CONTRACT C-34).
+type StuckCall struct {
+	Topic string
+	// EventID is the first event of the call, and Events their number.
+	EventID uuid.UUID
+	Events  int
+	// Since is when the call began, on this process's clock.
+	Since time.Time
 }
 
 // HeldTopic is a topic whose destination fails while others' do not.

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,36 +17,38 @@ import (
 // deliverLoop delivers what is queued, one batch after the other, until the flight is closed.
 func (r *run) deliverLoop() {
 	var d delivery
+	returned := true
+	defer func() {
+		if !returned { // the sink ended this goroutine, with runtime.Goexit
+			r.complete(&d, slices.Repeat([]error{errGoexit}, len(d.rows)))
+			r.workers.Go(r.deliverLoop)
+		}
+	}()
 	for r.flight.take(&d, r.sinkBatch) {
-		r.deliver(&d)
+		returned = false
+		errs := r.publish(&d)
+		returned = true
+		r.complete(&d, errs)
 	}
 }
 
-// deliver hands a batch to the sink, and what came of it to the completer.
-func (r *run) deliver(d *delivery) {
-	events := make([]*Event, len(d.rows))
-	for i, row := range d.rows {
-		events[i] = row.event
-	}
-	errs := r.publish(d.ctx, events)
-	took := time.Since(d.began)
-	cut := context.Cause(d.ctx)
-
+// complete ends a delivery, and hands what came of it to the completer.
+func (r *run) complete(d *delivery, errs []error) {
+	c := call{d.queue.topic, d.began, time.Since(d.began), context.Cause(d.ctx)}
 	behind := r.flight.finish(d, errs)
 	r.completer.release(behind)
-	d.results = d.results[:0]
-	for i, row := range d.rows {
-		if d.ours[i] {
-			d.results = append(d.results, result{row: row, outcome: r.judge(row, errs[i], cut, d.began, took)})
-		}
-	}
+	d.results = r.judge(c, d.rows, d.ours, errs, d.results[:0])
 	r.completer.add(d.results)
 	clear(d.results) // or its memory would keep the events
-	d.rows = nil
+	clear(d.rows)
 }
 
 // publish calls the sink, and answers for each event whatever the sink does.
-func (r *run) publish(ctx context.Context, batch []*Event) (errs []error) {
+func (r *run) publish(d *delivery) (errs []error) {
+	batch := make([]*Event, len(d.rows))
+	for i, row := range d.rows {
+		batch[i] = row.event
+	}
 	defer func() {
 		if v := recover(); v != nil {
 			err := newPanicError(v)
@@ -53,51 +56,96 @@ func (r *run) publish(ctx context.Context, batch []*Event) (errs []error) {
 			errs = slices.Repeat([]error{err}, len(batch))
 		}
 	}()
-	errs = r.sink.Deliver(ctx, batch)
+	errs = r.sink.Deliver(d.ctx, batch)
 	if len(errs) != len(batch) {
 		return slices.Repeat([]error{fmt.Errorf("the sink gave %d answers for %d events; it must answer for each", len(errs), len(batch))}, len(batch))
 	}
 	return errs
 }
 
-// judge tells health and the observer about an event's delivery, and returns what to write back.
-// cut is why the delivery was cancelled, if it was: then its outcome is not known, and says nothing
-// of the destination.
-func (r *run) judge(row *row, err, cut error, began time.Time, took time.Duration) outcome {
-	e := row.event
-	if err == nil {
-		r.health.delivered(e, began.Add(took))
-		r.cfg.Observer.Delivered(e, row.ageAt(began), took)
-		return outcome{verb: ack}
+// call is a call of the sink that has ended. cut is why it was cancelled, if it was: then its outcomes are
+// not known, and say nothing of the destination.
+type call struct {
+	topic string
+	began time.Time
+	took  time.Duration
+	cut   error
+}
+
+// judge tells health and the observer what became of a call's rows, and adds what to write back of those
+// that are ours.
+func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result) []result {
+	hold, flowed := r.health.called(c, rows, ours, errs)
+	if hold {
+		r.releaseTopic(c.topic)
 	}
-	if cut != nil {
-		err = fmt.Errorf("%w: %w", cut, err)
-	} else if r.health.failed(e, err, began, began.Add(took)) {
-		r.releaseTopic(e.Topic)
+	failed := newFault(errs, c.began.Add(c.took))
+	for i, row := range rows {
+		if !ours[i] {
+			continue
+		}
+		e, err := row.event, errs[i]
+		before := r.faults.note(e.ID, err, failed)
+		if err == nil {
+			r.cfg.Observer.Delivered(e, row.ageAt(c.began), c.took)
+			out = append(out, result{row, outcome{verb: ack}})
+			continue
+		}
+		if c.cut != nil {
+			err = fmt.Errorf("%w: %w", c.cut, err)
+		}
+		o := r.weigh(row, err, evidence{
+			partly: isPartly(flowed),
+			own:    failed.alone(len(rows)) && flowed.After(before.since(row.claimedAt)),
+			cut:    c.cut != nil,
+		})
+		out = append(out, result{row, o})
+		r.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
+		r.log.Debug("delivery failed", "event", e.ID, "topic", e.Topic, "attempt", e.Attempt,
+			"outcome", o.verb, "retryIn", o.failure.Delay, "error", err)
 	}
-	out := r.weigh(e, err)
-	if out.verb == release && cut == nil && r.health.partly(e.Topic) {
-		out = postponed(row, err)
-	}
-	r.cfg.Observer.Failed(e, err, took, out.failure.Delay)
-	r.log.Debug("delivery failed", "event", e.ID, "topic", e.Topic, "attempt", e.Attempt,
-		"outcome", out.verb, "retryIn", out.failure.Delay, "error", err)
 	return out
 }
 
+// evidence is what a worker knows of a failure beside the error.
+type evidence struct {
+	// partly: something of the topic was delivered in the last minute, and it is not held. Then an event that
+	// finds nobody is an exception, and no breaker will hold the topic for it.
+	partly bool
+	// own: what the destination answers for its own trouble is this event's doing. Something of the topic was
+	// delivered since the event was claimed, or since it failed before that, and no other event of the call can
+	// be what failed it.
+	own bool
+	// cut: the call was cancelled.
+	cut bool
+}
+
+// isPartly: see evidence.
+func isPartly(flowed time.Time) bool { return !flowed.IsZero() && time.Since(flowed) < time.Minute }
+
 // weigh decides what a failed delivery means for its row.
-func (r *run) weigh(e *Event, err error) outcome {
-	if IsUnavailable(err) {
-		return outcome{verb: release} // surely not delivered: the attempt is given back
-	}
+func (r *run) weigh(row *row, err error, known evidence) outcome {
+	e := row.event
 	f := Failure{Lease: e.Lease(), Error: storable(err)}
 	reason, permanent := PermanentReason(err)
+	switch {
+	case permanent:
+	case IsUnavailable(err) && (!known.partly || known.cut): // due as before: the topic is held soon, or all of them are
+		return outcome{release, Failure{Lease: f.Lease}}
+	case IsUnavailable(err), IsDestinationFault(err) && !known.own && !known.cut && row.ageAt(time.Now()) < faultFor:
+		f.Delay = max(postponed(row), RetryAfterDelay(err))
+		return outcome{release, f}
+	}
 	var panicked *panicError
 	switch {
 	case permanent:
 		f.Reason = reason.known()
-	case e.Attempt < r.cfg.MaxAttempts:
-		f.Delay = max(r.cfg.Backoff.Delay(e.Attempt, rand.Float64), RetryAfterDelay(err))
+	case e.Attempt < cmp.Or(e.MaxAttempts, r.cfg.MaxAttempts):
+		policy := r.cfg.Backoff
+		if e.Backoff != nil {
+			policy = e.Backoff
+		}
+		f.Delay = max(policy.Delay(e.Attempt, rand.Float64), RetryAfterDelay(err))
 	case errors.As(err, &panicked):
 		f.Reason = ReasonPoisonMessage
 	default:
@@ -106,16 +154,22 @@ func (r *run) weigh(e *Event, err error) outcome {
 	return outcome{verb: nack, failure: f}
 }
 
-// mostPostponed bounds the wait of a row whose attempt is given back: a held topic waits no longer for a trial.
-const mostPostponed = 15 * time.Second
+const (
+	// mostPostponed bounds the wait of a row whose attempt is given back: a held topic waits no longer for a
+	// trial.
+	mostPostponed = 15 * time.Second
+	// faultFor is the age up to which a row's attempts are given back while the destination answers for its
+	// own trouble. Older rows spend them: so a stream whose every event makes the destination fail ends within
+	// this time and that of its attempts (CONTRACT C-32).
+	faultFor = 24 * time.Hour
+)
 
-// postponed gives an attempt back, and makes the row wait. Others of its topic are delivered, so that no
-// breaker opens: a partition without a leader, one host of several. Due as before, the row would be
-// claimed again at once, for ever. Nobody counts how often it found nobody, so it waits for a quarter of its
-// age: some fifty tries in the first minute, whichever workers make them.
-func postponed(row *row, err error) outcome {
-	wait := min(max(0, row.ageAt(time.Now())/4), mostPostponed)
-	return outcome{verb: nack, failure: Failure{Lease: row.event.Lease(), Error: storable(err), Delay: wait, Unspent: true}}
+// postponed is how long a row waits whose attempt is given back while no breaker holds its topic: a
+// partition has no leader, or one host of several is away. Due as before, the row would be claimed again at
+// once, for ever. The wait is a quarter of the row's age, since no counter is stored for such attempts:
+// about fifty in the first minute, whichever workers make them.
+func postponed(row *row) time.Duration {
+	return min(max(0, row.ageAt(time.Now())/4), mostPostponed)
 }
 
 // known is the reason itself, or permanent_failure for one that is not among C-40's.

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const (
@@ -29,7 +31,8 @@ type destination struct {
 	away   bool
 	next   time.Time // when the next probe is due, while it is away
 	probes ramp
-	signs  int // of life: deliveries and probes that succeeded
+	asked  bool // a probe is under way
+	signs  int  // of life: deliveries and probes that succeeded
 
 	topics      map[string]*topicHealth // those that something was delivered of lately, or was to be
 	held        map[string]*topicHealth // those of them whose breaker is open
@@ -39,33 +42,62 @@ type destination struct {
 // topicHealth is a topic's part of the destination.
 type topicHealth struct {
 	breaker
-	signs int   // of life, when the wait for the next trial began
-	err   error // the newest failure
-	used  bool  // since topics were forgotten last
+	signs   int       // of life, when the wait for the next trial began
+	triedAt time.Time // when the last trial was claimed, or the topic was held
+	err     error     // the newest failure
+	used    bool      // since topics were forgotten last
 }
 
 func newDestination(log *slog.Logger) destination {
 	return destination{
-		log: log, state: BreakerClosed, probes: ramp{250 * time.Millisecond, 15 * time.Second, 0},
+		log: log, state: BreakerClosed, probes: ramp{250 * time.Millisecond, 2 * time.Second, 0},
 		topics: map[string]*topicHealth{}, held: map[string]*topicHealth{},
 	}
 }
 
-// probed: the destination answered a probe, or failed to. Then everything is held; topics that found
-// nobody are tried as soon as it answers.
+// probed: the destination answered a probe, or failed to. A failure holds everything, unless events of some
+// topic are delivered: then it puts off the trials of held topics alone (CONTRACT C-33). Topics that found
+// nobody are tried as soon as the destination answers.
 func (d *destination) probed(err error, now time.Time) (stop bool) {
-	if err != nil {
+	d.asked = false
+	switch {
+	case err == nil:
+		d.signs++
+		d.back(now)
+	case d.delivers():
+		for _, t := range d.held {
+			if t.state == BreakerUnreachable && !now.Before(t.next) {
+				t.err = err
+				t.tried(now)
+			}
+		}
+	default:
 		if stop = !d.away; stop {
 			d.log.Warn("the destination cannot be reached; claiming waits for it, and no attempts are spent", "error", err)
 		}
 		d.away = true
 		d.next = now.Add(d.probes.next(rand.Float64))
-	} else {
-		d.signs++
-		d.back(now)
 	}
 	d.review(err)
 	return stop
+}
+
+// flows tells when an event of a topic was delivered last; zero for never, and while the topic is held.
+func (d *destination) flows(topic string) (at time.Time) {
+	if t := d.topics[topic]; t != nil && t.state == BreakerClosed && !d.away {
+		return t.deliveredAt
+	}
+	return time.Time{}
+}
+
+// delivers reports whether a topic of which events were delivered is not held.
+func (d *destination) delivers() bool {
+	for _, t := range d.topics {
+		if t.state == BreakerClosed && !t.deliveredAt.IsZero() {
+			return !d.away
+		}
+	}
+	return false
 }
 
 // back: the destination as a whole is not away, or not any more.
@@ -92,19 +124,20 @@ func (d *destination) delivered(name string, now time.Time) {
 		return
 	}
 	d.back(now)
-	d.change(name, t, func() { t.delivered(now) })
+	d.change(name, t, now, func() { t.delivered(now) })
 	d.review(nil)
 }
 
-// failed: a delivery failed, and it may be the destination's fault.
-func (d *destination) failed(e *Event, err error, began, now time.Time) (hold bool) {
-	t := d.topic(e.Topic)
+// failed: a call of which no event was delivered has ended, and it may be the destination's fault. events are
+// those that it answered for; none means that it found nobody.
+func (d *destination) failed(topic string, events []uuid.UUID, err error, began, now time.Time) (hold bool) {
+	t := d.topic(topic)
 	t.err = err
-	hold = d.change(e.Topic, t, func() {
-		if IsUnavailable(err) {
+	hold = d.change(topic, t, now, func() {
+		if len(events) == 0 {
 			t.unavailable(began, now)
 		} else {
-			t.refused(e.ID, now)
+			t.refused(events, now)
 		}
 	})
 	if hold || d.state != BreakerClosed {
@@ -119,10 +152,10 @@ func (d *destination) tried(name string, n int, now time.Time) {
 	if !held {
 		return // something was delivered meanwhile
 	}
-	t.signs = d.signs
+	t.signs, t.triedAt = d.signs, now
 	t.tried(now)
 	if n == 0 {
-		d.change(name, t, t.foundNone)
+		d.change(name, t, now, func() { t.foundNone(now) })
 		d.review(nil)
 	}
 }
@@ -140,7 +173,7 @@ func (d *destination) topic(name string) *topicHealth {
 
 // change lets a topic's breaker take note of something, and follows it. It reports whether the topic
 // has to be held from now on.
-func (d *destination) change(name string, t *topicHealth, note func()) (hold bool) {
+func (d *destination) change(name string, t *topicHealth, now time.Time, note func()) (hold bool) {
 	before := t.state
 	note()
 	if t.state == before {
@@ -149,15 +182,15 @@ func (d *destination) change(name string, t *topicHealth, note func()) (hold boo
 	switch t.state {
 	case BreakerClosed:
 		delete(d.held, name)
-		d.log.Info("events of the topic are delivered again", "topic", name)
+		d.log.Info("the topic is no longer held", "topic", name)
 		return false
 	case BreakerUnreachable:
-		d.log.Warn("events of the topic find nobody; holding it until a few get through, and no attempts are spent", "topic", name, "error", t.err)
+		d.log.Warn("the topic is held: its destination cannot be reached; trial deliveries end that, and no attempts are spent", "topic", name, "error", t.err)
 	case BreakerRefusing:
-		d.log.Warn("events of the topic are all refused; holding it, and trying a few at a time", "topic", name, "error", t.err)
+		d.log.Warn("the topic is held: its destination refuses every event; a few at a time are tried", "topic", name, "error", t.err)
 	}
 	d.held[name] = t
-	t.signs = d.signs
+	t.signs, t.triedAt = d.signs, now
 	return before == BreakerClosed
 }
 
@@ -173,10 +206,8 @@ func (d *destination) review(err error) {
 			d.state = t.state
 		}
 	}
-	for _, t := range d.topics {
-		if t.state == BreakerClosed && !t.deliveredAt.IsZero() {
-			d.state = BreakerClosed
-		}
+	if d.delivers() {
+		d.state = BreakerClosed
 	}
 	if d.away {
 		d.state = BreakerUnreachable
@@ -191,19 +222,21 @@ func (d *destination) review(err error) {
 
 // permit says how the claim loop may go on.
 type permit struct {
-	probe bool           // ask the destination first
-	wait  time.Duration  // else come back after this time
+	probe bool           // ask the destination beside it, and tell probed
+	wait  time.Duration  // come back after this time; 0 to claim
 	held  map[string]int // else claim at most so many rows of these topics
 	next  time.Time      // when one of them is tried next; zero for none
 }
 
-// ask is called before each claim.
-func (d *destination) ask(now time.Time, inFlight func(topic string) bool) permit {
-	if wait := d.next.Sub(now); d.away && wait > 0 {
-		return permit{wait: wait}
-	}
+// ask is called before each claim. inFlight tells whether rows of a topic are here that were claimed after a
+// time.
+func (d *destination) ask(now time.Time, inFlight func(topic string, since time.Time) bool) permit {
 	if d.away || !d.link.Known {
-		return permit{probe: true}
+		wait := d.next.Sub(now)
+		if d.asked || wait <= 0 {
+			wait = checkEvery // the probe ends it
+		}
+		return permit{probe: d.next.Sub(now) <= 0 && d.mayAsk(), wait: wait}
 	}
 	d.forget(now)
 	if len(d.held) == 0 {
@@ -212,11 +245,13 @@ func (d *destination) ask(now time.Time, inFlight func(topic string) bool) permi
 	p := permit{held: make(map[string]int, len(d.held))}
 	for name, t := range d.held {
 		rows := t.trial(now)
-		if rows > 0 && inFlight(name) {
+		if rows > 0 && inFlight(name, t.triedAt) {
 			rows, t.next = 0, now.Add(trialPause)
 		}
 		if rows > 0 && t.state == BreakerUnreachable && t.signs == d.signs {
-			return permit{probe: true}
+			p.probe = d.mayAsk() || p.probe
+			p.held[name] = 0 // until the probe has ended
+			continue
 		}
 		if rows == 0 && (p.next.IsZero() || t.next.Before(p.next)) {
 			p.next = t.next
@@ -224,6 +259,13 @@ func (d *destination) ask(now time.Time, inFlight func(topic string) bool) permi
 		p.held[name] = rows
 	}
 	return p
+}
+
+// mayAsk reports whether a probe may begin, and notes that it does.
+func (d *destination) mayAsk() bool {
+	may := !d.asked
+	d.asked = true
+	return may
 }
 
 // forget forgets topics of which nothing was tried to deliver for a while, so that their number is

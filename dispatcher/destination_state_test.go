@@ -27,12 +27,14 @@ func (o *outage) gone(topics ...string) {
 	for _, topic := range topics {
 		for range goneRun {
 			o.now = o.now.Add(time.Microsecond)
-			o.failed(&Event{Topic: topic}, errNobody, o.now, o.now)
+			o.failed(topic, nil, errNobody, o.now, o.now)
 		}
 	}
 }
 
-func (o *outage) ask() permit { return o.destination.ask(o.now, func(string) bool { return false }) }
+func (o *outage) ask() permit {
+	return o.destination.ask(o.now, func(string, time.Time) bool { return false })
+}
 
 // names lists what is held while others go on.
 func (o *outage) names() (names []string) {
@@ -56,16 +58,18 @@ func TestDestinationAsAWhole(t *testing.T) {
 	expect("at the start", BreakerClosed)
 	o.gone("a")
 	expect("the only topic finds nobody", BreakerUnreachable)
-	o.failed(&Event{Topic: "b"}, errNobody, o.now, o.now)
+	o.failed("b", nil, errNobody, o.now, o.now)
 	expect("another one has not been delivered of yet", BreakerUnreachable)
 	o.delivered("b", o.now)
 	expect("the other one is delivered", BreakerClosed, "a")
 	o.probed(errNobody, o.now)
-	expect("a probe fails", BreakerUnreachable)
-	o.probed(nil, o.now)
-	expect("a probe succeeds", BreakerClosed, "a")
+	expect("a probe fails while the other one is delivered", BreakerClosed, "a")
 	o.gone("b")
 	expect("the other one finds nobody either", BreakerUnreachable)
+	o.probed(errNobody, o.now)
+	expect("a probe fails", BreakerUnreachable)
+	o.probed(nil, o.now)
+	expect("a probe succeeds", BreakerUnreachable)
 	o.delivered("a", o.now)
 	expect("the first one is back", BreakerClosed, "b")
 	o.tried("b", 0, o.now)
@@ -98,7 +102,7 @@ func TestDestinationAsksBeforeATrial(t *testing.T) {
 	if p := o.ask(); p.held["a"] != trialRows || p.probe {
 		t.Fatalf("the probe succeeded: %+v", p)
 	}
-	if p := o.destination.ask(o.now, func(string) bool { return true }); p.held["a"] != 0 || !p.next.After(o.now) {
+	if p := o.destination.ask(o.now, func(string, time.Time) bool { return true }); p.held["a"] != 0 || !p.next.After(o.now) {
 		t.Fatalf("rows of it are still in flight: %+v", p)
 	}
 	o.tried("a", trialRows, o.now)

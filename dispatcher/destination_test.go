@@ -60,7 +60,7 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 	}
 	// A delivery that got through before the destination went away may end after the breaker has
 	// opened, and close it for a moment: as often as there are deliveries at once, and no more.
-	if n := len(log.lines("find nobody")); n < 1 || n > 1+concurrency {
+	if n := len(log.lines("its destination cannot be reached")); n < 1 || n > 1+concurrency {
 		t.Errorf("the log tells %d times that the topic is held, want 1, or a few more for late successes", n)
 	}
 }

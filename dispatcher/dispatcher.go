@@ -19,8 +19,9 @@ type Dispatcher struct {
 	wake   chan struct{} // makes the claim loop look at once
 	news   atomic.Bool   // Wake was called since the last look
 
-	mu  sync.Mutex
-	run *run // nil when neither Run nor RunOnce is going on
+	mu     sync.Mutex
+	run    *run // nil when neither Run nor RunOnce is going on
+	paused bool
 }
 
 // New returns a Dispatcher that delivers the store's events to the sink. It connects to nothing.
@@ -43,6 +44,7 @@ func New(store Store, sink Sink, cfg Config) (*Dispatcher, error) {
 		cfg:    cfg,
 		health: newHealth(cfg.Logger),
 		wake:   make(chan struct{}, 1),
+		paused: cfg.Paused,
 	}, nil
 }
 
@@ -81,6 +83,8 @@ type Outcome struct {
 	Released int
 	// Lost rows were taken over by another worker.
 	Lost int
+	// Refused rows have an outcome that the database refuses. They are delivered again when their lease ends.
+	Refused int
 }
 
 // RunOnce claims up to n rows that are due, delivers them, writes the outcomes back and returns what
@@ -121,10 +125,12 @@ func (d *Dispatcher) Snapshot() Snapshot {
 	s := d.health.snapshot()
 	d.mu.Lock()
 	r := d.run
+	s.Paused = d.paused
 	d.mu.Unlock()
 	if r != nil {
 		s.Draining = r.draining.Load()
 		s.InFlightRows, s.InFlightBytes = r.flight.size()
+		s.Stuck, s.StuckCalls = r.flight.stuckCalls()
 	}
 	return s
 }
@@ -137,6 +143,7 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 		return nil, errors.New("dispatcher: already running; call Run or RunOnce again after it returned, or make a second Dispatcher")
 	}
 	d.run = newRun(context.WithoutCancel(ctx), d)
+	d.run.flight.paused = d.paused
 	return d.run, nil
 }
 

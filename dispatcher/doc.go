@@ -3,25 +3,52 @@
 //
 // It is a library first: a Go service embeds it with a [Store] (package pgstore) and a [Sink]
 // (package sink, or [Handlers] for code in the same process). The dispatcher binary and the
-// Kubernetes operator run the same engine.
+// Kubernetes operator run the same engine. CONTRACT.md beside this file has the rules that comments cite.
 //
 // # Guarantees
 //
 //   - At least once: an event whose transaction committed is delivered, or becomes dead with a
 //     reason that a person can read. An event whose transaction rolled back is never seen.
-//   - A lease belongs to one attempt of one worker. Every write-back names both, so a worker that
-//     lost its lease changes nothing (CONTRACT C-23).
-//   - The attempt number is the fencing token. It only rises for a row, and it is published with
-//     the message (CONTRACT C-27). It is published twice only when a person replays the row, which
-//     begins again at 1, or a crash of the database undoes the claims of its last moments.
+//   - Each claim has a number, the lease of the rows that it takes. Every write-back names it, so a
+//     worker that lost its lease changes nothing (CONTRACT C-23).
+//   - The lease number is the fencing token, which is published with the message. It only rises for a row,
+//     through retries, releases and replays (CONTRACT C-27). A crash of the database that forgets claims
+//     which it had not flushed may repeat the last ones.
 //   - All time is the database's clock; the worker's own clock only measures how long it has
-//     held a lease (CONTRACT C-3).
-//   - An unreachable destination spends no attempt (CONTRACT C-32).
+//     held a lease (CONTRACT C-3). Where that clock stood still with a virtual machine, the lease number
+//     refuses what the worker writes back.
+//   - An unreachable destination spends no attempt, and neither does one that answers for its own trouble
+//     (see [DestinationFault]) where nothing of the topic was delivered since the event was claimed, or since
+//     it failed before that, until it is a day old (CONTRACT C-32). With the defaults an event that is refused for its content is dead within 9 hours;
+//     one that makes the destination answer a fault, alone in its topic, within 33.
+//   - What is odd harms itself alone (CONTRACT C-33): a row that cannot be decoded is dead as a poison
+//     message, an outcome that the database refuses is left to its lease's end, a call that does not return
+//     is told as stuck and its events are tried again, and a statement that takes too long is tried again
+//     smaller.
 //   - With [OrderingKey], no event of a key is delivered for the first time before an earlier one is
 //     delivered or dead (CONTRACT C-50). Without, events overtake each other.
 //
 // Not guaranteed: exactly-once delivery (consumers dedupe on the event id), and an order among
 // transactions of one key that run side by side.
+//
+// # Words
+//
+//	claim         one transaction that takes rows that are due, and gives them a lease
+//	lease         the right to deliver a row and to write its outcome back, until a time
+//	lease number  the number of the claim; published with the message it is the fencing token
+//	attempt       a claim that counts against the row's retry budget
+//	delivery      one call of the sink, for one event or a batch
+//	ack           the write-back of a delivery that was confirmed
+//	nack          the write-back of one that failed: the row waits, or is dead
+//	release       gives a row back with its attempt
+//	extend        moves the end of a lease
+//	lost lease    another worker has claimed the row
+//	in flight     claimed, and not yet written back
+//	held topic    a topic whose breaker is open while others are delivered
+//	trial         a few events of a held topic, delivered to see whether it works again
+//	probe         a question to the destination that publishes nothing
+//	stuck call    a delivery that did not return when its time was over
+//	dead letter   the record of a death of an event
 //
 // # Order per key
 //
@@ -53,21 +80,20 @@
 // This is all of it; whatever else is asked changes nothing. Tests explore every state that this table
 // can reach, and compare the store with each line of it (package internal/model).
 //
-//	from        verb     guard                        to          attempts
-//	pending     claim    due, attempts < max          processing  +1
-//	pending     claim    due, attempts = max          dead        same
-//	processing  claim    lease over, attempts < max   processing  +1
-//	processing  claim    lease over, attempts = max   dead        same
-//	processing  ack      own lease                    delivered   same
-//	processing  nack     own lease, retry             pending     same
-//	processing  nack     own lease, final             dead        same
-//	processing  nack     own lease, unspent           pending     -1
-//	processing  extend   own lease                    processing  same
-//	processing  release  own lease                    pending     -1
-//	dead        replay   by a person                  pending     0
+//	from        verb     guard                        to          attempts  lease
+//	pending     claim    due, attempts < max          processing  +1        new
+//	pending     claim    due, attempts = max          dead        same      same
+//	processing  claim    lease over, attempts < max   processing  +1        new
+//	processing  claim    lease over, attempts = max   dead        same      same
+//	processing  ack      own lease                    delivered   same      same
+//	processing  nack     own lease, retry             pending     same      same
+//	processing  nack     own lease, final             dead        same      same
+//	processing  extend   own lease                    processing  same      same
+//	processing  release  own lease                    pending     -1        same
+//	dead        replay   by a person                  pending     0         same
 //
-// A lease is a worker and an attempt, and stays its worker's own until another claim, also when it is
-// over. Release gives the attempt back; it is for deliveries that never began. A nack of an unspent attempt
-// is a release that waits: nothing was sent. Nothing leaves delivered.
+// A lease stays its worker's own until another claim, also when it is over. attempts is the retry budget
+// that is used up, and max is the row's own, else the dispatcher's. A nack spends the attempt. A release
+// gives it back: the delivery never began, or its failure is the destination's. Nothing leaves delivered.
 // A claim with order per key takes a row only together with every earlier live row of its key.
 package dispatcher

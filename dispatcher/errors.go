@@ -31,17 +31,40 @@ var ErrNoHandler = errors.New("no handler for the topic")
 // A sink says what a failed delivery means by wrapping its error. An error that is not wrapped is
 // the row's own failure: it spends an attempt and is retried by the backoff policy.
 
-// Unavailable marks err as the destination's failure as a whole: it could not be reached, so the
-// event was surely not delivered. The row goes back with its attempt, and claiming pauses until a
-// probe succeeds; while others of its topic are delivered, that row alone waits (CONTRACT C-32). Use it
-// only when nothing of the event was sent, or the answer says that nobody is let in: an attempt that is
-// given back is published again under the same fencing token.
+// Unavailable marks err as the destination's failure as a whole: it could not be reached, or lets nobody
+// in. The row goes back with its attempt, and claiming pauses until a probe succeeds; while others of its
+// topic are delivered, that row alone waits (CONTRACT C-32).
 func Unavailable(err error) error { return &unavailableError{err} }
 
 // IsUnavailable reports whether err, or one it wraps, was made by [Unavailable].
 func IsUnavailable(err error) bool {
 	var u *unavailableError
 	return errors.As(err, &u)
+}
+
+// Refused marks an error of a [Store] that is about the rows it was given, and not about the database: a
+// trigger, a check or a missing right refuses them. Given fewer rows, the store may take them (CONTRACT
+// C-33).
+func Refused(err error) error { return &refusedError{err} }
+
+// IsRefused reports whether err, or one it wraps, was made by [Refused].
+func IsRefused(err error) bool {
+	var r *refusedError
+	return errors.As(err, &r)
+}
+
+// DestinationFault marks err as the destination's own trouble: it answered, and the answer speaks of
+// the destination rather than of the event, such as 503 from a gateway, or any other 5xx. The attempt
+// is given back, so that an outage that answers kills no event, until the event is a day old. It is the row's own
+// failure where others of the topic were delivered since it was claimed, or since it failed before that
+// (CONTRACT C-32). Where one call has several events and delivers none, they come again in smaller calls, and
+// none of them is charged (CONTRACT C-33).
+func DestinationFault(err error) error { return &destinationFault{err} }
+
+// IsDestinationFault reports whether err, or one it wraps, was made by [DestinationFault].
+func IsDestinationFault(err error) bool {
+	var f *destinationFault
+	return errors.As(err, &f)
 }
 
 // Permanent marks err as final: the row becomes dead with the reason at once, whatever attempts
@@ -74,6 +97,16 @@ type unavailableError struct{ err error }
 
 func (e *unavailableError) Error() string { return e.err.Error() }
 func (e *unavailableError) Unwrap() error { return e.err }
+
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+type destinationFault struct{ err error }
+
+func (e *destinationFault) Error() string { return e.err.Error() }
+func (e *destinationFault) Unwrap() error { return e.err }
 
 type permanentError struct {
 	reason DeadReason

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const (
@@ -20,7 +22,8 @@ const (
 // them all, by number and by bytes, and hands them out topic by topic in turn.
 type flight struct {
 	concurrency int   // the most deliveries at once
-	calls       int   // rows that these take
+	sinkBatch   int   // the most rows of one of them
+	calls       int   // rows that all of them take
 	batch       int   // the most rows of a claim
 	maxRows     int   // beyond it nothing is claimed
 	maxBytes    int64 // likewise
@@ -29,6 +32,8 @@ type flight struct {
 	base        context.Context // of deliveries: carries values, and never ends
 	changed     func()          // tells the claim loop that what it waits for has come
 	inDoubt     chan struct{}   // tells the keeper that a row's lease must be asked for
+	// mostOf says how many rows the next delivery of an event may have, 0 for any number; nil for all.
+	mostOf func(uuid.UUID) int
 
 	mu      sync.Mutex
 	work    sync.Cond         // deliveries wait here for rows
@@ -36,14 +41,18 @@ type flight struct {
 	turns   []*queue          // those with queued rows, the one that was served last at the end
 	alone   bool              // there is only one topic
 	running int               // deliveries
-	held    []*row            // queued, waiting in line or in delivery: their leases are kept. In no order; see hold
+	active  map[*delivery]bool
+	held    []*row // queued, waiting in line or in delivery: their leases are kept. In no order; see hold
 	rows    int
 	bytes   int64
 	closed  bool
+	paused  bool        // claimed rows are refused
 	keys    keys        // which rows wait for others of their key; nil without order
 	behind  bool        // rows in the outbox wait for rows in here
+	writes  int         // how often rows were written back
 	awaits  func() bool // what the claim loop waits for; nil for nothing
 	want    int         // rows of the next claim
+	most    int64       // and its bytes
 	full    time.Time   // when a claim brought so many, if the last one did
 }
 
@@ -54,6 +63,8 @@ type row struct {
 	// that claim was sent, on ours.
 	age       time.Duration
 	claimedAt time.Time
+	bytes     int64 // what the event takes
+	most      int   // rows of its delivery; 0 for any number
 	// Guarded by flight.mu. safeUntil is when this worker must no longer rely on the lease.
 	safeUntil time.Time
 	delivery  *delivery // nil while queued
@@ -69,15 +80,19 @@ func (r *row) ageAt(now time.Time) time.Duration { return r.age + now.Sub(r.clai
 // delivery is a running call of Sink.Deliver. Its memory is used again for the next one, and so is its
 // context: to make one costs a quarter of what the engine does for an event.
 type delivery struct {
-	ctx       context.Context
-	cut       context.CancelCauseFunc
-	served    int // calls that the context was for
-	queue     *queue
-	rows      []*row
-	began     time.Time
-	ours      []bool // which rows may be written back; set by finish
-	results   []result
-	abandoned bool // the drain has given up waiting for it; guarded by flight.mu
+	ctx     context.Context
+	cut     context.CancelCauseFunc
+	served  int // calls that the context was for
+	queue   *queue
+	rows    []*row
+	began   time.Time
+	ours    []bool // which rows may be written back; set by finish
+	results []result
+	// Guarded by flight.mu. overdue says that its time is over and it was told so, and abandoned that nobody
+	// waits for it any more: its rows are written back as failed. stuck is such a call while the process
+	// goes on, and pinned are the bytes that it keeps.
+	overdue, abandoned, stuck bool
+	pinned                    int64
 }
 
 // contextServes is how many calls have one context, at most: what a sink left behind ends with it.
@@ -104,6 +119,7 @@ func (d *delivery) end() {
 func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) *flight {
 	f := &flight{
 		concurrency: cfg.Concurrency,
+		sinkBatch:   sinkBatch,
 		calls:       cfg.Concurrency * sinkBatch,
 		batch:       cfg.BatchSize,
 		maxRows:     cfg.Concurrency*sinkBatch + 3*cfg.BatchSize,
@@ -114,6 +130,8 @@ func newFlight(base context.Context, cfg Config, sinkBatch int, changed func()) 
 		changed:     changed,
 		inDoubt:     make(chan struct{}, 1),
 		queues:      map[string]*queue{},
+		active:      map[*delivery]bool{},
+		most:        cfg.MaxBytes,
 		keys:        newKeys(cfg.Ordering),
 		alone:       len(cfg.Topics) == 1,
 	}
@@ -137,7 +155,7 @@ func (f *flight) room() (rows int, bytes int64, ok bool) {
 	if ok {
 		f.adapt(now)
 	}
-	bytes = f.maxBytes - f.bytes
+	bytes = min(f.maxBytes-f.bytes, f.most)
 	if !f.alone {
 		bytes = max(1, bytes/2)
 	}
@@ -168,6 +186,16 @@ func (f *flight) adapt(now time.Time) {
 	f.full = time.Time{}
 }
 
+// shrink halves the next claim: the last one took too long (CONTRACT C-35). grow undoes that with each one
+// that does not; adapt makes the rows more again.
+func (f *flight) shrink() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.want, f.most = max(1, f.want/2), max(1, min(f.most, f.maxBytes-f.bytes)/2)
+}
+
+func (f *flight) grow() { f.most = min(2*f.most, f.maxBytes) }
+
 // empty reports whether every row is written back. If not, changed is called as soon as it is so.
 func (f *flight) empty() bool {
 	f.mu.Lock()
@@ -193,23 +221,53 @@ func (f *flight) notice() {
 	}
 }
 
-// add queues the events of a claim that was sent at started. Once the flight is closed it returns
-// them instead: they must be released.
-func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
-	rows := make([]row, len(claimed.Events))
+// rowBytes is what an event takes beside its payload and headers.
+const rowBytes = 512
+
+// sizeOf is what an event takes.
+func sizeOf(e *Event) int64 {
+	n := rowBytes + len(e.Payload)
+	for name, value := range e.Headers {
+		n += len(name) + len(value)
+	}
+	return int64(n)
+}
+
+// newRow takes a claimed event into the account.
+func (f *flight) newRow(e *Event, at, started time.Time) *row {
+	r := &row{event: e, age: at.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started), bytes: sizeOf(e)}
+	if f.mostOf != nil {
+		r.most = f.mostOf(e.ID)
+	}
+	f.rows++
+	f.bytes += r.bytes
+	return r
+}
+
+// writeCount is a number that changes when rows are written back.
+func (f *flight) writeCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rows += len(rows)
-	if len(rows) >= f.want {
+	return f.writes
+}
+
+// add queues the events of a claim that was sent at started, when writeCount was writes. It returns the rows
+// that must be released: all of them once the flight is closed or paused, and those behind an unreadable one of their
+// key. unreadable are the rows of claimed.Unreadable.
+func (f *flight) add(claimed Claimed, started time.Time, writes int) (refused, unreadable []*row) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.grow()
+	if claimed.Leased() >= f.want {
 		f.full = time.Now()
 	}
-	safeUntil := f.safeUntil(started)
+	for _, u := range claimed.Unreadable {
+		unreadable = append(unreadable, f.newRow(u.Event, claimed.At, started))
+	}
 	var q *queue // of the last row: those of a topic come together
-	for i, e := range claimed.Events {
-		r := &rows[i]
-		*r = row{event: e, age: claimed.At.Sub(e.CreatedAt), claimedAt: started, safeUntil: safeUntil}
-		f.bytes += int64(len(e.Payload))
-		if f.closed {
+	for _, e := range claimed.Events {
+		r := f.newRow(e, claimed.At, started)
+		if f.closed || f.paused || f.keys.behind(e, claimed.Unreadable) {
 			refused = append(refused, r)
 			continue
 		}
@@ -221,8 +279,11 @@ func (f *flight) add(claimed Claimed, started time.Time) (refused []*row) {
 			f.enqueue(r)
 		}
 	}
-	f.behind = claimed.Behind
-	return refused
+	if f.behind = claimed.Behind; f.behind && f.writes != writes {
+		f.behind = false // what they wait for was written while the claim was under way
+		f.changed()
+	}
+	return refused, unreadable
 }
 
 // take waits for queued rows and begins a delivery of up to n rows of one topic. It returns false when
@@ -278,8 +339,9 @@ func (f *flight) written(rows []*row) {
 func (f *flight) forget(rows []*row) {
 	for _, r := range rows {
 		f.rows--
-		f.bytes -= int64(len(r.event.Payload))
+		f.bytes -= r.bytes
 	}
+	f.writes++
 	if f.behind && len(rows) > 0 {
 		f.behind = false
 		f.changed()
@@ -305,23 +367,6 @@ func (f *flight) cutAll(cause error) {
 			r.delivery.cut(cause)
 		}
 	}
-}
-
-// abandon gives up on the deliveries that still run, and returns their rows.
-func (f *flight) abandon() (rows []*row) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.held {
-		if r.delivery != nil && !r.lost {
-			r.delivery.abandoned = true
-			rows = append(rows, r)
-		}
-	}
-	for _, r := range f.held {
-		r.place = 0
-	}
-	f.held = nil
-	return rows
 }
 
 func (f *flight) size() (rows int, bytes int64) {

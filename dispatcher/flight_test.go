@@ -46,7 +46,7 @@ func taken(f *flight, n int) *delivery {
 func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	f := testFlight(Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	long := time.Now().Add(-5 * time.Second) // the last sixth of the lease has begun
-	f.add(claimOf("a", 3, 1), long)
+	f.add(claimOf("a", 3, 1), long, 0)
 	if d := begun(f, 1, time.Now()); d != nil {
 		t.Fatal("a row was begun whose lease may be over")
 	}
@@ -55,7 +55,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	default:
 		t.Error("nobody was told to ask for the lease")
 	}
-	f.add(claimOf("b", 1, 1), time.Now())
+	f.add(claimOf("b", 1, 1), time.Now(), 0)
 	if d := begun(f, 1, time.Now()); d == nil || d.rows[0].event.Topic != "b" {
 		t.Error("a doubtful lease of one topic holds up another topic")
 	}
@@ -85,7 +85,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 func TestLeaseTimes(t *testing.T) {
 	f := testFlight(Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	asked := time.Now()
-	f.add(claimOf("a", 1, 1), asked)
+	f.add(claimOf("a", 1, 1), asked, 0)
 	d := begun(f, 1, asked)
 	for _, test := range []struct {
 		after    time.Duration
@@ -112,7 +112,7 @@ func TestLeaseTimes(t *testing.T) {
 // CONTRACT: C-23
 func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	f := testFlight(Config{}, nil)
-	f.add(claimOf("a", 2, 1), time.Now())
+	f.add(claimOf("a", 2, 1), time.Now(), 0)
 	d := begun(f, 2, time.Now())
 	f.extended(d.rows, []Lease{d.rows[0].event.Lease()}, time.Now())
 	if d.ctx.Err() != nil {
@@ -129,13 +129,13 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 
 func TestFlightBounds(t *testing.T) {
 	told := 0
-	f := testFlight(Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 1000}, func() { told++ })
+	f := testFlight(Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 100 * rowBytes}, func() { told++ })
 	room := func() bool { _, _, ok := f.room(); return ok }
-	if _, bytes, ok := f.room(); !ok || bytes != 1000 {
+	if _, bytes, ok := f.room(); !ok || bytes != 100*rowBytes {
 		t.Fatalf("an empty flight has room for %d bytes", bytes)
 	}
 	// By the queue: a batch may wait.
-	f.add(claimOf("a", 11, 1), time.Now())
+	f.add(claimOf("a", 11, 1), time.Now(), 0)
 	if room() {
 		t.Error("there is room for a claim while more than a batch waits")
 	}
@@ -146,7 +146,7 @@ func TestFlightBounds(t *testing.T) {
 	}
 	// By the rows that wait to be written back: 2 deliveries and 3 batches.
 	for len(running) < 33 {
-		f.add(claimOf("a", 1, 1), time.Now())
+		f.add(claimOf("a", 1, 1), time.Now(), 0)
 		running = append(running, taken(f, 1))
 	}
 	for _, d := range running {
@@ -163,12 +163,12 @@ func TestFlightBounds(t *testing.T) {
 	}
 	// By bytes.
 	f.written(f.unqueue())
-	f.add(claimOf("b", 1, 2000), time.Now())
+	f.add(claimOf("b", 1, 200*rowBytes), time.Now(), 0)
 	if told = 0; room() {
 		t.Error("there is room for a claim with all bytes taken")
 	}
 	f.written(f.unqueue())
-	if _, bytes, ok := f.room(); told != 1 || !ok || bytes < 900 {
+	if _, bytes, ok := f.room(); told != 1 || !ok || bytes < 60*rowBytes {
 		t.Errorf("after the large row has gone: told %d times, room %v for %d bytes", told, ok, bytes)
 	}
 }
@@ -179,7 +179,7 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 	f := testFlight(Config{BatchSize: 500, Concurrency: 30}, func() {})
 	want := func(after time.Duration, claimed, rows int) {
 		t.Helper()
-		f.add(claimOf("a", claimed, 1), time.Now())
+		f.add(claimOf("a", claimed, 1), time.Now(), 0)
 		f.written(f.unqueue())
 		if !f.full.IsZero() {
 			f.full = f.full.Add(-after)
@@ -207,8 +207,8 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 // Topics are served in turn, a delivery has one topic, and a closed flight takes and gives nothing.
 func TestFlightTurns(t *testing.T) {
 	f := testFlight(Config{}, nil)
-	f.add(claimOf("a", 5, 1), time.Now())
-	f.add(claimOf("b", 2, 1), time.Now())
+	f.add(claimOf("a", 5, 1), time.Now(), 0)
+	f.add(claimOf("b", 2, 1), time.Now(), 0)
 	var order string
 	for range 4 {
 		d := taken(f, 2)
@@ -220,12 +220,12 @@ func TestFlightTurns(t *testing.T) {
 	if order != "aa bb aa a " {
 		t.Errorf("the deliveries had %q, want aa bb aa a", order)
 	}
-	f.add(claimOf("a", 2, 1), time.Now())
+	f.add(claimOf("a", 2, 1), time.Now(), 0)
 	if n := len(f.close()); n != 2 {
 		t.Errorf("closing returned %d rows, want the 2 queued ones", n)
 	}
-	if n := len(f.add(claimOf("a", 3, 1), time.Now())); n != 3 {
-		t.Errorf("a closed flight refused %d rows of a claim, want all 3", n)
+	if refused, _ := f.add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
+		t.Errorf("a closed flight refused %d rows of a claim, want all 3", len(refused))
 	}
 	if taken(f, 1) != nil {
 		t.Error("a closed flight began a delivery")
@@ -238,7 +238,7 @@ func TestFlightTurns(t *testing.T) {
 // CONTRACT: C-31
 func TestContextOfDeliveries(t *testing.T) {
 	f := testFlight(Config{Topics: []string{"a"}}, func() {})
-	f.add(claimOf("a", 2*contextServes, 1), time.Now())
+	f.add(claimOf("a", 2*contextServes, 1), time.Now(), 0)
 	var d delivery
 	next := func() context.Context {
 		if !f.take(&d, 1) {
@@ -268,7 +268,7 @@ func TestContextOfDeliveries(t *testing.T) {
 	idle, ended := d.ctx, make(chan bool)
 	go func() { ended <- f.take(&d, 1) }()
 	<-idle.Done() // nothing is queued
-	f.add(claimOf("a", 1, 1), time.Now())
+	f.add(claimOf("a", 1, 1), time.Now(), 0)
 	if !<-ended || d.ctx.Err() != nil {
 		t.Error("the delivery after a wait has no context")
 	}

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // health is what the engine knows of its two ends, the database and the destination. It logs when
@@ -14,11 +16,16 @@ type health struct {
 	mu          sync.Mutex
 	lookedAt    time.Time // when the claim loop last went round
 	source      LinkState
+	outcomes    LinkState // whether the database takes them
+	refusedAt   time.Time // when it refused one last
 	schema      Schema
 	destination destination
 	lastError   string
 	lastErrorAt time.Time
 }
+
+// refusedFor is how long after a refused outcome the database is said to refuse outcomes.
+const refusedFor = 5 * time.Minute
 
 func newHealth(log *slog.Logger) *health {
 	return &health{log: log, destination: newDestination(log)}
@@ -28,7 +35,7 @@ func (h *health) snapshot() Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Snapshot{
-		LookedAt: h.lookedAt, Source: h.source, Schema: h.schema,
+		LookedAt: h.lookedAt, Source: h.source, Outcomes: h.outcomes, Schema: h.schema,
 		Sink: h.destination.link, Breaker: h.destination.state, Held: h.destination.heldTopics(),
 		LastError: h.lastError, LastErrorAt: h.lastErrorAt,
 	}
@@ -89,23 +96,71 @@ func (h *health) probed(err error) (stop bool) {
 	return h.destination.probed(err, time.Now())
 }
 
-// delivered: the destination confirmed an event.
-func (h *health) delivered(e *Event, now time.Time) {
+// probeCut: a probe was cancelled, and says nothing.
+func (h *health) probeCut() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.destination.delivered(e.Topic, now)
+	h.destination.asked = false
 }
 
-// failed: a delivery by a call that began then failed. It reports whether the topic has to be held
-// from now on.
-func (h *health) failed(e *Event, err error, began, now time.Time) (hold bool) {
+// called notes the outcome of a call for those of its rows that are ours. It reports whether the topic has
+// to be held from now on, and when an event of it was delivered last: see destination.flows.
+func (h *health) called(c call, rows []*row, ours []bool, errs []error) (hold bool, flowed time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lastError, h.lastErrorAt = err.Error(), now
-	if _, permanent := PermanentReason(err); permanent {
-		return false // says nothing of the destination
+	now := c.began.Add(c.took)
+	var (
+		delivered, gone bool
+		refused         []uuid.UUID
+		failure         error // of the destination, perhaps
+	)
+	for i, row := range rows {
+		err := errs[i]
+		if !ours[i] {
+			continue
+		}
+		if err == nil {
+			delivered = true
+			continue
+		}
+		h.lastError, h.lastErrorAt = err.Error(), now
+		if _, permanent := PermanentReason(err); permanent || c.cut != nil {
+			continue // says nothing of the destination
+		}
+		failure = err
+		if IsUnavailable(err) {
+			gone = true
+		} else {
+			refused = append(refused, row.event.ID)
+		}
 	}
-	return h.destination.failed(e, err, began, now)
+	switch {
+	case delivered:
+		h.destination.delivered(c.topic, now)
+	case len(refused) > 0:
+		hold = h.destination.failed(c.topic, refused, failure, c.began, now)
+	case gone:
+		hold = h.destination.failed(c.topic, nil, failure, c.began, now)
+	}
+	return hold, h.destination.flows(c.topic)
+}
+
+// outcomesTaken: the database wrote outcomes back.
+func (h *health) outcomesTaken() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.outcomes.Known && !h.outcomes.OK && time.Since(h.refusedAt) < refusedFor {
+		return // it may take others than those that it refuses
+	}
+	h.outcomes.set(nil)
+}
+
+// outcomesRefused: the database answers, and refuses what is written back of some rows.
+func (h *health) outcomesRefused(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refusedAt = time.Now()
+	h.outcomes.set(err)
 }
 
 // holds reports whether nothing of the topic is to be delivered now.
@@ -115,17 +170,8 @@ func (h *health) holds(topic string) bool {
 	return h.destination.away || h.destination.held[topic] != nil
 }
 
-// partly reports whether the topic is not held, and something of it was delivered in the last minute:
-// then an event that finds nobody is an exception, and no breaker will hold it.
-func (h *health) partly(topic string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.destination.topics[topic]
-	return !h.destination.away && t != nil && t.state == BreakerClosed && time.Since(t.deliveredAt) < time.Minute
-}
-
-// ask says whether rows may be claimed now. inFlight tells whether there are rows of a topic.
-func (h *health) ask(inFlight func(topic string) bool) permit {
+// ask says whether rows may be claimed now: see destination.
+func (h *health) ask(inFlight func(topic string, since time.Time) bool) permit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.destination.ask(time.Now(), inFlight)

@@ -24,7 +24,7 @@ func (r *run) keepLeases(stop <-chan struct{}) {
 	var extending sync.WaitGroup
 	defer extending.Wait()
 	idle := make(chan struct{}, 1) // one Extend at a time, and none holds up the cutting
-	tick := time.NewTicker(r.cfg.Lease / 6)
+	tick := time.NewTicker(min(r.cfg.Lease/6, r.cfg.DeliveryTimeout/4))
 	defer tick.Stop()
 	for {
 		select {
@@ -33,7 +33,9 @@ func (r *run) keepLeases(stop <-chan struct{}) {
 		case <-tick.C:
 		case <-r.flight.inDoubt:
 		}
-		r.flight.cutUnsafe(time.Now())
+		now := time.Now()
+		r.flight.cutUnsafe(now)
+		r.leaveStuck(now)
 		select {
 		case idle <- struct{}{}:
 			extending.Go(func() { r.extendLeases(); <-idle })
@@ -43,27 +45,44 @@ func (r *run) keepLeases(stop <-chan struct{}) {
 }
 
 func (r *run) extendLeases() {
-	asked := time.Now()
-	rows := r.flight.due(asked)
-	if len(rows) == 0 {
-		return
+	chunk := chunkRows
+	for rows := r.flight.due(time.Now()); len(rows) > 0; {
+		n := min(len(rows), chunk)
+		switch err := r.extend(rows[:n]); {
+		case err == nil:
+			rows = rows[n:]
+		case errors.Is(err, context.DeadlineExceeded) && n > 1:
+			chunk = n / 2
+		case IsRefused(err) && n > 1: // its row is left to its lease's end
+			chunk = n / 2
+		case IsRefused(err):
+			rows = rows[n:]
+		default:
+			if r.calls.Err() == nil {
+				r.health.sourceFailed(err)
+			}
+			return
+		}
 	}
+}
+
+// extend asks for the leases of rows anew.
+func (r *run) extend(rows []*row) error {
+	asked := time.Now()
 	var lost []Lease
 	err := storeCall(r.calls, func(ctx context.Context) (err error) {
 		lost, err = r.store.Extend(ctx, leases(rows), r.cfg.Lease)
 		return err
 	})
 	if err != nil {
-		if r.calls.Err() == nil {
-			r.health.sourceFailed(err)
-		}
-		return
+		return err
 	}
 	gone, behind := r.flight.extended(rows, lost, asked)
 	r.completer.release(behind)
 	if gone > 0 {
 		r.completer.leasesLost(gone, "extend")
 	}
+	return nil
 }
 
 // safeUntil is how long a lease that was asked for at a time may be relied on.

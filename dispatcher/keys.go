@@ -53,6 +53,14 @@ func (k keys) join(r *row) (first bool) {
 // first reports whether the row is one that may be delivered.
 func (r *row) first() bool { return r.line == nil || len(r.line.rows) > 0 && r.line.rows[0] == r }
 
+// behind reports whether an event comes after an unreadable one of its key.
+func (k keys) behind(e *Event, unreadable []Unreadable) bool {
+	return k != nil && slices.ContainsFunc(unreadable, func(u Unreadable) bool {
+		name := cmp.Or(e.PartitionKey, e.AggregateID)
+		return name != "" && u.Event.Topic == e.Topic && cmp.Or(u.Event.PartitionKey, u.Event.AggregateID) == name && u.Event.Seq < e.Seq
+	})
+}
+
 // next takes a row that was delivered out of its line, and returns the one that is first now, if any.
 func (k keys) next(r *row) *row {
 	if r.line == nil || !r.first() {

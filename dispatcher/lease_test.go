@@ -18,7 +18,7 @@ import (
 // CONTRACT: C-31
 func TestSlowDeliveryKeepsItsLease(t *testing.T) {
 	r := newRig(t)
-	const lease = 600 * time.Millisecond
+	const lease = 1500 * time.Millisecond
 	begun, end := make(chan struct{}, 10), make(chan struct{})
 	slow := func(context.Context, *dispatcher.Event) error { begun <- struct{}{}; <-end; return nil }
 	cfg := dispatcher.Config{Lease: lease}
@@ -29,7 +29,7 @@ func TestSlowDeliveryKeepsItsLease(t *testing.T) {
 	r.enqueue("orders", 1)
 	receive(t, "the delivery begins", begun)
 	r.eventually("the lease has been extended past three times its length", func() bool {
-		return r.count(`status = 'processing' and locked_until > created_at + interval '2.4 seconds'`) == 1
+		return r.count(`status = 'processing' and locked_until > created_at + interval '6 seconds'`) == 1
 	})
 	close(end)
 	r.eventually("the row is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 1 })
@@ -61,7 +61,7 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 	}}
 	seen, log := &watcher{}, &logBook{}
 	// Two are in delivery, three are queued.
-	d := r.start(r.store(), sink, dispatcher.Config{Lease: 500 * time.Millisecond, Concurrency: 2, Observer: seen, Logger: log.logger()})
+	d := r.start(r.store(), sink, dispatcher.Config{Lease: 3 * time.Second, Concurrency: 2, Observer: seen, Logger: log.logger()})
 	receive(t, "the first delivery begins", begun)
 	receive(t, "the second delivery begins", begun)
 	r.exec(steal)
@@ -137,7 +137,7 @@ func (c *crashed) Extend(ctx context.Context, l []dispatcher.Lease, d time.Durat
 	return c.Store.Extend(ctx, l, d)
 }
 
-func (c *crashed) Release(ctx context.Context, l []dispatcher.Lease) ([]dispatcher.Lease, error) {
+func (c *crashed) Release(ctx context.Context, l []dispatcher.Return) ([]dispatcher.Lease, error) {
 	if c.gone.Load() {
 		return nil, errGone
 	}
@@ -168,7 +168,7 @@ func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 		}
 		return nil
 	}}
-	cfg := dispatcher.Config{Lease: time.Second, BatchSize: events}
+	cfg := dispatcher.Config{Lease: 3 * time.Second, BatchSize: events}
 	r.start(store, first, cfg)
 	receive(t, "the first worker crashes", halfway)
 	second := &book{}

@@ -54,25 +54,33 @@ func TestWake(t *testing.T) {
 // poll interval. A dispatcher that has found nothing yet is idle.
 func TestIdleWaits(t *testing.T) {
 	const ms = time.Millisecond
-	var waits []time.Duration
-	for quiet := time.Duration(0); quiet < time.Second; {
-		wait := idle(quiet, 300*ms)
-		waits = append(waits, wait)
-		quiet += wait
-	}
-	want := []time.Duration{2 * ms, 2 * ms, 2 * ms, 2 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 128 * ms, 256 * ms, 300 * ms, 300 * ms}
-	if !slices.Equal(waits, want) {
-		t.Errorf("the waits are %v, want %v", waits, want)
-	}
-	if got := idle(0, ms); got != ms {
-		t.Errorf("the wait is %v, longer than the poll interval", got)
+	for batch, want := range map[int][]time.Duration{
+		1:   {2 * ms, 2 * ms, 2 * ms, 2 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 128 * ms, 256 * ms, 300 * ms, 300 * ms},
+		500: {8 * ms, 8 * ms, 8 * ms, 8 * ms, 32 * ms, 64 * ms, 128 * ms, 256 * ms, 300 * ms, 300 * ms},
+	} {
+		p := newPace(batch)
+		var waits []time.Duration
+		for quiet := time.Duration(0); quiet < time.Second; {
+			wait := p.idle(quiet, 300*ms)
+			waits = append(waits, wait)
+			quiet += wait
+		}
+		if !slices.Equal(waits, want) {
+			t.Errorf("before a sink of %d the waits are %v, want %v", batch, waits, want)
+		}
+		if got := p.idle(0, ms); got != ms {
+			t.Errorf("the wait is %v, longer than the poll interval", got)
+		}
 	}
 	store := quietStore{claims: make(chan struct{}, 100)}
 	d, err := New(store, Handlers{}, Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Minute, PollInterval: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := newRun(t.Context(), d).look(t.Context()); got != 10*time.Second {
+	r := newRun(t.Context(), d)
+	r.look(t.Context())
+	r.probing.Wait() // the first look asks the destination
+	if got := r.look(t.Context()); got != 10*time.Second {
 		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
 	}
 }

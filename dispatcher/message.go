@@ -35,8 +35,15 @@ type Event struct {
 	Payload json.RawMessage
 	// CreatedAt is the database's time of the producer's transaction.
 	CreatedAt time.Time
-	// Attempt is the number of this delivery, from 1: the fencing token (CONTRACT C-27).
+	// Attempt is the part of the retry budget that is used up, this delivery included: from 1. An attempt
+	// that was given back is counted again, and a replay begins at 1.
 	Attempt int
+	// LeaseNumber is the number of the claim: the fencing token. It only rises for a row (CONTRACT C-27).
+	LeaseNumber int64
+	// MaxAttempts is the row's own retry budget. 0 means the dispatcher's.
+	MaxAttempts int
+	// Backoff is the row's own policy of retries. nil means the dispatcher's.
+	Backoff Backoff
 }
 
 // Key is what messages are partitioned by: the partition key, else the aggregate id, else the
@@ -52,12 +59,13 @@ func (e *Event) Key() string {
 	}
 }
 
-// Lease names the attempt that a worker holds. Ack, nack, extend and release succeed only for it.
-func (e *Event) Lease() Lease { return Lease{ID: e.ID, Attempt: e.Attempt} }
+// Lease names the lease under which the event was claimed.
+func (e *Event) Lease() Lease { return Lease{ID: e.ID, Number: e.LeaseNumber} }
 
-// Lease identifies one attempt of one row: the right to write its outcome back, until it expires
-// or is written.
+// Lease is the right to write a row's outcome back, until another claim takes the row or the outcome is
+// written. Ack, nack, extend and release succeed only for it.
 type Lease struct {
-	ID      uuid.UUID
-	Attempt int
+	ID uuid.UUID
+	// Number is that of the claim. All rows of a claim have the same.
+	Number int64
 }

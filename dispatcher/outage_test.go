@@ -67,8 +67,8 @@ func TestOutageOfOneTopic(t *testing.T) {
 		spent  func(held time.Duration) (attempts int)
 		remark string
 	}{
-		"unreachable": {errAway, dispatcher.BreakerUnreachable, func(time.Duration) int { return 0 }, "find nobody"},
-		"refusing":    {errRefused, dispatcher.BreakerRefusing, refusals, "all refused"},
+		"unreachable": {errAway, dispatcher.BreakerUnreachable, func(time.Duration) int { return 0 }, "its destination cannot be reached"},
+		"refusing":    {errRefused, dispatcher.BreakerRefusing, refusals, "refuses every event"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, log := newRig(t), &logBook{}
@@ -94,7 +94,7 @@ func TestOutageOfOneTopic(t *testing.T) {
 			if most := test.spent(time.Since(s.Held[0].Since)); spent > most {
 				t.Errorf("%d events spent attempts on the outage, want at most %d", spent, most)
 			}
-			if n := sink.probes.Load(); n > 1+int64(len(log.lines("find nobody"))) {
+			if n := sink.probes.Load(); n > 1+int64(len(log.lines("its destination cannot be reached"))) {
 				t.Errorf("the destination was probed %d times, while other topics were delivered", n)
 			}
 			sink.set("b", nil)
@@ -105,7 +105,7 @@ func TestOutageOfOneTopic(t *testing.T) {
 			if s := d.Snapshot(); len(s.Held) != 0 {
 				t.Errorf("still held: %+v", s.Held)
 			}
-			for _, remark := range []string{test.remark, "are delivered again"} {
+			for _, remark := range []string{test.remark, "no longer held"} {
 				if lines := log.lines(remark); len(lines) != 1 || !strings.Contains(lines[0], `"topic":"b"`) {
 					t.Errorf("the log says %q %d times, want once, of topic b: %v", remark, len(lines), lines)
 				}

@@ -1,7 +1,9 @@
 package dispatcher
 
 import (
+	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -14,11 +16,13 @@ import (
 // everything.
 type queue struct {
 	topic   string
-	rows    []*row // queued
-	running int    // deliveries
-	held    int    // rows that are queued, wait for others of their key, or are in delivery
-	bytes   int64  // of these
-	slow    bool   // its first row has waited for longer than longSupply, when that was looked at
+	rows    []*row    // queued
+	running int       // deliveries
+	began   time.Time // the last of them
+	waking  bool      // a timer will wake a delivery for rows that gather
+	held    int       // rows that are queued, wait for others of their key, or are in delivery
+	bytes   int64     // of these
+	slow    bool      // its first row has waited for longer than longSupply, when that was looked at
 }
 
 // reserved is how many of the calls are left to topics without one: an eighth, and none of a single call.
@@ -62,7 +66,7 @@ func (f *flight) queueOf(topic string) *queue {
 // hold adds a row of a queue to held.
 func (f *flight) hold(r *row, q *queue) {
 	q.held++
-	q.bytes += int64(len(r.event.Payload))
+	q.bytes += r.bytes
 	r.queue = q
 	f.held = append(f.held, r)
 	r.place = len(f.held)
@@ -79,7 +83,7 @@ func (f *flight) unhold(r *row) {
 	f.held[end], r.place = nil, 0
 	f.held = f.held[:end]
 	r.queue.held--
-	r.queue.bytes -= int64(len(r.event.Payload))
+	r.queue.bytes -= r.bytes
 	f.dropIdle(r.queue)
 }
 
@@ -103,17 +107,24 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 		return false
 	}
 	safe := 1
-	for safe < min(n, len(q.rows)) && now.Before(q.rows[safe].safeUntil) {
+	n = min(n, len(q.rows), q.rows[0].company())
+	for safe < n && now.Before(q.rows[safe].safeUntil) && safe < q.rows[safe].company() {
+		n = min(n, q.rows[safe].company())
 		safe++
 	}
-	d.queue, d.rows, d.began = q, q.rows[:safe:safe], now
+	d.queue, d.began = q, now
+	d.rows = append(d.rows[:0], q.rows[:safe]...) // the queue's memory must not keep events that are served
+	clear(q.rows[:safe])
+	d.overdue, d.abandoned, d.stuck, d.pinned = false, false, false, 0
 	d.renew(f.base)
 	for _, r := range d.rows {
 		r.delivery = d
 	}
 	q.rows = q.rows[safe:]
+	q.began = now
 	q.running++
 	f.running++
+	f.active[d] = true
 	at := slices.Index(f.turns, q)
 	f.turns = slices.Delete(f.turns, at, at+1)
 	if len(q.rows) > 0 {
@@ -123,6 +134,9 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	}
 	return true
 }
+
+// company is how many rows the delivery of this one may have.
+func (r *row) company() int { return cmp.Or(r.most, math.MaxInt) }
 
 // next chooses the topic of the next delivery: the one with the fewest running, and of these the one that
 // was served the longest ago. Thus slow topics share the calls with the fast ones instead of slowing them
@@ -135,6 +149,7 @@ func (f *flight) next(now time.Time) (best *queue) {
 			signal(f.inDoubt)
 		case q.running == 0:
 			return q
+		case f.gathers(q, now):
 		case !last && (best == nil || q.running < best.running):
 			best = q
 		}
@@ -146,7 +161,38 @@ func (f *flight) next(now time.Time) (best *queue) {
 func (f *flight) end(d *delivery) {
 	d.queue.running--
 	f.running--
+	delete(f.active, d)
+	f.bytes -= d.pinned
+	if d.pinned > 0 {
+		f.notice()
+	}
+	if len(d.queue.rows) > 0 {
+		f.work.Signal() // they may have gathered
+	}
 	f.dropIdle(d.queue)
+}
+
+// gatherFor bounds how long events gather behind a delivery.
+const gatherFor = 50 * time.Millisecond
+
+// gathers reports whether the rows of a topic wait for more: the sink takes batches, one is under way, and
+// they would not fill another. Then a stream of events costs the destination one call at a time, and the
+// database one write-back, instead of one for each event.
+func (f *flight) gathers(q *queue, now time.Time) bool {
+	left := gatherFor - now.Sub(q.began)
+	if len(q.rows) >= min(f.sinkBatch, q.rows[0].company()) || left <= 0 {
+		return false
+	}
+	if !q.waking {
+		q.waking = true
+		time.AfterFunc(left, func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			q.waking = false
+			f.work.Signal()
+		})
+	}
+	return true
 }
 
 // review says anew which topics are slow.
@@ -241,10 +287,11 @@ func (f *flight) emptyQueues() (rows []*row) {
 
 func noRows(q *queue) bool { return len(q.rows) == 0 }
 
-// has reports whether rows of the topic are queued or in delivery.
-func (f *flight) has(topic string) bool {
+// has reports whether rows of the topic are queued or in delivery that were claimed after a time.
+func (f *flight) has(topic string, since time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := f.queues[topic]
-	return q != nil && q.held > 0
+	return q != nil && q.held > 0 &&
+		slices.ContainsFunc(f.held, func(r *row) bool { return r.queue == q && r.claimedAt.After(since) })
 }

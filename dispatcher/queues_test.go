@@ -24,11 +24,11 @@ func beginAll(f *flight, running map[string][]*delivery) {
 func TestLastCallsAreForOthers(t *testing.T) {
 	for concurrency, want := range map[int]int{1: 1, 2: 1, 3: 2, 8: 7, 9: 7, 16: 14, 64: 56} {
 		f, running := testFlight(Config{Concurrency: concurrency}, func() {}), map[string][]*delivery{}
-		f.add(claimOf("a", 100, 1), time.Now())
+		f.add(claimOf("a", 100, 1), time.Now(), 0)
 		if beginAll(f, running); len(running["a"]) != want {
 			t.Errorf("with %d calls a topic takes %d, want %d", concurrency, len(running["a"]), want)
 		}
-		f.add(claimOf("b", 100, 1), time.Now())
+		f.add(claimOf("b", 100, 1), time.Now(), 0)
 		if beginAll(f, running); len(running["b"]) != min(1, concurrency-want) {
 			t.Errorf("with %d calls another topic takes %d", concurrency, len(running["b"]))
 		}
@@ -45,9 +45,9 @@ func TestLastCallsAreForOthers(t *testing.T) {
 // CONTRACT: C-32
 func TestFewestRunningFirst(t *testing.T) {
 	f, running := testFlight(Config{Concurrency: 16}, func() {}), map[string][]*delivery{}
-	f.add(claimOf("slow", 200, 1), time.Now())
+	f.add(claimOf("slow", 200, 1), time.Now(), 0)
 	beginAll(f, running)
-	f.add(claimOf("fast", 200, 1), time.Now())
+	f.add(claimOf("fast", 200, 1), time.Now(), 0)
 	beginAll(f, running)
 	for range 14 { // all that the slow topic has end once
 		f.finish(running["slow"][0], make([]error, 1))
@@ -76,7 +76,7 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	told := 0
 	f := testFlight(Config{Concurrency: 2, BatchSize: 100}, func() { told++ })
 	room := func() bool { _, _, ok := f.room(); return ok }
-	f.add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2))
+	f.add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2), 0)
 	if room() {
 		t.Fatal("there is room for a claim while more than a batch waits")
 	}
@@ -100,7 +100,7 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	if told != 1 || len(f.skip(nil)) != 0 {
 		t.Errorf("with the queue low the loop was told %d times, and %v is held", told, f.skip(nil))
 	}
-	f.add(claimOf("a", 150, 1), time.Now())
+	f.add(claimOf("a", 150, 1), time.Now(), 0)
 	f.setAlone(true)
 	if room() || len(f.skip(nil)) != 0 {
 		t.Error("a topic that is alone is held, or claimed from without end")
@@ -112,7 +112,7 @@ func TestSlowTopicsKeepFew(t *testing.T) {
 	f := testFlight(Config{Concurrency: 2}, func() {})
 	low := f.low()
 	for i := range 2 * low {
-		f.add(claimOf(fmt.Sprint("topic-", i), 1, 1), time.Now().Add(-2*longSupply))
+		f.add(claimOf(fmt.Sprint("topic-", i), 1, 1), time.Now().Add(-2*longSupply), 0)
 		if _, _, ok := f.room(); ok != (i < low) {
 			t.Fatalf("with a row of each of %d topics there is room: %v", i+1, ok)
 		}
@@ -124,20 +124,20 @@ func TestSlowTopicsKeepFew(t *testing.T) {
 //
 // CONTRACT: C-32
 func TestTopicLeavesRoom(t *testing.T) {
-	f := testFlight(Config{Concurrency: 2, BatchSize: 10, MaxBytes: 1000}, func() {}) // 32 rows
-	if _, bytes, _ := f.room(); bytes != 500 {
+	f := testFlight(Config{Concurrency: 2, BatchSize: 10, MaxBytes: 10 * 101 * rowBytes}, func() {}) // 32 rows
+	if _, bytes, _ := f.room(); bytes != 5*101*rowBytes {
 		t.Errorf("a claim may take %d bytes, want half of them", bytes)
 	}
-	f.add(claimOf("large", 5, 100), time.Now())
+	f.add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
 	if held := f.skip(nil); len(held) != 0 {
 		t.Errorf("with half of the bytes %v is held", held)
 	}
-	f.add(claimOf("large", 1, 100), time.Now())
-	f.add(claimOf("many", 13, 1), time.Now())
+	f.add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
+	f.add(claimOf("many", 13, 1), time.Now(), 0)
 	if held := f.skip(nil); len(held) != 1 || held["large"] != 0 {
 		t.Errorf("%v is held, want the topic with most of the bytes", held)
 	}
-	f.add(claimOf("many", 1, 1), time.Now())
+	f.add(claimOf("many", 1, 1), time.Now(), 0)
 	var topics []string
 	for topic := range f.skip(nil) {
 		topics = append(topics, topic)

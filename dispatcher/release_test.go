@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -13,10 +14,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// deaf is a store whose first write-back of one kind is done, and says that it failed.
+// deaf is a store whose first release is done, and says that it failed.
 type deaf struct {
 	dispatcher.Store
-	verb    string        // which
 	claimed chan struct{} // gets a word for each claim that brought rows
 	done    chan struct{} // closed when the first is done
 
@@ -32,20 +32,8 @@ func (s *deaf) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatch
 	return claimed, err
 }
 
-func (s *deaf) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
-	lost, err := s.Store.Nack(ctx, failures)
-	return s.answer("nack", lost, err)
-}
-
-func (s *deaf) Release(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	lost, err := s.Store.Release(ctx, leases)
-	return s.answer("release", lost, err)
-}
-
-func (s *deaf) answer(verb string, lost []dispatcher.Lease, err error) ([]dispatcher.Lease, error) {
-	if verb != s.verb {
-		return lost, err
-	}
+func (s *deaf) Release(ctx context.Context, returns []dispatcher.Return) ([]dispatcher.Lease, error) {
+	lost, err := s.Store.Release(ctx, returns)
 	s.mu.Lock()
 	s.lost = append(s.lost, len(lost))
 	first := len(s.lost) == 1
@@ -58,7 +46,7 @@ func (s *deaf) answer(verb string, lost []dispatcher.Lease, err error) ([]dispat
 	}
 	close(s.done)
 	select {
-	case <-s.claimed: // the row, again: too early
+	case <-s.claimed: // the row, again
 	case <-time.After(time.Second):
 	}
 	return nil, errors.New("the answer was lost")
@@ -71,21 +59,20 @@ func (s *deaf) refused() []int {
 }
 
 // An attempt is given back, the answer is lost, and that is tried again. The same worker may have claimed
-// the row meanwhile, under the same attempt: the second try must not hit that lease, or another worker
-// publishes the fencing token once more. A row that finds nobody waits; once its topic is held, it is
-// released.
+// the row meanwhile, as the same attempt: the second try must not hit that lease. A row that finds nobody
+// waits while others of its topic are delivered.
 // CONTRACT: C-23, C-27
 func TestReleaseTriedAgain(t *testing.T) {
-	for _, verb := range []string{"nack", "release"} {
-		t.Run(verb, func(t *testing.T) {
+	for _, delivered := range []bool{true, false} {
+		t.Run(fmt.Sprintf("others delivered %t", delivered), func(t *testing.T) {
 			r := newRig(t)
 			r.enqueue("orders", 1)
 			good := uuid.New()
-			if verb == "nack" { // while others of the topic are delivered
+			if delivered {
 				r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, good)
 			}
 			events := r.count("live")
-			store := &deaf{Store: r.store(), verb: verb, claimed: make(chan struct{}, 1000), done: make(chan struct{})}
+			store := &deaf{Store: r.store(), claimed: make(chan struct{}, 1000), done: make(chan struct{})}
 			begun, finish := make(chan struct{}, 10), make(chan struct{})
 			sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
 				if e.ID == good {

@@ -161,9 +161,10 @@ type book struct {
 	batch  int // BatchSize. Defaults to 1.
 
 	mu       sync.Mutex
-	tokens   map[uuid.UUID][]int // of each event, the attempts that were begun
-	success  map[uuid.UUID]int   // and how often it was confirmed
-	byTopic  map[string]int      // confirmed
+	attempt  map[uuid.UUID][]int   // of each event, the attempts that were begun
+	tokens   map[uuid.UUID][]int64 // and their fencing tokens
+	success  map[uuid.UUID]int     // and how often it was confirmed
+	byTopic  map[string]int        // confirmed
 	attempts int
 }
 
@@ -172,9 +173,10 @@ func (b *book) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	for i, e := range batch {
 		b.mu.Lock()
 		if b.tokens == nil {
-			b.tokens, b.success, b.byTopic = map[uuid.UUID][]int{}, map[uuid.UUID]int{}, map[string]int{}
+			b.attempt, b.tokens, b.success, b.byTopic = map[uuid.UUID][]int{}, map[uuid.UUID][]int64{}, map[uuid.UUID]int{}, map[string]int{}
 		}
-		b.tokens[e.ID] = append(b.tokens[e.ID], e.Attempt)
+		b.attempt[e.ID] = append(b.attempt[e.ID], e.Attempt)
+		b.tokens[e.ID] = append(b.tokens[e.ID], e.LeaseNumber)
 		b.attempts++
 		b.mu.Unlock()
 		if b.answer != nil {
@@ -198,7 +200,7 @@ func (*book) Close(context.Context) error { return nil }
 func (b *book) begun() map[uuid.UUID][]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return maps.Clone(b.tokens)
+	return maps.Clone(b.attempt)
 }
 
 // delivered returns the number of events, and of confirmations.
@@ -249,6 +251,7 @@ func (l *logBook) lines(word string) (lines []string) {
 type watcher struct {
 	mu                                      sync.Mutex
 	claimed, delivered, acked, failed, lost int
+	refused                                 int
 	deaths                                  []dispatcher.Death
 	waited, latest                          time.Duration
 }
@@ -271,6 +274,7 @@ func (w *watcher) Failed(*dispatcher.Event, error, time.Duration, time.Duration)
 }
 func (w *watcher) Died(d dispatcher.Death) { w.note(func() { w.deaths = append(w.deaths, d) }) }
 func (w *watcher) LeaseLost(n int)         { w.note(func() { w.lost += n }) }
+func (w *watcher) Refused(n int)           { w.note(func() { w.refused += n }) }
 
 func (w *watcher) losses() int {
 	w.mu.Lock()

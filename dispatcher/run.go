@@ -10,6 +10,8 @@ import (
 )
 
 const (
+	// stuckAfter is how long after its time limit a call of the sink may take to return before it is stuck.
+	stuckAfter = 5 * time.Second
 	// storeTimeout bounds a call of the store: a database that does not answer is away.
 	storeTimeout = 10 * time.Second
 	// abandonAfter is how long a stop waits for deliveries to return once they are cancelled.
@@ -21,6 +23,7 @@ const (
 var (
 	errGraceOver = errors.New("the dispatcher stopped, and the delivery did not end within its grace period")
 	errNoReturn  = errors.New("the sink did not return")
+	errGoexit    = errors.New("the sink ended the goroutine that called it, with runtime.Goexit; it must return instead")
 )
 
 // run is one Run or RunOnce from begin to end: what its goroutines share.
@@ -36,6 +39,7 @@ type run struct {
 	topics    topics
 	flight    *flight
 	completer *completer
+	faults    faults
 	draining  atomic.Bool
 
 	calls, writes           context.Context // of store calls: claims and extensions, and write-backs
@@ -43,6 +47,7 @@ type run struct {
 
 	workers            sync.WaitGroup // the claim loop and the deliveries
 	keeping, writing   sync.WaitGroup
+	probing            sync.WaitGroup
 	stopKeep, stopping chan struct{}
 }
 
@@ -51,14 +56,17 @@ func newRun(base context.Context, d *Dispatcher) *run {
 		Dispatcher: d,
 		log:        d.cfg.Logger,
 		sinkBatch:  d.sink.BatchSize(),
-		pace:       newPace(),
 		topics:     newTopics(d.cfg.Topics),
 		stopKeep:   make(chan struct{}),
 		stopping:   make(chan struct{}),
 	}
+	r.pace = newPace(r.sinkBatch)
 	r.calls, r.cancelCalls = context.WithCancel(base)
 	r.writes, r.stopWrites = context.WithCancel(base)
 	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)
+	if r.sinkBatch > 1 {
+		r.flight.mostOf = r.faults.most
+	}
 	r.completer = newCompleter(d, r.flight.written)
 	return r
 }
@@ -89,24 +97,57 @@ func (r *run) drain() {
 	close(r.stopKeep)
 	r.cancelCalls()
 	r.keeping.Wait()
+	r.awaitProbe()
 
 	last := time.AfterFunc(writeFor, r.stopWrites)
 	close(r.stopping)
+	r.completer.retry()
 	r.writing.Wait()
 	last.Stop()
 	r.stopWrites()
 }
 
 // abandon leaves deliveries behind that do not return. Whether they succeed is not known, so their
-// attempt is spent: a fencing token is never published twice (CONTRACT C-27).
+// attempt is spent.
 func (r *run) abandon() {
-	rows := r.flight.abandon()
-	results := make([]result, len(rows))
-	for i, row := range rows {
-		results[i] = result{row, r.judge(row, errNoReturn, errGraceOver, time.Time{}, r.cfg.GracePeriod+abandonAfter)}
+	n := 0
+	for _, d := range r.flight.abandonAll() {
+		r.leave(d, errGraceOver, r.cfg.GracePeriod+abandonAfter)
+		n += len(d.rows)
 	}
-	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", len(rows))
-	r.completer.add(results)
+	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", n)
+}
+
+// leave writes the rows of an abandoned delivery back as failed.
+func (r *run) leave(d abandoned, why error, after time.Duration) {
+	ours, errs := make([]bool, len(d.rows)), make([]error, len(d.rows))
+	for i := range d.rows {
+		ours[i], errs[i] = true, errNoReturn
+	}
+	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, ours, errs, nil))
+}
+
+// probe asks the destination, beside everything else: no probe holds up the claims of topics that are
+// delivered.
+func (r *run) probe() {
+	r.probing.Go(func() {
+		ctx, cancel := context.WithTimeout(r.calls, probeTimeout)
+		err := r.sink.Probe(ctx)
+		cancel()
+		if r.calls.Err() != nil {
+			r.health.probeCut()
+		} else if r.health.probed(err) {
+			r.releaseQueue()
+		}
+		r.changed()
+	})
+}
+
+// awaitProbe waits for a probe that was cut, for a while.
+func (r *run) awaitProbe() {
+	done := make(chan struct{})
+	go func() { r.probing.Wait(); close(done) }()
+	within(abandonAfter, done)
 }
 
 // releaseQueue gives back the rows whose delivery has not begun.

@@ -16,8 +16,12 @@ type Sink interface {
 	// follow each other may have the same ctx, which ends some time after the last of them.
 	Deliver(ctx context.Context, batch []*Event) []error
 
-	// Probe checks that the destination can be reached, without publishing anything. The engine
-	// calls it at start and while claiming is paused. nil means reachable.
+	// Probe checks that the destination can be reached, and takes events as far as that can be asked,
+	// without publishing anything. When the configuration names the one place that every event goes to (a
+	// topic, a stream, a table), it asks for that: a place that is missing, or that this login may not write
+	// to, is [Unavailable], and so are deliveries that are refused for it. When the events say where they
+	// go, it asks for the destination alone. The engine calls it at start and while claiming is paused.
+	// nil means reachable.
 	Probe(ctx context.Context) error
 
 	// BatchSize is the most events that one Deliver takes, at least 1. It never changes.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
 // backlogVariable names the environment variable with the rows that TestStartOnBacklog starts on.
@@ -21,6 +22,9 @@ const backlogVariable = "OUTBOX_TEST_BACKLOG"
 // and it keeps a few of them in memory.
 // CONTRACT: C-2 C-96
 func TestStartOnBacklog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	backlog := 1_000_000
 	if n, err := strconv.Atoi(os.Getenv(backlogVariable)); err == nil {
 		backlog = n
@@ -93,7 +97,7 @@ func (r rig) buffers(with func(rig)) int {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.exec(`select pg_stat_force_next_flush()`)
+	pgtest.HandIn(r, r.pool)
 	const count = `select (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::integer
 		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`
 	before := query[int](r, count)
@@ -102,6 +106,7 @@ func (r rig) buffers(with func(rig)) int {
 	r.eventually("the sessions end", func() bool {
 		return query[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state is not null`) == int(r.pool.Stat().TotalConns())-1
 	})
+	pgtest.HandIn(r, r.pool)
 	return query[int](r, count) - before
 }
 

@@ -23,23 +23,25 @@ type Store interface {
 	// many rows are gone that vacuum may not remove yet or, with Keys, wait for others of their keys.
 	// Rows that another worker is claiming at this moment are not seen; with Keys neither are, for a
 	// moment, those that it might claim.
+	//
+	// An error means that no row is leased, or that the outcome is not known because the connection
+	// failed. A row that cannot be decoded is no error: it comes in Claimed.Unreadable (CONTRACT C-33).
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT
 	// C-60). It returns those that this worker no longer held; their rows are unchanged (CONTRACT C-23).
 	Ack(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
-	// Nack records failed attempts: each row goes back to pending with its delay, or becomes dead
-	// with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41). An unspent
-	// attempt is given back, as Release does.
+	// Nack records failed attempts, which are spent: each row goes back to pending with its delay, or
+	// becomes dead with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41).
 	Nack(ctx context.Context, failures []Failure) (lost []Lease, err error)
 
 	// Extend moves the leases' end to now + lease on the database's clock (CONTRACT C-31).
 	Extend(ctx context.Context, leases []Lease, lease time.Duration) (lost []Lease, err error)
 
-	// Release puts the leases' rows back to pending, due as before, with the attempt given back.
-	// Only for deliveries that never began (CONTRACT C-30, C-32).
-	Release(ctx context.Context, leases []Lease) (lost []Lease, err error)
+	// Release puts rows back to pending, and gives the attempt back: the delivery never began, or its
+	// failure is the destination's (CONTRACT C-30, C-32).
+	Release(ctx context.Context, returns []Return) (lost []Lease, err error)
 
 	// Topics lists the namespace's topics that have live (pending or processing) rows.
 	Topics(ctx context.Context) ([]string, error)
@@ -62,9 +64,9 @@ type ClaimRequest struct {
 	Shares []Share
 	// Lease is how long the rows are held, from the database's now.
 	Lease time.Duration
-	// MaxAttempts is the total of deliveries that a row may begin.
+	// MaxAttempts is the total of attempts that a row has, unless it has a limit of its own.
 	MaxAttempts int
-	// MaxBytes bounds the payloads' size as text in one claim. The first row is claimed whatever
+	// MaxBytes bounds the size as text of payloads and headers in one claim. The first row is claimed whatever
 	// its size, so that a large one is never stuck; with Keys, so may be the first of those that waited
 	// for others. 0 means no bound.
 	MaxBytes int64
@@ -96,14 +98,31 @@ type Share struct {
 type Claimed struct {
 	// Events are leased to this worker, topic by topic in the order of the request.
 	Events []*Event
+	// Unreadable are leased to this worker too, and cannot be delivered: something of the row cannot be
+	// decoded. They harm no other row of the claim (CONTRACT C-33).
+	Unreadable []Unreadable
 	// Dead are rows that had no attempt left and became dead.
 	Dead []Death
+	// Unburied is why rows with no attempt left could not become dead: the database refuses it. They stay as
+	// they are, and are left alone for a moment. They harm no other row of the claim (CONTRACT C-33).
+	Unburied error
 	// Behind says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
 	Behind bool
 	// At is the database's time of the claim: the events' ages are measured from it (CONTRACT C-3).
-	// Not set without events.
+	// Not set without rows.
 	At time.Time
+}
+
+// Leased is the number of rows that the claim took.
+func (c *Claimed) Leased() int { return len(c.Events) + len(c.Unreadable) }
+
+// Unreadable is a claimed row that the store cannot decode.
+type Unreadable struct {
+	// Event has what could be read: at least what Event.Lease and Event.Key need, and the topic.
+	Event *Event
+	// Err says which part cannot be read. It holds nothing of the payload or of header values.
+	Err error
 }
 
 // Death tells of a row that became dead.
@@ -124,8 +143,15 @@ type Failure struct {
 	Delay time.Duration
 	// Reason makes the row dead. Empty means retry.
 	Reason DeadReason
-	// Unspent gives the attempt back: surely nothing was sent. Not together with Reason.
-	Unspent bool
+}
+
+// Return is a row that is given back with its attempt.
+type Return struct {
+	Lease Lease
+	// Delay is how long the row waits, from the database's now. 0 leaves it due as before.
+	Delay time.Duration
+	// Error is stored as last_error, as in Failure. Empty keeps the last one.
+	Error string
 }
 
 // Depth is the backlog at one moment.

@@ -14,13 +14,14 @@ const minLease = 100 * time.Millisecond
 
 func (c Config) withDefaults() Config {
 	c.Topics = slices.Clone(c.Topics)
-	c.Lease = cmp.Or(c.Lease, 30*time.Second)
-	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
-	c.BatchSize = cmp.Or(c.BatchSize, 500)
-	c.Concurrency = cmp.Or(c.Concurrency, 16)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
-	c.GracePeriod = cmp.Or(c.GracePeriod, 30*time.Second)
-	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
+	c.Lease = cmp.Or(c.Lease, DefaultLease)
+	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
+	c.BatchSize = cmp.Or(c.BatchSize, DefaultBatchSize)
+	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, DefaultDeliveryTimeout)
+	c.GracePeriod = cmp.Or(c.GracePeriod, DefaultGracePeriod)
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
 	c.Ordering = cmp.Or(c.Ordering, OrderingNone)
 	c.OnDead = cmp.Or(c.OnDead, OnDeadContinue)
 	if c.Backoff == nil {
@@ -52,6 +53,7 @@ func (c Config) validate() error {
 	refuse(c.MaxAttempts < 1 || c.MaxAttempts > 1000, "maxAttempts is %d; set it to 1 to 1000", c.MaxAttempts)
 	refuse(c.Ordering != OrderingNone && c.Ordering != OrderingKey, "ordering is %q; set it to %s or %s", c.Ordering, OrderingNone, OrderingKey)
 	refuse(c.OnDead != OnDeadContinue && c.OnDead != OnDeadBlock, "onDead is %q; set it to %s or %s", c.OnDead, OnDeadContinue, OnDeadBlock)
+	refuse(c.DeliveryTimeout < time.Millisecond, "deliveryTimeout is %v; set it to at least 1ms", c.DeliveryTimeout)
 	refuse(c.GracePeriod < 0, "gracePeriod is %v; set it to 0 or more", c.GracePeriod)
 	refuse(c.MaxBytes < 0, "maxBytes is %d; set it to at least 1", c.MaxBytes)
 	for i, topic := range c.Topics {
@@ -70,3 +72,4 @@ func (noObserver) Acked(*Event, time.Duration)                        {}
 func (noObserver) Failed(*Event, error, time.Duration, time.Duration) {}
 func (noObserver) Died(Death)                                         {}
 func (noObserver) LeaseLost(int)                                      {}
+func (noObserver) Refused(int)                                        {}

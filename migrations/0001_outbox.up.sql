@@ -1,10 +1,19 @@
 -- oldest-reader: 1
 --
--- The outbox: events, dead letters, and the one function that producers call.
+-- The outbox: events, dead letters, workers, and the functions that producers call.
 -- Names are unqualified: the migrator sets search_path to the schema that the user chose.
+
+-- One number for each claim statement: the lease of all rows that it takes, and the fencing token that
+-- consumers see. It only rises, through retries, releases and replays.
+create sequence outbox_leases as bigint;
 
 -- Columns that never change come first, the payload too. An UPDATE then writes only the tail of
 -- the row to the WAL: claim and ack together take half the bytes.
+--
+-- key_hash and size_bytes are generated, so that a row that comes by a plain INSERT, as at an adoption,
+-- is ordered and counted too. What else a producer can get wrong is checked by enqueue, once: each check
+-- here costs a single insert 3 us of CPU time, and each claim and ack too. The checks that are here guard
+-- the states, which the engine and people change.
 create table outbox_events (
     id              uuid        not null,
     seq             bigint      not null generated always as identity,
@@ -12,7 +21,8 @@ create table outbox_events (
     key_hash        bigint      generated always as (hashtextextended(
                                     coalesce(nullif(partition_key, ''), nullif(aggregate_id, '')),
                                     hashtextextended(topic, hashtextextended(namespace, 0)))) stored,
-    payload_bytes   integer     not null generated always as (octet_length(payload::text)) stored,
+    size_bytes      integer     not null generated always as (octet_length(payload::text) + octet_length(headers::text) - 2) stored,
+    max_attempts    smallint,
     tenant_id       uuid,
     namespace       text        not null,
     topic           text        not null,
@@ -21,6 +31,7 @@ create table outbox_events (
     aggregate_id    text,
     partition_key   text,
     dedupe_key      text,
+    retry           jsonb,
     headers         jsonb       not null default '{}',
     payload         jsonb       not null,
 
@@ -28,6 +39,7 @@ create table outbox_events (
     next_attempt_at timestamptz not null default now(),
     updated_at      timestamptz not null default now(),
     locked_until    timestamptz,
+    lease           bigint      not null default 0,
     attempts        integer     not null default 0,
     locked_by       uuid,
     live            boolean     not null generated always as (status in ('pending', 'processing')) stored,
@@ -36,10 +48,9 @@ create table outbox_events (
     last_error      text,
 
     constraint outbox_events_pkey primary key (id),
-    constraint outbox_events_named check (namespace <> '' and topic <> ''),
-    constraint outbox_events_headers_object check (jsonb_typeof(headers) = 'object'),
     constraint outbox_events_status check (status in ('pending', 'processing', 'delivered', 'dead')),
-    constraint outbox_events_dead_reason check ((status = 'dead') = (dead_reason is not null))
+    constraint outbox_events_dead_reason check ((status = 'dead') = (dead_reason is not null)),
+    constraint outbox_events_leased check ((status = 'processing') = (locked_by is not null and locked_until is not null))
 ) with (
     -- More than half a page is left for the claimed versions of its rows, which are longer: claims
     -- stay HOT and touch no index.
@@ -59,10 +70,13 @@ create table outbox_events (
 
 comment on table outbox_events is 'One row per event. Producers call enqueue(); dispatchers move the status.';
 comment on column outbox_events.seq is 'Order of insertion. It has gaps that fill late: never a cursor.';
-comment on column outbox_events.key_hash is 'The ordering key: partition_key, else aggregate_id, of its namespace and topic. Null for none.';
-comment on column outbox_events.payload_bytes is 'Size of the payload as text: what it takes in a dispatcher''s memory.';
+comment on column outbox_events.key_hash is 'Hash of the ordering key: partition_key, else aggregate_id, of its namespace and topic. Null for none.';
+comment on column outbox_events.size_bytes is 'Size of payload and headers as text, these without their braces: what the event takes in a dispatcher''s memory.';
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
-comment on column outbox_events.attempts is 'Deliveries begun. Rises at each claim; published as the fencing token.';
+comment on column outbox_events.attempts is 'The part of the retry budget that is used up: rises at a claim, falls when a claim is given back, is 0 again after a replay.';
+comment on column outbox_events.lease is 'The number of the last claim of this row: it guards every write-back, and is published as the fencing token.';
+comment on column outbox_events.max_attempts is 'The retry budget of this row, from 1 to 1000. Null: the dispatcher''s.';
+comment on column outbox_events.retry is 'The backoff of this row, with the names of the dispatcher''s: strategy, base, max, multiplier, jitterPercent. Null: the dispatcher''s.';
 comment on column outbox_events.locked_by is 'The worker that holds the lease, until locked_until.';
 comment on column outbox_events.live is 'Not yet delivered or dead. It is in the index so that status need not be.';
 
@@ -70,30 +84,41 @@ comment on column outbox_events.live is 'Not yet delivered or dead. It is in the
 -- names no column that a claim changes.
 create index outbox_events_live on outbox_events (namespace, topic, next_attempt_at, id) where live;
 
--- The rows of a key in their order, for dispatchers that keep it (CONTRACT C-50). It holds two numbers
--- and nothing of events without a key, and claims do not touch it either. The hash has 64 bits: two
--- keys with the same one, which would wait for each other, are not to be expected.
+-- The rows of a key in their order, for dispatchers that keep it. It holds two numbers and nothing of
+-- events without a key, and claims do not touch it either. The hash has 64 bits: two keys with the
+-- same one, which would wait for each other, are not to be expected.
 create index outbox_events_key on outbox_events (key_hash, seq) where live and key_hash is not null;
 
--- CONTRACT C-1.
+-- Workers in other languages, whose functions know a row by a bigint, find it by seq. Unique: order per
+-- key compares seq, and an adoption may bring numbers of its own. Claims and acks do not touch it. The
+-- condition is that of the other indexes in other words, on purpose: with "where live" the planner takes this
+-- index for claims, and walks it from end to end. A statement that wants it says coalesce(live, false).
+create unique index outbox_events_seq on outbox_events (seq) where coalesce(live, false);
+
+-- A dedupe key adds one event to its topic, ever: also after the first is delivered.
 create unique index outbox_events_dedupe on outbox_events (namespace, topic, dedupe_key) where dedupe_key is not null;
 
--- One record per death (CONTRACT C-41). A replay or a discard marks it. There is no foreign key:
+-- One record per death. A replay or a discard marks it. There is no foreign key:
 -- it would lock the event's row once more at each death.
 create table outbox_dead_letters (
-    id          bigint      not null generated always as identity primary key,
-    event_id    uuid        not null,
-    namespace   text        not null,
-    topic       text        not null,
-    seq         bigint,
-    key_hash    bigint,
-    reason      text        not null,
-    details     jsonb       not null default '{}',
-    attempts    integer     not null,
-    died_at     timestamptz not null default now(),
-    resolution  text,
-    resolved_at timestamptz,
-    resolved_by text,
+    id             bigint      not null generated always as identity primary key,
+    event_id       uuid        not null,
+    namespace      text        not null,
+    topic          text        not null,
+    seq            bigint,
+    key_hash       bigint,
+    -- Copies of the event's, which triage filters by.
+    event_type     text,
+    aggregate_type text,
+    aggregate_id   text,
+    tenant_id      uuid,
+    reason         text        not null,
+    details        jsonb       not null default '{}',
+    attempts       integer     not null,
+    died_at        timestamptz not null default now(),
+    resolution     text,
+    resolved_at    timestamptz,
+    resolved_by    text,
 
     constraint outbox_dead_letters_keyed check (key_hash is null or seq is not null),
     constraint outbox_dead_letters_reason check (reason in ('max_retries_exceeded', 'poison_message',
@@ -110,15 +135,187 @@ create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, 
 -- Those that later events of their key may have to wait for.
 create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;
 
+-- The dispatchers' processes that run, as they say themselves every few seconds. Who has not been seen for
+-- a while is gone; another removes its row.
+create table outbox_workers (
+    worker     uuid        not null,
+    dispatcher text        not null,
+    namespace  text        not null,
+    topics     text[]      not null default '{}',
+    version    text,
+    started_at timestamptz not null default now(),
+    seen_at    timestamptz not null default now(),
+
+    constraint outbox_workers_pkey primary key (worker)
+);
+
+comment on table outbox_workers is 'One row per process of a dispatcher that runs: who shares the work, and who serves which topics.';
+comment on column outbox_workers.worker is 'What outbox_events.locked_by names.';
+comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
+comment on column outbox_workers.seen_at is 'When it last said that it is there, by the database''s clock.';
+
+-- enqueue_retry_problem says what is wrong with a row's backoff, or null. The rules are those of a
+-- dispatcher's backoff.
+create function enqueue_retry_problem(p_retry jsonb) returns text
+language plpgsql
+as $$
+declare
+    v_strategy text := coalesce(p_retry ->> 'strategy', 'Exponential');
+    v_name     text;
+    v_millis   numeric[];
+begin
+    if jsonb_typeof(p_retry) <> 'object' then
+        return 'is not an object; give one such as {"strategy": "Linear", "base": "10s", "max": "10m"}';
+    end if;
+    select key into v_name from jsonb_object_keys(p_retry) as key
+        where key <> all ('{strategy,base,max,multiplier,jitterPercent}') order by key limit 1;
+    if found then
+        return format('has the unknown name %s; use strategy, base, max, multiplier and jitterPercent', to_json(left(v_name, 100)));
+    elsif v_strategy not in ('Exponential', 'Multiplier', 'PowerOfTwo', 'Linear') or jsonb_typeof(p_retry -> 'strategy') <> 'string' then
+        return 'has an unknown strategy; choose Exponential, Multiplier, PowerOfTwo or Linear';
+    elsif v_strategy <> 'Multiplier' and p_retry ?| '{multiplier,jitterPercent}' then
+        return 'has multiplier or jitterPercent without strategy Multiplier; set it, or remove them';
+    elsif v_strategy = 'PowerOfTwo' and p_retry ?| '{base,max}' then
+        return 'has base or max with strategy PowerOfTwo, whose delays are fixed; remove them';
+    end if;
+
+    foreach v_name in array '{base,max}'::text[] loop
+        if p_retry ? v_name and (jsonb_typeof(p_retry -> v_name) <> 'string' or length(p_retry ->> v_name) > 32
+                or p_retry ->> v_name !~ '^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') then
+            return v_name || ' is not a duration; write it such as "500ms", "30s" or "1m30s"';
+        end if;
+        v_millis := v_millis || (select sum(part[1]::numeric * case part[2] when 'ms' then 1 when 's' then 1000 when 'm' then 60000 else 3600000 end)
+            from regexp_matches(coalesce(p_retry ->> v_name, case v_name || v_strategy when 'baseLinear' then '60s' when 'maxLinear' then '1h'
+                else case v_name when 'base' then '1s' else '5m' end end), '([0-9]+(?:[.][0-9]+)?)(ms|s|m|h)', 'g') as part);
+    end loop;
+    if least(v_millis[1], v_millis[2]) < 1 or greatest(v_millis[1], v_millis[2]) > 86400000 then
+        return 'has a base or max outside 1ms to 24h; choose one within';
+    elsif v_millis[1] > v_millis[2] then
+        return 'has a base above max (when not set they are 1s and 5m; for Linear, 60s and 1h); lower base or raise max';
+    elsif p_retry ? 'multiplier' and (jsonb_typeof(p_retry -> 'multiplier') <> 'string'
+            or p_retry ->> 'multiplier' !~ '^([1-9]([.][0-9]+)?|10([.]0+)?)$' or length(p_retry ->> 'multiplier') > 8) then
+        return 'has a multiplier that is no decimal from "1" to "10" in quotes; write it such as "1.5"';
+    elsif p_retry ? 'jitterPercent' and (jsonb_typeof(p_retry -> 'jitterPercent') <> 'number'
+            or p_retry ->> 'jitterPercent' !~ '^([0-9]|[1-9][0-9]|100)$') then
+        return 'has a jitterPercent that is no whole number from 0 to 100; correct it';
+    end if;
+    return null;
+end
+$$;
+
+-- enqueue_check raises what is wrong with an event, and names it by p_place, which is empty for a single one.
+-- It returns true, so that it can stand in a condition. The functions below call it for what is not
+-- plainly right.
+create function enqueue_check(
+    p_place text, p_namespace text, p_topic text, p_payload_missing boolean, p_event_type text, p_aggregate_type text,
+    p_aggregate_id text, p_partition_key text, p_tenant_id uuid, p_dedupe_key text, p_headers jsonb, p_delay interval,
+    p_lock_key boolean, p_options jsonb
+) returns boolean
+language plpgsql
+as $$
+declare
+    v_name  text;
+    v_what  text;
+    v_hint  text;
+begin
+    -- 2,600 bytes are what an entry of an index holds beside the rest of it.
+    if coalesce(p_namespace, '') = '' then
+        v_what := 'the namespace is missing';
+        v_hint := 'Give the namespace that a dispatcher serves.';
+    elsif coalesce(p_topic, '') = '' then
+        v_what := 'the topic is missing';
+        v_hint := 'Give the topic of the event.';
+    elsif length(p_namespace) > 255 or length(p_topic) > 255 then
+        v_what := format('the namespace has %s and the topic %s characters', length(p_namespace), length(p_topic));
+        v_hint := 'Use at most 255 characters for each.';
+    elsif greatest(length(p_event_type), length(p_aggregate_type), length(p_aggregate_id), length(p_partition_key), length(p_dedupe_key)) > 1024 then
+        v_what := 'the event type, the aggregate type, the aggregate id, the partition key or the dedupe key is too long';
+        v_hint := 'Use at most 1024 characters for each, or a hash.';
+    elsif octet_length(p_namespace) + octet_length(p_topic) + octet_length(p_dedupe_key) > 2600 then
+        v_what := format('namespace, topic and dedupe key have %s bytes', octet_length(p_namespace) + octet_length(p_topic) + octet_length(p_dedupe_key));
+        v_hint := 'Use at most 2600 bytes together, or a hash of the key.';
+    elsif p_payload_missing then
+        v_what := 'the payload is missing';
+        v_hint := 'Give a JSON value; ''null''::jsonb is one.';
+    elsif jsonb_typeof(p_headers) <> 'object' then
+        v_what := 'the headers are not a JSON object';
+        v_hint := 'Give an object of texts, numbers and booleans.';
+    elsif p_headers @? 'strict $.* ? (@.type() == "object" || @.type() == "array")' then
+        v_what := 'the headers have an object or an array as a value';
+        v_hint := 'Give an object of texts, numbers and booleans.';
+    elsif p_headers ? '' then
+        v_what := 'the headers have an empty name';
+        v_hint := 'Name the header, or remove it.';
+    elsif octet_length(p_headers::text) > 65536 then
+        v_what := format('the headers have %s bytes as text, more than 65536', octet_length(p_headers::text));
+        v_hint := 'Put what is large into the payload.';
+    elsif p_delay < '0' then
+        v_what := 'the delay is negative';
+        v_hint := 'Give 0 or more.';
+    elsif p_tenant_id is not null and p_dedupe_key <> '' and not (
+            strpos(p_dedupe_key, '/') > 0 and lower(split_part(p_dedupe_key, '/', 1))
+                in (p_tenant_id::text, replace(p_tenant_id::text, '-', ''))) then
+        v_what := 'the dedupe key does not start with the tenant id';
+        v_hint := 'Start it with the UUID of the tenant and a slash.';
+    elsif p_lock_key and coalesce(p_partition_key, '') = '' and coalesce(p_aggregate_id, '') = '' then
+        v_what := 'there is no key to lock';
+        v_hint := 'Give an aggregate id or a partition key, or leave out the lock.';
+    elsif jsonb_typeof(p_options) <> 'object' then
+        v_what := 'the options are not a JSON object';
+        v_hint := 'Give an object with maxAttempts or retry, or leave it out.';
+    elsif p_options <> '{}' then
+        select key into v_name from jsonb_object_keys(p_options) as key
+            where key not in ('maxAttempts', 'retry') order by key limit 1;
+        if found then
+            v_what := format('the option %s is unknown', to_json(left(v_name, 100)));
+            v_hint := 'Use maxAttempts and retry, or migrate the schema to the version that knows it.';
+        elsif p_options ? 'maxAttempts' and (jsonb_typeof(p_options -> 'maxAttempts') <> 'number'
+                or p_options ->> 'maxAttempts' !~ '^([1-9][0-9]{0,2}|1000)$') then
+            v_what := 'the option maxAttempts is no whole number from 1 to 1000';
+            v_hint := 'Correct it, or leave it out for the dispatcher''s.';
+        elsif p_options ? 'retry' then
+            v_what := 'the option retry ' || enqueue_retry_problem(p_options -> 'retry');
+            v_hint := 'It has the names and limits of a dispatcher''s backoff.';
+        end if;
+    end if;
+    if v_what is not null then
+        raise exception 'outbox: %', p_place || v_what using errcode = 'invalid_parameter_value', hint = v_hint;
+    end if;
+    return true;
+end
+$$;
+
+-- enqueue_check_sizes raises which payload is too large.
+create function enqueue_check_sizes(p_payloads jsonb[], p_max_bytes integer, p_place text) returns boolean
+language plpgsql
+as $$
+declare
+    v_at    bigint;
+    v_bytes integer;
+begin
+    select n, octet_length(payload::text) into v_at, v_bytes from unnest(p_payloads) with ordinality as u (payload, n)
+        where octet_length(payload::text) > p_max_bytes order by n limit 1;
+    raise exception 'outbox: %', format(p_place, v_at) || format('the payload has %s bytes, more than the limit of %s', v_bytes, p_max_bytes)
+        using errcode = 'invalid_parameter_value', hint = 'Store large data elsewhere and send a reference, or raise p_max_bytes.';
+end
+$$;
+
 -- enqueue adds an event in the caller's transaction, and returns its id and whether it is new.
--- With a dedupe key that is already there, the id is that of the row that stands (CONTRACT C-11).
+--
+-- With a dedupe key that is already there, the id is that of the row that stands. With a p_id that is
+-- already there, in the same namespace and topic, it is that one; elsewhere it is an error.
 --
 -- With p_lock_key, transactions that enqueue for one key take turns, each until it commits: the order
 -- of seq is then the order of their commits. Call it last in the transaction, so that others wait for
--- little more than the commit, and in one order of keys, so that no two wait for each other.
+-- little more than the commit. The lock is one of 1,024 slots by the key's hash: a key shares its turn
+-- with one key in a thousand, and a transaction holds at most 1,024 locks. (A lock for each key can fill the
+-- server's lock table, and then nobody can even connect.)
+--
+-- p_options are maxAttempts, the retry budget of this row, and retry, its backoff. Later versions may
+-- know more names: so the arguments never change.
 --
 -- It runs with the owner's rights, so that a producer needs no right on the table and no row gets
--- in unchecked. There is one enqueue: a migration that changes its arguments drops it first.
+-- in unchecked.
 create function enqueue(
     p_namespace      text,
     p_topic          text,
@@ -133,7 +330,120 @@ create function enqueue(
     p_delay          interval default '0',
     p_id             uuid     default null,
     p_max_bytes      integer  default 1048576,
-    p_lock_key       boolean  default false
+    p_lock_key       boolean  default false,
+    p_options        jsonb    default '{}',
+    out id           uuid,
+    out inserted     boolean
+)
+language plpgsql
+security definer
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+    v_max_attempts smallint;
+    v_retry        jsonb;
+begin
+    -- What is plainly right is not looked at again. The condition is short because a function's expressions
+    -- are made ready once a transaction, which costs more than to compute them. 280 bytes is a row of short texts.
+    if (p_headers = '{}' and p_options = '{}' and p_delay >= '0' and p_max_bytes > 0 and p_dedupe_key is null and p_lock_key is false
+            and p_namespace is not null and p_topic is not null and p_payload is not null
+            and pg_column_size(array[p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id, p_partition_key]) <= 280
+            and ('' = any (array[p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id, p_partition_key])) is not true
+        ) is not true then
+        p_options := coalesce(p_options, '{}');
+        perform enqueue_check('', p_namespace, p_topic, p_payload is null, p_event_type, p_aggregate_type, p_aggregate_id,
+            p_partition_key, p_tenant_id, p_dedupe_key, p_headers, p_delay, p_lock_key, p_options);
+        p_event_type     := nullif(p_event_type, '');
+        p_aggregate_type := nullif(p_aggregate_type, '');
+        p_aggregate_id   := nullif(p_aggregate_id, '');
+        p_partition_key  := nullif(p_partition_key, '');
+        p_dedupe_key     := nullif(p_dedupe_key, '');
+        p_headers        := jsonb_strip_nulls(coalesce(p_headers, '{}')); -- a null is no header
+        p_delay          := coalesce(p_delay, '0');
+        p_max_bytes      := coalesce(p_max_bytes, 1048576);
+        v_max_attempts   := (p_options ->> 'maxAttempts')::smallint;
+        v_retry          := p_options -> 'retry';
+        if p_lock_key then -- before the row gets its seq; the hash is that of key_hash
+            perform pg_advisory_xact_lock(1869968482, (hashtextextended(coalesce(p_partition_key, p_aggregate_id),
+                hashtextextended(p_topic, hashtextextended(p_namespace, 0))) & 1023)::integer);
+        end if;
+    end if;
+
+    -- A UUID version 7: the time in milliseconds, the version, and the rest of a random one.
+    if p_id is null then
+        p_id := encode(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint << 16 | 28672)
+            || substring(uuid_send(gen_random_uuid()) from 9), 'hex')::uuid;
+
+        -- Without a dedupe key nothing can conflict, and an insert that need not look for conflicts is cheaper.
+        if p_dedupe_key is null then
+            insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+                partition_key, retry, headers, payload, next_attempt_at)
+            values (p_id, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
+                p_partition_key, v_retry, p_headers, p_payload, now() + p_delay)
+            returning outbox_events.id, size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes into id, inserted;
+            if not inserted then
+                perform enqueue_check_sizes(array[p_payload], p_max_bytes, '');
+            end if;
+            return;
+        end if;
+    end if;
+
+    loop
+        insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
+        values (p_id, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
+            p_partition_key, p_dedupe_key, v_retry, p_headers, p_payload, now() + p_delay)
+        on conflict do nothing
+        returning outbox_events.id, size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes into id, inserted;
+        if inserted then
+            return;
+        elsif not inserted then
+            perform enqueue_check_sizes(array[p_payload], p_max_bytes, '');
+        end if;
+
+        inserted := false;
+        select e.id into id from outbox_events as e
+            where e.namespace = p_namespace and e.topic = p_topic and e.dedupe_key = p_dedupe_key;
+        if found then
+            return;
+        end if;
+        select e.id into id from outbox_events as e where e.id = p_id and e.namespace = p_namespace and e.topic = p_topic;
+        if found then
+            return;
+        elsif exists (select from outbox_events as e where e.id = p_id) then
+            raise exception 'outbox: the id % is that of an event of another namespace or topic', p_id
+                using errcode = 'unique_violation', hint = 'Make a new id for each event, or leave out p_id.';
+        end if; -- else retention has just removed the row that stood: insert again
+    end loop;
+end
+$$;
+
+revoke all on function enqueue from public;
+
+-- enqueue_batch adds events in their order, and returns a row for each in the order of the arrays, as enqueue does.
+-- Element n of each array is of event n. An array that is null or empty means the default for all;
+-- any other has as many elements as p_payloads, and a null in it means the default. p_options is an object
+-- for all, or an array of one for each. An error names the event by its number, from 1, and then none is added.
+--
+-- Events with a lock lock their slots in ascending order, so that two batches never wait for each other
+-- in a circle; the events keep their order.
+create function enqueue_batch(
+    p_namespaces      text[],
+    p_topics          text[],
+    p_payloads        jsonb[],
+    p_event_types     text[]     default null,
+    p_aggregate_types text[]     default null,
+    p_aggregate_ids   text[]     default null,
+    p_partition_keys  text[]     default null,
+    p_tenant_ids      uuid[]     default null,
+    p_dedupe_keys     text[]     default null,
+    p_headers         jsonb[]    default null,
+    p_delays          interval[] default null,
+    p_ids             uuid[]     default null,
+    p_max_bytes       integer    default 1048576,
+    p_lock_keys       boolean[]  default null,
+    p_options         jsonb      default '{}'
 ) returns table (id uuid, inserted boolean)
 language plpgsql
 security definer
@@ -141,81 +451,132 @@ set search_path from current
 as $$
 #variable_conflict use_column
 declare
-    v_dedupe_key text     := nullif(p_dedupe_key, '');
-    v_delay      interval := coalesce(p_delay, '0');
-    v_max_bytes  integer  := coalesce(p_max_bytes, 1048576);
-    v_key        text     := coalesce(nullif(p_partition_key, ''), nullif(p_aggregate_id, ''));
-    v_id         uuid;
+    v_events  integer := coalesce(cardinality(p_payloads), 0);
+    v_options boolean := coalesce(p_options <> '{}', false);
+    v_each    boolean := coalesce(jsonb_typeof(p_options) = 'array', false);
+    -- For ids of version 7: the time in milliseconds, a count within it, so that they are in the events' order,
+    -- and 62 bits made of the number and one random one.
+    v_ms      bigint  := extract(epoch from clock_timestamp()) * 1000;
+    v_seed    bigint  := hashtextextended(gen_random_uuid()::text, 0);
+    v_ids     uuid[];
+    v_new     jsonb; -- the ids that were added, as names
+    v_stands  uuid[];
+    v_fresh   boolean[];
+    v_other   bigint;
 begin
-    if coalesce(p_namespace, '') = '' then
-        raise exception 'outbox: the namespace is missing' using errcode = 'invalid_parameter_value',
-            hint = 'Give p_namespace the namespace that a dispatcher serves.';
-    elsif coalesce(p_topic, '') = '' then
-        raise exception 'outbox: the topic is missing' using errcode = 'invalid_parameter_value',
-            hint = 'Give p_topic the topic of the event.';
-    elsif p_payload is null then
-        raise exception 'outbox: the payload is missing' using errcode = 'invalid_parameter_value',
-            hint = 'Give p_payload a JSON value; ''null''::jsonb is one.';
-    elsif octet_length(p_payload::text) > v_max_bytes then
-        raise exception 'outbox: the payload has % bytes, more than the limit of %',
-            octet_length(p_payload::text), v_max_bytes using errcode = 'invalid_parameter_value',
-            hint = 'Store large data elsewhere and send a reference, or raise p_max_bytes.';
-    elsif jsonb_typeof(p_headers) <> 'object' then
-        raise exception 'outbox: the headers are not a JSON object' using errcode = 'invalid_parameter_value',
-            hint = 'Give p_headers an object of strings.';
-    elsif v_delay < '0' then
-        raise exception 'outbox: the delay is negative' using errcode = 'invalid_parameter_value',
-            hint = 'Give p_delay 0 or more.';
-    elsif p_tenant_id is not null and v_dedupe_key is not null and not (
-            strpos(v_dedupe_key, '/') > 0 and lower(split_part(v_dedupe_key, '/', 1))
-                in (p_tenant_id::text, replace(p_tenant_id::text, '-', ''))) then
-        raise exception 'outbox: the dedupe key does not start with the tenant id' using errcode = 'invalid_parameter_value',
-            hint = 'Start p_dedupe_key with the UUID of p_tenant_id and a slash.';
-    elsif p_lock_key and v_key is null then
-        raise exception 'outbox: there is no key to lock' using errcode = 'invalid_parameter_value',
-            hint = 'Give p_aggregate_id or p_partition_key, or leave out p_lock_key.';
+    if exists (select from unnest(array[cardinality(p_namespaces), cardinality(p_topics), cardinality(p_event_types),
+            cardinality(p_aggregate_types), cardinality(p_aggregate_ids), cardinality(p_partition_keys),
+            cardinality(p_tenant_ids), cardinality(p_dedupe_keys), cardinality(p_headers), cardinality(p_delays),
+            cardinality(p_ids), cardinality(p_lock_keys), case when v_each then jsonb_array_length(p_options) end]) as n
+            where n not in (0, v_events)) then
+        raise exception 'outbox: the arrays have not one element for each of the % payloads', v_events
+            using errcode = 'invalid_parameter_value', hint = 'Give arrays of one length, or null for the default.';
+    end if;
+    p_max_bytes := coalesce(p_max_bytes, 1048576);
+    p_options := coalesce(p_options, '{}');
+
+    if true = any (p_lock_keys) then
+        perform pg_advisory_xact_lock(1869968482, slot)
+        from (select distinct (hashtextextended(key, hashtextextended(topic, hashtextextended(namespace, 0))) & 1023)::integer as slot
+            from (select namespace, topic, coalesce(nullif(partition, ''), nullif(aggregate, '')) as key
+                from unnest(p_namespaces, p_topics, p_partition_keys, p_aggregate_ids, p_lock_keys)
+                    as u (namespace, topic, partition, aggregate, lock)
+                where lock) as k
+            where key is not null
+            order by slot) as s;
     end if;
 
-    -- Before the row gets its seq; key_hash is computed alike.
-    if p_lock_key then
-        perform pg_advisory_xact_lock(hashtextextended(v_key, hashtextextended(p_topic, hashtextextended(p_namespace, 0))));
-    end if;
-
-    -- A UUID version 7: a random one with the time in its first 6 bytes and the version's bits set.
-    v_id := coalesce(p_id, encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
-        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
-        52, 1), 53, 1), 'hex')::uuid);
-
-    -- Without a key nothing can conflict, and an insert that need not look for conflicts is cheaper.
-    if v_dedupe_key is null then
-        insert into outbox_events (id, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
-            partition_key, headers, payload, next_attempt_at)
-        values (v_id, p_tenant_id, p_namespace, p_topic, nullif(p_event_type, ''), nullif(p_aggregate_type, ''),
-            nullif(p_aggregate_id, ''), nullif(p_partition_key, ''), coalesce(p_headers, '{}'), p_payload,
-            now() + v_delay);
-        id := v_id;
-        inserted := true;
-        return next;
+    -- Without dedupe keys and ids of the caller nothing can conflict: an insert that need not look for
+    -- conflicts is cheaper, and every event is new.
+    if coalesce(p_ids, '{}') = '{}' and coalesce(p_dedupe_keys, '{}') = '{}' then
+        return query
+        insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
+        select encode(int8send((v_ms + (n - 1 >> 12)) << 16 | 28672 | (n - 1 & 4095))
+                || int8send(hashint8extended(n, v_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid,
+            case when v_options then (case when v_each then p_options -> (n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
+            tenant_id, namespace, topic, nullif(event_type, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''),
+            nullif(partition_key, ''), nullif(dedupe_key, ''),
+            case when v_options then case when v_each then p_options -> (n - 1)::integer else p_options end -> 'retry' end,
+            coalesce(jsonb_strip_nulls(headers), '{}'), payload, now() + coalesce(delay, '0')
+        from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
+            p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys) with ordinality as u (namespace, topic, payload,
+            event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, n)
+        where case when namespace <> '' and topic <> '' and payload is not null and not v_options and lock is not true
+                and octet_length(namespace) <= 255 and octet_length(topic) <= 255
+                and coalesce(greatest(octet_length(event_type), octet_length(aggregate_type), octet_length(aggregate_id),
+                    octet_length(partition_key), octet_length(dedupe_key)), 0) <= 1024
+                and coalesce(headers = '{}' or octet_length(headers::text) <= 65536 and jsonb_typeof(headers) = 'object'
+                    and not headers ? '' and not headers @? 'strict $.* ? (@.type() != "string")', true)
+                and coalesce(delay >= '0', true)
+                and coalesce(starts_with(dedupe_key, tenant_id || '/') or dedupe_key = '', true)
+            then true
+            else enqueue_check(format('event %s: ', n), namespace, topic, payload is null, event_type, aggregate_type, aggregate_id,
+                partition_key, tenant_id, dedupe_key, headers, delay, lock, case when v_each
+                then coalesce(nullif(p_options -> (n - 1)::integer, 'null'), '{}') else p_options end) end
+        returning outbox_events.id, case when size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes then true
+            else enqueue_check_sizes(p_payloads, p_max_bytes, 'event %s: ') end;
         return;
     end if;
 
+    select array_agg(coalesce(p_ids[n], encode(int8send((v_ms + (n - 1 >> 12)) << 16 | 28672 | (n - 1 & 4095))
+        || int8send(hashint8extended(n, v_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid) order by n) into v_ids from generate_series(1, v_events) as n;
+    v_stands := array_fill(null::uuid, array[v_events]);
+    v_fresh := array_fill(false, array[v_events]);
     loop
-        insert into outbox_events (id, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
-            partition_key, dedupe_key, headers, payload, next_attempt_at)
-        values (v_id, p_tenant_id, p_namespace, p_topic, nullif(p_event_type, ''), nullif(p_aggregate_type, ''),
-            nullif(p_aggregate_id, ''), nullif(p_partition_key, ''), v_dedupe_key, coalesce(p_headers, '{}'),
-            p_payload, now() + v_delay)
-        on conflict (namespace, topic, dedupe_key) where dedupe_key is not null do nothing;
-        if found then
-            return query select v_id, true;
-            return;
-        end if;
+        with added as (
+            insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+                partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
+            select candidate,
+                case when v_options then (case when v_each then p_options -> (n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
+                tenant_id, namespace, topic, nullif(event_type, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''),
+                nullif(partition_key, ''), nullif(dedupe_key, ''),
+                case when v_options then case when v_each then p_options -> (n - 1)::integer else p_options end -> 'retry' end,
+                coalesce(jsonb_strip_nulls(headers), '{}'), payload, now() + coalesce(delay, '0')
+            from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
+                p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, v_ids, v_stands) with ordinality as u (namespace, topic, payload,
+                event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, candidate, stands, n)
+            where stands is null and case when namespace <> '' and topic <> '' and payload is not null and not v_options and lock is not true
+                    and octet_length(namespace) <= 255 and octet_length(topic) <= 255
+                    and coalesce(greatest(octet_length(event_type), octet_length(aggregate_type), octet_length(aggregate_id),
+                        octet_length(partition_key), octet_length(dedupe_key)), 0) <= 1024
+                    and coalesce(headers = '{}' or octet_length(headers::text) <= 65536 and jsonb_typeof(headers) = 'object'
+                        and not headers ? '' and not headers @? 'strict $.* ? (@.type() != "string")', true)
+                    and coalesce(delay >= '0', true)
+                    and coalesce(starts_with(dedupe_key, tenant_id || '/') or dedupe_key = '', true)
+                then true
+                else enqueue_check(format('event %s: ', n), namespace, topic, payload is null, event_type, aggregate_type, aggregate_id,
+                    partition_key, tenant_id, dedupe_key, headers, delay, lock, case when v_each
+                    then coalesce(nullif(p_options -> (n - 1)::integer, 'null'), '{}') else p_options end) end
+            on conflict do nothing
+            returning outbox_events.id, case when size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes then true
+                else enqueue_check_sizes(p_payloads, p_max_bytes, 'event %s: ') end as small
+        )
+        select coalesce(jsonb_object_agg(added.id, true) filter (where small), '{}') into v_new from added;
 
-        return query select e.id, false from outbox_events as e
-            where e.namespace = p_namespace and e.topic = p_topic and e.dedupe_key = v_dedupe_key;
-        exit when found; -- else retention has just removed the row that stood: insert again
+        -- The first event with an id that was added is new. Of the others, a row with the key stands, or one with the id.
+        select array_agg(coalesce(u.stands, case when u.is_new then u.candidate end, by_key.id, by_id.id) order by n),
+            array_agg(u.fresh or u.is_new order by n),
+            min(n) filter (where by_key.id is null and not by_id.same)
+        into v_stands, v_fresh, v_other
+        from (select *, stands is null and v_new ? candidate::text and row_number() over (partition by candidate order by n) = 1 as is_new
+            from unnest(v_ids, v_stands, v_fresh, p_namespaces, p_topics, p_dedupe_keys)
+                with ordinality as e (candidate, stands, fresh, namespace, topic, dedupe_key, n)) as u
+        left join lateral (select e.id from outbox_events as e where u.stands is null and not u.is_new
+            and e.namespace = u.namespace and e.topic = u.topic and e.dedupe_key = u.dedupe_key limit 1) as by_key on true
+        left join lateral (select e.id, e.namespace = u.namespace and e.topic = u.topic as same from outbox_events as e
+            where u.stands is null and not u.is_new and e.id = u.candidate limit 1) as by_id on true;
+        if v_other is not null then
+            raise exception 'outbox: event %: the id % is that of an event of another namespace or topic', v_other, v_ids[v_other]
+                using errcode = 'unique_violation', hint = 'Make a new id for each event, or leave out p_ids.';
+        end if;
+        exit when array_position(v_stands, null) is null; -- else retention has just removed a row that stood: insert again
     end loop;
+    return query select u.stands, u.fresh from unnest(v_stands, v_fresh) with ordinality as u (stands, fresh, n) order by n;
 end
 $$;
 
-revoke all on function enqueue from public;
+revoke all on function enqueue_batch from public;
+revoke all on function enqueue_check from public;
+revoke all on function enqueue_check_sizes from public;
+revoke all on function enqueue_retry_problem from public;

@@ -44,7 +44,7 @@ func TestEnqueue(t *testing.T) {
 	d := newDatabase(t, pgtest.Migrated(t))
 	const tenant = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	const asText = `select concat_ws('|', namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-			tenant_id, dedupe_key, headers, next_attempt_at - created_at, payload_bytes, status, attempts, live,
+			tenant_id, dedupe_key, headers, next_attempt_at - created_at, size_bytes, status, attempts, live,
 			locked_by, locked_until, last_error, dead_reason, updated_at = created_at, seq > 0)
 		from outbox.outbox_events where id = $1`
 	for id, key := range map[string]string{
@@ -56,7 +56,7 @@ func TestEnqueue(t *testing.T) {
 		if full.id.String() != id || !full.inserted {
 			t.Errorf("enqueue returned %+v, want %s inserted", full, id)
 		}
-		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|8|pending|0|t|t|t`
+		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|16|pending|0|t|t|t`
 		want = strings.Replace(want, "||", "|", 1) // no key
 		if got := scalar[string](d, asText, full.id); got != want {
 			t.Errorf("row is  %s\nwant    %s", got, want)
@@ -64,7 +64,7 @@ func TestEnqueue(t *testing.T) {
 	}
 	for _, args := range []string{
 		`'shop', 'orders', 'null'`,
-		`'shop', 'orders', 'null', '', '', '', '', null, '', null, null, null, null, null`,
+		`'shop', 'orders', 'null', '', '', '', '', null, '', null, null, null, null, null, null`,
 	} {
 		bare := d.mustEnqueue(args)
 		if got, want := scalar[string](d, asText, bare.id), `shop|orders|null|{}|00:00:00|4|pending|0|t|t|t`; got != want {
@@ -196,16 +196,34 @@ func TestEnqueueInvalid(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	for args, want := range map[string]string{
-		`null, 'orders', '"secret"'`:                                            "namespace is missing",
-		`'', 'orders', '"secret"'`:                                              "namespace is missing",
-		`'shop', null, '"secret"'`:                                              "topic is missing",
-		`'shop', '', '"secret"'`:                                                "topic is missing",
-		`'shop', 'orders', null`:                                                "payload is missing",
-		`'shop', 'orders', '"secret"', p_max_bytes => 7`:                        "payload has 8 bytes, more than the limit of 7",
-		`'shop', 'orders', to_jsonb(repeat('secret', 174763))`:                  "payload has 1048580 bytes, more than the limit of 1048576",
-		`'shop', 'orders', to_jsonb(repeat('s', 1048575)), p_max_bytes => null`: "limit of 1048576",
-		`'shop', 'orders', '"secret"', p_headers => '["a"]'`:                    "headers are not a JSON object",
-		`'shop', 'orders', '"secret"', p_delay => '-1 second'`:                  "delay is negative",
+		`null, 'orders', '"secret"'`:                                                             "namespace is missing",
+		`'', 'orders', '"secret"'`:                                                               "namespace is missing",
+		`'shop', null, '"secret"'`:                                                               "topic is missing",
+		`'shop', '', '"secret"'`:                                                                 "topic is missing",
+		`'shop', 'orders', null`:                                                                 "payload is missing",
+		`'shop', 'orders', '"secret"', p_max_bytes => 7`:                                         "payload has 8 bytes, more than the limit of 7",
+		`'shop', 'orders', to_jsonb(repeat('secret', 174763))`:                                   "payload has 1048580 bytes, more than the limit of 1048576",
+		`'shop', 'orders', to_jsonb(repeat('s', 1048575)), p_max_bytes => null`:                  "limit of 1048576",
+		`'shop', 'orders', '"secret"', p_headers => '["a"]'`:                                     "headers are not a JSON object",
+		`'shop', 'orders', '"secret"', p_delay => '-1 second'`:                                   "delay is negative",
+		`'shop', repeat('é', 256), '"secret"'`:                                                   "the topic 256 characters",
+		`repeat('n', 256), 'orders', '"secret"'`:                                                 "the namespace has 256 and",
+		`'shop', 'orders', '"secret"', repeat('t', 1025)`:                                        "event type, the aggregate type, the aggregate id, the partition key or the dedupe key is too long",
+		`'shop', 'orders', '"secret"', p_dedupe_key => repeat('k', 1025)`:                        "the dedupe key is too long",
+		`repeat('é', 255), repeat('é', 255), '"secret"', p_dedupe_key => repeat('☃', 1024)`:      "namespace, topic and dedupe key have 4092 bytes",
+		`'shop', 'orders', '"secret"', p_headers => 'null'`:                                      "headers are not a JSON object",
+		`'shop', 'orders', '"secret"', p_headers => '{"a": "b", "c": ["d"]}'`:                    "an object or an array as a value",
+		`'shop', 'orders', '"secret"', p_headers => '{"a": {}}'`:                                 "an object or an array as a value",
+		`'shop', 'orders', '"secret"', p_headers => '{"": "b"}'`:                                 "empty name",
+		`'shop', 'orders', '"secret"', p_headers => jsonb_build_object('a', repeat('b', 65528))`: "headers have 65537 bytes",
+		`'shop', 'orders', '"secret"', p_lock_key => true`:                                       "no key to lock",
+		`'shop', 'orders', '"secret"', p_options => '[]'`:                                        "options are not a JSON object",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 3, "prio": 1}'`:             `option "prio" is unknown`,
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 0}'`:                        "maxAttempts is no whole number from 1 to 1000",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 1001}'`:                     "maxAttempts is no whole number",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 1.5}'`:                      "maxAttempts is no whole number",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": "3"}'`:                      "maxAttempts is no whole number",
+		`'shop', 'orders', '"secret"', p_options => '{"retry": "Linear"}'`:                       "retry is not an object",
 	} {
 		_, err := d.enqueue(args)
 		var pg *pgconn.PgError
@@ -224,20 +242,83 @@ func TestEnqueueInvalid(t *testing.T) {
 	d.mustEnqueue(`'shop', 'orders', to_jsonb(repeat('s', 1048574))`) // exactly the limit
 }
 
-// There is one enqueue, whatever is run again.
+// Headers are texts, numbers and booleans, up to 64 KiB as text; a null is none.
+// CONTRACT: C-16
+func TestEnqueueHeaders(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	for given, want := range map[string]string{
+		`'{"a": "b", "c": null, "d": 1.50, "e": false}'`: `{"a": "b", "d": 1.50, "e": false}`,
+		`'{"c": null}'`: `{}`,
+		`null`:          `{}`,
+		`jsonb_build_object('a', repeat('b', 65527))`: `{"a": "` + strings.Repeat("b", 65527) + `"}`,
+	} {
+		one := d.mustEnqueue(`'shop', 'orders', '{}', p_headers => ` + given).id
+		two := scalar[uuid.UUID](d, `select id from outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}', p_headers => array[`+given+`]::jsonb[])`)
+		for _, id := range []uuid.UUID{one, two} {
+			if got := scalar[string](d, `select headers::text from outbox.outbox_events where id = $1`, id); got != want {
+				t.Errorf("headers %.80s became %.80s, want %.80s", given, got, want)
+			}
+		}
+	}
+}
+
+// An id that is there already adds no row, in its namespace and topic; elsewhere it is an error.
+// CONTRACT: C-11
+func TestEnqueueExistingID(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	const id = `'01900000-0000-7000-8000-000000000001'`
+	first := d.mustEnqueue(`'shop', 'orders', '{}', p_id => ` + id)
+	again := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'new', p_id => ` + id)
+	if !first.inserted || again.inserted || again.id != first.id {
+		t.Errorf("first %+v, again %+v: want the first inserted, and its id again", first, again)
+	}
+	batch := d.batch(`'{shop,shop,shop}', '{orders,orders,orders}', '{"{}","{}","{}"}', p_ids => array[` + id +
+		`, '01900000-0000-7000-8000-000000000002', '01900000-0000-7000-8000-000000000002']::uuid[]`)
+	if batch[0] != again || !batch[1].inserted || batch[2].inserted || batch[2].id != batch[1].id {
+		t.Errorf("the batch gave %+v, want the second alone inserted", batch)
+	}
+	var pg *pgconn.PgError
+	for _, call := range []string{
+		`enqueue('shop', 'refunds', '{}', p_id => ` + id + `)`,
+		`enqueue('bank', 'orders', '{}', p_id => ` + id + `)`,
+		`enqueue_batch('{shop,shop}', '{orders,refunds}', '{"{}","{}"}', p_ids => array[null, ` + id + `]::uuid[])`,
+	} {
+		_, err := d.Exec(t.Context(), `select * from outbox.`+call)
+		if !errors.As(err, &pg) || pg.Code != "23505" || !strings.Contains(pg.Message, "of another namespace or topic") ||
+			strings.Contains(call, "batch") != strings.Contains(pg.Message, "event 2: ") {
+			t.Errorf("%s: error is %v, want that the id is another event's", call, err)
+		}
+	}
+	if n := d.events(); n != 2 {
+		t.Errorf("%d rows, want 2", n)
+	}
+}
+
+// There is one of each function, whatever is run again.
 // CONTRACT: C-15
 func TestEnqueueOneSignature(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	d.up("outbox")
-	const signature = `p_namespace text, p_topic text, p_payload jsonb, p_event_type text DEFAULT NULL::text, ` +
-		`p_aggregate_type text DEFAULT NULL::text, p_aggregate_id text DEFAULT NULL::text, ` +
-		`p_partition_key text DEFAULT NULL::text, p_tenant_id uuid DEFAULT NULL::uuid, p_dedupe_key text DEFAULT NULL::text, ` +
-		`p_headers jsonb DEFAULT '{}'::jsonb, p_delay interval DEFAULT '00:00:00'::interval, p_id uuid DEFAULT NULL::uuid, ` +
-		`p_max_bytes integer DEFAULT 1048576, p_lock_key boolean DEFAULT false`
-	got := scalar[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
-		where proname = 'enqueue' and pronamespace = 'outbox'::regnamespace`)
-	if len(got) != 1 || got[0] != signature {
-		t.Errorf("signatures of enqueue are %q, want one, %q", got, signature)
+	for name, signature := range map[string]string{
+		"enqueue": `p_namespace text, p_topic text, p_payload jsonb, p_event_type text DEFAULT NULL::text, ` +
+			`p_aggregate_type text DEFAULT NULL::text, p_aggregate_id text DEFAULT NULL::text, ` +
+			`p_partition_key text DEFAULT NULL::text, p_tenant_id uuid DEFAULT NULL::uuid, p_dedupe_key text DEFAULT NULL::text, ` +
+			`p_headers jsonb DEFAULT '{}'::jsonb, p_delay interval DEFAULT '00:00:00'::interval, p_id uuid DEFAULT NULL::uuid, ` +
+			`p_max_bytes integer DEFAULT 1048576, p_lock_key boolean DEFAULT false, p_options jsonb DEFAULT '{}'::jsonb, ` +
+			`OUT id uuid, OUT inserted boolean`,
+		"enqueue_batch": `p_namespaces text[], p_topics text[], p_payloads jsonb[], p_event_types text[] DEFAULT NULL::text[], ` +
+			`p_aggregate_types text[] DEFAULT NULL::text[], p_aggregate_ids text[] DEFAULT NULL::text[], ` +
+			`p_partition_keys text[] DEFAULT NULL::text[], p_tenant_ids uuid[] DEFAULT NULL::uuid[], p_dedupe_keys text[] DEFAULT NULL::text[], ` +
+			`p_headers jsonb[] DEFAULT NULL::jsonb[], p_delays interval[] DEFAULT NULL::interval[], p_ids uuid[] DEFAULT NULL::uuid[], ` +
+			`p_max_bytes integer DEFAULT 1048576, p_lock_keys boolean[] DEFAULT NULL::boolean[], p_options jsonb DEFAULT '{}'::jsonb`,
+	} {
+		got := scalar[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
+			where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)
+		if len(got) != 1 || got[0] != signature {
+			t.Errorf("signatures of %s are %q, want one, %q", name, got, signature)
+		}
 	}
 }

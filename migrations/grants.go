@@ -7,9 +7,10 @@ type Kind string
 
 // The kinds of roles.
 const (
-	// Dispatcher claims, writes outcomes back (which deletes, when retention says so), and counts.
+	// Dispatcher claims, writes outcomes back (which deletes, when retention says so), counts, and says
+	// that it is there.
 	Dispatcher Kind = "dispatcher"
-	// Producer calls enqueue.
+	// Producer calls enqueue and enqueue_batch.
 	Producer Kind = "producer"
 )
 
@@ -24,9 +25,13 @@ func Grants(schema, role string, kind Kind) []string {
 		grants = append(grants,
 			"grant select, update, delete on table "+on("outbox_events")+to,
 			"grant select, insert on table "+on("outbox_dead_letters")+to,
+			"grant usage on sequence "+on("outbox_leases")+to,
+			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	case Producer:
-		grants = append(grants, "grant execute on function "+on("enqueue")+to)
+		grants = append(grants,
+			"grant execute on function "+on("enqueue")+to,
+			"grant execute on function "+on("enqueue_batch")+to)
 	}
 	return grants
 }

@@ -67,11 +67,15 @@ func TestGrantsProducer(t *testing.T) {
 	if again := producer.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`); again.inserted || again.id != first.id {
 		t.Errorf("a duplicate gave %+v", again)
 	}
+	if both := producer.batch(`'{shop,shop}', '{orders,orders}', '{"{}","{}"}', p_dedupe_keys => '{k,l}'`); both[0] != (enqueued{first.id, false}) || !both[1].inserted {
+		t.Errorf("a batch gave %+v", both)
+	}
 	// What a producer puts in the way of the function's names is not used with the owner's rights.
 	producer.exec(`create temporary table outbox_events (id uuid, like_the_real_one text)`)
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
-	if n := owner.events(); n != 2 {
-		t.Errorf("%d rows, want 2", n)
+	producer.batch(`'{shop}', '{orders}', '{"{}"}'`)
+	if n := owner.events(); n != 4 {
+		t.Errorf("%d rows, want 4", n)
 	}
 	producer.wantRefused(
 		`select * from outbox.outbox_events`,
@@ -79,6 +83,9 @@ func TestGrantsProducer(t *testing.T) {
 		`update outbox.outbox_events set status = 'delivered'`,
 		`delete from outbox.outbox_events`,
 		`select * from outbox.outbox_dead_letters`,
+		`select * from outbox.outbox_workers`,
+		`select nextval('outbox.outbox_leases')`,
+		`select outbox.enqueue_retry_problem('{}')`,
 		`create table outbox.mine ()`,
 	)
 }
@@ -93,7 +100,12 @@ func TestGrantsDispatcher(t *testing.T) {
 	if err != nil || state.Version != migrations.Version {
 		t.Errorf("status with a dispatcher's rights is %+v, %v", state, err)
 	}
+	dispatcher.exec(`select nextval('outbox.outbox_leases')`)
+	dispatcher.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace) values (gen_random_uuid(), 'shop', 'shop')
+		on conflict (worker) do update set seen_at = now()`)
+	dispatcher.exec(`delete from outbox.outbox_workers where seen_at < now() - interval '1 minute'`)
 	dispatcher.wantRefused(
+		`select setval('outbox.outbox_leases', 1)`,
 		`drop table outbox.outbox_events`,
 		`truncate outbox.outbox_events`,
 		`alter table outbox.outbox_events add column x integer`,
@@ -103,6 +115,7 @@ func TestGrantsDispatcher(t *testing.T) {
 		`insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, 'x', 'x', 99)`,
 		`update outbox.outbox_migrations set checksum = ''`,
 		`select outbox.enqueue('shop', 'orders', '{}')`,
+		`select outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}')`,
 		`create table outbox.mine ()`,
 	)
 	if _, err := migrations.Up(t.Context(), owner.as().Conn, "outbox"); err == nil {

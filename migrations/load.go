@@ -5,6 +5,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,29 +15,31 @@ import (
 var files embed.FS
 
 // migration is one file NNNN_name.up.sql. Its first line says who can still read the schema after
-// it: "-- oldest-reader: N".
+// it: "-- oldest-reader: N". The second may say "-- transaction: none": the file is one statement that
+// PostgreSQL takes only outside a transaction, such as create index concurrently if not exists.
 type migration struct {
 	version      int
 	name         string
 	oldestReader int
+	transaction  bool
 	checksum     string
 	sql          string
 }
 
-var oldestReaderLine = regexp.MustCompile(`^-- oldest-reader: (\d+)\n`)
+var header = regexp.MustCompile(`^-- oldest-reader: (\d+)\n(-- transaction: none\n)?`)
 
-// load returns this binary's migrations in order, for a schema whose name it has checked.
-func load(schema string) ([]migration, error) {
+// load returns the migrations of a directory in order, for a schema whose name it has checked.
+func load(files fs.FS, schema string) ([]migration, error) {
 	if err := checkSchemaName(schema); err != nil {
 		return nil, err
 	}
-	entries, err := files.ReadDir(".") // sorted by name
+	entries, err := fs.ReadDir(files, ".") // sorted by name
 	if err != nil {
 		return nil, err
 	}
 	var all []migration
 	for _, entry := range entries {
-		sql, err := files.ReadFile(entry.Name())
+		sql, err := fs.ReadFile(files, entry.Name())
 		if err != nil {
 			return nil, err
 		}
@@ -57,16 +60,16 @@ func parse(fileName, sql string) (migration, error) {
 	if err != nil {
 		return migration{}, fmt.Errorf("migration %s: the name must start with a number: %w", fileName, err)
 	}
-	header := oldestReaderLine.FindStringSubmatch(sql)
-	if header == nil {
+	head := header.FindStringSubmatch(sql)
+	if head == nil {
 		return migration{}, fmt.Errorf("migration %s: the first line must be \"-- oldest-reader: N\"", fileName)
 	}
-	oldestReader, err := strconv.Atoi(header[1])
+	oldestReader, err := strconv.Atoi(head[1])
 	if err != nil {
 		return migration{}, fmt.Errorf("migration %s: oldest-reader: %w", fileName, err)
 	}
 	sum := sha256.Sum256([]byte(sql))
-	return migration{version, name, oldestReader, hex.EncodeToString(sum[:]), sql}, nil
+	return migration{version, name, oldestReader, head[2] == "", hex.EncodeToString(sum[:]), sql}, nil
 }
 
 // checkUnedited compares the applied migrations with this binary's. Those that only a newer binary

@@ -10,7 +10,7 @@ import (
 // leave the schema's name to the migrator.
 func TestFiles(t *testing.T) {
 	t.Parallel()
-	all, err := load("outbox")
+	all, err := load(files, "outbox")
 	if err != nil {
 		t.Fatal(err)
 	}

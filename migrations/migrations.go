@@ -39,36 +39,46 @@ type State struct {
 }
 
 // Up brings the schema to [Version], and creates it when it is missing. Each migration has its own
-// transaction. Two migrators do no harm: the second waits, and finds the work done. Up returns what
-// it applied, also when a later migration fails. A schema that is newer than Version is left alone.
+// transaction, but for a statement that can have none. Two migrators do no harm: the second waits, and
+// finds the work done. Up returns what it applied, also when a later migration fails. A schema that is
+// newer than Version is left alone.
 //
 // It changes nothing when an applied migration differs from this binary's.
+//
+// A migration never makes producers wait for long: it gives up a lock that it does not get within 2
+// seconds, since others queue behind it, and tries again after a pause, for 5 minutes or until ctx ends.
 func Up(ctx context.Context, conn *pgx.Conn, schema string) ([]Applied, error) {
-	all, err := load(schema)
+	all, err := load(files, schema)
 	if err != nil {
 		return nil, err
 	}
-	var applied []Applied
+	return up(ctx, conn, schema, all, patience{lockTimeout, lockRetries, lockPause})
+}
+
+func up(ctx context.Context, conn *pgx.Conn, schema string, all []migration, p patience) (applied []Applied, err error) {
 	for {
-		var next *Applied
-		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
-			next, err = applyNext(ctx, tx, schema, all)
+		var done *Applied
+		finished := false
+		err := p.retry(ctx, func() (err error) {
+			done, finished, err = step(ctx, conn, schema, all, p)
 			return err
 		})
 		if err != nil {
 			return applied, fmt.Errorf("migrate schema %q: %w", schema, err)
 		}
-		if next == nil {
+		if finished {
 			return applied, nil
 		}
-		applied = append(applied, *next)
+		if done != nil {
+			applied = append(applied, *done)
+		}
 	}
 }
 
 // Status tells where the schema stands. It only reads, with no more rights than a dispatcher has.
 // When an applied migration differs from this binary's, it returns the state and an error.
 func Status(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
-	all, err := load(schema)
+	all, err := load(files, schema)
 	if err != nil {
 		return State{}, err
 	}
@@ -84,67 +94,6 @@ func Status(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
 		return state, fmt.Errorf("schema %q: %w", schema, err)
 	}
 	return state, nil
-}
-
-// applyNext applies the first migration that is missing and returns it, or nil when there is none.
-// The advisory lock is held to the end of the transaction, so whoever comes second sees all that
-// the first did.
-func applyNext(ctx context.Context, tx pgx.Tx, schema string, all []migration) (*Applied, error) {
-	const lock = `select pg_advisory_xact_lock(hashtextextended('outbox-operator migrations ' || $1, 0))`
-	if _, err := tx.Exec(ctx, lock, schema); err != nil {
-		return nil, err
-	}
-	if err := prepareSchema(ctx, tx, schema); err != nil {
-		return nil, err
-	}
-	applied, err := readApplied(ctx, tx, schema)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkUnedited(applied, all); err != nil {
-		return nil, err
-	}
-	if len(applied) >= len(all) {
-		return nil, nil
-	}
-	next := all[len(applied)]
-	if _, err := tx.Exec(ctx, next.sql); err != nil {
-		return nil, fmt.Errorf("%s: %w", next.name, err)
-	}
-	done := Applied{Version: next.version, Name: next.name, Checksum: next.checksum, OldestReader: next.oldestReader}
-	const record = `insert into outbox_migrations (version, name, checksum, oldest_reader)
-		values ($1, $2, $3, $4) returning applied_at`
-	row := tx.QueryRow(ctx, record, done.Version, done.Name, done.Checksum, done.OldestReader)
-	if err := row.Scan(&done.AppliedAt); err != nil {
-		return nil, fmt.Errorf("record %s: %w", next.name, err)
-	}
-	return &done, nil
-}
-
-// prepareSchema makes the schema and the record of migrations, when they are missing, and makes
-// unqualified names mean that schema until the transaction ends. pg_temp comes last: otherwise a
-// caller's temporary table would come before ours in the functions that keep this path.
-func prepareSchema(ctx context.Context, tx pgx.Tx, schema string) error {
-	quoted := pgx.Identifier{schema}.Sanitize()
-	var exists bool
-	const look = `select exists (select from pg_namespace where nspname = $1)`
-	if err := tx.QueryRow(ctx, look, schema).Scan(&exists); err != nil {
-		return err
-	}
-	if !exists { // "create schema if not exists" would take the right to create one even when it does
-		if _, err := tx.Exec(ctx, "create schema "+quoted); err != nil {
-			return fmt.Errorf("%w; create the schema as the database's owner, owned by this role", err)
-		}
-	}
-	_, err := tx.Exec(ctx, "set local client_min_messages = warning; set local search_path = "+quoted+`, pg_temp;
-		create table if not exists outbox_migrations (
-			version       integer     primary key,
-			name          text        not null,
-			checksum      text        not null,
-			oldest_reader integer     not null,
-			applied_at    timestamptz not null default now()
-		)`)
-	return err
 }
 
 // querier is a connection or a transaction.

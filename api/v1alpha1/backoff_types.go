@@ -6,15 +6,15 @@ import (
 
 // Backoff says how long a row waits after a failed delivery.
 //
-// +kubebuilder:validation:XValidation:rule="![has(self.base) ? self.base : '1s', has(self.max) ? self.max : '1s'].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(has(self.base) ? self.base : self.strategy == 'Linear' ? '60s' : '1s') <= duration(has(self.max) ? self.max : self.strategy == 'Linear' ? '1h' : '5m')",fieldPath=".base",message="base must be at most max; lower base or raise max (when not set they are 1s and 5m; for Linear, 60s and 1h)"
+// +kubebuilder:validation:XValidation:rule="![has(self.base) ? self.base : '1s', has(self.max) ? self.max : '1s'].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(has(self.base) ? self.base : self.strategy == 'Linear' ? '60s' : '1s') <= duration(has(self.max) ? self.max : '1h')",fieldPath=".base",message="base must be at most max; lower base or raise max (when not set base is 1s, for Linear 60s, and max 1h)"
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'Multiplier' || (!has(self.multiplier) && !has(self.jitterPercent))",fieldPath=".strategy",message="multiplier and jitterPercent belong to strategy Multiplier; set it, or remove them"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'PowerOfTwo' || (!has(self.base) && !has(self.max))",fieldPath=".strategy",message="strategy PowerOfTwo has fixed delays; remove base and max, or choose Exponential"
 type Backoff struct {
 	// strategy is how the delay d grows with the number of attempts n.
 	// Exponential: d = min(base * 2^(n-1), max), then uniform between d/2 and d.
 	// Multiplier: d = min(base * multiplier^(n-1), max), +/- jitterPercent.
-	// PowerOfTwo: d = 2^min(n, 10) seconds.
-	// Linear: d = min(base * (n+1), max).
+	// PowerOfTwo: d = 2^min(n-1, 10) seconds.
+	// Linear: d = min(base * n, max).
 	// Defaults to Exponential.
 	// +optional
 	// +kubebuilder:default=Exponential
@@ -28,12 +28,11 @@ type Backoff struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be a duration from 1ms to 24h, such as 1s"
 	Base *metav1.Duration `json:"base,omitempty"`
 
-	// max bounds the delay, before jitter. From 1ms to 24h. When not set: 5m; for
-	// Linear, 1h.
+	// max bounds the delay, before jitter. From 1ms to 24h. When not set: 1h.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="max must be a duration from 1ms to 24h, such as 5m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="max must be a duration from 1ms to 24h, such as 1h"
 	Max *metav1.Duration `json:"max,omitempty"`
 
 	// multiplier is the growth of strategy Multiplier, a decimal from "1" to "10".
@@ -60,7 +59,7 @@ const (
 	BackoffExponential BackoffStrategy = "Exponential"
 	// BackoffMultiplier grows by a chosen factor, with symmetric jitter.
 	BackoffMultiplier BackoffStrategy = "Multiplier"
-	// BackoffPowerOfTwo is 2^n seconds up to 1024, without jitter.
+	// BackoffPowerOfTwo doubles from 1 second up to 1024, without jitter.
 	BackoffPowerOfTwo BackoffStrategy = "PowerOfTwo"
 	// BackoffLinear grows by base each time, without jitter.
 	BackoffLinear BackoffStrategy = "Linear"

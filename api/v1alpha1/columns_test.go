@@ -36,14 +36,21 @@ func TestColumns(t *testing.T) {
 	createWithStatus(t, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
 	createWithStatus(t, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
 		Pending: new(int64(0)), Scheduled: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
-		Replicas: 2, ReadyReplicas: 2, Sink: "log",
+		Replicas: 2, ReadyReplicas: 2, Pods: "2/2", Sink: "log",
 		Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
 	})
 	createWithStatus(t, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
 		Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
 		OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
-		Replicas:      2, ReadyReplicas: 1, Sink: "http",
+		ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
+		Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
 		Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
+	})
+
+	createWithStatus(t, c, "paused", nil, v1alpha1.OutboxDispatcherStatus{
+		Pending: new(int64(7)), Dead: new(int64(0)), Replicas: 1, ReadyReplicas: 1, Pods: "1/1", Sink: "log",
+		OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
+		Conditions:    ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
 	})
 
 	for _, test := range []struct {
@@ -51,16 +58,18 @@ func TestColumns(t *testing.T) {
 		want []string
 	}{
 		{"get obd --namespace columns", []string{
-			"NAME    READY   PENDING   DEAD   OLDEST   REPLICAS   SINK   AGE",
-			"fresh                                                       AGE",
-			"idle    True    0         0               2          log    AGE",
-			"stuck   False   1000000   3      30h      1          http   AGE",
+			"NAME     READY   REASON             PENDING   DEAD   OLDEST   PODS   SINK   AGE",
+			"fresh                                                                       AGE",
+			"idle     True    Delivering         0         0               2/2    log    AGE",
+			"paused   True    Paused             7         0      30h      1/1    log    AGE",
+			"stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE",
 		}},
 		{"get obd --namespace columns --output wide", []string{
-			`NAME    READY   PENDING   DEAD   OLDEST   REPLICAS   SINK   AGE   NAMESPACE   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   MESSAGE`,
-			`fresh                                                       AGE   orders`,
-			`idle    True    0         0               2          log    AGE   orders                                           0           0                      Events are delivered.`,
-			`stuck   False   1000000   3      30h      1          http   AGE   orders      ["order.placed","order.cancelled"]   250         16           2         The sink refuses connections.`,
+			`NAME     READY   REASON             PENDING   DEAD   OLDEST   PODS   SINK   AGE   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   OBSERVED   MESSAGE`,
+			`fresh                                                                       AGE   orders`,
+			`idle     True    Delivering         0         0               2/2    log    AGE   orders                                        0           0                                 Events are delivered.`,
+			`paused   True    Paused             7         0      30h      1/1    log    AGE   orders                                                                                      Nothing is claimed.`,
+			`stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE   orders   ["order.placed","order.cancelled"]   250         16           2         14m        The sink refuses connections.`,
 		}},
 	} {
 		out, err := envtest.Kubectl(t, "", strings.Fields(test.args)...)
@@ -92,7 +101,7 @@ func createWithStatus(t *testing.T, c client.Client, name string, topics []strin
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "orders",
 			Topics:    topics,
-			Database:  v1alpha1.Database{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
+			Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}

@@ -1,22 +1,28 @@
 package v1alpha1
 
-// Condition types of OutboxDispatcher. Those of kstatus are Ready, Reconciling and Stalled;
-// Reconciling, Stalled, DeadLettersPresent and VacuumHeldBack are bad when True, the others when
-// False.
+// Condition types of OutboxDispatcher, and of Outbox where they say so. Those of kstatus are Ready,
+// Reconciling and Stalled; Reconciling, Stalled, TopicsHeld, TopicsShared, DeadLettersPresent and
+// VacuumHeldBack are bad when True, the others when False.
 const (
-	// ReadyCondition: events are being delivered, or would be if there were any. It is True only
-	// when every positive condition below is True, or when nothing is asked to run.
+	// ReadyCondition: events are being delivered, or would be if there were any; or the spec asks for no
+	// delivery. It follows from the positive conditions below. WorkloadAvailable is no cause while some
+	// pods deliver, TopicsHeld is one only when no topic is left, and SinkReachable is none while Paused.
 	//
-	// True: Delivering, Paused (as asked for), ScaledToZero (as asked for).
-	// False: the reason of the first condition that is False, or Progressing.
+	// True: Delivering, Paused (as asked for), Pausing (a pod has not heard it yet), ScaledToZero (as asked
+	// for).
+	// False: the reason of the first condition that is the cause, or Progressing.
 	// Unknown: the reason of the first condition that is Unknown.
+	//
+	// An Outbox is Ready when dispatchers can work with it. True: UpToDate. False and Unknown as above.
 	ReadyCondition = "Ready"
 
-	// SecretsResolvedCondition: every Secret, ConfigMap and key that the spec names is there.
+	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names was there when a
+	// pod started. The operator reads no Secret: the kubelet tells it of what is missing. Pods that run
+	// keep what they have read when something goes.
 	//
 	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound,
-	// ConfigMapKeyNotFound.
-	SecretsResolvedCondition = "SecretsResolved"
+	// ConfigMapKeyNotFound, OutboxNotFound. Unknown: NotObserved (no pod has started yet).
+	ReferencesResolvedCondition = "ReferencesResolved"
 
 	// SchemaReadyCondition: the outbox schema is there, in a version that the dispatchers work with.
 	//
@@ -29,29 +35,37 @@ const (
 	//
 	// True: Connected.
 	// False: AuthenticationFailed, PermissionDenied, CertificateInvalid, DatabaseNotFound,
-	// ConnectionFailed.
+	// ConnectionFailed; OutcomesRefused (the database answers, and refuses what is written back of some
+	// events, by a trigger, a check or a missing right; the others are delivered).
 	// Unknown: NotObserved.
 	SourceReachableCondition = "SourceReachable"
 
-	// SinkReachableCondition: the destination takes events, of every topic.
+	// SinkReachableCondition: the destination takes events, of some topic at least.
 	//
 	// True: Connected.
 	// False: ConnectionFailed, CertificateInvalid, AuthenticationFailed, Refusing (nothing is
-	// delivered); TopicsHeld (some topics are held back, because what receives them fails, while the
-	// others are delivered).
+	// delivered); CallsStuck (every call of a pod's sink hangs).
 	// Unknown: NotObserved, NotTried.
-	//
-	// A held topic makes Ready False too: its events wait for a person, and Ready speaks of delivery,
-	// not of processes. The pods stay ready all the same, because they work: another pod would meet
-	// the same destination, and an unready one would only keep a rollout, perhaps of the remedy, from
-	// going on.
 	SinkReachableCondition = "SinkReachable"
 
-	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for.
+	// TopicsHeldCondition: some topics are held back, because what receives them fails, while the
+	// destination as a whole is reached.
+	//
+	// True: TopicsHeld (others are delivered), AllTopicsHeld (no topic that has events is left, which
+	// makes Ready False). False: NoTopicsHeld. Unknown: NotObserved.
+	//
+	// The pods stay ready, because they work: another pod would meet the same destination, and an
+	// unready one would only keep a rollout, perhaps of the remedy, from going on.
+	TopicsHeldCondition = "TopicsHeld"
+
+	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for, and they answer.
 	//
 	// True: Available, ScaledToZero.
-	// False: Progressing, Unavailable, InvalidPodTemplate, InvalidPipeline (an expression or a schema of
-	// routes, validation or transform is wrong), ForeignObject, ApplyRefused.
+	// False: PartlyAvailable (some pods deliver; others are not ready, or do not answer the operator),
+	// Progressing, Unavailable (also when a quota or an admission policy refuses a new pod),
+	// InvalidPodTemplate, InvalidPipeline (new pods refuse an expression or a schema of routes,
+	// validation or transform), InvalidConfiguration (they refuse another part of the configuration),
+	// ForeignObject, ApplyRefused.
 	WorkloadAvailableCondition = "WorkloadAvailable"
 
 	// DeadLettersPresentCondition: rows were given up, and wait for a person.
@@ -62,7 +76,7 @@ const (
 	// VacuumHeldBackCondition: something has kept vacuum from removing rows that are gone for more
 	// than 15 minutes. Events are still delivered, but the outbox grows, and slower with it.
 	//
-	// True: OldTransaction (a session's), PreparedTransaction (one that nobody has ended),
+	// True: OldTransaction (a session's), PreparedTransaction (one that was not ended),
 	// ReplicationSlot (of a replica or a consumer that does not follow), StandbyFeedback (a query on a
 	// standby with hot_standby_feedback).
 	// False: NotHeldBack. Unknown: NotObserved.
@@ -71,24 +85,35 @@ const (
 	// that stays open for so long counts. With pg_read_all_stats those that hold nothing do not.
 	VacuumHeldBackCondition = "VacuumHeldBack"
 
+	// TopicsSharedCondition: another dispatcher of the same outbox delivers topics that this one delivers
+	// too. Each event goes to one of the two only, to whichever claims it first. Of an Outbox: two of its
+	// dispatchers do. Events flow, so Ready does not follow from it.
+	//
+	// True: TopicsShared. False: NotShared.
+	TopicsSharedCondition = "TopicsShared"
+
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
 	// needs, and goes on by itself. Absent when not.
 	//
 	// True: Progressing, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound,
-	// ConfigMapNotFound, ConfigMapKeyNotFound.
+	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound.
 	ReconcilingCondition = "Reconciling"
 
 	// StalledCondition (kstatus): the operator cannot go on until somebody changes something that
 	// waiting does not. Absent when not.
 	//
-	// True: InvalidPodTemplate, InvalidPipeline, ForeignObject, ApplyRefused.
+	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused.
 	StalledCondition = "Stalled"
 )
+
+// ReasonRolledOut is of an Event: the operator has changed the pods' template.
+const ReasonRolledOut = "RolledOut"
 
 // Reasons of conditions. An event about a condition has the same reason.
 const (
 	ReasonDelivering           = "Delivering"
 	ReasonPaused               = "Paused"
+	ReasonPausing              = "Pausing"
 	ReasonScaledToZero         = "ScaledToZero"
 	ReasonProgressing          = "Progressing"
 	ReasonNotObserved          = "NotObserved"
@@ -98,6 +123,7 @@ const (
 	ReasonSecretKeyNotFound    = "SecretKeyNotFound"
 	ReasonConfigMapNotFound    = "ConfigMapNotFound"
 	ReasonConfigMapKeyNotFound = "ConfigMapKeyNotFound"
+	ReasonOutboxNotFound       = "OutboxNotFound"
 	ReasonUpToDate             = "UpToDate"
 	ReasonMissing              = "Missing"
 	ReasonTooOld               = "TooOld"
@@ -112,10 +138,16 @@ const (
 	ReasonConnectionFailed     = "ConnectionFailed"
 	ReasonRefusing             = "Refusing"
 	ReasonTopicsHeld           = "TopicsHeld"
+	ReasonAllTopicsHeld        = "AllTopicsHeld"
+	ReasonNoTopicsHeld         = "NoTopicsHeld"
+	ReasonOutcomesRefused      = "OutcomesRefused"
+	ReasonCallsStuck           = "CallsStuck"
 	ReasonAvailable            = "Available"
+	ReasonPartlyAvailable      = "PartlyAvailable"
 	ReasonUnavailable          = "Unavailable"
 	ReasonInvalidPodTemplate   = "InvalidPodTemplate"
 	ReasonInvalidPipeline      = "InvalidPipeline"
+	ReasonInvalidConfiguration = "InvalidConfiguration"
 	ReasonForeignObject        = "ForeignObject"
 	ReasonApplyRefused         = "ApplyRefused"
 	ReasonDeadLetters          = "DeadLetters"
@@ -125,4 +157,6 @@ const (
 	ReasonReplicationSlot      = "ReplicationSlot"
 	ReasonStandbyFeedback      = "StandbyFeedback"
 	ReasonNotHeldBack          = "NotHeldBack"
+	ReasonTopicsShared         = "TopicsShared"
+	ReasonNotShared            = "NotShared"
 )

@@ -12,30 +12,38 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var crdFile = filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxdispatchers.yaml")
+// crds are the files of the kinds.
+var crds = map[string]string{
+	"OutboxDispatcher": filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxdispatchers.yaml"),
+	"Outbox":           filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxes.yaml"),
+}
 
 // kubectl apply keeps the whole object in an annotation, which may have 256 KiB.
 func TestCRDFitsIntoAnAnnotation(t *testing.T) {
-	info, err := os.Stat(crdFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Size() >= 256<<10 {
-		t.Errorf("%s has %d bytes; kubectl apply needs less than 262144", crdFile, info.Size())
+	for _, file := range crds {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() >= 256<<10 {
+			t.Errorf("%s has %d bytes; kubectl apply needs less than 262144", file, info.Size())
+		}
 	}
 }
 
 // Bounds keep an object small and its CEL rules cheap; descriptions are what kubectl explain shows.
 func TestEveryFieldIsBoundedAndDescribed(t *testing.T) {
 	visited := 0
-	walk(t, func(path string, s *apiextensionsv1.JSONSchemaProps) {
-		visited++
-		t.Run(path, func(t *testing.T) {
-			checkBounds(t, path, s)
-			checkDescription(t, path, s)
-			checkDefault(t, s)
+	for kind := range crds {
+		walk(t, kind, func(path string, s *apiextensionsv1.JSONSchemaProps) {
+			visited++
+			t.Run(kind+"."+path, func(t *testing.T) {
+				checkBounds(t, path, s)
+				checkDescription(t, path, s)
+				checkDefault(t, s)
+			})
 		})
-	})
+	}
 	if visited < 80 {
 		t.Errorf("only %d fields were visited", visited)
 	}
@@ -64,7 +72,7 @@ func checkBounds(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) 
 			t.Error("a map; use a list with a key, which can be bounded and merged")
 		}
 	}
-	if s.XPreserveUnknownFields != nil && path != "spec.podTemplate" {
+	if s.XPreserveUnknownFields != nil && !strings.HasSuffix(path, ".podTemplate") {
 		t.Error("unknown fields are kept; only podTemplate may")
 	}
 }
@@ -124,15 +132,37 @@ func TestEveryRuleHasAnInvalidSample(t *testing.T) {
 			}
 		}
 	}
-	check("", root(t))
-	walk(t, check)
+	for kind := range crds {
+		check("", root(t, kind))
+		walk(t, kind, check)
+	}
 	if rules < 20 {
 		t.Errorf("only %d rules were found", rules)
 	}
 }
 
-// walk visits every field below the root, but what the API machinery brings.
-func walk(t *testing.T, visit func(path string, s *apiextensionsv1.JSONSchemaProps)) {
+// The rules that list the kinds of sinks, and what the one for the union says, list all of them.
+func TestRulesKnowEverySink(t *testing.T) {
+	spec := root(t, "OutboxDispatcher").Properties["spec"]
+	union := spec.Properties["sink"].XValidations[0]
+	var timeouts string
+	for _, rule := range spec.XValidations {
+		if rule.FieldPath == ".deliveryTimeout" {
+			timeouts = rule.Rule
+		}
+	}
+	for kind, section := range spec.Properties["sink"].Properties {
+		if !strings.Contains(union.Rule, "has(self."+kind+")") || !regexp.MustCompile(`\b`+kind+`\b`).MatchString(union.Message) {
+			t.Errorf("sink: the rule and its message must both have %s: %s: %s", kind, union.Rule, union.Message)
+		}
+		if _, has := section.Properties["timeout"]; has != strings.Contains(timeouts, "self.sink.?"+kind+".timeout.") {
+			t.Errorf("deliveryTimeout: %s has a timeout = %v, and the rule must have it if so: %s", kind, has, timeouts)
+		}
+	}
+}
+
+// walk visits every field of the kind below the root, but what the API machinery brings.
+func walk(t *testing.T, kind string, visit func(path string, s *apiextensionsv1.JSONSchemaProps)) {
 	t.Helper()
 	var fields func(path string, s *apiextensionsv1.JSONSchemaProps)
 	fields = func(path string, s *apiextensionsv1.JSONSchemaProps) {
@@ -149,12 +179,12 @@ func walk(t *testing.T, visit func(path string, s *apiextensionsv1.JSONSchemaPro
 			fields(at, &field)
 		}
 	}
-	fields("", root(t))
+	fields("", root(t, kind))
 }
 
-func root(t *testing.T) *apiextensionsv1.JSONSchemaProps {
+func root(t *testing.T, kind string) *apiextensionsv1.JSONSchemaProps {
 	t.Helper()
-	data, err := os.ReadFile(crdFile)
+	data, err := os.ReadFile(crds[kind])
 	if err != nil {
 		t.Fatal(err)
 	}

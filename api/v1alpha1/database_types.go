@@ -1,30 +1,5 @@
 package v1alpha1
 
-// Database says how to reach the outbox's PostgreSQL.
-type Database struct {
-	// secret holds the dispatcher's login. It needs only the rights that
-	// `dispatcher migrate grants` prints.
-	// +required
-	Secret DatabaseSecret `json:"secret,omitzero"`
-
-	// schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
-	// +optional
-	// +kubebuilder:default=outbox
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case letters, digits and underscores, that starts with a letter or an underscore and not with pg_; such as outbox"
-	Schema string `json:"schema,omitempty"`
-
-	// tls says how the connection is secured.
-	// +optional
-	TLS *DatabaseTLS `json:"tls,omitempty"`
-
-	// migration says who creates and upgrades the schema. Without it nobody does:
-	// run `dispatcher migrate up` yourself.
-	// +optional
-	Migration *Migration `json:"migration,omitempty"`
-}
-
 // DatabaseSecret names a Secret in the same namespace, and its keys.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.dsnKey) || !has(self.keys)",message="dsnKey and keys exclude each other; keep dsnKey when the Secret holds a connection string, keys when it holds host, user and password apart"
@@ -38,7 +13,8 @@ type DatabaseSecret struct {
 
 	// dsnKey is the key that holds a connection string, as a URL or as key=value
 	// words. Of several hosts in it the one that takes writes is used, also after a
-	// failover. When neither dsnKey nor keys is set: dsn.
+	// failover. When neither dsnKey nor keys is set, and there is neither server nor
+	// user: dsn.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -47,9 +23,53 @@ type DatabaseSecret struct {
 
 	// keys name the keys that hold one part of the connection each, as in the
 	// Secrets that database operators make. `keys: {}` fits those of
-	// CloudNativePG.
+	// CloudNativePG; with server also those of Zalando's operator, which hold only
+	// username and password. When neither it nor dsnKey is set, and there is a
+	// server or a user: {}.
 	// +optional
 	Keys *ConnectionKeys `json:"keys,omitempty"`
+}
+
+// DatabaseServer is where a database is.
+type DatabaseServer struct {
+	// host is the host name. Several are separated by commas: of them the one that
+	// takes writes is used, also after a failover.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._:-]+(,[A-Za-z0-9._:-]+)*$')",message="host must be a host name, or several with commas between them and no spaces, such as orders-db-rw.shop"
+	Host string `json:"host,omitempty"`
+
+	// port is that of each host. From 1 to 65535. Defaults to 5432.
+	// +optional
+	// +kubebuilder:default=5432
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+
+	// database is the database's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Database string `json:"database,omitempty"`
+}
+
+// DatabaseIAM is a login with the pod's identity in a cloud.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.region) || self.provider == 'AWS'",fieldPath=".region",message="region belongs to provider AWS; remove it"
+type DatabaseIAM struct {
+	// provider is AWS, Google or Azure.
+	// +required
+	// +kubebuilder:validation:Enum=AWS;Google;Azure
+	Provider string `json:"provider,omitempty"`
+
+	// region is that of the database, for AWS. When not set: AWS_REGION in the pods'
+	// environment.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2}(-[a-z]+)+-[0-9]$')",message="region must be the name of a region, such as eu-west-1"
+	Region string `json:"region,omitempty"`
 }
 
 // ConnectionKeys are keys of a Secret.
@@ -96,7 +116,7 @@ type ConnectionKeys struct {
 
 // DatabaseTLS says how the connection is secured.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || !self.mode.startsWith('verify-') || has(self.ca)",fieldPath=".ca",reason=FieldValueRequired,message="mode verify-ca and verify-full need a ca to verify with; set tls.ca to the Secret and the key that hold it"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || !self.mode.startsWith('verify-') || has(self.ca)",fieldPath=".ca",reason=FieldValueRequired,message="mode verify-ca and verify-full need a ca to verify with; set tls.ca to the Secret or ConfigMap that holds it"
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode.startsWith('verify-') || !has(self.ca)",fieldPath=".mode",message="only the modes verify-ca and verify-full verify with the ca; set one of them, or remove tls.ca"
 type DatabaseTLS struct {
 	// mode is disable, prefer, require, verify-ca or verify-full, as in libpq; it
@@ -106,61 +126,12 @@ type DatabaseTLS struct {
 	// +kubebuilder:validation:Enum=disable;prefer;require;verify-ca;verify-full
 	Mode string `json:"mode,omitempty"`
 
-	// ca is the key of a Secret that holds the PEM certificates to verify the
-	// server with.
+	// ca is where the PEM certificates are to verify the server with.
 	// +optional
-	CA *SecretKey `json:"ca,omitempty"`
-}
+	CA *CA `json:"ca,omitempty"`
 
-// SecretKey names one key of a Secret in the same namespace.
-type SecretKey struct {
-	// name is the Secret's name.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
-	Name string `json:"name,omitempty"`
-
-	// key is the key in it.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a Secret: letters, digits, dashes, dots and underscores"
-	Key string `json:"key,omitempty"`
-}
-
-// SecretName names a Secret in the same namespace.
-type SecretName struct {
-	// name is the Secret's name.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
-	Name string `json:"name,omitempty"`
-}
-
-// Migration says who creates and upgrades the outbox schema.
-type Migration struct {
-	// policy is Job (the operator runs a Job that migrates the schema, and grants
-	// the dispatcher's login what it needs) or None. Defaults to Job.
+	// clientCertificate is the certificate that the login shows, for a server that
+	// asks for one (clientcert=verify-full, or the method cert). When not set: none.
 	// +optional
-	// +kubebuilder:default=Job
-	Policy MigrationPolicy `json:"policy,omitempty"`
-
-	// secret holds the login that the Job uses; it needs an owner's rights.
-	// Without it the Job uses database.secret, whose login must then own the
-	// schema.
-	// +optional
-	Secret *DatabaseSecret `json:"secret,omitempty"`
+	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
 }
-
-// MigrationPolicy says who migrates.
-// +kubebuilder:validation:Enum=Job;None
-type MigrationPolicy string
-
-const (
-	// MigrationJob lets the operator run a Job.
-	MigrationJob MigrationPolicy = "Job"
-	// MigrationNone leaves it to somebody else.
-	MigrationNone MigrationPolicy = "None"
-)

@@ -13,17 +13,19 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now; an estimate above 10,000"
-// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Dead rows that nobody has handled yet"
+// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Dead rows that no person has handled yet"
 // +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPending`,description="Age of the pending row that is due first"
-// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.status.readyReplicas`,description="Dispatcher pods that are ready"
+// +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Dispatcher pods that are ready, of those asked for"
 // +kubebuilder:printcolumn:name="Sink",type=string,JSONPath=`.status.sink`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`,priority=1,description="The outbox namespace, not the Kubernetes one"
+// +kubebuilder:printcolumn:name="Outbox",type=string,JSONPath=`.spec.namespace`,priority=1,description="The outbox namespace, not the Kubernetes one"
 // +kubebuilder:printcolumn:name="Topics",type=string,JSONPath=`.spec.topics`,priority=1,description="Empty means all"
 // +kubebuilder:printcolumn:name="Scheduled",type=integer,JSONPath=`.status.scheduled`,priority=1,description="Rows due later; an estimate above 10,000"
 // +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1,description="Rows that a dispatcher holds"
 // +kubebuilder:printcolumn:name="Blocked",type=integer,JSONPath=`.status.blockedKeys`,priority=1,description="Keys that wait behind a dead row, with onDead Block"
+// +kubebuilder:printcolumn:name="Observed",type=date,JSONPath=`.status.observedTime`,priority=1,description="Age of the counts; more than 10 minutes means that nobody counts"
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of pods and jobs; choose another name"
 type OutboxDispatcher struct {
@@ -52,7 +54,9 @@ type OutboxDispatcherList struct {
 
 // OutboxDispatcherSpec says which events go where, and how.
 //
+// +kubebuilder:validation:XValidation:rule="has(self.outboxRef) != has(self.database)",message="exactly one of outboxRef and database says where the outbox is; set outboxRef to the name of an Outbox, or database to the connection of this dispatcher alone"
 // +kubebuilder:validation:XValidation:rule="![self.lease, self.pollInterval].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(self.pollInterval) + duration(self.pollInterval) + duration(self.pollInterval) <= duration(self.lease)",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
+// +kubebuilder:validation:XValidation:rule="[self.sink.?http.timeout.orValue('0s'), self.sink.?kafka.timeout.orValue('0s'), self.sink.?nats.timeout.orValue('0s'), self.sink.?postgres.timeout.orValue('0s'), self.sink.?pubSub.timeout.orValue('0s'), self.sink.?rabbitmq.timeout.orValue('0s'), self.sink.?redis.timeout.orValue('0s'), self.sink.?serviceBus.timeout.orValue('0s'), self.sink.?sns.timeout.orValue('0s'), self.sink.?sqs.timeout.orValue('0s')].all(t, ![t, self.deliveryTimeout].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(t) <= duration(self.deliveryTimeout))",fieldPath=".deliveryTimeout",message="deliveryTimeout must be at least as long as the sink's timeout, which else never ends a delivery; raise deliveryTimeout, or lower the sink's timeout"
 // +kubebuilder:validation:XValidation:rule="self.onDead != 'Block' || self.ordering == 'Key'",fieldPath=".onDead",message="onDead Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead"
 // +kubebuilder:validation:XValidation:rule="!has(self.sink.kafka) || self.sink.kafka.encoding == 'JSON' || has(self.schemaRegistry)",fieldPath=".schemaRegistry",message="schemaRegistry is needed by sink.kafka.encoding Avro and Protobuf; add it, or set encoding to JSON"
 // +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.size() == 0 || !(has(self.sink.log) || has(self.sink.postgres))",fieldPath=".routes",message="routes are for sinks that have several destinations, and log and postgres have one; remove routes, or choose another sink"
@@ -66,7 +70,7 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// topics are the topics to deliver. None means all topics of the namespace,
+	// topics are the topics to deliver. Empty means all topics of the namespace,
 	// also those that appear later.
 	// +optional
 	// +listType=set
@@ -75,9 +79,16 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:items:MaxLength=255
 	Topics []string `json:"topics,omitempty"`
 
-	// database holds the outbox.
-	// +required
-	Database Database `json:"database,omitzero"`
+	// outboxRef names the Outbox that holds the events. Exactly one of outboxRef and
+	// database.
+	// +optional
+	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
+
+	// database says where the outbox is, for a dispatcher that shares it with no
+	// Outbox: the fields are those of an Outbox. Exactly one of outboxRef and
+	// database.
+	// +optional
+	Database *OutboxSpec `json:"database,omitempty"`
 
 	// sink is where events go.
 	// +required
@@ -85,8 +96,8 @@ type OutboxDispatcherSpec struct {
 
 	// routes say where in the sink the events of a topic go; the first that takes a
 	// topic holds. Not for log and postgres, which have one destination. With routes,
-	// an event whose topic none takes fails each time it is tried, and is dead after
-	// maxAttempts. When not set: the sink's own setting, else the name of the topic.
+	// an event whose topic no route takes fails each time it is tried, and is dead
+	// after maxAttempts. When not set: the sink's own setting, else the name of the topic.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -149,11 +160,21 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	Concurrency int32 `json:"concurrency,omitempty"`
 
-	// maxAttempts is the total of deliveries that a row may begin; after the last
-	// one fails the row is dead and waits for a person. From 1 to 1000. Defaults
-	// to 10.
+	// maxInFlightBytes bounds the bytes of the events in each pod, claimed and not
+	// yet written back. While it is reached nothing is claimed; one event that is
+	// larger goes alone. Raise the pod's memory limit with it. From 1048576 (1 MiB)
+	// to 17179869184 (16 GiB). The default is 32 MiB. Defaults to 33554432.
 	// +optional
-	// +kubebuilder:default=10
+	// +kubebuilder:default=33554432
+	// +kubebuilder:validation:Minimum=1048576
+	// +kubebuilder:validation:Maximum=17179869184
+	MaxInFlightBytes int64 `json:"maxInFlightBytes,omitempty"`
+
+	// maxAttempts is the total of deliveries that a row may begin; after the last
+	// one fails the row is dead and waits for a person. With the default backoff
+	// the default tries a row for 4 to 8 hours. From 1 to 1000. Defaults to 20.
+	// +optional
+	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxAttempts int32 `json:"maxAttempts,omitempty"`
@@ -166,7 +187,7 @@ type OutboxDispatcherSpec struct {
 	// ordering is None or Key. With Key, no event of a key (the partition key, else
 	// the aggregate id) is delivered before an earlier one of the same key is
 	// delivered or dead, whatever the number of pods. An event that waits holds up
-	// its own key alone; one without a key waits for none. After a change to Key
+	// its own key alone; events without a key do not wait. After a change to Key
 	// order holds as soon as no pod from before is left. Defaults to None.
 	// +optional
 	// +kubebuilder:default=None
@@ -179,10 +200,6 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:default=Continue
 	OnDead OnDead `json:"onDead,omitempty"`
 
-	// retention says how long rows are kept.
-	// +optional
-	Retention Retention `json:"retention,omitzero"`
-
 	// wakeUp is None or Listen. With Listen, a pod also listens for the wake-ups
 	// that producers send after their commit, and does not wait for pollInterval.
 	// It needs producers that send them, and one more connection for each pod,
@@ -191,6 +208,15 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	// +kubebuilder:default=None
 	WakeUp WakeUp `json:"wakeUp,omitempty"`
+
+	// deliveryTimeout is how long one delivery may take; it is a failed one then. At
+	// least as long as the sink's own timeout. From 1s to 1h. Defaults to 5m.
+	// +optional
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="deliveryTimeout must be a duration from 1s to 1h, such as 5m"
+	DeliveryTimeout metav1.Duration `json:"deliveryTimeout,omitzero"`
 
 	// gracePeriod is how long deliveries in flight may take when a pod stops. From
 	// 1s to 1h. Defaults to 30s.
@@ -210,17 +236,38 @@ type OutboxDispatcherSpec struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// state is Running or Paused. Paused dispatchers claim nothing; their pods
-	// still run and report the backlog. Defaults to Running.
+	// still run and report the backlog. Running pods hear of it, without a restart
+	// and whatever else is wrong. After Paused they go on when all of them are of
+	// the newest spec. Defaults to Running.
 	// +optional
 	// +kubebuilder:default=Running
 	State DispatcherState `json:"state,omitempty"`
 
+	// log says what the pods log.
+	// +optional
+	// +kubebuilder:default={level: info}
+	Log Log `json:"log,omitzero"`
+
+	// serviceAccount is the identity of the pods, which is what a cloud's roles bind
+	// to. It holds no token of the API server. When not set: an account of their own,
+	// named after the object and -dispatcher.
+	// +optional
+	ServiceAccount *ServiceAccount `json:"serviceAccount,omitempty"`
+
+	// imagePullSecrets name the Secrets that the image is pulled with, beside those
+	// of the operator's argument --image-pull-secrets.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ImagePullSecrets []SecretName `json:"imagePullSecrets,omitempty"`
+
 	// podTemplate is merged (as a strategic merge patch) over the pod template
 	// that the operator makes: labels, annotations, resources, affinity,
-	// tolerations, serviceAccountName, env, volumes, sidecars, anything that a pod
-	// can have. The dispatcher's container is named "dispatcher". What is no valid
-	// pod template stops no pod that runs; the condition WorkloadAvailable says
-	// what is wrong with it.
+	// tolerations, env, volumes, sidecars, anything that a pod
+	// can have. The dispatcher's container is named "dispatcher". An
+	// invalid one stops no running pod; the condition WorkloadAvailable says what
+	// is wrong with it.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -246,7 +293,7 @@ type Ordering string
 const (
 	// OrderingNone lets events overtake each other.
 	OrderingNone Ordering = "None"
-	// OrderingKey delivers the events of a key one after the other (CONTRACT C-50).
+	// OrderingKey delivers the events of a key one after the other.
 	OrderingKey Ordering = "Key"
 )
 
@@ -260,18 +307,6 @@ const (
 	// OnDeadBlock waits until a person replays or discards the dead event.
 	OnDeadBlock OnDead = "Block"
 )
-
-// Retention says how long rows are kept (CONTRACT C-60).
-type Retention struct {
-	// delivered is 0s, which deletes a row as soon as it is delivered, instead of
-	// marking it so; then its dedupe key is free again. When not set, delivered
-	// rows stay.
-	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) == duration('0s')",message="delivered must be 0s, which deletes a row as soon as it is delivered; to keep rows for a time is not there yet, and without delivered they stay"
-	Delivered *metav1.Duration `json:"delivered,omitempty"`
-}
 
 // WakeUp says whether pods listen for producers.
 // +kubebuilder:validation:Enum=None;Listen
@@ -292,9 +327,9 @@ type OutboxDispatcherStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions say what works: Ready (events are delivered, or would be),
-	// SecretsResolved, SchemaReady, SourceReachable, SinkReachable,
-	// WorkloadAvailable; and what does not: DeadLettersPresent, VacuumHeldBack,
-	// Reconciling, Stalled. Reason is the cause in one word, message a sentence
+	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
+	// WorkloadAvailable; and what does not: TopicsHeld, TopicsShared,
+	// DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled. Reason is the cause in one word, message a sentence
 	// with the remedy.
 	// +optional
 	// +listType=map
@@ -318,13 +353,13 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Processing *int64 `json:"processing,omitempty"`
 
-	// dead counts rows that were given up and that nobody has handled yet.
+	// dead counts rows that were given up and that no person has handled yet.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Dead *int64 `json:"dead,omitempty"`
 
-	// blockedKeys counts the keys whose rows wait behind a dead one that nobody has
-	// handled yet. Only with onDead Block.
+	// blockedKeys counts the keys whose rows wait behind a dead one that no person
+	// has handled yet. Only with onDead Block.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BlockedKeys *int64 `json:"blockedKeys,omitempty"`
@@ -337,10 +372,16 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
 
-	// observedTime is when the counts were taken, on the database's clock. It stays as long as they
-	// stay the same.
+	// observedTime is when the counts were taken, on the database's clock. It stays
+	// for up to ten minutes while they stay the same. An older one means that no pod
+	// answers, or that the operator does not work.
 	// +optional
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
+
+	// schemaVersion is the version of the outbox schema that a pod has seen last.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SchemaVersion *int64 `json:"schemaVersion,omitempty"`
 
 	// sink names the kind of sink.
 	// +optional
@@ -356,6 +397,17 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ReadyReplicas int32 `json:"readyReplicas"`
+
+	// answeringReplicas counts the dispatcher pods that answered the operator of
+	// late.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	AnsweringReplicas int32 `json:"answeringReplicas"`
+
+	// pods is readyReplicas of spec.replicas, as in 1/2.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Pods string `json:"pods,omitempty"`
 
 	// selector selects the dispatcher pods, for the scale subresource.
 	// +optional

@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: "outbox.dev", Version: "v1alpha1"}
 
 // AddToScheme registers this package's kinds in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &OutboxDispatcher{}, &OutboxDispatcherList{})
+	s.AddKnownTypes(GroupVersion, &OutboxDispatcher{}, &OutboxDispatcherList{}, &Outbox{}, &OutboxList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -2,7 +2,7 @@ package v1alpha1
 
 // Route says where in the sink the events of some topics go.
 type Route struct {
-	// topics are the topics that the route takes. None means all that no route
+	// topics are the topics that the route takes. Empty means all that no route
 	// before it takes; then it must be the last.
 	// +optional
 	// +listType=set
@@ -13,7 +13,7 @@ type Route struct {
 
 	// to is a CEL expression that makes a string: a Kafka topic, a NATS subject, a
 	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
-	// topic of the same account and region (sqs, sns), project (pubsub) or namespace
+	// topic of the same account and region (sqs, sns), project (pubSub) or namespace
 	// (serviceBus). It sees event.namespace, event.topic, event.type, event.tenant,
 	// event.aggregateType, event.aggregateId, event.partitionKey and event.headers,
 	// such as '"shop." + event.headers.?region.orValue("eu")'.
@@ -25,7 +25,7 @@ type Route struct {
 
 // Transformation changes the payload of some events before it leaves. The row stays as it is.
 type Transformation struct {
-	// types are the event types that it is for. None means all.
+	// types are the event types that it is for. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256

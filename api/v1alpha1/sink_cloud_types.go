@@ -82,11 +82,12 @@ type PubSubSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$')",message="topic must be a name that Pub/Sub takes: 3 to 255 letters, digits and -._~+%, with a letter first"
 	Topic string `json:"topic,omitempty"`
 
-	// mode is how an event is put into a message: Binary (attributes as attributes,
+	// contentMode is how an event is put into a message: Binary (attributes as attributes,
 	// the payload as data) or Structured (one JSON object). Defaults to Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode CloudMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// endpoint is where the service is called instead of https://pubsub.googleapis.com:
 	// a region's address, or with http:// an emulator, which gets no credentials.
@@ -129,12 +130,13 @@ type ServiceBusSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="topic must be a name that Service Bus takes: letters, digits and ._-/"
 	Topic string `json:"topic,omitempty"`
 
-	// mode is how an event is put into a message: Binary (attributes as application
+	// contentMode is how an event is put into a message: Binary (attributes as application
 	// properties, the payload as body) or Structured (one JSON object). Defaults to
 	// Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode CloudMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// endpoint is the host, with a port if it is not 5671, that is connected to
 	// instead of namespace.
@@ -152,17 +154,6 @@ type ServiceBusSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 }
-
-// CloudMode is how an event is put into a message of a cloud's queue.
-// +kubebuilder:validation:Enum=Binary;Structured
-type CloudMode string
-
-const (
-	// CloudBinary puts attributes beside the payload.
-	CloudBinary CloudMode = "Binary"
-	// CloudStructured puts an event into one JSON object.
-	CloudStructured CloudMode = "Structured"
-)
 
 // CloudEndpoint is the URL of a host where a cloud's service is called.
 // +kubebuilder:validation:MinLength=1

@@ -6,7 +6,7 @@ import (
 
 // HTTPSink posts CloudEvents 1.0 to a URL. An answer of 2xx means delivered.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.batchSize) || self.mode == 'Batch'",fieldPath=".batchSize",message="batchSize belongs to mode Batch; set mode to Batch, or remove batchSize"
+// +kubebuilder:validation:XValidation:rule="!has(self.batchSize) || self.contentMode == 'Batch'",fieldPath=".batchSize",message="batchSize belongs to contentMode Batch; set contentMode to Batch, or remove batchSize"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://')",fieldPath=".tls",message="tls needs an https:// url; change url, or remove tls"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || has(self.tls.ca) || has(self.tls.clientCertificate) || has(self.tls.serverName)",fieldPath=".tls",message="tls must have ca, clientCertificate or serverName; add what the server needs, or remove tls"
 type HTTPSink struct {
@@ -18,15 +18,16 @@ type HTTPSink struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?#]*@')",message="url must not hold a user or a password, because everybody may read it; put credentials into a Secret and name it in auth"
 	URL string `json:"url,omitempty"`
 
-	// mode is how events are put into a request, as the CloudEvents HTTP binding
+	// contentMode is how events are put into a request, as the CloudEvents HTTP binding
 	// names it: Binary (attributes as headers, payload as body), Structured (one
 	// JSON object) or Batch (a JSON array of up to batchSize events). Defaults to
 	// Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode HTTPMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured;Batch
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// batchSize is the most events in a request of mode Batch. From 1 to 1000.
+	// batchSize is the most events in a request of contentMode Batch. From 1 to 1000.
 	// When not set: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -79,19 +80,6 @@ type HTTPSigning struct {
 	Secret SecretKey `json:"secret,omitzero"`
 }
 
-// HTTPMode is how events are put into a request.
-// +kubebuilder:validation:Enum=Binary;Structured;Batch
-type HTTPMode string
-
-const (
-	// HTTPBinary puts attributes into headers and the payload into the body.
-	HTTPBinary HTTPMode = "Binary"
-	// HTTPStructured puts an event into one JSON object.
-	HTTPStructured HTTPMode = "Structured"
-	// HTTPBatch puts several events into a JSON array.
-	HTTPBatch HTTPMode = "Batch"
-)
-
 // HTTPHeader is one header of a request.
 type HTTPHeader struct {
 	// name is the header's name: letters, digits and dashes. Those that start with
@@ -108,18 +96,4 @@ type HTTPHeader struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
 	Value string `json:"value,omitempty"`
-}
-
-// HTTPAuth are credentials: exactly one of its members.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.bearer) != has(self.basic)",message="auth must have exactly one of bearer and basic; add the one that the server asks for, or remove the other"
-type HTTPAuth struct {
-	// bearer is the key of a Secret that holds a bearer token.
-	// +optional
-	Bearer *SecretKey `json:"bearer,omitempty"`
-
-	// basic names a Secret with the keys username and password (type
-	// kubernetes.io/basic-auth).
-	// +optional
-	Basic *SecretName `json:"basic,omitempty"`
 }

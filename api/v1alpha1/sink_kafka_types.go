@@ -7,8 +7,8 @@ import (
 // KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. An event
 // is delivered when all in-sync replicas have it (acks=all, an idempotent producer).
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.sasl) || self.sasl.mechanism != 'AWS_MSK_IAM' || has(self.tls)",fieldPath=".tls",message="tls is needed by sasl.mechanism AWS_MSK_IAM; add it, empty for the system's roots"
-// +kubebuilder:validation:XValidation:rule="self.encoding == 'JSON' || self.mode == 'Binary'",fieldPath=".encoding",message="encoding Avro and Protobuf belong to mode Binary, because the payload must be the record's value; set mode to Binary, or encoding to JSON"
+// +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth.mechanism != 'AWS_MSK_IAM' || has(self.tls)",fieldPath=".tls",message="tls is needed by auth.mechanism AWS_MSK_IAM; add it, empty for the system's roots"
+// +kubebuilder:validation:XValidation:rule="self.encoding == 'JSON' || self.contentMode == 'Binary'",fieldPath=".encoding",message="encoding Avro and Protobuf belong to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON"
 // +kubebuilder:validation:XValidation:rule="!has(self.subject) || self.encoding != 'JSON'",fieldPath=".subject",message="subject belongs to encoding Avro and Protobuf; choose one of them, or remove subject"
 type KafkaSink struct {
 	// brokers are host:port of some brokers; the others are found through them.
@@ -28,12 +28,13 @@ type KafkaSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$') && self != '.' && self != '..'",message="topic must be a name that Kafka takes: letters, digits, dots, dashes and underscores"
 	Topic string `json:"topic,omitempty"`
 
-	// mode is how an event is put into a record, as the CloudEvents Kafka binding
+	// contentMode is how an event is put into a record, as the CloudEvents Kafka binding
 	// names it: Binary (attributes as headers, the payload as value) or Structured
 	// (one JSON object). Defaults to Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode KafkaMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// encoding is what the payload becomes as a record's value: JSON (as it is),
 	// Avro or Protobuf, by the latest schema of subject in schemaRegistry, in
@@ -82,26 +83,15 @@ type KafkaSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 
-	// sasl says how to log in. When not set: not at all.
+	// auth says how to log in (SASL). When not set: not at all.
 	// +optional
-	SASL *KafkaSASL `json:"sasl,omitempty"`
+	Auth *KafkaAuth `json:"auth,omitempty"`
 
 	// tls makes connections TLS, even when it is empty: then it trusts the
 	// system's roots.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 }
-
-// KafkaMode is how an event is put into a record.
-// +kubebuilder:validation:Enum=Binary;Structured
-type KafkaMode string
-
-const (
-	// KafkaBinary puts attributes into headers and the payload into the value.
-	KafkaBinary KafkaMode = "Binary"
-	// KafkaStructured puts an event into one JSON object.
-	KafkaStructured KafkaMode = "Structured"
-)
 
 // KafkaEncoding is what the payload becomes.
 // +kubebuilder:validation:Enum=JSON;Avro;Protobuf
@@ -116,11 +106,11 @@ const (
 	KafkaProtobuf KafkaEncoding = "Protobuf"
 )
 
-// KafkaSASL says how to log in.
+// KafkaAuth says how to log in: a mechanism, and the member that it needs.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.credentials) == (self.mechanism in ['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'])",fieldPath=".credentials",message="credentials belong to the mechanisms PLAIN and SCRAM, which need them; name the Secret with username and password, or choose another mechanism"
+// +kubebuilder:validation:XValidation:rule="has(self.basic) == (self.mechanism in ['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'])",fieldPath=".basic",message="basic belongs to the mechanisms PLAIN and SCRAM, which need it; name the Secret with user and password, or choose another mechanism"
 // +kubebuilder:validation:XValidation:rule="has(self.token) == (self.mechanism == 'OAUTHBEARER')",fieldPath=".token",message="token belongs to the mechanism OAUTHBEARER, which needs it; name the Secret's key, or choose another mechanism"
-type KafkaSASL struct {
+type KafkaAuth struct {
 	// mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM
 	// (with the pod's identity, IAM Roles for Service Accounts or EKS Pod Identity, or
 	// with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of its environment: see
@@ -129,10 +119,9 @@ type KafkaSASL struct {
 	// +kubebuilder:validation:Enum=PLAIN;SCRAM-SHA-256;SCRAM-SHA-512;OAUTHBEARER;AWS_MSK_IAM
 	Mechanism string `json:"mechanism,omitempty"`
 
-	// credentials name a Secret with the keys username and password (type
-	// kubernetes.io/basic-auth), for PLAIN and SCRAM.
+	// basic is a user and a password, for PLAIN and SCRAM.
 	// +optional
-	Credentials *SecretName `json:"credentials,omitempty"`
+	Basic *BasicAuth `json:"basic,omitempty"`
 
 	// token is the key of a Secret that holds a token, for OAUTHBEARER. Something
 	// else keeps it valid.

@@ -34,12 +34,13 @@ type NATSSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^[:space:][:cntrl:].*>/\\\\\\\\]+$')",message="stream must be a name that a stream can have: no spaces, dots, wildcards and slashes"
 	Stream string `json:"stream,omitempty"`
 
-	// mode is how an event is put into a message, as the CloudEvents NATS binding
+	// contentMode is how an event is put into a message, as the CloudEvents NATS binding
 	// names it: Binary (attributes as headers, the payload as data) or Structured
 	// (one JSON object). Defaults to Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode NATSMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// timeout bounds a delivery with its confirmation, and a connection. From
 	// 100ms to 10m. Defaults to 10s.
@@ -60,17 +61,6 @@ type NATSSink struct {
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// NATSMode is how an event is put into a message.
-// +kubebuilder:validation:Enum=Binary;Structured
-type NATSMode string
-
-const (
-	// NATSBinary puts attributes into headers and the payload into the data.
-	NATSBinary NATSMode = "Binary"
-	// NATSStructured puts an event into one JSON object.
-	NATSStructured NATSMode = "Structured"
-)
-
 // NATSAuth says how to log in: exactly one of its members.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.credentials), has(self.nkey), has(self.basic), has(self.token)].filter(set, set).size() == 1",message="auth must have exactly one of credentials, nkey, basic and token; add the one that the servers ask for, or remove the others"
@@ -84,10 +74,9 @@ type NATSAuth struct {
 	// +optional
 	NKey *SecretKey `json:"nkey,omitempty"`
 
-	// basic names a Secret with the keys username and password (type
-	// kubernetes.io/basic-auth).
+	// basic is a user and a password.
 	// +optional
-	Basic *SecretName `json:"basic,omitempty"`
+	Basic *BasicAuth `json:"basic,omitempty"`
 
 	// token is the key of a Secret that holds a token.
 	// +optional

@@ -30,11 +30,32 @@ type PostgresSink struct {
 }
 
 // InboxDatabase says how to reach a sink's PostgreSQL.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertificate))",message="a database needs a secret, or server and user with iam or tls.clientCertificate, which need no password; add what is missing"
+// +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
+// +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['disable', 'prefer'])",fieldPath=".tls",message="tls must not have the mode disable or prefer with iam, whose token is for connections with TLS; set mode to require or verify-full, or leave it out with a ca"
 type InboxDatabase struct {
 	// secret holds the sink's login. It needs no more than to insert into the table,
-	// and to select its id.
-	// +required
+	// and to select its id. When not set: server and user say what there is to say,
+	// and there is no password.
+	// +optional
 	Secret DatabaseSecret `json:"secret,omitzero"`
+
+	// server is where the database is, for a Secret that does not say it. When not
+	// set: the Secret says it.
+	// +optional
+	Server *DatabaseServer `json:"server,omitempty"`
+
+	// user is the sink's login. When not set: the Secret says it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	User string `json:"user,omitempty"`
+
+	// iam makes the password of each connection from the pod's identity in a cloud:
+	// see podTemplate.spec.serviceAccountName. When not set: the Secret has it.
+	// +optional
+	IAM *DatabaseIAM `json:"iam,omitempty"`
 
 	// tls says how the connection is secured.
 	// +optional

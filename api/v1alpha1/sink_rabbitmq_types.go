@@ -7,7 +7,7 @@ import (
 // RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1. Messages are
 // persistent and mandatory, and an event is delivered when the broker has confirmed it.
 //
-// +kubebuilder:validation:XValidation:rule="self.auth.mechanism != 'EXTERNAL' || has(self.tls) && has(self.tls.clientCertificate)",fieldPath=".tls",message="tls must have clientCertificate for the mechanism EXTERNAL; name the Secret with tls.crt and tls.key, or choose PLAIN"
+// +kubebuilder:validation:XValidation:rule="self.auth.mechanism != 'EXTERNAL' || has(self.tls) && has(self.tls.clientCertificate)",fieldPath=".tls",message="tls must have clientCertificate for the mechanism EXTERNAL; name the Secret with the certificate and its key, or choose PLAIN"
 // +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : self.vhost, has(self.routingKey) ? self.routingKey : self.vhost, self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
 type RabbitMQSink struct {
 	// addresses are host:port of nodes, in the order in which they are tried: the
@@ -41,12 +41,13 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:MaxLength=255
 	RoutingKey string `json:"routingKey,omitempty"`
 
-	// mode is how an event is put into a message, as the CloudEvents AMQP binding
+	// contentMode is how an event is put into a message, as the CloudEvents AMQP binding
 	// names it: Binary (attributes as headers, the payload as body) or Structured
 	// (one JSON object). Defaults to Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode RabbitMQMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// channels is how many deliveries publish side by side, on one connection. From
 	// 1 to 64. Defaults to 4.
@@ -91,20 +92,9 @@ type RabbitMQSink struct {
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// RabbitMQMode is how an event is put into a message.
-// +kubebuilder:validation:Enum=Binary;Structured
-type RabbitMQMode string
-
-const (
-	// RabbitMQBinary puts attributes into headers and the payload into the body.
-	RabbitMQBinary RabbitMQMode = "Binary"
-	// RabbitMQStructured puts an event into one JSON object.
-	RabbitMQStructured RabbitMQMode = "Structured"
-)
-
-// RabbitMQAuth says how to log in.
+// RabbitMQAuth says how to log in: a mechanism, and the member that it needs.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.credentials) == (self.mechanism == 'PLAIN')",fieldPath=".credentials",message="credentials belong to the mechanism PLAIN, which needs them; name the Secret with username and password, or choose another mechanism"
+// +kubebuilder:validation:XValidation:rule="has(self.basic) == (self.mechanism == 'PLAIN')",fieldPath=".basic",message="basic belongs to the mechanism PLAIN, which needs it; name the Secret with user and password, or choose another mechanism"
 type RabbitMQAuth struct {
 	// mechanism is PLAIN (user and password) or EXTERNAL (the client certificate of
 	// tls, whose name is the user's). Defaults to PLAIN.
@@ -113,8 +103,7 @@ type RabbitMQAuth struct {
 	// +kubebuilder:validation:Enum=PLAIN;EXTERNAL
 	Mechanism string `json:"mechanism,omitempty"`
 
-	// credentials name a Secret with the keys username and password (type
-	// kubernetes.io/basic-auth), for PLAIN.
+	// basic is a user and a password, for PLAIN.
 	// +optional
-	Credentials *SecretName `json:"credentials,omitempty"`
+	Basic *BasicAuth `json:"basic,omitempty"`
 }

@@ -8,11 +8,11 @@ import (
 // is delivered when the server has answered; what that is worth says its persistence (appendonly,
 // appendfsync).
 //
-// +kubebuilder:validation:XValidation:rule="self.cluster || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must have one entry, unless cluster is true; set cluster to true, or keep one"
-// +kubebuilder:validation:XValidation:rule="!self.cluster || !has(self.database) || self.database == 0",fieldPath=".database",message="database must be 0 with cluster, because a cluster has only that one; remove database"
+// +kubebuilder:validation:XValidation:rule="self.topology == 'Cluster' || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must have one entry, unless topology is Cluster; set topology to Cluster, or keep one"
+// +kubebuilder:validation:XValidation:rule="self.topology != 'Cluster' || !has(self.database) || self.database == 0",fieldPath=".database",message="database must be 0 with topology Cluster, because a cluster has only that one; remove database"
 type RedisSink struct {
-	// addresses are host:port: of the server, or with cluster of some of its nodes;
-	// the others are found through them.
+	// addresses are host:port: of the server, or of some nodes of a cluster; the
+	// others are found through them.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -21,10 +21,10 @@ type RedisSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(address.substring(address.lastIndexOf(':') + 1)) <= 65535)",message="addresses must each be host:port, such as redis:6379"
 	Addresses []string `json:"addresses,omitempty"`
 
-	// cluster says that the addresses are those of a cluster. Defaults to false.
+	// topology is Standalone (one server) or Cluster. Defaults to Standalone.
 	// +optional
-	// +kubebuilder:default=false
-	Cluster bool `json:"cluster,omitempty"`
+	// +kubebuilder:default=Standalone
+	Topology RedisTopology `json:"topology,omitempty"`
 
 	// stream is the key that every event is added to, unless a route says otherwise.
 	// When not set: the stream of the name of the event's topic.
@@ -40,12 +40,13 @@ type RedisSink struct {
 	// +kubebuilder:validation:Maximum=1000000000000
 	MaxLen *int64 `json:"maxLen,omitempty"`
 
-	// mode is how an event is put into an entry: Binary (a field for each attribute,
+	// contentMode is how an event is put into an entry: Binary (a field for each attribute,
 	// the payload in the field data) or Structured (one JSON object in the field
 	// event). Defaults to Binary.
 	// +optional
 	// +kubebuilder:default=Binary
-	Mode RedisMode `json:"mode,omitempty"`
+	// +kubebuilder:validation:Enum=Binary;Structured
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// replicas is how many replicas must have an event before it counts as delivered
 	// (WAIT). From 0 to 100. Defaults to 0.
@@ -79,25 +80,24 @@ type RedisSink struct {
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// RedisMode is how an event is put into an entry of a stream.
-// +kubebuilder:validation:Enum=Binary;Structured
-type RedisMode string
+// RedisTopology says what servers there are.
+// +kubebuilder:validation:Enum=Standalone;Cluster
+type RedisTopology string
 
 const (
-	// RedisBinary gives each attribute a field, and the payload the field data.
-	RedisBinary RedisMode = "Binary"
-	// RedisStructured puts an event into one JSON object in the field event.
-	RedisStructured RedisMode = "Structured"
+	// RedisStandalone is one server.
+	RedisStandalone RedisTopology = "Standalone"
+	// RedisCluster are the nodes of a cluster.
+	RedisCluster RedisTopology = "Cluster"
 )
 
 // RedisAuth is a login: exactly one of its members.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.password)",message="auth must have exactly one of basic and password; add the one that the server asks for, or remove the other"
 type RedisAuth struct {
-	// basic names a Secret with the keys username and password (type
-	// kubernetes.io/basic-auth), of an ACL user.
+	// basic is a user of the ACL, and its password.
 	// +optional
-	Basic *SecretName `json:"basic,omitempty"`
+	Basic *BasicAuth `json:"basic,omitempty"`
 
 	// password is the key of a Secret that holds the password of the user default
 	// (requirepass).

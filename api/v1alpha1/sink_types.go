@@ -2,7 +2,7 @@ package v1alpha1
 
 // Sink is where events go: exactly one of its members.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubsub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of http, kafka, log, nats, postgres, pubsub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
+// +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubSub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of http, kafka, log, nats, postgres, pubSub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
 type Sink struct {
 	// http posts CloudEvents 1.0 to a URL.
 	// +optional
@@ -24,9 +24,9 @@ type Sink struct {
 	// +optional
 	Postgres *PostgresSink `json:"postgres,omitempty"`
 
-	// pubsub publishes to a topic of Google Cloud Pub/Sub.
+	// pubSub publishes to a topic of Google Cloud Pub/Sub.
 	// +optional
-	PubSub *PubSubSink `json:"pubsub,omitempty"`
+	PubSub *PubSubSink `json:"pubSub,omitempty"`
 
 	// rabbitmq publishes to exchanges of RabbitMQ with confirms.
 	// +optional
@@ -49,30 +49,22 @@ type Sink struct {
 	SQS *SQSSink `json:"sqs,omitempty"`
 }
 
-// TLS says whom to trust, and how to identify oneself. Empty, it trusts the system's roots.
-type TLS struct {
-	// ca is the key of a Secret that holds PEM certificates; they replace the
-	// system's roots.
-	// +optional
-	CA *SecretKey `json:"ca,omitempty"`
-
-	// clientCertificate names a Secret with the keys tls.crt and tls.key (type
-	// kubernetes.io/tls).
-	// +optional
-	ClientCertificate *SecretName `json:"clientCertificate,omitempty"`
-
-	// serverName is checked against the server's certificate instead of the host
-	// that is connected to.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	ServerName string `json:"serverName,omitempty"`
-}
-
 // LogSink writes one JSON line per event to the pod's log.
 type LogSink struct {
-	// payload includes the event's payload in the line. Defaults to false.
+	// payload is Omit or Include, which writes the event's payload into the line.
+	// Defaults to Omit.
 	// +optional
-	// +kubebuilder:default=false
-	Payload bool `json:"payload,omitempty"`
+	// +kubebuilder:default=Omit
+	Payload LogPayload `json:"payload,omitempty"`
 }
+
+// LogPayload says whether payloads are logged.
+// +kubebuilder:validation:Enum=Omit;Include
+type LogPayload string
+
+const (
+	// LogPayloadOmit leaves payloads out.
+	LogPayloadOmit LogPayload = "Omit"
+	// LogPayloadInclude writes them.
+	LogPayloadInclude LogPayload = "Include"
+)

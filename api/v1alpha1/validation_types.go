@@ -1,11 +1,11 @@
 package v1alpha1
 
 // Validation is what the payload of some events must be like. An event that breaks it is dead at once,
-// with the reason schema_validation_failed, and nothing of it is sent (CONTRACT C-72).
+// with the reason schema_validation_failed, without a retry, and is not sent.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.schema) || has(self.rules) && self.rules.size() > 0",message="validation must check something; add schema or rules, or remove the entry"
 type Validation struct {
-	// types are the event types that it is for. None means all.
+	// types are the event types that it is for. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -35,8 +35,8 @@ type PayloadSchema struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Inline string `json:"inline,omitempty"`
 
-	// configMap is the key of a ConfigMap that holds the schema, as JSON. The pods
-	// roll when it changes.
+	// configMap is the key of a ConfigMap that holds the schema, as JSON. Pods read it
+	// again when it changes; one that does not compile leaves the one before it.
 	// +optional
 	ConfigMap *ConfigMapKey `json:"configMap,omitempty"`
 
@@ -70,7 +70,7 @@ type Rule struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Rule string `json:"rule,omitempty"`
 
-	// message is told when the rule is false.
+	// message is what the failure says when the rule is false.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024

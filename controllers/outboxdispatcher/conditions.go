@@ -2,9 +2,8 @@ package outboxdispatcher
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
-	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,25 +11,26 @@ import (
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // conditions are computed here, all of them and nowhere else. Their messages say the cause and the
 // remedy, and hold nothing that changes while the cause stays.
 func conditions(o observed) []metav1.Condition {
-	secrets, schema, workload := secretsResolved(o), schemaReady(o), workloadAvailable(o)
+	references, schema, workload := referencesResolved(o), schemaReady(o), workloadAvailable(o)
 	source := linkReachable(o, api.SourceReachableCondition, "The database is reached.", func(s report.Status) report.Link { return s.Source })
-	sink := sinkReachable(o)
+	sink := linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
+	topics := topicsHeld(o)
 
-	// The cause comes before what follows from it: without the database no pod is ready.
-	causes := []metav1.Condition{secrets, source, schema, sink, workload}
-	if o.problem != nil && o.problem.condition == api.WorkloadAvailableCondition {
-		causes = []metav1.Condition{workload, secrets, source, schema, sink}
-	}
-	all := []metav1.Condition{ready(o, causes), secrets, schema, source, sink, workload, deadLetters(o), vacuumHeldBack(o)}
-	if kstatus := progress(o, workload); kstatus.Type != "" {
-		all = append(all, kstatus)
+	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),
+		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), topicsShared(o)}
+	if c := progress(o, workload); c.Type != "" {
+		all = append(all, c)
 	}
 	return all
 }
@@ -39,7 +39,28 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	if message == "" {
 		message = "The dispatchers do not say why; see their logs."
 	}
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: sentence(message)}
+	return kstatus.Condition(kind, status, reason, message)
+}
+
+// causes are the conditions that Ready depends on, each before what follows from it: without the database no
+// pod is ready. Ready is about events that flow. So a pod less than asked for is no cause while others
+// deliver, nor is a held topic while others are delivered, nor the destination of a dispatcher that is paused.
+func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) []metav1.Condition {
+	all := []metav1.Condition{references, source, schema}
+	if o.obd.Spec.State != api.StatePaused {
+		all = append(all, sink)
+		if topics.Reason == api.ReasonAllTopicsHeld {
+			topics.Status = metav1.ConditionFalse // as Ready counts
+			all = append(all, topics)
+		}
+	}
+	switch {
+	case o.problem != nil && o.problem.Condition == api.WorkloadAvailableCondition:
+		return slices.Insert(all, 0, workload)
+	case workload.Reason == api.ReasonPartlyAvailable, workload.Reason == api.ReasonProgressing && o.deployment != nil && o.deployment.Status.AvailableReplicas > 0:
+		return all
+	}
+	return append(all, workload)
 }
 
 func ready(o observed, causes []metav1.Condition) metav1.Condition {
@@ -54,38 +75,70 @@ func ready(o observed, causes []metav1.Condition) metav1.Condition {
 			}
 		}
 	}
-	if o.obd.Spec.State == api.StatePaused {
-		message := "Nothing is claimed until spec.state is Running."
-		if !rolledOut(o) {
-			message = "Pods from before may claim until they have stopped; then nothing is claimed until spec.state is Running."
-		}
-		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, message)
+	if o.state.resumes {
+		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until the rollout has ended, because spec.state was Paused when it began.")
+	}
+	switch {
+	case pausing(o):
+		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPausing, pausingNote)
+	case o.obd.Spec.State == api.StatePaused:
+		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until spec.state is Running.")
 	}
 	return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, "Events are delivered as they come.")
 }
 
+// pausing reports whether a pod has not heard yet that it is to claim no more.
+func pausing(o observed) bool {
+	return o.obd.Spec.State == api.StatePaused &&
+		slices.ContainsFunc(o.answers, func(a report.Status) bool { return a.State == string(api.StateRunning) })
+}
+
+const pausingNote = "Pods are told to claim no more, and hear it within 90 seconds; then nothing is claimed until spec.state is Running."
+
 // progress is Stalled, Reconciling, or nothing when all that the spec asks for is in place.
 func progress(o observed, workload metav1.Condition) metav1.Condition {
 	switch {
-	case o.problem != nil && o.problem.stalled:
-		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.reason, o.problem.message)
+	case o.problem != nil && o.problem.Stalled:
+		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
 	case o.problem != nil:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, o.problem.reason, o.problem.message)
-	case o.migration.state == migrationFailed:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, migrationFailure(o))
-	case o.migration.state == migrationRunning:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, migrating(o))
-	case workload.Reason == api.ReasonProgressing || !rolledOut(o):
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The Deployment is rolling out.")
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
+	case o.migration.State == migrate.Failed:
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
+	case o.migration.State == migrate.Running:
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, o.migration.Sentence())
+	case o.missing != nil:
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, o.missing.Reason, o.missing.Message)
+	case o.queues:
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods go on with the one from before.")
+	case workload.Reason == api.ReasonProgressing || !complete(o.deployment, o.obd):
+		text := "The Deployment is rolling out."
+		if refused := podsRefused(o.deployment); refused != "" {
+			text = refused
+		}
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, text)
+	case o.state.resumes:
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The pods go on when the rollout has ended.")
+	case o.state.late != "":
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, o.state.late)
+	case pausing(o):
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, pausingNote)
 	}
 	return metav1.Condition{}
 }
 
-func secretsResolved(o observed) metav1.Condition {
-	if o.problem != nil && o.problem.condition == api.SecretsResolvedCondition {
-		return condition(api.SecretsResolvedCondition, metav1.ConditionFalse, o.problem.reason, o.problem.message)
+// referencesResolved believes a pod that has started: its files and variables were there.
+func referencesResolved(o observed) metav1.Condition {
+	const kind = api.ReferencesResolvedCondition
+	started := func(pod corev1.Pod) bool { return pod.Status.Phase != corev1.PodPending }
+	switch {
+	case o.problem != nil && o.problem.Condition == kind:
+		return condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
+	case o.missing != nil:
+		return condition(kind, metav1.ConditionFalse, o.missing.Reason, o.missing.Message)
+	case slices.ContainsFunc(o.pods, started), slices.ContainsFunc(o.migration.Pods, started):
+		return condition(kind, metav1.ConditionTrue, api.ReasonResolved, "Every Secret, ConfigMap and key that the spec names was there when a pod started.")
 	}
-	return condition(api.SecretsResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, "Every Secret, ConfigMap and key that the spec names is there.")
+	return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet, and the kubelet misses nothing so far.")
 }
 
 // schemaReady believes the pods first; the Job tells what is done about it, and stands in for pods
@@ -94,11 +147,11 @@ func schemaReady(o observed) metav1.Condition {
 	reason, message := worstSchema(o.answers)
 	switch {
 	case reason == api.ReasonUpToDate, reason == api.ReasonTooNew: // which no migration mends
-	case o.migration.state == migrationFailed:
-		reason, message = api.ReasonMigrationFailed, migrationFailure(o)
-	case o.migration.state == migrationRunning:
-		reason, message = api.ReasonMigrating, migrating(o)
-	case reason == "" && o.migration.state == migrationSucceeded:
+	case o.migration.State == migrate.Failed:
+		reason, message = api.ReasonMigrationFailed, o.migration.Sentence()
+	case o.migration.State == migrate.Running:
+		reason, message = api.ReasonMigrating, o.migration.Sentence()
+	case reason == "" && o.migration.State == migrate.Succeeded:
 		reason = api.ReasonUpToDate
 	}
 	switch reason {
@@ -130,22 +183,11 @@ func worstSchema(answers []report.Status) (reason, message string) {
 	return reasons[worst], message
 }
 
-func migrating(o observed) string { return "The migration Job runs. " + o.migration.detail }
-
-func migrationFailure(o observed) string {
-	text := "The migration failed"
-	if o.migration.detail != "" {
-		text += ": " + strings.TrimSuffix(o.migration.detail, ".")
-	}
-	return text + ". It is tried again by itself, and at once when the spec or a Secret changes; see `kubectl logs -l app.kubernetes.io/name=" +
-		desired.NameMigration + ",app.kubernetes.io/instance=" + o.obd.Name + "`."
-}
-
 // linkReasons are the reasons that a pod may give for each condition; another one is told as
 // ConnectionFailed.
 var linkReasons = map[string][]string{
 	api.SourceReachableCondition: {api.ReasonAuthenticationFailed, api.ReasonPermissionDenied, api.ReasonCertificateInvalid, api.ReasonDatabaseNotFound},
-	api.SinkReachableCondition:   {api.ReasonAuthenticationFailed, api.ReasonCertificateInvalid},
+	api.SinkReachableCondition:   {api.ReasonAuthenticationFailed, api.ReasonCertificateInvalid, api.ReasonCallsStuck},
 }
 
 // linkReachable takes the pod that sees the most trouble. One that has not tried yet is in none.
@@ -167,6 +209,8 @@ func linkReachable(o observed, kind, connected string, link func(report.Status) 
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotTried, "No dispatcher has tried the destination yet.")
 	case at.State == report.Unknown:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher has tried the database yet.")
+	case at.State == report.Refusing && at.Reason == report.OutcomesRefused:
+		return condition(kind, metav1.ConditionFalse, api.ReasonOutcomesRefused, at.Message)
 	case at.State == report.Refusing:
 		return condition(kind, metav1.ConditionFalse, api.ReasonRefusing, at.Message)
 	case slices.Contains(linkReasons[kind], at.Reason):
@@ -175,13 +219,19 @@ func linkReachable(o observed, kind, connected string, link func(report.Status) 
 	return condition(kind, metav1.ConditionFalse, api.ReasonConnectionFailed, at.Message)
 }
 
-// sinkReachable looks at single topics only while the destination as a whole is reached.
-func sinkReachable(o observed) metav1.Condition {
-	sink := linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
-	if held := heldTopics(o.answers); sink.Status == metav1.ConditionTrue && len(held) > 0 {
-		return condition(sink.Type, metav1.ConditionFalse, api.ReasonTopicsHeld, heldBack(held))
+// topicsHeld speaks of single topics, which a pod holds back only while it reaches the destination as a whole.
+func topicsHeld(o observed) metav1.Condition {
+	const kind = api.TopicsHeldCondition
+	held := heldTopics(o.answers)
+	switch {
+	case len(o.answers) == 0:
+		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
+	case len(held) == 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsHeld, "No topic is held back.")
+	case !slices.ContainsFunc(o.answers, func(s report.Status) bool { return !s.AllHeld }):
+		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsHeld, heldBack("The destination takes no topic that has events. Held back", held))
 	}
-	return sink
+	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsHeld, heldBack("The destination does not take every topic. Held back, while others are delivered", held))
 }
 
 // notObserved says why no pod told what it sees.
@@ -189,8 +239,8 @@ func notObserved(o observed) string {
 	if len(o.answers) > 0 {
 		return "No dispatcher has heard it from the database yet; see SourceReachable."
 	}
-	if len(observe.Running(o.pods)) > 0 {
-		return "No dispatcher pod answers the operator; see whether the pods are well, and whether a NetworkPolicy lets the operator reach their port 8080."
+	if slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return observe.Running(&p) }) {
+		return "No dispatcher pod answers the operator; see whether the pods are well, and whether a NetworkPolicy or a mesh lets the operator reach their port 8080."
 	}
 	if desired.Replicas(o.obd) == 0 {
 		return "No dispatcher pod runs, because spec.replicas is 0."
@@ -202,29 +252,49 @@ func workloadAvailable(o observed) metav1.Condition {
 	const kind = api.WorkloadAvailableCondition
 	d, replicas := o.deployment, desired.Replicas(o.obd)
 	switch {
-	case o.problem != nil && o.problem.condition == kind:
-		return condition(kind, metav1.ConditionFalse, o.problem.reason, o.problem.message)
+	case o.problem != nil && o.problem.Condition == kind:
+		return condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
 	case d == nil:
-		return condition(kind, metav1.ConditionFalse, api.ReasonProgressing, "The Deployment is made as soon as the Secrets are there and the schema is migrated.")
+		return condition(kind, metav1.ConditionFalse, api.ReasonProgressing, "The Deployment is made as soon as the schema is migrated.")
 	case replicas == 0:
 		return condition(kind, metav1.ConditionTrue, api.ReasonScaledToZero, "spec.replicas is 0.")
 	}
-	rollout, failure := deploymentCondition(d, appsv1.DeploymentProgressing), deploymentCondition(d, appsv1.DeploymentReplicaFailure)
+	rollout, refused := deploymentCondition(d, appsv1.DeploymentProgressing), podsRefused(d)
+	ended := rollout.Reason == newReplicaSetAvailable && d.Generation == d.Status.ObservedGeneration
 	switch {
+	case refused != "":
+		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, refused)
 	case rollout.Status == corev1.ConditionFalse:
-		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "New pods do not become ready. "+podTrouble(o.pods))
+		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "New pods do not become ready. "+pods.Trouble(o.pods))
+	case d.Status.AvailableReplicas >= replicas && o.silent > 0 && len(o.answers) > 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Some dispatcher pods do not answer the operator, while others do; see whether they are well, and whether a NetworkPolicy lets the operator reach their port 8080.")
 	case d.Status.AvailableReplicas >= replicas:
 		return condition(kind, metav1.ConditionTrue, api.ReasonAvailable, "As many dispatcher pods are ready as spec.replicas asks for.")
-	case failure.Status == corev1.ConditionTrue:
-		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "Pods cannot be created: "+failure.Message)
-	case rollout.Reason == newReplicaSetAvailable && d.Generation == d.Status.ObservedGeneration:
-		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "Fewer dispatcher pods are ready than spec.replicas asks for. "+podTrouble(o.pods))
+	case ended && d.Status.AvailableReplicas > 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods are ready than spec.replicas asks for. "+pods.Trouble(o.pods))
+	case ended:
+		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "No dispatcher pod is ready. "+pods.Trouble(o.pods))
 	}
-	return condition(kind, metav1.ConditionFalse, api.ReasonProgressing, "Dispatcher pods are starting. "+podTrouble(o.pods))
+	return condition(kind, metav1.ConditionFalse, api.ReasonProgressing, "Dispatcher pods are starting. "+pods.Trouble(o.pods))
 }
 
 // newReplicaSetAvailable is the reason that the Deployment controller gives when a rollout is done.
 const newReplicaSetAvailable = "NewReplicaSetAvailable"
+
+// podsRefused is what keeps pods from being made: a quota, or an admission policy. Empty for nothing.
+func podsRefused(d *appsv1.Deployment) string {
+	if d == nil {
+		return ""
+	}
+	failure := deploymentCondition(d, appsv1.DeploymentReplicaFailure)
+	if failure.Status != corev1.ConditionTrue {
+		return ""
+	}
+	return problem.Sentence("pods cannot be created: " + podName.ReplaceAllString(failure.Message, "a pod is "))
+}
+
+// podName is what each try has another of.
+var podName = regexp.MustCompile(`^pods "[^"]*" is `)
 
 func deploymentCondition(d *appsv1.Deployment, kind appsv1.DeploymentConditionType) appsv1.DeploymentCondition {
 	for _, c := range d.Status.Conditions {
@@ -235,16 +305,15 @@ func deploymentCondition(d *appsv1.Deployment, kind appsv1.DeploymentConditionTy
 	return appsv1.DeploymentCondition{}
 }
 
-// rolledOut reports whether all pods are of the newest template.
-func rolledOut(o observed) bool {
-	d := o.deployment
+// complete reports whether the Deployment is there, and all its pods are of the newest template.
+func complete(d *appsv1.Deployment, obd *api.OutboxDispatcher) bool {
 	return d != nil && d.Status.ObservedGeneration >= d.Generation &&
-		d.Status.UpdatedReplicas == desired.Replicas(o.obd) && d.Status.Replicas == d.Status.UpdatedReplicas
+		d.Status.UpdatedReplicas == desired.Replicas(obd) && d.Status.Replicas == d.Status.UpdatedReplicas
 }
 
 func deadLetters(o observed) metav1.Condition {
 	const kind = api.DeadLettersPresentCondition
-	switch b := newestBacklog(o.answers); {
+	switch b := observe.NewestBacklog(o.answers); {
 	case b == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case b.Dead > 0:
@@ -255,9 +324,6 @@ func deadLetters(o observed) metav1.Condition {
 
 // blocks reports whether a key waits behind its dead event.
 func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.OnDead == api.OnDeadBlock }
-
-// oldTransaction is the age from which what holds vacuum back is worth a condition.
-const oldTransaction = 15 * time.Minute
 
 // vacuumHeldBack speaks of the oldest transaction that a pod has seen.
 func vacuumHeldBack(o observed) metav1.Condition {
@@ -271,7 +337,7 @@ func vacuumHeldBack(o observed) metav1.Condition {
 	switch {
 	case oldest == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
-	case oldest.Seconds <= oldTransaction.Seconds():
+	case oldest.Seconds <= observe.OldTransaction.Seconds():
 		return condition(kind, metav1.ConditionFalse, api.ReasonNotHeldBack, "Nothing keeps vacuum from removing rows for long.")
 	}
 	reason, what, remedy := holder(oldest)

@@ -14,6 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
@@ -24,7 +27,7 @@ func well() observed {
 			ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", Generation: 3},
 			Spec:       api.OutboxDispatcherSpec{Replicas: ptr.To[int32](2)},
 		},
-		migration: migration{state: migrationSucceeded},
+		migration: migrate.Migration{State: migrate.Succeeded},
 		deployment: &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Generation: 1},
 			Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
@@ -71,8 +74,11 @@ func TestConditions(t *testing.T) {
 		absent []string
 	}{
 		"well": {func(*observed) {}, yes, api.ReasonDelivering,
-			[]string{"SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack"},
+			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack"},
 			[]string{"Reconciling", "Stalled"}},
+		"a pod has not heard of the pause": {func(o *observed) {
+			o.obd.Spec.State, o.answers[1].State = api.StatePaused, "Running"
+		}, yes, api.ReasonPausing, []string{"Reconciling=True/Progressing"}, nil},
 		"paused": {func(o *observed) { o.obd.Spec.State = api.StatePaused }, yes, api.ReasonPaused, nil, nil},
 		"paused and the database down": {func(o *observed) { o.obd.Spec.State = api.StatePaused; o.answers[0].Source = down },
 			no, api.ReasonConnectionFailed, nil, []string{"Reconciling", "Stalled"}},
@@ -80,19 +86,19 @@ func TestConditions(t *testing.T) {
 			o.obd.Spec.Replicas = ptr.To[int32](0)
 			o.pods, o.answers, o.deployment.Status = nil, nil, appsv1.DeploymentStatus{ObservedGeneration: 1}
 		}, yes, api.ReasonScaledToZero, []string{"WorkloadAvailable=True/ScaledToZero", "SourceReachable=Unknown/NotObserved", "DeadLettersPresent=Unknown/NotObserved"}, []string{"Reconciling"}},
-		"first migration": {func(o *observed) { noDeployment(o); o.migration.state = migrationRunning },
+		"first migration": {func(o *observed) { noDeployment(o); o.migration.State = migrate.Running },
 			no, api.ReasonMigrating, []string{"Reconciling=True/Migrating", "WorkloadAvailable=False/Progressing"}, nil},
-		"first migration failed": {func(o *observed) { noDeployment(o); o.migration.state = migrationFailed },
+		"first migration failed": {func(o *observed) { noDeployment(o); o.migration.State = migrate.Failed },
 			no, api.ReasonMigrationFailed, []string{"Reconciling=True/MigrationFailed", "SchemaReady=False/MigrationFailed"}, nil},
-		"later migration runs": {func(o *observed) { o.migration.state = migrationRunning },
+		"later migration runs": {func(o *observed) { o.migration.State = migrate.Running },
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/Migrating"}, nil},
-		"later migration failed": {func(o *observed) { o.migration.state = migrationFailed },
+		"later migration failed": {func(o *observed) { o.migration.State = migrate.Failed },
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/MigrationFailed"}, nil},
-		"schema too old while it migrates": {func(o *observed) { o.migration.state = migrationRunning; o.answers[1].Schema.State = "TooOld" },
+		"schema too old while it migrates": {func(o *observed) { o.migration.State = migrate.Running; o.answers[1].Schema.State = "TooOld" },
 			no, api.ReasonMigrating, []string{"SchemaReady=False/Migrating"}, nil},
-		"schema too new, whatever migrates": {func(o *observed) { o.migration.state = migrationFailed; o.answers[1].Schema.State = "TooNew" },
+		"schema too new, whatever migrates": {func(o *observed) { o.migration.State = migrate.Failed; o.answers[1].Schema.State = "TooNew" },
 			no, api.ReasonTooNew, []string{"SchemaReady=False/TooNew"}, nil},
-		"nobody migrates": {func(o *observed) { o.migration = migration{}; o.answers[0].Schema.State = "Missing" },
+		"nobody migrates": {func(o *observed) { o.migration = migrate.Migration{}; o.answers[0].Schema.State = "Missing" },
 			no, api.ReasonMissing, nil, []string{"Reconciling"}},
 		"database before schema and workload": {func(o *observed) {
 			o.answers[0].Source, o.answers[0].Schema.State = down, "TooOld"
@@ -107,7 +113,7 @@ func TestConditions(t *testing.T) {
 		"unreachable is worse than refusing": {func(o *observed) {
 			o.answers[0].Sink, o.answers[1].Sink = report.Link{State: report.Refusing}, down
 		}, no, api.ReasonConnectionFailed, nil, nil},
-		"pods do not answer": {func(o *observed) { o.answers = nil }, unknown, api.ReasonNotObserved,
+		"pods do not answer": {func(o *observed) { o.answers, o.silent = nil, 2 }, unknown, api.ReasonNotObserved,
 			[]string{"SourceReachable=Unknown/NotObserved", "SchemaReady=True/UpToDate"}, nil},
 		"pods are starting": {func(o *observed) {
 			o.pods, o.answers = nil, nil
@@ -125,17 +131,52 @@ func TestConditions(t *testing.T) {
 			o.deployment.Status.AvailableReplicas = 0
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
 		}, no, api.ReasonUnavailable, nil, nil},
+		"a new pod is refused": {func(o *observed) {
+			o.deployment.Status.UpdatedReplicas = 0
+			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: `pods "orders-dispatcher-x-y" is forbidden: exceeded quota`})
+		}, no, api.ReasonUnavailable, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
+		"no pod has started": {func(o *observed) {
+			o.pods[0].Status.Phase, o.pods[1].Status.Phase = corev1.PodPending, corev1.PodPending
+		},
+			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, nil},
+		"a migration has started": {func(o *observed) { o.migration.Pods, o.pods = o.pods, nil }, yes, api.ReasonDelivering, []string{"ReferencesResolved=True/Resolved"}, nil},
+		"resumes":                 {func(o *observed) { o.state.resumes = true }, yes, api.ReasonPaused, []string{"Reconciling=True/Progressing"}, nil},
+		"told late":               {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},
 		"a Secret is missing": {func(o *observed) {
-			o.migration = migration{}
-			o.problem = &problem{condition: api.SecretsResolvedCondition, reason: api.ReasonSecretNotFound}
-		}, no, api.ReasonSecretNotFound, []string{"SecretsResolved=False/SecretNotFound", "WorkloadAvailable=True/Available", "Reconciling=True/SecretNotFound"}, []string{"Stalled"}},
+			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "")
+		}, no, api.ReasonSecretNotFound, []string{"ReferencesResolved=False/SecretNotFound", "WorkloadAvailable=True/Available", "Reconciling=True/SecretNotFound"}, []string{"Stalled"}},
 		"a foreign object, and the database down": {func(o *observed) {
-			o.problem = &problem{condition: api.WorkloadAvailableCondition, reason: api.ReasonForeignObject, stalled: true}
+			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonForeignObject, "")
 			o.answers[0].Source = down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
 		"one pod holds a topic": {func(o *observed) {
 			o.answers[1].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
-		}, no, api.ReasonTopicsHeld, []string{"SinkReachable=False/TopicsHeld", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
+		}, yes, api.ReasonDelivering, []string{"TopicsHeld=True/TopicsHeld", "SinkReachable=True/Connected", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
+		"every pod holds every topic that has events": {func(o *observed) {
+			for i := range o.answers {
+				o.answers[i].AllHeld = true
+				o.answers[i].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+			}
+		}, no, api.ReasonAllTopicsHeld, []string{"TopicsHeld=True/AllTopicsHeld", "SinkReachable=True/Connected"}, nil},
+		"one of two pods holds every topic": {func(o *observed) {
+			o.answers[0].AllHeld, o.answers[0].Held = true, []report.HeldTopic{{Topic: "a"}}
+		}, yes, api.ReasonDelivering, []string{"TopicsHeld=True/TopicsHeld"}, nil},
+		"one of two pods restarts": {func(o *observed) {
+			o.answers, o.deployment.Status.AvailableReplicas = o.answers[:1], 1
+		}, yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/PartlyAvailable"}, []string{"Reconciling", "Stalled"}},
+		"one of two pods is silent": {func(o *observed) { o.answers, o.silent = o.answers[:1], 1 },
+			yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/PartlyAvailable"}, []string{"Reconciling", "Stalled"}},
+		"a third pod is starting": {func(o *observed) {
+			o.obd.Spec.Replicas = ptr.To[int32](3)
+			o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
+		}, yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/Progressing", "Reconciling=True/Progressing"}, nil},
+		"a third pod is refused": {func(o *observed) {
+			o.obd.Spec.Replicas = ptr.To[int32](3)
+			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
+		}, no, api.ReasonUnavailable, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
+		"paused, and the destination is down": {func(o *observed) {
+			o.obd.Spec.State, o.answers[0].Sink = api.StatePaused, down
+		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
 			o.answers[0].Sink, o.answers[1].Held = down, []report.HeldTopic{{Topic: "a"}}
 		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
@@ -199,22 +240,22 @@ func TestMessages(t *testing.T) {
 	}
 	o.answers[0].Held, o.answers[1].Held = hold("b"), hold("c", "a")
 	const remedy = "Mend what receives them; they are tried again by themselves."
-	if got, want := message(o, api.SinkReachableCondition), `Held back, while others are delivered: "a", "b", "c". For "a": It refuses a. `+remedy; !strings.HasSuffix(got, want) {
+	if got, want := message(o, api.TopicsHeldCondition), `Held back, while others are delivered: "a", "b", "c". For "a": It refuses a. `+remedy; !strings.HasSuffix(got, want) {
 		t.Errorf("three held topics: %s\nwant %s", got, want)
 	}
 	o.answers[0].Held = hold("b", "e", "d", "f", "g")
-	got := message(o, api.SinkReachableCondition)
+	got := message(o, api.TopicsHeldCondition)
 	if !strings.Contains(got, `: "a", "b", "c", "d", "e" and others. For "a": `) {
 		t.Errorf("seven held topics: %s", got)
 	}
 	o.answers[0].Held = hold("b", "e", "d", "f")
-	if again := message(o, api.SinkReachableCondition); again != got {
+	if again := message(o, api.TopicsHeldCondition); again != got {
 		t.Errorf("another number of held topics: %s\nwant %s", again, got)
 	}
 	long := strings.Repeat("é", 255)
 	o.answers[0].Held = hold(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
 	o.answers[1].Held = nil
-	if got := message(o, api.SinkReachableCondition); !strings.HasSuffix(got, remedy) || len(got) > maxMessage {
+	if got := message(o, api.TopicsHeldCondition); !strings.HasSuffix(got, remedy) || len(got) > problem.MaxMessage {
 		t.Errorf("long names: %s", got)
 	}
 
@@ -268,6 +309,14 @@ func TestSetCounts(t *testing.T) {
 	if !equal(before, s) {
 		t.Errorf("counts %+v, want them unchanged: %+v", s, before)
 	}
+	for after, want := range map[time.Duration]time.Duration{staleAfter - time.Second: 0, staleAfter: staleAfter} {
+		late := s
+		b.Backlog.ObservedAt = time.Unix(20, 0).Add(after)
+		if setCounts(&late, []report.Status{b}, false); late.ObservedTime.Sub(s.ObservedTime.Time) != want {
+			t.Errorf("%s later: observed at %s, was %s", after, late.ObservedTime, s.ObservedTime)
+		}
+	}
+	b.Backlog.ObservedAt = time.Unix(30, 0)
 	b.Backlog.OldestPending = nil
 	setCounts(&s, []report.Status{b}, false)
 	if s.OldestPending != nil || s.ObservedTime.Unix() != 30 {
@@ -290,35 +339,47 @@ func TestSetCounts(t *testing.T) {
 
 func TestSetFailure(t *testing.T) {
 	var s api.OutboxDispatcherStatus
-	setConditions(&s.Conditions, 1, conditions(well()))
+	kstatus.SetConditions(&s.Conditions, 1, conditions(well()))
 	before := meta.FindStatusCondition(s.Conditions, api.ReadyCondition).DeepCopy()
-	setFailure(&s, 2, errors.New("the server is down"))
+	kstatus.SetFailure(&s.Conditions, 2, errors.New("the server is down"))
 	if got := meta.FindStatusCondition(s.Conditions, api.ReadyCondition); *got != *before {
 		t.Errorf("Ready is %+v, want %+v: the operator's trouble is not the object's", got, before)
 	}
 	if got := meta.FindStatusCondition(s.Conditions, api.ReconcilingCondition); got == nil || !strings.Contains(got.Message, "the server is down") {
 		t.Errorf("Reconciling is %+v, want the failure", got)
 	}
-	setConditions(&s.Conditions, 2, conditions(well()))
+	kstatus.SetConditions(&s.Conditions, 2, conditions(well()))
 	if got := meta.FindStatusCondition(s.Conditions, api.ReconcilingCondition); got != nil {
 		t.Errorf("Reconciling is %+v after a pass that went well, want none", got)
 	}
 	var fresh api.OutboxDispatcherStatus
-	setFailure(&fresh, 1, errors.New("the server is down"))
+	kstatus.SetFailure(&fresh.Conditions, 1, errors.New("the server is down"))
 	if got := meta.FindStatusCondition(fresh.Conditions, api.ReadyCondition); got == nil || got.Status != metav1.ConditionUnknown {
 		t.Errorf("Ready is %+v, want Unknown: it is always there", got)
 	}
 }
 
-// While pods from before may still claim, nobody is told that nothing is claimed.
+// While pods may still claim, nobody is told that nothing is claimed.
 func TestPausing(t *testing.T) {
 	o := well()
 	o.obd.Spec.State = api.StatePaused
+	o.answers[0].State, o.answers[1].State = "Paused", "Paused"
 	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Nothing is claimed") {
 		t.Errorf("paused: %q", c.Message)
 	}
-	o.deployment.Status.UpdatedReplicas = 1
-	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods from before may claim") {
-		t.Errorf("while the pods roll: %q", c.Message)
+	o.answers[1].State = "Running"
+	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods are told") {
+		t.Errorf("while one claims: %q", c.Message)
+	}
+}
+
+// Each try of a ReplicaSet has another name for the pod, which no message may have.
+func TestRefusedPods(t *testing.T) {
+	o := well()
+	o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
+		Message: `pods "orders-dispatcher-6d4cf56db6-x7k2p" is forbidden: exceeded quota: team`})
+	const want = "Pods cannot be created: a pod is forbidden: exceeded quota: team."
+	if got := podsRefused(o.deployment); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

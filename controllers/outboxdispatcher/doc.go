@@ -3,16 +3,21 @@
 // A pass is a list of phases that order thin effects; what they do is decided by pure functions:
 //
 //	look        reads what is there: the Deployment and its pods       (cache)
-//	resolveRefs reads the Secrets that the spec names                  secrets.go
-//	config      applies the ServiceAccount and the ConfigMap           internal/desired
+//	            and what the pods said last                            internal/observe
+//	stop        applies fewer replicas and the state, before the rest  stop.go
+//	config      applies the ServiceAccount and the files of the pods   internal/desired
+//	network     applies the NetworkPolicy                              network.go
 //	migrate     runs the migration Job                                 migration.go
 //	workload    applies the Deployment and its PodDisruptionBudget     internal/desired
-//	observe     asks the pods for their status                         internal/observe
+//	resume      lets pods claim again after a rollout                  stop.go
+//	collect     deletes files that nothing names any more              collect.go
 //
-// A phase that cannot go on stops those after it, except observe, and never takes away what runs
-// (CONTRACT C-101). At the end the conditions are computed from what this pass saw (status.go), never
-// from conditions of an earlier pass, and written once, if anything changed. Events come last.
+// A phase that cannot go on stops those after it, and never takes away what runs (CONTRACT C-101). Then the
+// pass hears what the kubelet (references.go) and the pods (refusal.go, internal/observe) say: the operator
+// reads no Secret and compiles no expression. At the end the conditions are computed from what this pass saw
+// (conditions.go), never from conditions of an earlier pass, and written once, if anything changed. Events
+// come last.
 //
-// What can be watched is watched. The pods' numbers cannot, so a pass comes again after the observe
-// interval; when nothing has changed it writes nothing.
+// What can be watched is watched. The pods' numbers cannot: an observer asks for them, and for a pass when
+// they changed (watch.go). Such a pass waits behind those that an edit asks for, and asks no pod itself.
 package outboxdispatcher

@@ -2,60 +2,77 @@ package outboxdispatcher
 
 import (
 	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 )
 
-// event is one of events.k8s.io. Its reason is the condition's.
-type event struct{ kind, reason, action, note string }
-
-// actions are what the operator was doing when it saw the condition, and which status of it is bad.
-// Each has its own: two events of one pass with the same reason and action would be taken for a
-// series.
-var actions = []struct {
-	condition, action string
-	bad               metav1.ConditionStatus
-}{
-	{api.SecretsResolvedCondition, "ResolveSecrets", metav1.ConditionFalse},
-	{api.SchemaReadyCondition, "Migrate", metav1.ConditionFalse},
-	{api.SourceReachableCondition, "ObserveSource", metav1.ConditionFalse},
-	{api.SinkReachableCondition, "ObserveSink", metav1.ConditionFalse},
-	{api.VacuumHeldBackCondition, "ObserveTransactions", metav1.ConditionTrue},
-	{api.WorkloadAvailableCondition, "Deploy", metav1.ConditionFalse},
-	{api.ReadyCondition, "Deliver", metav1.ConditionFalse},
+// watched are the conditions that Events tell of.
+var watched = []kstatus.Watch{
+	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
+	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
+	{Condition: api.SourceReachableCondition, Action: "ObserveSource", Bad: metav1.ConditionFalse},
+	{Condition: api.SinkReachableCondition, Action: "ObserveSink", Bad: metav1.ConditionFalse},
+	{Condition: api.TopicsHeldCondition, Action: "ObserveTopics", Bad: metav1.ConditionTrue},
+	{Condition: api.VacuumHeldBackCondition, Action: "ObserveTransactions", Bad: metav1.ConditionTrue},
+	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
+	{Condition: api.WorkloadAvailableCondition, Action: "Deploy", Bad: metav1.ConditionFalse},
+	{Condition: api.ReadyCondition, Action: "Deliver", Bad: metav1.ConditionFalse},
 }
 
-// expected are reasons of False that every start goes through.
-var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonScaledToZero}
+const actionDeadLetters = "CountDeadLetters"
 
-// transitions are the events that a change of the status is worth: a condition that became bad or
-// has another reason for it, one that is good again, Ready, and rows that died (CONTRACT C-43).
-func transitions(before, after api.OutboxDispatcherStatus) []event {
-	var events []event
-	for _, a := range actions {
-		was, is := meta.FindStatusCondition(before.Conditions, a.condition), meta.FindStatusCondition(after.Conditions, a.condition)
-		if is == nil || (was != nil && was.Status == is.Status && was.Reason == is.Reason) {
-			continue
-		}
-		switch ready := a.condition == api.ReadyCondition; {
-		case is.Status == a.bad && !ready: // Ready's cause has told it
-			kind := corev1.EventTypeWarning
-			if slices.Contains(expected, is.Reason) {
-				kind = corev1.EventTypeNormal
-			}
-			events = append(events, event{kind, is.Reason, a.action, is.Message})
-		case is.Status != a.bad && is.Status != metav1.ConditionUnknown && (ready || was != nil && was.Status == a.bad):
-			events = append(events, event{corev1.EventTypeNormal, is.Reason, a.action, is.Message})
-		}
-	}
+// transitions are the events that a change of the status is worth: those of the conditions, and rows
+// that died (CONTRACT C-43).
+func transitions(before, after api.OutboxDispatcherStatus) []kstatus.Event {
+	events := kstatus.Transitions(watched, before.Conditions, after.Conditions)
 	if after.Dead != nil && *after.Dead > deref(before.Dead) {
-		events = append(events, event{corev1.EventTypeWarning, api.ReasonDeadLetters, "CountDeadLetters", deadLettersNote(deref(after.BlockedKeys) > 0)})
+		events = append(events, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonDeadLetters,
+			Action: actionDeadLetters, Note: deadLettersNote(deref(after.BlockedKeys) > 0)})
 	}
 	return events
+}
+
+// warnEvery is the time between two events about dead rows.
+const warnEvery = 10 * time.Minute
+
+// warned remembers when each OutboxDispatcher was last warned about dead rows. While an incident lasts they
+// grow with each count: the column shows how, and one event in ten minutes is enough. After a restart it
+// remembers nothing. Its zero value is ready.
+type warned struct {
+	mu sync.Mutex
+	at map[types.NamespacedName]time.Time
+}
+
+// seldom leaves out the warning about dead rows when there was one a short while ago.
+func (w *warned) seldom(obd types.NamespacedName, events []kstatus.Event, now time.Time) []kstatus.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(events, func(e kstatus.Event) bool {
+		if e.Action != actionDeadLetters {
+			return false
+		}
+		if last, ok := w.at[obd]; ok && now.Sub(last) < warnEvery {
+			return true
+		}
+		if w.at == nil {
+			w.at = map[types.NamespacedName]time.Time{}
+		}
+		w.at[obd] = now
+		return false
+	})
+}
+
+func (w *warned) forget(obd types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.at, obd)
 }
 
 func deref(n *int64) int64 {

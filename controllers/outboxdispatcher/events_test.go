@@ -3,19 +3,46 @@ package outboxdispatcher
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
+
+// While rows go on dying there is one event in ten minutes, for each OutboxDispatcher.
+func TestDeathsAreToldSeldom(t *testing.T) {
+	var w warned
+	a, b, began := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}, time.Unix(0, 0)
+	tell := func(obd types.NamespacedName, after time.Duration) int {
+		deaths := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Dead: ptr.To[int64](1)})
+		return len(w.seldom(obd, append(deaths, kstatus.Event{Action: "Deliver"}), began.Add(after)))
+	}
+	for i, step := range []struct {
+		obd   types.NamespacedName
+		after time.Duration
+		want  int
+	}{{a, 0, 2}, {a, time.Second, 1}, {b, time.Second, 2}, {a, 10*time.Minute - 1, 1}, {a, 10 * time.Minute, 2}, {a, 11 * time.Minute, 1}} {
+		if got := tell(step.obd, step.after); got != step.want {
+			t.Errorf("step %d: %d events, want %d", i, got, step.want)
+		}
+	}
+	w.forget(a)
+	if got := tell(a, 11*time.Minute); got != 2 {
+		t.Errorf("made again: %d events, want 2", got)
+	}
+}
 
 // CONTRACT: C-43
 func TestTransitions(t *testing.T) {
 	status := func(change func(*observed), dead *int64) (s api.OutboxDispatcherStatus) {
 		o := well()
 		change(&o)
-		setConditions(&s.Conditions, 1, conditions(o))
+		kstatus.SetConditions(&s.Conditions, 1, conditions(o))
 		s.Dead = dead
 		return s
 	}
@@ -28,7 +55,7 @@ func TestTransitions(t *testing.T) {
 		want          string
 	}{
 		"new and well":      {api.OutboxDispatcherStatus{}, status(fine, nil), "Normal/Delivering"},
-		"new and migrating": {api.OutboxDispatcherStatus{}, status(func(o *observed) { noDeployment(o); o.migration.state = migrationRunning }, nil), "Normal/Migrating Normal/Progressing"},
+		"new and migrating": {api.OutboxDispatcherStatus{}, status(func(o *observed) { noDeployment(o); o.migration.State = migrate.Running }, nil), "Normal/Migrating Normal/Progressing"},
 		"nothing changed":   {status(fine, ptr.To[int64](3)), status(fine, ptr.To[int64](3)), ""},
 		"database down":     {status(fine, nil), status(down("x"), nil), "Warning/ConnectionFailed"},
 		"another reason":    {status(down("x"), nil), status(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
@@ -50,14 +77,14 @@ func TestTransitions(t *testing.T) {
 			var got []string
 			seen := map[string]bool{}
 			for _, e := range transitions(c.before, c.after) {
-				got = append(got, e.kind+"/"+e.reason)
-				if e.action == "" || e.note == "" || len(e.note) > 1024 {
+				got = append(got, e.Kind+"/"+e.Reason)
+				if e.Action == "" || e.Note == "" || len(e.Note) > 1024 {
 					t.Errorf("event %+v lacks an action or a note, or is too long for the API", e)
 				}
-				if seen[e.action] {
-					t.Errorf("two events of one pass have the action %s", e.action)
+				if seen[e.Action] {
+					t.Errorf("two events of one pass have the action %s", e.Action)
 				}
-				seen[e.action] = true
+				seen[e.Action] = true
 			}
 			if strings.Join(got, " ") != c.want {
 				t.Errorf("events %v, want %s", got, c.want)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
@@ -29,18 +30,18 @@ func heldTopics(answers []report.Status) []report.HeldTopic {
 	return slices.CompactFunc(all, func(a, b report.HeldTopic) bool { return a.Topic == b.Topic })
 }
 
-// heldBack tells of held topics: some of their names, the cause of one, and the remedy.
-func heldBack(held []report.HeldTopic) string {
+// heldBack tells of held topics: what that means, some of their names, the cause of one, and the remedy.
+func heldBack(what string, held []report.HeldTopic) string {
 	var names []string
 	for _, h := range held[:min(len(held), namedTopics)] {
-		names = append(names, clip(strconv.Quote(h.Topic), topicBytes))
+		names = append(names, problem.Clip(strconv.Quote(h.Topic), topicBytes))
 	}
 	which := strings.Join(names, ", ")
 	if len(held) > namedTopics {
 		which += " and others"
 	}
-	return fmt.Sprintf("The destination does not take every topic. Held back, while others are delivered: %s. For %s: %s Mend what receives them; they are tried again by themselves.",
-		which, names[0], sentence(held[0].Message))
+	return fmt.Sprintf("%s: %s. For %s: %s Mend what receives them; they are tried again by themselves.",
+		what, which, names[0], problem.Sentence(held[0].Message))
 }
 
 func deadLettersNote(blocked bool) string {

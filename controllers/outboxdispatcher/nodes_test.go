@@ -3,8 +3,10 @@ package outboxdispatcher_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
@@ -29,14 +32,17 @@ type podServer struct {
 
 	mu     sync.Mutex
 	status map[string][]byte // JSON
+	names  map[string]bool   // of those that were asked
 }
 
 func newPodServer(t *testing.T) *podServer {
-	p := &podServer{status: map[string][]byte{}}
+	p := &podServer{status: map[string][]byte{}, names: map[string]bool{}}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.asked.Add(1)
 		p.mu.Lock()
-		status, ok := p.status[strings.TrimPrefix(r.URL.Path, "/")]
+		name := strings.TrimPrefix(r.URL.Path, "/")
+		p.names[name] = true
+		status, ok := p.status[name]
 		p.mu.Unlock()
 		if !ok {
 			http.NotFound(w, r)
@@ -49,6 +55,13 @@ func newPodServer(t *testing.T) *podServer {
 }
 
 func (p *podServer) url(pod *corev1.Pod) string { return p.server.URL + "/" + pod.Name }
+
+// who returns the names of the pods that were asked.
+func (p *podServer) who() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.names))
+}
 
 // says sets what the pod answers from now on.
 func (p *podServer) says(pod string, status report.Status) {
@@ -72,24 +85,75 @@ func (p *podServer) silent(pod string) {
 // pod-0, pod-1 and so on.
 func (c *cluster) rollOut(answers ...report.Status) {
 	c.t.Helper()
-	deployment := c.deployment()
 	for i, answer := range answers {
 		name := fmt.Sprintf("pod-%d", i)
 		c.pods.says(name, answer)
-		pod := &corev1.Pod{ObjectMeta: *deployment.Spec.Template.ObjectMeta.DeepCopy(), Spec: *deployment.Spec.Template.Spec.DeepCopy()}
-		pod.Name, pod.Namespace = name, c.namespace
-		// Nobody makes tokens or checks service accounts here; the rest is the pod as it would be.
-		pod.Spec.ServiceAccountName = ""
-		if err := c.admin.Create(c.ctx, pod); apierrors.IsAlreadyExists(err) {
-			continue
-		} else {
-			c.Expect(err).NotTo(HaveOccurred())
-		}
-		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, "127.0.0.1"
-		pod.Status.PodIPs = []corev1.PodIP{{IP: "127.0.0.1"}}
-		c.Expect(c.admin.Status().Update(c.ctx, pod)).To(Succeed())
+		c.pod(name, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}})
 	}
 	c.deployed(int32(len(answers)), int32(len(answers)))
+}
+
+// pod makes a pod of the Deployment as it is now, unless there is one of the name.
+func (c *cluster) pod(name string, status corev1.PodStatus) *corev1.Pod {
+	c.t.Helper()
+	const hash = "5d4f8c"
+	deployment := c.deployment()
+	pod := &corev1.Pod{ObjectMeta: *deployment.Spec.Template.ObjectMeta.DeepCopy(), Spec: *deployment.Spec.Template.Spec.DeepCopy()}
+	pod.Name, pod.Namespace = name, c.namespace
+	pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = hash
+	pod.OwnerReferences = c.owner(deployment, hash)
+	c.start(pod, status)
+	return pod
+}
+
+// owner makes a ReplicaSet of the Deployment, unless it is there, and returns how its pods name it. It names no
+// files.
+func (c *cluster) owner(deployment *appsv1.Deployment, hash string) []metav1.OwnerReference {
+	c.t.Helper()
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: deployment.Name + "-" + hash, Namespace: c.namespace, Labels: deployment.Spec.Template.Labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+		Spec: appsv1.ReplicaSetSpec{Selector: deployment.Spec.Selector, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: deployment.Spec.Template.Labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: desired.Container, Image: "outbox-operator:v1"}}},
+		}},
+	}
+	if err := c.admin.Create(c.ctx, set); apierrors.IsAlreadyExists(err) {
+		set = fetch(c, &appsv1.ReplicaSet{}, set.Name)
+	} else {
+		c.Expect(err).NotTo(HaveOccurred())
+	}
+	return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+}
+
+// start makes a pod as the kubelet has it, unless there is one of the name.
+func (c *cluster) start(pod *corev1.Pod, status corev1.PodStatus) {
+	c.t.Helper()
+	// Nobody makes tokens or checks service accounts here; the rest is the pod as it would be.
+	pod.Spec.ServiceAccountName, pod.Spec.NodeName = "", "node"
+	err := c.admin.Create(c.ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		return
+	}
+	c.Expect(err).NotTo(HaveOccurred())
+	c.Eventually(func() error { // the operator may annotate it meanwhile
+		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		pod.Status = status
+		return c.admin.Status().Update(c.ctx, pod)
+	}).Should(Succeed())
+}
+
+// mountFails lets the kubelet say that it cannot mount a pod's files.
+func (c *cluster) mountFails(pod *corev1.Pod, words string) {
+	c.t.Helper()
+	c.create(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + "-", Namespace: c.namespace},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID},
+		Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: words,
+		LastTimestamp: metav1.Now(),
+	})
 }
 
 // deployed sets what the Deployment controller would report: all pods are new, and some ready.
@@ -121,14 +185,16 @@ func (c *cluster) finish(job *batchv1.Job, at time.Time, lastWords string) {
 	} else {
 		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
 		pod.Name, pod.Namespace = job.Name+"-0", c.namespace
-		pod.Spec.ServiceAccountName = ""
-		c.create(pod)
-		pod.Status.Phase = corev1.PodFailed
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
-			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: lastWords}}}}
-		c.Expect(c.admin.Status().Update(c.ctx, pod)).To(Succeed())
+		c.start(pod, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: lastWords}}}}})
 		job.Status.Failed = 1
 		job.Status.Conditions = []batchv1.JobCondition{done(batchv1.JobFailureTarget), done(batchv1.JobFailed)}
 	}
 	c.Expect(c.admin.Status().Update(c.ctx, job)).To(Succeed())
+}
+
+// succeed lets the only migration Job succeed.
+func (c *cluster) succeed() {
+	c.t.Helper()
+	c.finish(c.job(), time.Now(), "")
 }

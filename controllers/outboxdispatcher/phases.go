@@ -6,22 +6,26 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// look reads what is there, so that it is reported also when a later phase cannot go on.
+// look reads what is there, and what the pods said last, so that it is reported also when a later phase
+// cannot go on.
 func (r *Reconciler) look(ctx context.Context, s *scope) error {
 	key := types.NamespacedName{Namespace: s.obd.Namespace, Name: desired.Name(s.obd)}
 	deployment := &appsv1.Deployment{}
@@ -31,117 +35,100 @@ func (r *Reconciler) look(ctx context.Context, s *scope) error {
 	if metav1.IsControlledBy(deployment, s.obd) {
 		s.deployment = deployment
 	}
-	var err error
-	s.pods, err = r.podsOf(ctx, s.obd, desired.Selector(s.obd, desired.NameDispatcher))
-	return err
-}
-
-// podsOf lists the pods with the labels, by name.
-func (r *Reconciler) podsOf(ctx context.Context, obd *v1alpha1.OutboxDispatcher, labels map[string]string) ([]corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods, client.InNamespace(obd.Namespace), client.MatchingLabels(labels)); err != nil {
-		return nil, fmt.Errorf("list the pods of OutboxDispatcher %s: %w", obd.Name, err)
-	}
-	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return pods.Items, nil
-}
-
-// resolveRefs reads the Secrets and the ConfigMaps that the spec names.
-func (r *Reconciler) resolveRefs(ctx context.Context, s *scope) (err error) {
-	if s.secrets, err = r.secrets.resolve(ctx, s.obd); err != nil {
+	labelled, err := pods.List(ctx, r.Client, s.obd.Namespace, desired.Selector(s.obd, desired.ComponentDispatcher))
+	if err != nil {
 		return err
 	}
-	s.resolved, err = r.schemas.resolve(ctx, s.obd)
-	return err
+	if s.pods, err = r.owned(ctx, s.deployment, labelled); err != nil {
+		return err
+	}
+	s.heard = r.Observer.Observe(client.ObjectKeyFromObject(s.obd), desired.DispatcherName(s.obd), s.pods)
+	return nil
 }
 
 // config applies what the pods of the migration and of the workload need.
 func (r *Reconciler) config(ctx context.Context, s *scope) error {
-	if err := r.applied.apply(ctx, s.obd, desired.ServiceAccount(s.obd), &corev1.ServiceAccount{}); err != nil {
-		return err
-	}
-	return r.applied.apply(ctx, s.obd, desired.ConfigMap(s.resolved), &corev1.ConfigMap{})
-}
-
-// migrate runs the migration Job. The workload waits for the first migration to succeed. Later it
-// waits only while one runs: when that fails, pods that do not fit the schema do not become ready,
-// and so replace none that do.
-func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
-	wanted, err := desired.NewMigration(s.obd, r.Image, s.secrets.migration)
-	if err != nil {
-		return podTemplateProblem(err)
-	}
-	var jobs batchv1.JobList
-	if err := r.Client.List(ctx, &jobs, client.InNamespace(s.obd.Namespace), client.MatchingLabels(desired.Selector(s.obd, desired.NameMigration))); err != nil {
-		return fmt.Errorf("list the migration Jobs: %w", err)
-	}
-	hash := ""
-	if wanted != nil {
-		hash = wanted.Hash
-	}
-	plan := planMigration(slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !metav1.IsControlledBy(&j, s.obd) }), hash, time.Now())
-	s.migration = plan.migration
-	if plan.attempt > 0 {
-		if err := r.applied.apply(ctx, s.obd, wanted.Job(plan.attempt), &batchv1.Job{}); err != nil {
+	if account := desired.ServiceAccount(s.obd); account != nil {
+		if err := r.applied.Apply(ctx, s.obd, account, &corev1.ServiceAccount{}); err != nil {
 			return err
 		}
 	}
-	for i := range plan.remove {
-		job := &plan.remove[i]
-		err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete the old migration Job %s: %w", job.Name, err)
+	for _, files := range []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(s.obd), desired.MigrationConfigMap(s.obd)} {
+		if files == nil {
+			continue
+		}
+		s.files = append(s.files, *files.Name)
+		if err := r.applied.Apply(ctx, s.obd, files, &corev1.ConfigMap{}); err != nil {
+			return err
 		}
 	}
-	if s.migration.detail, err = r.migrationDetail(ctx, s.obd, plan); err != nil {
+	return nil
+}
+
+// migrate sees to the migration. The workload waits for the first migration to succeed. Later it
+// waits only while one runs: when that fails, pods that do not fit the schema do not become ready,
+// and so replace none that do.
+func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
+	var err error
+	if s.migration, err = r.migration(ctx, s); err != nil {
 		return err
 	}
-	if s.migration.state == migrationRunning || (s.migration.state == migrationFailed && s.deployment == nil) {
+	if s.migration.State == migrate.Running || (s.migration.State == migrate.Failed && s.deployment == nil) {
 		return errWait
 	}
 	return nil
 }
 
-// migrationDetail is what the failed attempt said last, or what keeps the running one from starting.
-func (r *Reconciler) migrationDetail(ctx context.Context, obd *v1alpha1.OutboxDispatcher, plan migrationPlan) (string, error) {
-	if plan.tells == "" {
-		return "", nil
-	}
-	pods, err := r.podsOf(ctx, obd, map[string]string{batchv1.JobNameLabel: plan.tells})
-	if err != nil {
-		return "", err
-	}
-	switch plan.state {
-	case migrationRunning:
-		return podTrouble(pods), nil
-	case migrationFailed:
-		return lastWords(pods), nil
-	}
-	return "", nil
-}
-
 // workload applies the Deployment and its PodDisruptionBudget.
 func (r *Reconciler) workload(ctx context.Context, s *scope) error {
-	wanted, err := desired.Deployment(s.resolved, r.Image, s.secrets.dispatcher)
+	wanted, err := desired.Deployment(s.obd, r.Platform)
 	if err != nil {
 		return podTemplateProblem(err)
 	}
+	if upgrades(s.deployment, wanted, r.Platform.Image) {
+		may, err := r.pace.may(ctx, s.obd)
+		if err != nil {
+			return err
+		}
+		if s.queues = !may; s.queues {
+			return nil // the pods that run go on
+		}
+	}
 	deployment := &appsv1.Deployment{}
-	if err := r.applied.apply(ctx, s.obd, wanted, deployment); err != nil {
+	if err := r.applied.Apply(ctx, s.obd, wanted, deployment); err != nil {
 		return err
 	}
+	if cause := rolls(s.deployment, deployment); cause != "" {
+		r.reporter.Tell(ctx, s.obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
+	}
 	s.deployment = deployment
-	return r.applied.apply(ctx, s.obd, desired.PodDisruptionBudget(s.obd), &policyv1.PodDisruptionBudget{})
+	return r.applied.Apply(ctx, s.obd, desired.PodDisruptionBudget(s.obd), &policyv1.PodDisruptionBudget{})
+}
+
+// rolls says what makes the pods roll from one Deployment to the other, empty for nothing.
+func rolls(before, after *appsv1.Deployment) string {
+	if before == nil || equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template) {
+		return ""
+	}
+	var causes []string
+	was, is := before.Spec.Template.DeepCopy(), after.Spec.Template.DeepCopy()
+	if files := desired.ConfigNames(&is.Spec); !slices.Equal(desired.ConfigNames(&was.Spec), files) {
+		causes = append(causes, "its configuration (ConfigMap "+strings.Join(files, ", ")+")")
+	}
+	if image := desired.Image(&is.Spec); desired.Image(&was.Spec) != image {
+		causes = append(causes, "its image ("+image+")")
+	}
+	desired.StripConfig(&was.Spec)
+	desired.StripConfig(&is.Spec)
+	if !equality.Semantic.DeepEqual(was, is) {
+		causes = append(causes, "its pod template")
+	}
+	return "New pods replace those from before. What changed: " + strings.Join(causes, ", ") + "."
 }
 
 func podTemplateProblem(err error) error {
 	if !errors.Is(err, desired.ErrPodTemplate) {
 		return err
 	}
-	return &problem{v1alpha1.WorkloadAvailableCondition, v1alpha1.ReasonInvalidPodTemplate, sentence(err.Error()), true}
-}
-
-// refused reports whether the API server will give the same answer again.
-func refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+	return problem.Stalling(v1alpha1.WorkloadAvailableCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
 }

@@ -7,9 +7,11 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,12 +28,12 @@ const (
 // CONTRACT: C-100
 func TestWorkload(t *testing.T) {
 	c := start(t, tick)
-	c.create(c.secret("orders-db", "dsn", "postgres://db/shop"), c.secret("orders-owner", "dsn", "postgres://owner@db/shop"), c.migrated())
+	c.create(c.migrated())
 
 	job := c.job()
 	c.expect(status.InProgressStatus,
 		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "migration Job"},
-		want{api.SecretsResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
+		want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet"},
 		want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, ""},
 		want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"},
 		want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonProgressing, "schema is migrated"},
@@ -47,6 +49,7 @@ func TestWorkload(t *testing.T) {
 	c.rollOut(answer)
 	c.expect(status.CurrentStatus,
 		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+		want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
 		want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
 		want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
 		want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
@@ -64,8 +67,9 @@ func TestWorkload(t *testing.T) {
 	c.Expect(s.Sink).To(Equal("log"))
 
 	for _, o := range []client.Object{c.deployment(), job,
-		fetch(c, &corev1.ConfigMap{}, "orders-dispatcher"),
+		c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ConfigMap{}, desired.ConfigNames(&job.Spec.Template.Spec)[0]),
 		fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
+		fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"),
 		fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")} {
 		c.Expect(metav1.IsControlledBy(o, obd)).To(BeTrue(), "%T is collected with its owner", o)
 		c.Expect(o.GetFinalizers()).To(BeEmpty())
@@ -73,40 +77,11 @@ func TestWorkload(t *testing.T) {
 	c.Expect(obd.Finalizers).To(BeEmpty())
 }
 
-// CONTRACT: C-101
-func TestMissingSecretAppears(t *testing.T) {
-	c := start(t, rare) // nothing but the watch can notice it
-	c.create(c.dispatcher())
-	c.expect(status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-db", which spec.database.secret names, does not exist`},
-		want{api.SecretsResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, "create it"},
-		want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonProgressing, ""})
-
-	secret := c.secret("orders-db", "uri", "postgres://db/shop")
-	c.create(secret)
-	c.expect(status.InProgressStatus,
-		want{api.SecretsResolvedCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, `has no key "dsn"; add the key`})
-
-	edit(c, secret, func(s *corev1.Secret) { s.Data["dsn"] = s.Data["uri"] })
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-
-	// A workload that runs is left alone when its Secret goes, and still observed.
-	before := c.deployment()
-	c.Expect(c.admin.Delete(c.ctx, secret)).To(Succeed())
-	c.expect(status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
-		want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
-		want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
-	c.Expect(c.deployment().ResourceVersion).To(Equal(before.ResourceVersion))
-}
-
 // CONTRACT: C-102
-func TestRollsOnSecretsAndConfigOnly(t *testing.T) {
+func TestRollsOnTheSpecOnly(t *testing.T) {
 	c := start(t, tick)
-	db := c.secret("orders-db", "dsn", "postgres://db/shop", "unused", "1")
 	obd := c.dispatcher()
-	c.create(db, obd)
+	c.create(obd)
 	c.rollOut(c.healthy())
 	c.expect(status.CurrentStatus)
 	template := func() string { return c.deployment().Spec.Template.String() }
@@ -115,24 +90,78 @@ func TestRollsOnSecretsAndConfigOnly(t *testing.T) {
 	edit(c, obd, func(o *api.OutboxDispatcher) {
 		o.Labels, o.Annotations = map[string]string{"team": "a"}, map[string]string{"note": "b"}
 	})
-	edit(c, db, func(s *corev1.Secret) { s.Data["unused"], s.Labels = []byte("2"), map[string]string{"team": "a"} })
-	edit(c, obd, replicas(1))
+	edit(c, obd, replicas(2))
+	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+	c.Eventually(c.state).Should(Equal("Paused"))
 	c.passes(3)
-	c.Expect(template()).To(Equal(before), "labels, an unused key and replicas roll no pod")
+	c.Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
 
-	edit(c, db, func(s *corev1.Secret) { s.Data["dsn"] = []byte("postgres://db2/shop") })
-	c.Eventually(template).ShouldNot(Equal(before), "a rotated Secret rolls the pods")
-	before = template()
 	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
 	c.Eventually(template).ShouldNot(Equal(before), "changed config rolls the pods")
-	c.Expect(fetch(c, &corev1.ConfigMap{}, "orders-dispatcher").Data["config.yaml"]).To(ContainSubstring("batchSize: 7"))
-	c.deployed(1, 1)
+	c.Expect(c.configFile()).To(ContainSubstring("batchSize: 7"))
+	c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its configuration (ConfigMap "+c.files().Name+").")
+	c.deployed(2, 2)
+	paused := c.healthy()
+	paused.State = "Paused"
+	c.pods.says("pod-0", paused)
 	c.expect(status.CurrentStatus)
+
+	edit(c, obd, func(o *api.OutboxDispatcher) {
+		o.Spec.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
+		o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
+	})
+	c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
+	c.Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
+	c.deployed(2, 2)
+	c.expect(status.CurrentStatus)
+}
+
+// Pods of an earlier template read what they always did, until none is left.
+func TestFilesNeverChange(t *testing.T) {
+	c := start(t, tick)
+	obd := c.dispatcher()
+	c.create(obd)
+	c.rollOut(c.healthy())
+	c.expect(status.CurrentStatus)
+	first := c.files()
+	c.Expect(*first.Immutable).To(BeTrue())
+	old := c.replicaSet()
+
+	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+	c.Eventually(func() string { return c.files().Name }).ShouldNot(Equal(first.Name))
+	there := func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(first), &corev1.ConfigMap{}) }
+	c.passes(3)
+	c.Expect(there()).To(Succeed(), "the rollout has not ended")
+	c.deployed(1, 1)
+	c.passes(3)
+	c.Expect(there()).To(Succeed(), "a ReplicaSet names it")
+	c.Expect(c.admin.Delete(c.ctx, old)).To(Succeed())
+	c.Eventually(there).Should(MatchError(apierrors.IsNotFound, "not found"))
+	c.Expect(c.files().Name).NotTo(BeEmpty(), "what is in use stays")
+	c.expect(status.CurrentStatus)
+
+	// Nothing is left to look for.
+	c.passes(2)
+	before := len(c.requests.all())
+	c.passes(3)
+	c.Expect(c.requests.all()[before:]).To(BeEmpty())
+}
+
+// replicaSet is one of the Deployment as it is now.
+func (c *cluster) replicaSet() *appsv1.ReplicaSet {
+	c.t.Helper()
+	d := c.deployment()
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: d.Name + "-", Namespace: c.namespace, Labels: d.Spec.Template.Labels},
+		Spec:       appsv1.ReplicaSetSpec{Selector: d.Spec.Selector, Template: *d.Spec.Template.DeepCopy()},
+	}
+	c.create(set)
+	return set
 }
 
 func TestSteadyStateWritesNothing(t *testing.T) {
 	c := start(t, tick)
-	c.create(c.secret("orders-db", "dsn", "postgres://db/shop"), c.secret("orders-owner", "dsn", "postgres://owner@db/shop"), c.migrated())
+	c.create(c.migrated())
 	c.finish(c.job(), time.Now(), "")
 	answer := c.healthy()
 	c.rollOut(answer)
@@ -160,48 +189,56 @@ func TestSteadyStateWritesNothing(t *testing.T) {
 // A manager that has just started knows nothing of what was applied, and changes nothing.
 func TestRestartChangesNothing(t *testing.T) {
 	c := start(t, tick)
-	c.create(c.secret("orders-db", "dsn", "postgres://db/shop"), c.secret("orders-owner", "dsn", "postgres://owner@db/shop"), c.migrated())
+	c.create(c.migrated())
 	c.finish(c.job(), time.Now(), "")
 	c.rollOut(c.healthy())
 	c.expect(status.CurrentStatus)
 	c.stop()
 	versions := func() []string {
 		return []string{c.get().ResourceVersion, c.job().ResourceVersion, c.deployment().ResourceVersion,
-			fetch(c, &corev1.ConfigMap{}, "orders-dispatcher").ResourceVersion}
+			c.files().ResourceVersion, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").ResourceVersion}
 	}
 	before, writes := versions(), len(c.requests.writes())
 	c.run(tick)
 	c.passes(3)
 	c.Expect(versions()).To(Equal(before))
-	c.Expect(c.requests.writes()[writes:]).To(HaveLen(4), "each object is applied once, except the Job")
+	c.Expect(c.requests.writes()[writes:]).To(HaveLen(7), "each object is applied once, except the Job")
 	c.expect(status.CurrentStatus)
 }
 
 func TestDriftIsRepaired(t *testing.T) {
 	c := start(t, tick)
-	c.create(c.secret("orders-db", "dsn", "postgres://db/shop"), c.dispatcher())
+	c.create(c.dispatcher())
 	c.rollOut(c.healthy())
 	c.expect(status.CurrentStatus)
 
 	d := c.deployment()
-	edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "evil:1" })
-	c.Eventually(func() string { return c.deployment().Spec.Template.Spec.Containers[0].Image }).Should(Equal("outbox-operator:v1"))
+	for range 2 {
+		edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "evil:1" })
+		c.Eventually(func() string { return c.deployment().Spec.Template.Spec.Containers[0].Image }).Should(Equal("outbox-operator:v1"))
+	}
+	c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its image (outbox-operator:v1).")
 
 	edit(c, d, func(d *appsv1.Deployment) { delete(d.Labels, desired.LabelManagedBy) }) // now it is in no cache
 	c.Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelManagedBy, desired.Manager))
 
-	edit(c, d, func(d *appsv1.Deployment) { d.Labels[desired.LabelInstance] = "other" })
-	c.Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelInstance, "orders"))
+	edit(c, d, func(d *appsv1.Deployment) { d.Labels[desired.LabelDispatcher] = "other" })
+	c.Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelDispatcher, "orders"))
 
 	// What others add and nobody owns stays theirs.
-	edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"] = "now" })
+	edit(c, d, func(d *appsv1.Deployment) {
+		d.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/restartedAt": "now"}
+	})
 	c.passes(3)
 	c.Expect(c.deployment().Spec.Template.Annotations).To(HaveKey("kubectl.kubernetes.io/restartedAt"))
 
-	edit(c, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher"), func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = "" })
-	c.Eventually(func() string { return fetch(c, &corev1.ConfigMap{}, "orders-dispatcher").Data["config.yaml"] }).Should(ContainSubstring("orders"))
+	edit(c, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), func(cm *corev1.ConfigMap) { cm.Data["state"] = "" })
+	c.Eventually(c.state).Should(Equal("Running"))
+	c.Expect(c.admin.Delete(c.ctx, c.files())).To(Succeed())
+	c.Expect(c.files().Data).To(HaveKey("config.yaml"))
 	c.Expect(c.admin.Delete(c.ctx, fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher"))).To(Succeed())
 	fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")
 	c.deployed(1, 1)
 	c.expect(status.CurrentStatus)
+	c.Expect(c.requests.forbidden()).To(BeEmpty())
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,12 +25,12 @@ import (
 var smallest = []string{
 	"http: {url: 'http://a.example'}",
 	"kafka: {brokers: ['a:9092']}",
-	"kafka: {brokers: ['a:9092'], sasl: {mechanism: OAUTHBEARER, token: {name: a, key: b}}, tls: {}}",
+	"kafka: {brokers: ['a:9092'], auth: {mechanism: OAUTHBEARER, token: {name: a, key: b}}, tls: {}}",
 	"log: {}",
 	"nats: {servers: ['nats://a:4222']}",
 	"postgres: {database: {secret: {name: a}}}",
-	"pubsub: {project: shop-1}",
-	"rabbitmq: {addresses: ['a:5672'], auth: {credentials: {name: a}}}",
+	"pubSub: {project: shop-1}",
+	"rabbitmq: {addresses: ['a:5672'], auth: {basic: {name: a}}}",
 	"redis: {addresses: ['a:6379']}",
 	"serviceBus: {namespace: a.example}",
 	"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:orders'}",
@@ -45,6 +47,12 @@ func TestSamplesMeanTheSameInAFile(t *testing.T) {
 	for _, sink := range smallest {
 		texts[sink] = "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: smallest}\n" +
 			"spec: {namespace: shop, database: {secret: {name: a}}, sink: {" + sink + "}}\n"
+	}
+	for kind := range reflect.TypeFor[v1alpha1.Sink]().Fields() {
+		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+		if !slices.ContainsFunc(smallest, func(sink string) bool { return strings.HasPrefix(sink, name+":") }) {
+			t.Errorf("smallest has no %s", name)
+		}
 	}
 	files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -92,19 +100,18 @@ func dispatchersIn(t *testing.T, text string) (all []*v1alpha1.OutboxDispatcher)
 			all = append(all, obd)
 		}
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && !strings.Contains(text, "\nkind: Outbox\n") {
 		t.Fatal("no OutboxDispatcher")
 	}
 	return all
 }
 
-// loaded is the file of the pods as they load it.
+// loaded is the file of the pods as they load it, with a plain Outbox where one is named.
 func loaded(obd *v1alpha1.OutboxDispatcher) config.Config {
-	schemas := map[desired.SchemaRef]string{}
-	for _, ref := range desired.SchemaRefs(obd) {
-		schemas[ref] = "{}"
+	if obd.Spec.OutboxRef != nil {
+		obd.Spec.Database = &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "a"}}
 	}
-	c := desired.Config(desired.WithSchemas(obd, schemas))
+	c := desired.Config(obd)
 	c.ApplyDefaults()
 	return c
 }

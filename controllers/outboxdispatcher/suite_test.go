@@ -1,6 +1,7 @@
 package outboxdispatcher_test
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
@@ -51,6 +53,9 @@ type cluster struct {
 	requests  *requests
 	pods      *podServer
 	stop      func()
+	// image and rolling are the next manager's; empty for what others have.
+	image   string
+	rolling int
 }
 
 // start starts a manager that looks at the pods every interval.
@@ -76,12 +81,17 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 	pods := observe.NewClient()
 	pods.URL = c.pods.url
 	mgr, err := manager.New(ctx, operatortest.Operator(c.t, c.requests.record), manager.Options{
-		DispatcherImage: "outbox-operator:v1",
+		DispatcherImage: cmp.Or(c.image, "outbox-operator:v1"),
+
+		MaxRollingUpgrades: c.rolling,
+
 		ObserveInterval: interval,
-		WatchNamespace:  c.namespace,
-		MetricsAddress:  "0",
-		ProbeAddress:    "0",
-		Pods:            pods,
+		WatchNamespaces: []string{c.namespace},
+
+		OperatorNamespace: "outbox-system",
+		MetricsAddress:    "0",
+		ProbeAddress:      "0",
+		Pods:              pods,
 	})
 	c.Expect(err).NotTo(HaveOccurred())
 	done := make(chan error)
@@ -152,13 +162,13 @@ func (c *cluster) passes(n int64) {
 	c.Eventually(c.pods.asked.Load).Should(BeNumerically(">=", target))
 }
 
-// dispatcher is a plain OutboxDispatcher and the Secret that it names.
+// dispatcher is a plain OutboxDispatcher.
 func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 	return &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  v1alpha1.Database{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
+			Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
@@ -176,14 +186,6 @@ func (c *cluster) create(objects ...client.Object) {
 	for _, o := range objects {
 		c.Expect(c.admin.Create(c.ctx, o)).To(Succeed())
 	}
-}
-
-func (c *cluster) secret(name string, data ...string) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, StringData: map[string]string{}}
-	for i := 0; i < len(data); i += 2 {
-		secret.StringData[data[i]] = data[i+1]
-	}
-	return secret
 }
 
 // edit changes an object, again when somebody else was faster.
@@ -287,11 +289,24 @@ func (c *cluster) jobs() []batchv1.Job {
 	return jobs.Items
 }
 
+// files is the ConfigMap that new pods read.
+func (c *cluster) files() *corev1.ConfigMap {
+	c.t.Helper()
+	return fetch(c, &corev1.ConfigMap{}, desired.ConfigNames(&c.deployment().Spec.Template.Spec)[0])
+}
+
+// configFile is the file in it.
+func (c *cluster) configFile() string { return c.files().Data["config.yaml"] }
+
+// state is what the pods are told of it.
+func (c *cluster) state() string {
+	return fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").Data["state"]
+}
+
 // loadConfig reads the rendered file as it is, without the binary's defaults.
 func (c *cluster) loadConfig() (rendered config.Config) {
 	c.t.Helper()
-	text := fetch(c, &corev1.ConfigMap{}, "orders-dispatcher").Data["config.yaml"]
-	c.Expect(yaml.UnmarshalStrict([]byte(text), &rendered)).To(Succeed())
+	c.Expect(yaml.UnmarshalStrict([]byte(c.configFile()), &rendered)).To(Succeed())
 	return rendered
 }
 

@@ -17,7 +17,7 @@ func TestBlockedKeys(t *testing.T) {
 	c := start(t, tick)
 	obd := c.dispatcher()
 	obd.Spec.Ordering = api.OrderingKey
-	c.create(c.secret("orders-db", "dsn", "postgres://db/shop"), obd)
+	c.create(obd)
 	answer := c.healthy()
 	answer.Backlog.Dead, answer.Backlog.BlockedKeys = 1, 3
 	c.rollOut(answer)
@@ -25,7 +25,7 @@ func TestBlockedKeys(t *testing.T) {
 	c.Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
 
 	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.OnDead = api.OnDeadBlock })
-	c.Eventually(func() string { return fetch(c, &corev1.ConfigMap{}, "orders-dispatcher").Data["config.yaml"] }).Should(ContainSubstring("onDead: Block"))
+	c.Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
 	c.rollOut(answer)
 	c.expect(status.CurrentStatus,
 		want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
@@ -35,7 +35,7 @@ func TestBlockedKeys(t *testing.T) {
 
 func TestVacuumHeldBack(t *testing.T) {
 	c := start(t, tick)
-	c.create(c.secret("orders-db", "dsn", "postgres://db/shop"), c.dispatcher())
+	c.create(c.dispatcher())
 	answer := c.healthy()
 	c.rollOut(answer)
 	c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
@@ -61,16 +61,17 @@ func TestVacuumHeldBack(t *testing.T) {
 // about. (There is no namespace controller here, so it stays as it is.)
 func TestNamespaceIsBeingDeleted(t *testing.T) {
 	c := start(t, tick)
-	secret := c.secret("orders-db", "dsn", "postgres://db/shop")
-	c.create(secret, c.dispatcher())
+	c.create(c.dispatcher())
 	c.rollOut(c.healthy())
 	c.expect(status.CurrentStatus)
 	for _, reason := range []string{api.ReasonProgressing, api.ReasonAvailable, api.ReasonDelivering} {
 		c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
 	}
 	c.Expect(c.admin.Delete(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}})).To(Succeed())
-	c.Expect(c.admin.Delete(c.ctx, secret)).To(Succeed())
-	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
+	answer := c.healthy()
+	answer.Source = report.Link{State: report.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
+	c.pods.says("pod-0", answer)
+	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
 	c.passes(3)
 	c.Expect(c.requests.forbidden()).To(BeEmpty())
 }

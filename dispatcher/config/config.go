@@ -34,7 +34,12 @@ type Config struct {
 	BatchSize int `json:"batchSize,omitempty"`
 	// Concurrency is how many deliveries run at once, 1 to 1000. Defaults to 16.
 	Concurrency int `json:"concurrency,omitempty"`
-	// MaxAttempts is the total of deliveries that a row may begin, 1 to 1000. Defaults to 10.
+	// MaxInFlightBytes bounds the bytes of the events in this process, claimed and not yet written back:
+	// 1048576 (1 MiB) to 17179869184 (16 GiB). While it is reached nothing is claimed; one event that is
+	// larger goes alone. Defaults to 33554432 (32 MiB).
+	MaxInFlightBytes int64 `json:"maxInFlightBytes,omitempty"`
+	// MaxAttempts is the total of deliveries that a row may begin, 1 to 1000. With the default backoff the
+	// default tries a row for 4 to 8 hours. Defaults to 20.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Backoff is the policy of retries.
 	Backoff Backoff `json:"backoff,omitzero"`
@@ -52,11 +57,17 @@ type Config struct {
 	// send them, and a connection of its own that must not go through PgBouncer in transaction mode.
 	// Without wake-ups, or when they get lost, pollInterval holds. Defaults to None.
 	WakeUp WakeUp `json:"wakeUp,omitempty"`
+	// DeliveryTimeout is how long one delivery may take, 1s to 1h; it is a failed one then (CONTRACT
+	// C-34). At least as long as the sink's own timeout. Defaults to 5m.
+	DeliveryTimeout Duration `json:"deliveryTimeout,omitempty"`
 	// GracePeriod is how long deliveries in flight may take after SIGTERM, 1s to 1h. Defaults to 30s.
 	GracePeriod Duration `json:"gracePeriod,omitempty"`
 	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
 	// Defaults to Running.
 	State State `json:"state,omitempty"`
+	// StateFile is the file that holds Running or Paused. It is read again each second, so that a pause needs
+	// no restart. It overrides state, which holds until the file has said one of them. Defaults to none.
+	StateFile string `json:"stateFile,omitempty"`
 	// Sink is where events go. Exactly one member must be set.
 	Sink Sink `json:"sink"`
 	// Routes say where in the sink the events of a topic go, at most 64, for http, kafka, nats, rabbitmq
@@ -136,18 +147,45 @@ type Database struct {
 	// CAFile holds the PEM certificates that the server's certificate is checked against, in the
 	// modes verify-ca and verify-full, which need it.
 	CAFile string `json:"caFile,omitempty"`
+	// ClientCertFile and ClientKeyFile are the certificate that the login shows, and its key, both or
+	// neither. They are read for each connection.
+	ClientCertFile string `json:"clientCertFile,omitempty"`
+	ClientKeyFile  string `json:"clientKeyFile,omitempty"`
+	// IAM makes the password of each connection from the identity that the process has in a cloud.
+	// Defaults to none.
+	IAM *IAM `json:"iam,omitempty"`
 }
 
-// Connection names files that hold the parts of a connection, as a mounted Secret does. All but
-// portFile are required; the port defaults to 5432. Several hosts are separated by commas, with one
-// port or as many: see [Database].
+// Connection is the parts of a connection: as they are, or in files, as a mounted Secret has them. Each of
+// host, database and user is one or the other. The password is only in a file, and not needed with
+// an IAM login or a client's certificate. The port defaults to 5432. Several hosts are separated by
+// commas, with one port or as many: see [Database].
 type Connection struct {
-	HostFile     string `json:"hostFile"`
+	Host         string `json:"host,omitempty"`
+	HostFile     string `json:"hostFile,omitempty"`
+	Port         int    `json:"port,omitempty"`
 	PortFile     string `json:"portFile,omitempty"`
-	DatabaseFile string `json:"databaseFile"`
-	UserFile     string `json:"userFile"`
-	PasswordFile string `json:"passwordFile"`
+	Database     string `json:"database,omitempty"`
+	DatabaseFile string `json:"databaseFile,omitempty"`
+	User         string `json:"user,omitempty"`
+	UserFile     string `json:"userFile,omitempty"`
+	PasswordFile string `json:"passwordFile,omitempty"`
 }
+
+// IAM is a login with the identity that the process has in a cloud: a short-lived token is the password.
+type IAM struct {
+	// Provider is AWS, Google or Azure. Required.
+	Provider string `json:"provider"`
+	// Region is that of the database, for AWS. Defaults to the environment's AWS_REGION.
+	Region string `json:"region,omitempty"`
+}
+
+// The providers of [IAM].
+const (
+	IAMAWS    = "AWS"
+	IAMGoogle = "Google"
+	IAMAzure  = "Azure"
+)
 
 // The strategies of a [Backoff].
 const (
@@ -162,13 +200,13 @@ type Backoff struct {
 	// Strategy is Exponential, Multiplier, PowerOfTwo or Linear. Defaults to Exponential.
 	//   Exponential: d = min(base * 2^(attempts-1), max), then uniform in [d/2, d].
 	//   Multiplier:  d = min(base * multiplier^(attempts-1), max), then ± jitter percent.
-	//   PowerOfTwo:  2^min(attempts, 10) seconds, no jitter.
-	//   Linear:      base * (attempts+1), at most max, no jitter.
+	//   PowerOfTwo:  2^min(attempts-1, 10) seconds, no jitter.
+	//   Linear:      base * attempts, at most max, no jitter.
 	Strategy string `json:"strategy,omitempty"`
 	// Base is the first delay, 1ms to 24h and at most max. Defaults to 1s, and to 60s for Linear.
 	// Base and max are not for PowerOfTwo.
 	Base Duration `json:"base,omitempty"`
-	// Max bounds the delay before jitter, 1ms to 24h. Defaults to 5m, and to 1h for Linear.
+	// Max bounds the delay before jitter, 1ms to 24h. Defaults to 1h.
 	Max Duration `json:"max,omitempty"`
 	// Multiplier is the factor of strategy Multiplier, such as "1.5": from "1" to "10". Defaults to "2".
 	Multiplier string `json:"multiplier,omitempty"`
@@ -184,6 +222,7 @@ type Server struct {
 
 // Log says what to log.
 type Log struct {
-	// Level is debug, info, warn or error. Defaults to info.
+	// Level is the least that is logged: debug (also each failed delivery), info, warn or error.
+	// Defaults to info.
 	Level string `json:"level,omitempty"`
 }

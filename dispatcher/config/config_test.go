@@ -35,10 +35,10 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	}
 	want := Config{
 		Name: "orders", Namespace: "shop", Database: Database{DSNFile: "/etc/outbox/dsn", Schema: "outbox"},
-		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxAttempts: 10,
-		Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(300)},
+		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
+		Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(3600)},
 		Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone,
-		GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{}},
+		DeliveryTimeout: seconds(300), GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},
 		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"},
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -48,17 +48,22 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		t.Errorf("the smallest file is refused: %v", err)
 	}
 
-	c, err = load(t, strings.Replace(minimal, "{log: {}}", "{http: {url: 'https://a.example', mode: Batch}}", 1)+
+	c, err = load(t, strings.Replace(minimal, "{log: {}}", "{http: {url: 'https://a.example', contentMode: Batch}}", 1)+
 		"backoff: {strategy: Multiplier}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	percent := 25
-	if want := (Backoff{"Multiplier", seconds(1), seconds(300), "2", &percent}); !reflect.DeepEqual(c.Backoff, want) {
+	if want := (Backoff{"Multiplier", seconds(1), seconds(3600), "2", &percent}); !reflect.DeepEqual(c.Backoff, want) {
 		t.Errorf("backoff %+v, want %+v", c.Backoff, want)
 	}
-	if want := (HTTPSink{URL: "https://a.example", Mode: Batch, BatchSize: 100, Timeout: seconds(10)}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
+	if want := (HTTPSink{URL: "https://a.example", ContentMode: Batch, BatchSize: 100, Timeout: seconds(10)}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
 		t.Errorf("sink %+v, want %+v", *c.Sink.HTTP, want)
+	}
+	parts := Config{Database: Database{Connection: &Connection{Host: "a"}}, Sink: Sink{Postgres: &PostgresSink{Database: InboxDatabase{Connection: &Connection{PortFile: "b"}}}}}
+	parts.ApplyDefaults()
+	if port, file := parts.Database.Connection.Port, parts.Sink.Postgres.Database.Connection.Port; port != 5432 || file != 0 {
+		t.Errorf("ports %d and %d, want 5432, and none beside a file of it", port, file)
 	}
 	linear := Backoff{Strategy: "Linear"}
 	linear.applyDefaults()
@@ -77,7 +82,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"lease: 1m30s", "pollInterval: 250ms", "gracePeriod: 1h\n", "max: 5m\n", "delivered: 0s\n"} {
+	for _, want := range []string{"lease: 1m30s", "pollInterval: 250ms", "gracePeriod: 1h\n", "max: 1h\n", "delivered: 0s\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -90,12 +95,17 @@ func TestRoundTrip(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"leaze: 30s":                `unknown field "leaze"; correct it there`,
-		"database: {dns: a}":        `unknown field "dns"`,
-		"lease: 30":                 `30 is not a duration; write it with its unit, as "30s"`,
-		"lease: soon":               `"soon" is not a duration`,
-		"batchSize: many":           "cannot unmarshal string into field batchSize of type int",
-		"name: a\nname: b":          `"name" already set`,
+		"leaze: 30s":              `line 1, column 1: leaze is no field; correct its name, or remove it`,
+		"\ndatabase: {dns: a}":    `line 2, column 12: database.dns is no field`,
+		"lease: 30":               `line 1, column 8: lease has a wrong value: 30 is not a duration; write it with its unit, as "30s"`,
+		"lease: soon":             `line 1, column 8: lease has a wrong value: "soon" is not a duration`,
+		"batchSize: many":         "line 1, column 12: batchSize is string; write a whole number",
+		"topics: [a, {b: c}]":     "line 1, column 13: topics[1] is object; write a text",
+		"sink: http":              "line 1, column 7: sink must have fields of its own",
+		"sink: {http: {url: {}}}": "line 1, column 20: sink.http.url is object; write a text",
+		"batchSize: 1\nleaze: 30s\nname: 7\ntopics: 3": "line 4, column 9: topics is number; write a list",
+		"a: 1\nb: 2":                "line 2, column 1: b is no field",
+		"name: a\nname: b":          "line 2, column 1: name is there a second time",
 		"sink: [":                   "did not find",
 		"sink: {http: {url: [1]}}:": "mapping values are not allowed",
 	} {
@@ -118,7 +128,23 @@ func TestValidate(t *testing.T) {
 			change(c.Sink.HTTP)
 		}
 	}
+	connection := func(parts Connection) func(*Config) {
+		return func(c *Config) { c.Database = Database{Connection: &parts} }
+	}
+	iam := func(i IAM, mode string) func(*Config) {
+		return func(c *Config) { c.Database.IAM, c.Database.SSLMode = &i, mode }
+	}
 	percent := 101
+	for name, d := range map[string]Database{
+		"parts and an IAM login":     {Connection: &Connection{Host: "a", Port: 5432, Database: "b", User: "c"}, IAM: &IAM{Provider: IAMAWS, Region: "eu-west-1"}},
+		"parts and a certificate":    {Connection: &Connection{Host: "a", Database: "b", User: "c"}, ClientCertFile: "d", ClientKeyFile: "e"},
+		"parts, and files of others": {Connection: &Connection{Host: "a", Database: "b", UserFile: "c", PasswordFile: "d"}},
+	} {
+		d.Schema = "outbox"
+		if err := (Config{Database: d}).ValidateDatabase(); err != nil {
+			t.Errorf("%s: refused: %v", name, err)
+		}
+	}
 	for want, change := range map[string]func(*Config){
 		"name is missing; set it":                           func(c *Config) { c.Name = "" },
 		"namespace is missing; set it":                      func(c *Config) { c.Namespace = "" },
@@ -131,56 +157,72 @@ func TestValidate(t *testing.T) {
 		"pollInterval must be at most a third of lease (30s), so that a lost lease is noticed in time; lower it to 10s or raise lease to 30.003s": func(c *Config) {
 			c.PollInterval = Duration(10001 * time.Millisecond)
 		},
-		"batchSize is 10001; set it from 1 to 10000":                                       func(c *Config) { c.BatchSize = 10_001 },
-		"concurrency is -1; set it from 1 to 1000":                                         func(c *Config) { c.Concurrency = -1 },
-		"maxAttempts is 1001; set it from 1 to 1000":                                       func(c *Config) { c.MaxAttempts = 1001 },
-		`ordering is "Strict"; choose one of None, Key`:                                    func(c *Config) { c.Ordering = "Strict" },
-		`onDead is "Stop"; choose one of Continue, Block`:                                  func(c *Config) { c.OnDead = "Stop" },
-		"onDead Block belongs to ordering Key, because without it":                         func(c *Config) { c.OnDead = OnDeadBlock },
-		"retention.delivered must be 0s, which deletes a row as soon as it is delivered":   func(c *Config) { week := Duration(168 * time.Hour); c.Retention.Delivered = &week },
-		`wakeUp is "Notify"; choose one of None, Listen`:                                   func(c *Config) { c.WakeUp = "Notify" },
-		"gracePeriod is 2h; set it from 1s to 1h":                                          func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
-		`state is "Stopped"; choose one of Running, Paused`:                                func(c *Config) { c.State = "Stopped" },
-		`log.level is "loud"; choose one of debug, info, warn, error`:                      func(c *Config) { c.Log.Level = "loud" },
-		`server.address is "8080"; write it as host:port`:                                  func(c *Config) { c.Server.Address = "8080" },
-		`server.address is "a:b"; write it as host:port`:                                   func(c *Config) { c.Server.Address = "a:b" },
-		"database is missing; set exactly one of its members connection, dsn, dsnFile":     func(c *Config) { c.Database = Database{} },
-		"database has connection and dsn; keep exactly one of them":                        func(c *Config) { c.Database = Database{DSN: "a", Connection: &Connection{}} },
-		"database.connection.userFile is missing; set it":                                  func(c *Config) { c.Database = Database{Connection: &Connection{}} },
-		"database.connection.passwordFile is missing; set it":                              func(c *Config) { c.Database = Database{Connection: &Connection{}} },
-		"database.connection.hostFile is missing; set it":                                  func(c *Config) { c.Database = Database{Connection: &Connection{}} },
-		"database.connection.databaseFile is missing; set it":                              func(c *Config) { c.Database = Database{Connection: &Connection{}} },
-		`database.schema is "Outbox"; use lower-case`:                                      func(c *Config) { c.Database.Schema = "Outbox" },
-		`database.schema is "pg_outbox"; use lower-case`:                                   func(c *Config) { c.Database.Schema = "pg_outbox" },
-		`database.sslMode is "allow"; choose one of disable`:                               func(c *Config) { c.Database.SSLMode = "allow" },
-		"database.caFile is missing, and sslMode verify-full needs it; name":               func(c *Config) { c.Database.SSLMode = "verify-full" },
-		"database.sslMode is require, which does not verify with caFile; set":              func(c *Config) { c.Database.SSLMode, c.Database.CAFile = "require", "ca" },
-		`backoff.strategy is "Random"; choose one of Exponential`:                          func(c *Config) { c.Backoff.Strategy = "Random" },
-		"backoff.strategy PowerOfTwo has fixed delays; remove base and max":                func(c *Config) { c.Backoff.Strategy, c.Backoff.Base = PowerOfTwo, 1 },
-		"backoff.base is 25h; set it from 1ms to 24h":                                      func(c *Config) { c.Backoff.Base = Duration(25 * time.Hour) },
-		"backoff.max is 1ns; set it from 1ms to 24h":                                       func(c *Config) { c.Backoff.Max = 1 },
-		"backoff.base is 10m, more than max (5m); lower base or raise max":                 func(c *Config) { c.Backoff.Base = Duration(10 * time.Minute) },
-		`backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:          func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
-		"backoff.jitterPercent is 101; set it from 0 to 100":                               func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
-		"backoff.strategy is Exponential; multiplier and jitterPercent belong":             func(c *Config) { c.Backoff.Multiplier = "2" },
-		"sink is missing; set exactly one of its members http, kafka, log":                 func(c *Config) { c.Sink = Sink{} },
-		"sink has http and log; keep exactly one of them":                                  func(c *Config) { c.Sink.HTTP = &HTTPSink{URL: "http://a"} },
-		"sink.http.url must be an http:// or https:// URL with a host, such as":            http(func(h *HTTPSink) { h.URL = "ftp://a" }),
-		"sink.http.url must not hold a user or a password; put them into files":            http(func(h *HTTPSink) { h.URL = "https://u:hunter2@a" }),
-		`sink.http.mode is "Stream"; choose one of Binary, Structured, Batch`:              http(func(h *HTTPSink) { h.Mode = "Stream" }),
-		"sink.http.batchSize belongs to mode Batch; set mode to Batch, or remove":          http(func(h *HTTPSink) { h.BatchSize = 5 }),
-		"sink.http.batchSize is 1001; set it from 1 to 1000":                               http(func(h *HTTPSink) { h.Mode, h.BatchSize = Batch, 1001 }),
-		"sink.http.timeout is 11m; set it from 10ms to 10m":                                http(func(h *HTTPSink) { h.Timeout = Duration(11 * time.Minute) }),
-		`sink.http.headers["a b"] is not a name of letters, digits and dashes; correct`:    http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
-		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:       http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
-		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:       http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
-		`sink.http.headers["a"] has a line break or another control character; write`:      http(func(h *HTTPSink) { h.Headers = map[string]string{"a": "b\n"} }),
-		"sink.http.auth is missing; set exactly one of its members basic, bearerTokenFile": http(func(h *HTTPSink) { h.Auth = &HTTPAuth{} }),
-		"sink.http.auth.basic.usernameFile is missing; set it":                             http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
-		"sink.http.auth.basic.passwordFile is missing; set it":                             http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
-		"sink.http.tls is empty; set caFile":                                               http(func(h *HTTPSink) { h.TLS = &TLS{} }),
-		"sink.http.tls has only one of certFile and keyFile; set both or neither":          http(func(h *HTTPSink) { h.TLS = &TLS{CertFile: "a"} }),
-		"sink.http.tls needs an https:// url; change url, or remove tls":                   http(func(h *HTTPSink) { h.URL, h.TLS = "http://a", &TLS{CAFile: "a"} }),
+		"batchSize is 10001; set it from 1 to 10000":                                     func(c *Config) { c.BatchSize = 10_001 },
+		"concurrency is -1; set it from 1 to 1000":                                       func(c *Config) { c.Concurrency = -1 },
+		"maxInFlightBytes is 65536; set it from 1048576 (1 MiB) to 17179869184 (16 GiB)": func(c *Config) { c.MaxInFlightBytes = 64 << 10 },
+		"maxInFlightBytes is 17179869185; set it from 1048576 (1 MiB) to":                func(c *Config) { c.MaxInFlightBytes = 16<<30 + 1 },
+		"maxAttempts is 1001; set it from 1 to 1000":                                     func(c *Config) { c.MaxAttempts = 1001 },
+		`ordering is "Strict"; choose one of None, Key`:                                  func(c *Config) { c.Ordering = "Strict" },
+		`onDead is "Stop"; choose one of Continue, Block`:                                func(c *Config) { c.OnDead = "Stop" },
+		"onDead Block belongs to ordering Key, because without it":                       func(c *Config) { c.OnDead = OnDeadBlock },
+		"retention.delivered must be 0s, which deletes a row as soon as it is delivered": func(c *Config) { week := Duration(168 * time.Hour); c.Retention.Delivered = &week },
+		`wakeUp is "Notify"; choose one of None, Listen`:                                 func(c *Config) { c.WakeUp = "Notify" },
+		"deliveryTimeout is 999ms; set it from 1s to 1h":                                 func(c *Config) { c.DeliveryTimeout = Duration(999 * time.Millisecond) },
+		"deliveryTimeout is 5m, shorter than sink.http.timeout (6m), which then never ends a delivery; raise deliveryTimeout to 6m, or lower sink.http.timeout": http(func(h *HTTPSink) {
+			h.Timeout = Duration(6 * time.Minute)
+		}),
+		"gracePeriod is 2h; set it from 1s to 1h":                                               func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
+		`state is "Stopped"; choose one of Running, Paused`:                                     func(c *Config) { c.State = "Stopped" },
+		`log.level is "loud"; choose one of debug, info, warn, error`:                           func(c *Config) { c.Log.Level = "loud" },
+		`server.address is "8080"; write it as host:port`:                                       func(c *Config) { c.Server.Address = "8080" },
+		`server.address is "a:b"; write it as host:port`:                                        func(c *Config) { c.Server.Address = "a:b" },
+		"database is missing; set exactly one of its members connection, dsn, dsnFile":          func(c *Config) { c.Database = Database{} },
+		"database has connection and dsn; keep exactly one of them":                             func(c *Config) { c.Database = Database{DSN: "a", Connection: &Connection{}} },
+		"database.connection.user is missing; set it, or name its file in userFile":             connection(Connection{}),
+		"database.connection.passwordFile is missing; set it, or log in with iam or":            connection(Connection{}),
+		"database.connection.host is missing; set it, or name its file in hostFile":             connection(Connection{}),
+		"database.connection.database is missing; set it, or name its file in databaseFil":      connection(Connection{}),
+		"database.connection.host is set, and so is hostFile; keep one of them":                 connection(Connection{Host: "a", HostFile: "b"}),
+		"database.connection has port and portFile; keep one of them":                           connection(Connection{Port: 1, PortFile: "b"}),
+		"database.connection.port is 65536; set it from 0 to 65535":                             connection(Connection{Port: 65536}),
+		"database has only one of clientCertFile and clientKeyFile; set both or neither":        func(c *Config) { c.Database.ClientKeyFile = "key" },
+		`database.iam.provider is "IBM"; choose one of AWS, Google, Azure`:                      iam(IAM{Provider: "IBM"}, ""),
+		"database.iam.region belongs to provider AWS; remove it":                                iam(IAM{Provider: IAMAzure, Region: "eu-west-1"}, ""),
+		`database.iam.region is "moon"; write a region`:                                         iam(IAM{Provider: IAMAWS, Region: "moon"}, ""),
+		"database.sslMode is disable, and the token of iam is for a connection with TLS":        iam(IAM{Provider: IAMAWS}, "disable"),
+		`database.schema is "Outbox"; use lower-case`:                                           func(c *Config) { c.Database.Schema = "Outbox" },
+		`database.schema is "pg_outbox"; use lower-case`:                                        func(c *Config) { c.Database.Schema = "pg_outbox" },
+		`database.sslMode is "allow"; choose one of disable`:                                    func(c *Config) { c.Database.SSLMode = "allow" },
+		"database.caFile is missing, and sslMode verify-full needs it; name":                    func(c *Config) { c.Database.SSLMode = "verify-full" },
+		"database.sslMode is require, which does not verify with caFile; set":                   func(c *Config) { c.Database.SSLMode, c.Database.CAFile = "require", "ca" },
+		`backoff.strategy is "Random"; choose one of Exponential`:                               func(c *Config) { c.Backoff.Strategy = "Random" },
+		"backoff.strategy PowerOfTwo has fixed delays; remove base and max":                     func(c *Config) { c.Backoff.Strategy, c.Backoff.Base = PowerOfTwo, 1 },
+		"backoff.base is 25h; set it from 1ms to 24h":                                           func(c *Config) { c.Backoff.Base = Duration(25 * time.Hour) },
+		"backoff.max is 1ns; set it from 1ms to 24h":                                            func(c *Config) { c.Backoff.Max = 1 },
+		"backoff.base is 2h, more than max (1h); lower base or raise max":                       func(c *Config) { c.Backoff.Base = Duration(2 * time.Hour) },
+		`backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:               func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
+		"backoff.jitterPercent is 101; set it from 0 to 100":                                    func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
+		"backoff.strategy is Exponential; multiplier and jitterPercent belong":                  func(c *Config) { c.Backoff.Multiplier = "2" },
+		"sink is missing; set exactly one of its members http, kafka, log":                      func(c *Config) { c.Sink = Sink{} },
+		"sink has http and log; keep exactly one of them":                                       func(c *Config) { c.Sink.HTTP = &HTTPSink{URL: "http://a"} },
+		"sink.http.url must be an http:// or https:// URL with a host, such as":                 http(func(h *HTTPSink) { h.URL = "ftp://a" }),
+		"sink.http.url must not hold a user or a password; put them into files":                 http(func(h *HTTPSink) { h.URL = "https://u:hunter2@a" }),
+		`sink.http.contentMode is "Stream"; choose one of Binary, Structured, Batch`:            http(func(h *HTTPSink) { h.ContentMode = "Stream" }),
+		"sink.http.batchSize belongs to contentMode Batch; set contentMode to Batch, or remove": http(func(h *HTTPSink) { h.BatchSize = 5 }),
+		"sink.http.batchSize is 1001; set it from 1 to 1000":                                    http(func(h *HTTPSink) { h.ContentMode, h.BatchSize = Batch, 1001 }),
+		"sink.http.timeout is 11m; set it from 10ms to 10m":                                     http(func(h *HTTPSink) { h.Timeout = Duration(11 * time.Minute) }),
+		`sink.http.headers["a b"] is not a name of letters, digits and dashes; correct`:         http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
+		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
+		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
+		`sink.http.headers["a"] has a line break or another control character; write`:           http(func(h *HTTPSink) { h.Headers = map[string]string{"a": "b\n"} }),
+		"sink.http.auth is missing; set exactly one of its members basic, tokenFile":            http(func(h *HTTPSink) { h.Auth = &HTTPAuth{} }),
+		"sink.http.auth.basic.username is missing; set it, or name its file in":                 http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
+		"sink.http.auth.basic.username is set, and so is usernameFile; keep one of them":        http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{"a", "b", "c"}} }),
+		`sink.log.payload is "true"; choose one of Omit, Include`:                               func(c *Config) { c.Sink.Log.Payload = "true" },
+		"sink.http.auth.basic.passwordFile is missing; set it":                                  http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
+		"sink.http.tls is empty; set caFile":                                                    http(func(h *HTTPSink) { h.TLS = &TLS{} }),
+		"sink.http.tls has only one of clientCertFile and clientKeyFile; set both or neither":   http(func(h *HTTPSink) { h.TLS = &TLS{ClientCertFile: "a"} }),
+		"sink.http.tls needs an https:// url; change url, or remove tls":                        http(func(h *HTTPSink) { h.URL, h.TLS = "http://a", &TLS{CAFile: "a"} }),
 	} {
 		c, err := load(t, minimal)
 		if err != nil {

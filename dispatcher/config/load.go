@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // Load reads a file and fills in the defaults. A field that does not exist is an error that names
-// it. The outcome is not validated: some commands need less than all of it.
+// it, and every error of the file says where in it. The outcome is not validated: some commands need less than all of it.
 func Load(path string) (Config, error) {
 	if path == "" {
 		return Config{}, errors.New("no configuration; name its file with -f")
@@ -22,6 +24,9 @@ func Load(path string) (Config, error) {
 	}
 	var c Config
 	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+		if told := explain(text); told != nil {
+			return Config{}, fmt.Errorf("configuration %s: %w", path, told)
+		}
 		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
 	}
 	c.ApplyDefaults()
@@ -39,15 +44,18 @@ func (c *Config) ApplyDefaults() {
 	if c.Database.CAFile != "" {
 		setDefault(&c.Database.SSLMode, "verify-full")
 	}
-	setDefault(&c.Lease, Duration(30*time.Second))
-	setDefault(&c.PollInterval, Duration(time.Second))
-	setDefault(&c.BatchSize, 500)
-	setDefault(&c.Concurrency, 16)
-	setDefault(&c.MaxAttempts, 10)
+	c.Database.Connection.applyDefaults()
+	setDefault(&c.Lease, Duration(dispatcher.DefaultLease))
+	setDefault(&c.PollInterval, Duration(dispatcher.DefaultPollInterval))
+	setDefault(&c.BatchSize, dispatcher.DefaultBatchSize)
+	setDefault(&c.Concurrency, dispatcher.DefaultConcurrency)
+	setDefault(&c.MaxInFlightBytes, dispatcher.DefaultMaxBytes)
+	setDefault(&c.MaxAttempts, dispatcher.DefaultMaxAttempts)
 	setDefault(&c.Ordering, OrderingNone)
 	setDefault(&c.OnDead, OnDeadContinue)
 	setDefault(&c.WakeUp, WakeUpNone)
-	setDefault(&c.GracePeriod, Duration(30*time.Second))
+	setDefault(&c.DeliveryTimeout, Duration(dispatcher.DefaultDeliveryTimeout))
+	setDefault(&c.GracePeriod, Duration(dispatcher.DefaultGracePeriod))
 	setDefault(&c.State, Running)
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "info")
@@ -57,6 +65,12 @@ func (c *Config) ApplyDefaults() {
 	}
 	for _, sink := range c.Sink.members() {
 		sink.ApplyDefaults()
+	}
+}
+
+func (c *Connection) applyDefaults() {
+	if c != nil && c.PortFile == "" {
+		setDefault(&c.Port, 5432)
 	}
 }
 
@@ -74,8 +88,8 @@ func (b *Backoff) applyDefaults() {
 		}
 		fallthrough
 	case Exponential:
-		setDefault(&b.Base, Duration(time.Second))
-		setDefault(&b.Max, Duration(5*time.Minute))
+		setDefault(&b.Base, Duration(dispatcher.DefaultBackoffBase))
+		setDefault(&b.Max, Duration(dispatcher.DefaultBackoffMax))
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 type SchemaRegistry struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
-	// Auth are credentials. Exactly one member must be set.
+	// Auth are the credentials of every request. Defaults to none.
 	Auth *HTTPAuth `json:"auth,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
@@ -30,18 +30,8 @@ func (r *SchemaRegistry) validate(p *problems) {
 	p.when(!good, "schemaRegistry.url", "must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com")
 	p.when(good && u.User != nil, "schemaRegistry.url", "must not hold a user or a password; put them into files and name those in auth")
 	p.duration("schemaRegistry.refresh", r.Refresh, time.Second, 24*time.Hour)
-	if r.Auth != nil {
-		p.exactlyOne("schemaRegistry.auth", map[string]bool{"bearerTokenFile": r.Auth.BearerTokenFile != "", "basic": r.Auth.Basic != nil})
-		if r.Auth.Basic != nil {
-			p.required("schemaRegistry.auth.basic.usernameFile", r.Auth.Basic.UsernameFile)
-			p.required("schemaRegistry.auth.basic.passwordFile", r.Auth.Basic.PasswordFile)
-		}
-	}
-	if r.TLS != nil {
-		p.when(*r.TLS == TLS{}, "schemaRegistry.tls", "is empty; set caFile, certFile and keyFile, or serverName, or remove it")
-		p.when((r.TLS.CertFile == "") != (r.TLS.KeyFile == ""), "schemaRegistry.tls", "has only one of certFile and keyFile; set both or neither")
-		p.when(good && u.Scheme != "https", "schemaRegistry.tls", "needs an https:// url; change url, or remove tls")
-	}
+	r.Auth.validate(p, "schemaRegistry.auth")
+	r.TLS.validateHTTPS(p, "schemaRegistry.tls", !good || u.Scheme == "https")
 }
 
 // Validate is what [Config.Validate] says of this section.

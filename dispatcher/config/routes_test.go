@@ -19,7 +19,9 @@ func TestPipelineValidate(t *testing.T) {
 			c.Validation = []Validation{{Types: []string{"A"}, Schema: &PayloadSchema{Inline: "{}"}, Rules: []Rule{good}}}
 			c.Transform = []Transformation{{nil, "payload"}, {[]string{"A"}, "payload"}}
 		},
-		"routes are for sinks that have several destinations, and log is none; remove": func(c *Config) { c.Sink, c.Routes = Sink{Log: &LogSink{}}, []Route{{nil, "'x'"}} },
+		"routes are for sinks that have several destinations, and log is none; remove": func(c *Config) {
+			c.Sink, c.Routes = Sink{Log: &LogSink{Payload: LogPayloadOmit}}, []Route{{nil, "'x'"}}
+		},
 		"routes has 65 entries; keep at most 64": func(c *Config) {
 			for range 65 {
 				c.Routes = append(c.Routes, Route{nil, "'x'"})
@@ -37,7 +39,7 @@ func TestPipelineValidate(t *testing.T) {
 		"validation[0].types[0] is missing":                                  func(c *Config) { c.Validation = []Validation{{Types: []string{""}, Rules: []Rule{good}}} },
 		"validation[0].schema is missing; set exactly one of its members":    schema(PayloadSchema{}),
 		"validation[0].schema has file and inline; keep exactly one of them": schema(PayloadSchema{Inline: "{}", File: "a"}),
-		"validation[0].schema.inline has more than 1048576 bytes; put it":    schema(PayloadSchema{Inline: strings.Repeat("a", 1<<20+1)}),
+		"validation[0].schema.inline has more than 262144 bytes; shorten it": schema(PayloadSchema{Inline: strings.Repeat("a", 256<<10+1)}),
 		"validation[0].schema.registry.subject is missing":                   schema(PayloadSchema{Registry: &RegistrySchema{}}),
 		"validation[0].schema.registry.version is -1; set it to 1 or more":   schema(PayloadSchema{Registry: &RegistrySchema{"a", -1}}),
 		"schemaRegistry is missing, and validation[0].schema.registry needs": func(c *Config) {
@@ -74,7 +76,7 @@ func TestRoutesOfClouds(t *testing.T) {
 	for _, sink := range []string{
 		"sqs: {queueURL: 'https://sqs.eu-west-1.amazonaws.com/123456789012/orders'}",
 		"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:orders'}",
-		"pubsub: {project: shop-production}",
+		"pubSub: {project: shop-production}",
 		"serviceBus: {namespace: shop.servicebus.windows.net}",
 	} {
 		c, err := load(t, strings.Replace(minimal, "{log: {}}", "{"+sink+"}", 1))

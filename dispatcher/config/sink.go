@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // Sink is where events go. Exactly one member must be set.
@@ -13,7 +14,7 @@ type Sink struct {
 	Log        *LogSink        `json:"log,omitempty"`
 	NATS       *NATSSink       `json:"nats,omitempty"`
 	Postgres   *PostgresSink   `json:"postgres,omitempty"`
-	PubSub     *PubSubSink     `json:"pubsub,omitempty"`
+	PubSub     *PubSubSink     `json:"pubSub,omitempty"`
 	RabbitMQ   *RabbitMQSink   `json:"rabbitmq,omitempty"`
 	Redis      *RedisSink      `json:"redis,omitempty"`
 	ServiceBus *ServiceBusSink `json:"serviceBus,omitempty"`
@@ -21,27 +22,27 @@ type Sink struct {
 	SQS        *SQSSink        `json:"sqs,omitempty"`
 }
 
-// TLS says whom to trust and how to identify oneself.
-type TLS struct {
-	// CAFile holds PEM certificates that replace the system's roots.
-	CAFile string `json:"caFile,omitempty"`
-	// CertFile and KeyFile are the client's certificate and key, both or neither.
-	CertFile string `json:"certFile,omitempty"`
-	KeyFile  string `json:"keyFile,omitempty"`
-	// ServerName is checked against the server's certificate instead of the URL's host.
-	ServerName string `json:"serverName,omitempty"`
-}
-
 // LogSink writes one JSON line per event to standard output, for trying things out.
 type LogSink struct {
-	// Payload includes the payload in the line. Defaults to false.
-	Payload bool `json:"payload,omitempty"`
+	// Payload is Omit or Include, which writes the payload into the line. Defaults to Omit.
+	Payload LogPayload `json:"payload,omitempty"`
 }
 
-// ApplyDefaults does nothing: its defaults are the zero values.
-func (*LogSink) ApplyDefaults() {}
+// LogPayload says whether payloads are logged.
+type LogPayload string
 
-func (*LogSink) validate(*problems) {}
+// The choices.
+const (
+	LogPayloadOmit    LogPayload = "Omit"
+	LogPayloadInclude LogPayload = "Include"
+)
+
+// ApplyDefaults sets the fields that are not set to the defaults in their comments.
+func (l *LogSink) ApplyDefaults() { setDefault(&l.Payload, LogPayloadOmit) }
+
+func (l *LogSink) validate(p *problems) {
+	p.oneOf("sink.log.payload", string(l.Payload), string(LogPayloadOmit), string(LogPayloadInclude))
+}
 
 // member is one kind of sink.
 type member interface {
@@ -51,19 +52,12 @@ type member interface {
 
 // all are the kinds of sinks, by the names of their fields; those that are not set are nil pointers.
 func (s Sink) all() map[string]member {
-	return map[string]member{
-		"http":       s.HTTP,
-		"kafka":      s.Kafka,
-		"log":        s.Log,
-		"nats":       s.NATS,
-		"postgres":   s.Postgres,
-		"pubsub":     s.PubSub,
-		"rabbitmq":   s.RabbitMQ,
-		"redis":      s.Redis,
-		"serviceBus": s.ServiceBus,
-		"sns":        s.SNS,
-		"sqs":        s.SQS,
+	all, v := map[string]member{}, reflect.ValueOf(s)
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		all[name] = v.Field(i).Interface().(member)
 	}
+	return all
 }
 
 // members are those that are set.
@@ -79,6 +73,17 @@ func (s Sink) Kind() string {
 		return name
 	}
 	return ""
+}
+
+// timeout is how long the sink that is set lets a delivery take, and that sink's kind. Zero when it has no
+// timeout, as log has none.
+func (s Sink) timeout() (kind string, timeout Duration) {
+	for name, m := range s.members() {
+		if field := reflect.ValueOf(m).Elem().FieldByName("Timeout"); field.IsValid() {
+			return name, field.Interface().(Duration)
+		}
+	}
+	return "", 0
 }
 
 func (s Sink) validate(p *problems) {

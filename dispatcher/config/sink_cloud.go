@@ -7,15 +7,6 @@ import (
 	"time"
 )
 
-// CloudMode is how an event is put into a message of a cloud's queue.
-type CloudMode string
-
-// The modes, as CloudEvents names them.
-const (
-	CloudBinary     CloudMode = "Binary"
-	CloudStructured CloudMode = "Structured"
-)
-
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come
 // from the environment, as AWS's own tools take them.
 type SQSSink struct {
@@ -47,9 +38,9 @@ type PubSubSink struct {
 	Project string `json:"project"`
 	// Topic is where every event goes. Defaults to the topic of the event's own name.
 	Topic string `json:"topic,omitempty"`
-	// Mode is Binary (attributes as attributes, the payload as data) or Structured (one JSON object).
+	// ContentMode is Binary (attributes as attributes, the payload as data) or Structured (one JSON object).
 	// Defaults to Binary.
-	Mode CloudMode `json:"mode,omitempty"`
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Endpoint is where the service is called: a URL with https (a region's), or http, which goes
 	// without credentials (an emulator's). Defaults to https://pubsub.googleapis.com.
 	Endpoint string `json:"endpoint,omitempty"`
@@ -66,9 +57,9 @@ type ServiceBusSink struct {
 	// the event's own topic's name.
 	Queue string `json:"queue,omitempty"`
 	Topic string `json:"topic,omitempty"`
-	// Mode is Binary (attributes as application properties, the payload as body) or Structured (one
+	// ContentMode is Binary (attributes as application properties, the payload as body) or Structured (one
 	// JSON object). Defaults to Binary.
-	Mode CloudMode `json:"mode,omitempty"`
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Endpoint is the host, with a port if it is not 5671, that is connected to instead of Namespace.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Timeout bounds one delivery, 100ms to 10m. Defaults to 10s.
@@ -85,13 +76,13 @@ func (s *SNSSink) ApplyDefaults() { setDefault(&s.Timeout, cloudTimeout) }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (s *PubSubSink) ApplyDefaults() {
-	setDefault(&s.Mode, CloudBinary)
+	setDefault(&s.ContentMode, Binary)
 	setDefault(&s.Timeout, cloudTimeout)
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (s *ServiceBusSink) ApplyDefaults() {
-	setDefault(&s.Mode, CloudBinary)
+	setDefault(&s.ContentMode, Binary)
 	setDefault(&s.Timeout, cloudTimeout)
 }
 
@@ -123,11 +114,11 @@ func (s *SNSSink) validate(p *problems) {
 }
 
 func (s *PubSubSink) validate(p *problems) {
-	p.when(!googleProject.matches(s.Project), "sink.pubsub.project", "must be the id of a project, such as shop-production")
-	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubsub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%%, with a letter first", s.Topic)
-	p.oneOf("sink.pubsub.mode", string(s.Mode), string(CloudBinary), string(CloudStructured))
-	p.endpoint("sink.pubsub.endpoint", s.Endpoint)
-	p.duration("sink.pubsub.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
+	p.when(!googleProject.matches(s.Project), "sink.pubSub.project", "must be the id of a project, such as shop-production")
+	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubSub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%%, with a letter first", s.Topic)
+	p.contentMode("sink.pubSub.contentMode", s.ContentMode, Binary, Structured)
+	p.endpoint("sink.pubSub.endpoint", s.Endpoint)
+	p.duration("sink.pubSub.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *ServiceBusSink) validate(p *problems) {
@@ -135,7 +126,7 @@ func (s *ServiceBusSink) validate(p *problems) {
 	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
 	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Queue)
 	p.when(s.Topic != "" && !serviceBusEntity.matches(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Topic)
-	p.oneOf("sink.serviceBus.mode", string(s.Mode), string(CloudBinary), string(CloudStructured))
+	p.contentMode("sink.serviceBus.contentMode", s.ContentMode, Binary, Structured)
 	_, port, ported := strings.Cut(s.Endpoint, ":")
 	_, err := strconv.ParseUint(port, 10, 16)
 	p.when(s.Endpoint != "" && (!serviceBusAddress.matches(s.Endpoint) || ported && err != nil), "sink.serviceBus.endpoint", "is %q; write it as host or host:port, with a port up to 65535", s.Endpoint)

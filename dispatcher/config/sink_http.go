@@ -10,30 +10,20 @@ import (
 	"unicode"
 )
 
-// HTTPMode is how events are put into a request.
-type HTTPMode string
-
-// The modes, as the CloudEvents HTTP binding names them.
-const (
-	Binary     HTTPMode = "Binary"
-	Structured HTTPMode = "Structured"
-	Batch      HTTPMode = "Batch"
-)
-
 // HTTPSink posts CloudEvents 1.0 to a URL.
 type HTTPSink struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
-	// Mode is Binary (attributes as headers), Structured (one JSON object) or Batch (a JSON array).
+	// ContentMode is Binary (attributes as headers), Structured (one JSON object) or Batch (a JSON array).
 	// Defaults to Binary.
-	Mode HTTPMode `json:"mode,omitempty"`
-	// BatchSize is the most events in a request, 1 to 1000, in mode Batch. Defaults to 100.
+	ContentMode ContentMode `json:"contentMode,omitempty"`
+	// BatchSize is the most events in a request, 1 to 1000, in contentMode Batch. Defaults to 100.
 	BatchSize int `json:"batchSize,omitempty"`
 	// Timeout bounds one request, 10ms to 10m. Defaults to 10s.
 	Timeout Duration `json:"timeout,omitempty"`
 	// Headers are added to every request, at most 32. Not for secrets: see auth.
 	Headers map[string]string `json:"headers,omitempty"`
-	// Auth are credentials. Exactly one member must be set.
+	// Auth are the credentials of every request. Defaults to none.
 	Auth *HTTPAuth `json:"auth,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
@@ -51,31 +41,37 @@ type HTTPSigning struct {
 	SecretFile string `json:"secretFile"`
 }
 
-// HTTPAuth names files that hold credentials. They are read again when they change.
+// HTTPAuth are credentials of HTTP. Exactly one member must be set.
 type HTTPAuth struct {
-	BearerTokenFile string     `json:"bearerTokenFile,omitempty"`
-	Basic           *BasicAuth `json:"basic,omitempty"`
+	// Basic is a user and a password.
+	Basic *BasicAuth `json:"basic,omitempty"`
+	// TokenFile holds a token, sent as Bearer.
+	TokenFile string `json:"tokenFile,omitempty"`
 }
 
-// BasicAuth names the files of a user name and a password.
-type BasicAuth struct {
-	UsernameFile string `json:"usernameFile"`
-	PasswordFile string `json:"passwordFile"`
+func (a *HTTPAuth) validate(p *problems, field string) {
+	if a == nil {
+		return
+	}
+	p.exactlyOne(field, map[string]bool{"basic": a.Basic != nil, "tokenFile": a.TokenFile != ""})
+	a.Basic.validate(p, field+".basic")
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (h *HTTPSink) ApplyDefaults() {
-	setDefault(&h.Mode, Binary)
+	setDefault(&h.ContentMode, Binary)
 	setDefault(&h.Timeout, Duration(10*time.Second))
-	if h.Mode == Batch {
+	if h.ContentMode == Batch {
 		setDefault(&h.BatchSize, 100)
 	}
 }
 
 const headerName = pattern(`^[A-Za-z0-9-]+$`)
 
-var ownHeaders = []string{
-	"authorization", "content-type", "content-length", "host",
+// ReservedHeaders are the names, in lower case, that [HTTPSink.Headers] cannot have, beside those that begin
+// with ce-: the sink or its library sets them.
+var ReservedHeaders = []string{
+	"authorization", "connection", "content-length", "content-type", "host", "transfer-encoding",
 	"webhook-id", "webhook-signature", "webhook-timestamp",
 }
 
@@ -84,34 +80,31 @@ func (h *HTTPSink) validate(p *problems) {
 	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
 	p.when(!good, "sink.http.url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
 	p.when(good && u.User != nil, "sink.http.url", "must not hold a user or a password; put them into files and name those in auth")
-	p.oneOf("sink.http.mode", string(h.Mode), string(Binary), string(Structured), string(Batch))
-	if h.Mode == Batch {
+	p.contentMode("sink.http.contentMode", h.ContentMode, Binary, Structured, Batch)
+	if h.ContentMode == Batch {
 		p.number("sink.http.batchSize", h.BatchSize, 1, 1000)
 	} else {
-		p.when(h.BatchSize != 0, "sink.http.batchSize", "belongs to mode Batch; set mode to Batch, or remove batchSize")
+		p.when(h.BatchSize != 0, "sink.http.batchSize", "belongs to contentMode Batch; set contentMode to Batch, or remove batchSize")
 	}
 	p.duration("sink.http.timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
 	p.when(len(h.Headers) > 32, "sink.http.headers", "has %d entries; keep at most 32", len(h.Headers))
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		field, lower := fmt.Sprintf("sink.http.headers[%q]", name), strings.ToLower(name)
 		p.when(!headerName.matches(name), field, "is not a name of letters, digits and dashes; correct it")
-		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ownHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
+		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ReservedHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
 		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
 	}
-	if h.Auth != nil {
-		p.exactlyOne("sink.http.auth", map[string]bool{"bearerTokenFile": h.Auth.BearerTokenFile != "", "basic": h.Auth.Basic != nil})
-		if h.Auth.Basic != nil {
-			p.required("sink.http.auth.basic.usernameFile", h.Auth.Basic.UsernameFile)
-			p.required("sink.http.auth.basic.passwordFile", h.Auth.Basic.PasswordFile)
-		}
-	}
+	h.Auth.validate(p, "sink.http.auth")
 	if h.Signing != nil {
 		p.required("sink.http.signing.secretFile", h.Signing.SecretFile)
 	}
 	p.number("sink.http.maxConnections", h.MaxConnections, 0, 1000)
-	if h.TLS != nil {
-		p.when(*h.TLS == TLS{}, "sink.http.tls", "is empty; set caFile, certFile and keyFile, or serverName, or remove it")
-		p.when((h.TLS.CertFile == "") != (h.TLS.KeyFile == ""), "sink.http.tls", "has only one of certFile and keyFile; set both or neither")
-		p.when(good && u.Scheme != "https", "sink.http.tls", "needs an https:// url; change url, or remove tls")
-	}
+	h.TLS.validateHTTPS(p, "sink.http.tls", !good || u.Scheme == "https")
+}
+
+// Validate is what [Config.Validate] says of this section.
+func (h *HTTPSink) Validate() error {
+	var p problems
+	h.validate(&p)
+	return p.join()
 }

@@ -2,19 +2,11 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
-)
-
-// KafkaMode is how an event is put into a record.
-type KafkaMode string
-
-// The modes, as the CloudEvents Kafka binding names them.
-const (
-	KafkaBinary     KafkaMode = "Binary"
-	KafkaStructured KafkaMode = "Structured"
 )
 
 // KafkaEncoding is what the payload becomes as a record's value.
@@ -34,11 +26,11 @@ type KafkaSink struct {
 	Brokers []string `json:"brokers"`
 	// Topic is where every event goes. Defaults to the topic of the event's own name.
 	Topic string `json:"topic,omitempty"`
-	// Mode is Binary (attributes as headers, the payload as value) or Structured (one JSON object).
+	// ContentMode is Binary (attributes as headers, the payload as value) or Structured (one JSON object).
 	// Defaults to Binary.
-	Mode KafkaMode `json:"mode,omitempty"`
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Encoding is JSON (the payload as it is), Avro or Protobuf (by the latest schema of subject in
-	// schemaRegistry, in Confluent's wire format; for mode Binary). Defaults to JSON.
+	// schemaRegistry, in Confluent's wire format; for contentMode Binary). Defaults to JSON.
 	Encoding KafkaEncoding `json:"encoding,omitempty"`
 	// Subject is the schema registry's, for Avro and Protobuf, at most 255 characters. Defaults to the
 	// Kafka topic's name and -value.
@@ -54,13 +46,13 @@ type KafkaSink struct {
 	// Timeout bounds a delivery with all of its retries, as delivery.timeout.ms does: 100ms to 10m.
 	// Defaults to 30s.
 	Timeout Duration `json:"timeout,omitempty"`
-	// SASL are credentials. Defaults to none.
-	SASL *KafkaSASL `json:"sasl,omitempty"`
+	// Auth is how to log in (SASL). Defaults to not at all.
+	Auth *KafkaAuth `json:"auth,omitempty"`
 	// TLS, even when it is empty, makes connections TLS. Defaults to none.
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// The mechanisms of [KafkaSASL], as Kafka names them.
+// The mechanisms of [KafkaAuth], as Kafka names them.
 const (
 	SASLPlain       = "PLAIN"
 	SASLScram256    = "SCRAM-SHA-256"
@@ -69,20 +61,19 @@ const (
 	SASLAWSIAM      = "AWS_MSK_IAM"
 )
 
-// KafkaSASL says how to log in. Its files are read at each login.
-type KafkaSASL struct {
+// KafkaAuth says how to log in. Its files are read at each login.
+type KafkaAuth struct {
 	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM. Required.
 	Mechanism string `json:"mechanism"`
-	// UsernameFile and PasswordFile are for PLAIN and SCRAM.
-	UsernameFile string `json:"usernameFile,omitempty"`
-	PasswordFile string `json:"passwordFile,omitempty"`
+	// Basic is a user and a password, for PLAIN and SCRAM.
+	Basic *BasicAuth `json:"basic,omitempty"`
 	// TokenFile is for OAUTHBEARER. Something else keeps a valid token in it.
 	TokenFile string `json:"tokenFile,omitempty"`
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (k *KafkaSink) ApplyDefaults() {
-	setDefault(&k.Mode, KafkaBinary)
+	setDefault(&k.ContentMode, Binary)
 	setDefault(&k.Encoding, KafkaJSON)
 	setDefault(&k.ClientID, "outbox-dispatcher")
 	setDefault(&k.Compression, "snappy")
@@ -103,39 +94,31 @@ func (k *KafkaSink) validate(p *problems) {
 	}
 	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.matches(k.Topic)
 	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 letters, digits, dots, dashes and underscores", k.Topic)
-	p.oneOf("sink.kafka.mode", string(k.Mode), string(KafkaBinary), string(KafkaStructured))
+	p.contentMode("sink.kafka.contentMode", k.ContentMode, Binary, Structured)
 	p.oneOf("sink.kafka.encoding", string(k.Encoding), string(KafkaJSON), string(KafkaAvro), string(KafkaProtobuf))
-	p.when(k.Encoding != KafkaJSON && k.Mode != KafkaBinary, "sink.kafka.encoding", "is %s, which belongs to mode Binary, because the payload must be the record's value; set mode to Binary, or encoding to JSON", k.Encoding)
+	p.when(k.Encoding != KafkaJSON && k.ContentMode != Binary, "sink.kafka.encoding", "is %s, which belongs to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON", k.Encoding)
 	p.when(k.Encoding == KafkaJSON && k.Subject != "", "sink.kafka.subject", "belongs to encoding Avro and Protobuf; choose one of them, or remove subject")
 	p.when(utf8.RuneCountInString(k.Subject) > 255, "sink.kafka.subject", "has more than 255 characters; shorten it")
 	p.when(utf8.RuneCountInString(k.ClientID) > 255, "sink.kafka.clientID", "has more than 255 characters; shorten it")
 	p.oneOf("sink.kafka.compression", k.Compression, "none", "gzip", "snappy", "lz4", "zstd")
 	p.number("sink.kafka.maxMessageBytes", k.MaxMessageBytes, 1024, 100<<20)
 	p.duration("sink.kafka.timeout", k.Timeout, 100*time.Millisecond, 10*time.Minute)
-	if k.SASL != nil {
-		k.SASL.validate(p, k.TLS != nil)
+	if k.Auth != nil {
+		k.Auth.validate(p, k.TLS != nil)
 	}
-	if k.TLS != nil {
-		p.when((k.TLS.CertFile == "") != (k.TLS.KeyFile == ""), "sink.kafka.tls", "has only one of certFile and keyFile; set both or neither")
-	}
+	k.TLS.validate(p, "sink.kafka.tls")
 }
 
-func (s *KafkaSASL) validate(p *problems, tls bool) {
-	p.oneOf("sink.kafka.sasl.mechanism", s.Mechanism, SASLPlain, SASLScram256, SASLScram512, SASLOAuthBearer, SASLAWSIAM)
-	password, token := false, false
-	switch s.Mechanism {
-	case SASLPlain, SASLScram256, SASLScram512:
-		password = true
-		p.required("sink.kafka.sasl.usernameFile", s.UsernameFile)
-		p.required("sink.kafka.sasl.passwordFile", s.PasswordFile)
-	case SASLOAuthBearer:
-		token = true
-		p.required("sink.kafka.sasl.tokenFile", s.TokenFile)
-	case SASLAWSIAM:
-		p.when(!tls, "sink.kafka.tls", "is missing, and %s needs it; add it, empty for the system's authorities", SASLAWSIAM)
-	}
-	p.when(!password && (s.UsernameFile != "" || s.PasswordFile != ""), "sink.kafka.sasl", "has usernameFile or passwordFile, which mechanism %s does not use; remove them", s.Mechanism)
-	p.when(!token && s.TokenFile != "", "sink.kafka.sasl.tokenFile", "is not used by mechanism %s; remove it", s.Mechanism)
+func (a *KafkaAuth) validate(p *problems, tls bool) {
+	p.oneOf("sink.kafka.auth.mechanism", a.Mechanism, SASLPlain, SASLScram256, SASLScram512, SASLOAuthBearer, SASLAWSIAM)
+	basic := slices.Contains([]string{SASLPlain, SASLScram256, SASLScram512}, a.Mechanism)
+	token := a.Mechanism == SASLOAuthBearer
+	p.when(basic && a.Basic == nil, "sink.kafka.auth.basic", "is missing, and mechanism %s needs it; add it, with username or usernameFile, and passwordFile", a.Mechanism)
+	p.when(!basic && a.Basic != nil, "sink.kafka.auth.basic", "is not used by mechanism %s; remove it", a.Mechanism)
+	p.when(token && a.TokenFile == "", "sink.kafka.auth.tokenFile", "is missing, and mechanism %s needs it; set it", a.Mechanism)
+	p.when(!token && a.TokenFile != "", "sink.kafka.auth.tokenFile", "is not used by mechanism %s; remove it", a.Mechanism)
+	p.when(a.Mechanism == SASLAWSIAM && !tls, "sink.kafka.tls", "is missing, and %s needs it; add it, empty for the system's authorities", SASLAWSIAM)
+	a.Basic.validate(p, "sink.kafka.auth.basic")
 }
 
 // Validate is what [Config.Validate] says of this section.

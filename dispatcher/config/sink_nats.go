@@ -9,15 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// NATSMode is how an event is put into a message.
-type NATSMode string
-
-// The modes, as the CloudEvents NATS binding names them.
-const (
-	NATSBinary     NATSMode = "Binary"
-	NATSStructured NATSMode = "Structured"
-)
-
 // NATSSink publishes CloudEvents 1.0 to streams of NATS JetStream. Every message is confirmed by its
 // stream.
 type NATSSink struct {
@@ -29,9 +20,9 @@ type NATSSink struct {
 	// Stream is the one that must take the events: another refuses them. Defaults to whichever stream
 	// captures the subject.
 	Stream string `json:"stream,omitempty"`
-	// Mode is Binary (attributes as headers, the payload as data) or Structured (one JSON object).
+	// ContentMode is Binary (attributes as headers, the payload as data) or Structured (one JSON object).
 	// Defaults to Binary.
-	Mode NATSMode `json:"mode,omitempty"`
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Timeout bounds a delivery with its confirmation, and a connection: 100ms to 10m. Defaults to 10s.
 	Timeout Duration `json:"timeout,omitempty"`
 	// Auth are credentials. Defaults to none.
@@ -54,7 +45,7 @@ type NATSAuth struct {
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (n *NATSSink) ApplyDefaults() {
-	setDefault(&n.Mode, NATSBinary)
+	setDefault(&n.ContentMode, Binary)
 	setDefault(&n.Timeout, Duration(10*time.Second))
 }
 
@@ -77,20 +68,15 @@ func (n *NATSSink) validate(p *problems) {
 	}
 	p.when(n.Subject != "" && !ValidNATSSubject(n.Subject), "sink.nats.subject", "is %q, to which events cannot go; use at most 255 characters without spaces and wildcards, and none that starts with $ or _INBOX", n.Subject)
 	p.when(n.Stream != "" && !natsStream.matches(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
-	p.oneOf("sink.nats.mode", string(n.Mode), string(NATSBinary), string(NATSStructured))
+	p.contentMode("sink.nats.contentMode", n.ContentMode, Binary, Structured)
 	p.duration("sink.nats.timeout", n.Timeout, 100*time.Millisecond, 10*time.Minute)
 	if a := n.Auth; a != nil {
 		p.exactlyOne("sink.nats.auth", map[string]bool{
 			"credentialsFile": a.CredentialsFile != "", "nkeyFile": a.NKeyFile != "", "basic": a.Basic != nil, "tokenFile": a.TokenFile != "",
 		})
-		if a.Basic != nil {
-			p.required("sink.nats.auth.basic.usernameFile", a.Basic.UsernameFile)
-			p.required("sink.nats.auth.basic.passwordFile", a.Basic.PasswordFile)
-		}
+		a.Basic.validate(p, "sink.nats.auth.basic")
 	}
-	if n.TLS != nil {
-		p.when((n.TLS.CertFile == "") != (n.TLS.KeyFile == ""), "sink.nats.tls", "has only one of certFile and keyFile; set both or neither")
-	}
+	n.TLS.validate(p, "sink.nats.tls")
 }
 
 func validNATSServer(server string) bool {

@@ -32,17 +32,28 @@ type InboxDatabase struct {
 	// CAFile holds the PEM certificates that the server's certificate is checked against, in the
 	// modes verify-ca and verify-full, which need it.
 	CAFile string `json:"caFile,omitempty"`
+	// ClientCertFile and ClientKeyFile are the certificate that the login shows, and its key, both or
+	// neither. They are read for each connection.
+	ClientCertFile string `json:"clientCertFile,omitempty"`
+	ClientKeyFile  string `json:"clientKeyFile,omitempty"`
+	// IAM makes the password of each connection from the identity that the process has in a cloud.
+	// Defaults to none.
+	IAM *IAM `json:"iam,omitempty"`
 }
 
 // Database returns d as the outbox's database has it.
 func (d InboxDatabase) Database() Database {
-	return Database{DSN: d.DSN, DSNFile: d.DSNFile, Connection: d.Connection, SSLMode: d.SSLMode, CAFile: d.CAFile, Schema: "outbox"}
+	return Database{
+		DSN: d.DSN, DSNFile: d.DSNFile, Connection: d.Connection, Schema: "outbox", SSLMode: d.SSLMode, CAFile: d.CAFile,
+		ClientCertFile: d.ClientCertFile, ClientKeyFile: d.ClientKeyFile, IAM: d.IAM,
+	}
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (s *PostgresSink) ApplyDefaults() {
 	setDefault(&s.Table, "public.inbox_events")
 	setDefault(&s.Timeout, Duration(30*time.Second))
+	s.Database.Connection.applyDefaults()
 	if s.Database.CAFile != "" {
 		setDefault(&s.Database.SSLMode, "verify-full")
 	}

@@ -46,3 +46,21 @@ func TestPostgresValidate(t *testing.T) {
 		}
 	}
 }
+
+// Each member of a sink's database is the one of that name in what is connected to.
+func TestInboxDatabaseIsADatabase(t *testing.T) {
+	fields := reflect.TypeFor[InboxDatabase]()
+	for i := range fields.NumField() {
+		var inbox InboxDatabase
+		switch field := reflect.ValueOf(&inbox).Elem().Field(i); field.Kind() {
+		case reflect.String:
+			field.SetString("set")
+		default:
+			field.Set(reflect.New(field.Type().Elem()))
+		}
+		database := reflect.ValueOf(inbox.Database()).FieldByName(fields.Field(i).Name)
+		if want := reflect.ValueOf(inbox).Field(i).Interface(); !database.IsValid() || database.Interface() != want {
+			t.Errorf("%s is lost", fields.Field(i).Name)
+		}
+	}
+}

@@ -7,15 +7,6 @@ import (
 	"time"
 )
 
-// RabbitMQMode is how an event is put into a message.
-type RabbitMQMode string
-
-// The modes, as the CloudEvents AMQP binding names them.
-const (
-	RabbitMQBinary     RabbitMQMode = "Binary"
-	RabbitMQStructured RabbitMQMode = "Structured"
-)
-
 // RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1: persistent, mandatory,
 // and each message confirmed by the broker.
 type RabbitMQSink struct {
@@ -28,9 +19,9 @@ type RabbitMQSink struct {
 	Exchange string `json:"exchange,omitempty"`
 	// RoutingKey is that of every event, at most 255 bytes. Defaults to the name of the event's own topic.
 	RoutingKey string `json:"routingKey,omitempty"`
-	// Mode is Binary (attributes as headers, the payload as body) or Structured (one JSON object).
+	// ContentMode is Binary (attributes as headers, the payload as body) or Structured (one JSON object).
 	// Defaults to Binary.
-	Mode RabbitMQMode `json:"mode,omitempty"`
+	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Channels is how many deliveries publish side by side, 1 to 64, on one connection. Defaults to 4.
 	Channels int `json:"channels,omitempty"`
 	// ConnectionName is what RabbitMQ lists the connection by, at most 255 bytes. Defaults to
@@ -57,15 +48,14 @@ const (
 type RabbitMQAuth struct {
 	// Mechanism is PLAIN (user and password) or EXTERNAL (the client's certificate). Defaults to PLAIN.
 	Mechanism string `json:"mechanism,omitempty"`
-	// UsernameFile and PasswordFile are for PLAIN.
-	UsernameFile string `json:"usernameFile,omitempty"`
-	PasswordFile string `json:"passwordFile,omitempty"`
+	// Basic is a user and a password, for PLAIN.
+	Basic *BasicAuth `json:"basic,omitempty"`
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (s *RabbitMQSink) ApplyDefaults() {
 	setDefault(&s.VHost, "/")
-	setDefault(&s.Mode, RabbitMQBinary)
+	setDefault(&s.ContentMode, Binary)
 	setDefault(&s.Channels, 4)
 	setDefault(&s.ConnectionName, "outbox-dispatcher")
 	setDefault(&s.Heartbeat, Duration(10*time.Second))
@@ -87,27 +77,25 @@ func (s *RabbitMQSink) validate(p *problems) {
 	for field, value := range map[string]string{"vhost": s.VHost, "exchange": s.Exchange, "routingKey": s.RoutingKey, "connectionName": s.ConnectionName} {
 		p.when(len(value) > 255, "sink.rabbitmq."+field, "has %d bytes, and RabbitMQ takes 255; shorten it", len(value))
 	}
-	p.oneOf("sink.rabbitmq.mode", string(s.Mode), string(RabbitMQBinary), string(RabbitMQStructured))
+	p.contentMode("sink.rabbitmq.contentMode", s.ContentMode, Binary, Structured)
 	p.number("sink.rabbitmq.channels", s.Channels, 1, 64)
 	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)
 	p.when(s.Heartbeat.D()%time.Second != 0, "sink.rabbitmq.heartbeat", "is %s; set it to whole seconds", s.Heartbeat.D())
 	p.duration("sink.rabbitmq.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
-	if s.TLS != nil {
-		p.when((s.TLS.CertFile == "") != (s.TLS.KeyFile == ""), "sink.rabbitmq.tls", "has only one of certFile and keyFile; set both or neither")
-	}
+	s.TLS.validate(p, "sink.rabbitmq.tls")
 	if s.Auth == nil {
-		p.when(true, "sink.rabbitmq.auth", "is missing; add it, with usernameFile and passwordFile")
+		p.when(true, "sink.rabbitmq.auth", "is missing; add it, with basic, or with mechanism EXTERNAL")
 		return
 	}
 	p.oneOf("sink.rabbitmq.auth.mechanism", s.Auth.Mechanism, RabbitMQPlain, RabbitMQExternal)
 	switch s.Auth.Mechanism {
 	case RabbitMQPlain:
-		p.required("sink.rabbitmq.auth.usernameFile", s.Auth.UsernameFile)
-		p.required("sink.rabbitmq.auth.passwordFile", s.Auth.PasswordFile)
+		p.when(s.Auth.Basic == nil, "sink.rabbitmq.auth.basic", "is missing, and mechanism PLAIN needs it; add it, with username or usernameFile, and passwordFile")
 	case RabbitMQExternal:
-		p.when(s.Auth.UsernameFile != "" || s.Auth.PasswordFile != "", "sink.rabbitmq.auth", "has usernameFile or passwordFile, which mechanism EXTERNAL does not use; remove them")
-		p.when(s.TLS == nil || s.TLS.CertFile == "", "sink.rabbitmq.tls.certFile", "is missing, and mechanism EXTERNAL needs it; set certFile and keyFile")
+		p.when(s.Auth.Basic != nil, "sink.rabbitmq.auth.basic", "is not used by mechanism EXTERNAL; remove it")
+		p.when(s.TLS == nil || s.TLS.ClientCertFile == "", "sink.rabbitmq.tls.clientCertFile", "is missing, and mechanism EXTERNAL needs it; set clientCertFile and clientKeyFile")
 	}
+	s.Auth.Basic.validate(p, "sink.rabbitmq.auth.basic")
 }
 
 // Validate is what [Config.Validate] says of this section.

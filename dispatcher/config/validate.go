@@ -30,12 +30,16 @@ func (c Config) Validate() error {
 	p.when(3*c.PollInterval > c.Lease, "pollInterval", "must be at most a third of lease (%s), so that a lost lease is noticed in time; lower it to %s or raise lease to %s", c.Lease, c.Lease/3, 3*c.PollInterval)
 	p.number("batchSize", c.BatchSize, 1, 10_000)
 	p.number("concurrency", c.Concurrency, 1, 1000)
+	p.when(c.MaxInFlightBytes < minInFlightBytes || c.MaxInFlightBytes > maxInFlightBytes, "maxInFlightBytes", "is %d; set it from %d (1 MiB) to %d (16 GiB)", c.MaxInFlightBytes, minInFlightBytes, int64(maxInFlightBytes))
 	p.number("maxAttempts", c.MaxAttempts, 1, 1000)
 	p.oneOf("ordering", string(c.Ordering), string(OrderingNone), string(OrderingKey))
 	p.oneOf("onDead", string(c.OnDead), string(OnDeadContinue), string(OnDeadBlock))
 	p.when(c.OnDead == OnDeadBlock && c.Ordering != OrderingKey, "onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
 	p.when(c.Retention.Delivered != nil && *c.Retention.Delivered != 0, "retention.delivered", "must be 0s, which deletes a row as soon as it is delivered; to keep rows for a time is not there yet, and without delivered they stay")
 	p.oneOf("wakeUp", string(c.WakeUp), string(WakeUpNone), string(WakeUpListen))
+	p.duration("deliveryTimeout", c.DeliveryTimeout, time.Second, time.Hour)
+	kind, timeout := c.Sink.timeout()
+	p.when(c.DeliveryTimeout < timeout, "deliveryTimeout", "is %s, shorter than sink.%s.timeout (%s), which then never ends a delivery; raise deliveryTimeout to %s, or lower sink.%s.timeout", c.DeliveryTimeout, kind, timeout, timeout, kind)
 	p.duration("gracePeriod", c.GracePeriod, time.Second, time.Hour)
 	p.oneOf("state", string(c.State), string(Running), string(Paused))
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -59,6 +63,12 @@ func (c Config) Validate() error {
 	return p.join()
 }
 
+// The bounds of maxInFlightBytes. The lower one is the default limit of a payload.
+const (
+	minInFlightBytes = 1 << 20
+	maxInFlightBytes = 16 << 30
+)
+
 // ValidateDatabase is Validate for what needs no more than the database section.
 func (c Config) ValidateDatabase() error {
 	var p problems
@@ -70,12 +80,17 @@ const schemaName = pattern(`^[a-z_][a-z0-9_]{0,62}$`)
 
 func (d Database) validate(p *problems) {
 	p.exactlyOne("database", map[string]bool{"dsn": d.DSN != "", "dsnFile": d.DSNFile != "", "connection": d.Connection != nil})
-	if c := d.Connection; c != nil {
-		p.required("database.connection.hostFile", c.HostFile)
-		p.required("database.connection.databaseFile", c.DatabaseFile)
-		p.required("database.connection.userFile", c.UserFile)
-		p.required("database.connection.passwordFile", c.PasswordFile)
+	if d.Connection != nil {
+		d.Connection.validate(p)
+		p.when(d.Connection.PasswordFile == "" && d.ClientCertFile == "" && d.IAM == nil, "database.connection.passwordFile", "is missing; set it, or log in with iam or with clientCertFile and clientKeyFile")
 	}
+	if d.IAM != nil {
+		p.oneOf("database.iam.provider", d.IAM.Provider, IAMAWS, IAMGoogle, IAMAzure)
+		p.when(d.IAM.Region != "" && d.IAM.Provider != IAMAWS, "database.iam.region", "belongs to provider AWS; remove it")
+		p.when(d.IAM.Region != "" && !awsRegion.matches(d.IAM.Region), "database.iam.region", "is %q; write a region such as eu-west-1", d.IAM.Region)
+		p.when(d.SSLMode == "disable" || d.SSLMode == "prefer", "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to verify-full with caFile, or to require", d.SSLMode)
+	}
+	p.when((d.ClientCertFile == "") != (d.ClientKeyFile == ""), "database", "has only one of clientCertFile and clientKeyFile; set both or neither")
 	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case letters, digits and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if d.SSLMode != "" {
 		p.oneOf("database.sslMode", d.SSLMode, "disable", "prefer", "require", "verify-ca", "verify-full")
@@ -83,6 +98,14 @@ func (d Database) validate(p *problems) {
 		p.when(verifies && d.CAFile == "", "database.caFile", "is missing, and sslMode %s needs it; name the file with the certificates to verify with", d.SSLMode)
 		p.when(!verifies && d.CAFile != "", "database.sslMode", "is %s, which does not verify with caFile; set it to verify-full or verify-ca, or remove caFile", d.SSLMode)
 	}
+}
+
+func (c *Connection) validate(p *problems) {
+	p.either("database.connection.host", c.Host, c.HostFile)
+	p.either("database.connection.database", c.Database, c.DatabaseFile)
+	p.either("database.connection.user", c.User, c.UserFile)
+	p.when(c.Port != 0 && c.PortFile != "", "database.connection", "has port and portFile; keep one of them")
+	p.number("database.connection.port", c.Port, 0, 65_535)
 }
 
 const multiplier = pattern(`^([1-9](\.[0-9]+)?|10(\.0+)?)$`)
@@ -123,6 +146,12 @@ func (p *problems) when(wrong bool, field, format string, args ...any) {
 
 func (p *problems) required(field, value string) {
 	p.when(value == "", field, "is missing; set it")
+}
+
+// either wants a field as it is or in a file.
+func (p *problems) either(field, value, file string) {
+	p.when(value == "" && file == "", field, "is missing; set it, or name its file in %sFile", field[strings.LastIndexByte(field, '.')+1:])
+	p.when(value != "" && file != "", field, "is set, and so is %sFile; keep one of them", field[strings.LastIndexByte(field, '.')+1:])
 }
 
 func (p *problems) length(field, value string, limit int) {

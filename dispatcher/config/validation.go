@@ -17,9 +17,10 @@ type Validation struct {
 // PayloadSchema says where a JSON Schema is, of draft 7 or 2020-12, as its $schema says (2020-12 when it
 // says nothing). Exactly one member must be set.
 type PayloadSchema struct {
-	// Inline is the schema itself, as JSON, at most 1 MiB.
+	// Inline is the schema itself, as JSON. All schemas of a dispatcher have at most 256 KiB together.
 	Inline string `json:"inline,omitempty"`
-	// File holds the schema, as JSON. It is read at start.
+	// File holds the schema, as JSON. It is read again when it changes: a schema that compiles is used from the
+	// next event on, and one that does not leaves the one before it.
 	File string `json:"file,omitempty"`
 	// Registry names it in the schema registry, which schemaRegistry must say how to reach.
 	Registry *RegistrySchema `json:"registry,omitempty"`
@@ -43,7 +44,7 @@ type Rule struct {
 
 const (
 	maxExpression = 4096
-	maxInline     = 1 << 20
+	maxInline     = 256 << 10
 )
 
 func (c Config) validateValidation(p *problems) {
@@ -66,7 +67,7 @@ func (c Config) validateValidation(p *problems) {
 
 func (s *PayloadSchema) validate(p *problems, field string, registry bool) {
 	p.exactlyOne(field, map[string]bool{"inline": s.Inline != "", "file": s.File != "", "registry": s.Registry != nil})
-	p.when(len(s.Inline) > maxInline, field+".inline", "has more than %d bytes; put it into a file", maxInline)
+	p.when(len(s.Inline) > maxInline, field+".inline", "has more than %d bytes; shorten it", maxInline)
 	if r := s.Registry; r != nil {
 		p.length(field+".registry.subject", r.Subject, 255)
 		p.when(r.Version < 0, field+".registry.version", "is %d; set it to 1 or more, or leave it out for the latest", r.Version)

@@ -2,10 +2,10 @@ package expression
 
 import (
 	"encoding/json"
-	"strconv"
 	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/functions"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
@@ -14,33 +14,58 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
+// environment is what expressions of a kind may say, with the functions by their overloads' and their own
+// names.
+type environment struct {
+	*cel.Env
+	functions map[string]*functions.Overload
+}
+
+func newEnvironment(env *cel.Env, err error) (*environment, error) {
+	if err != nil {
+		return nil, err
+	}
+	e := &environment{env, map[string]*functions.Overload{}}
+	for _, declaration := range env.Functions() {
+		bindings, err := declaration.Bindings()
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range bindings {
+			e.functions[b.Operator] = b
+		}
+	}
+	return e, nil
+}
+
 // eventEnvironment is for routes: they see no payload.
-var eventEnvironment = sync.OnceValues(func() (*cel.Env, error) {
+var eventEnvironment = sync.OnceValues(func() (*environment, error) {
 	registry, err := types.NewRegistry()
 	if err != nil {
 		return nil, err
 	}
 	p := &provider{registry}
-	return cel.NewEnv(
+	return newEnvironment(cel.NewEnv(append(mixed(),
 		cel.CustomTypeProvider(p), cel.CustomTypeAdapter(p),
-		cel.OptionalTypes(), ext.Strings(),
+		cel.OptionalTypes(), ext.Strings(ext.StringsMaxPrecision(100)),
 		cel.Variable("event", cel.ObjectType(eventType)),
-	)
+	)...))
 })
 
 // payloadEnvironment is for rules and transformations.
-var payloadEnvironment = sync.OnceValues(func() (*cel.Env, error) {
+var payloadEnvironment = sync.OnceValues(func() (*environment, error) {
 	env, err := eventEnvironment()
 	if err != nil {
 		return nil, err
 	}
-	return env.Extend(append(payloadFunctions(env.CELTypeAdapter()), cel.Variable("payload", cel.DynType))...)
+	return newEnvironment(env.Extend(append(payloadFunctions(), cel.Variable("payload", cel.DynType))...))
 })
 
 // variables are what an expression sees.
 type variables struct {
 	event   *dispatcher.Event
 	payload any
+	meter   *meter
 }
 
 // ResolveName returns a variable.
@@ -50,6 +75,8 @@ func (v *variables) ResolveName(name string) (any, bool) {
 		return v.event, true
 	case "payload":
 		return v.payload, true
+	case meterName:
+		return v.meter, true
 	}
 	return nil, false
 }
@@ -123,7 +150,7 @@ func (p *provider) FindStructFieldType(name, field string) (*types.FieldType, bo
 	return t, ok
 }
 
-// NativeToValue makes objects and lists of a payload maps and lists, lazily, and numbers doubles.
+// NativeToValue makes objects and lists of a payload maps and lists, lazily, and numbers what they are.
 func (p *provider) NativeToValue(value any) ref.Val {
 	switch v := value.(type) {
 	case map[string]any:
@@ -140,23 +167,4 @@ func (p *provider) NativeToValue(value any) ref.Val {
 type list struct {
 	traits.Lister
 	native []any
-}
-
-// toNumber makes a double, but of whole numbers that a double cannot hold an int: those are ids, which
-// must not change on their way through an expression.
-func toNumber(s string) ref.Val {
-	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
-		if i > 1<<53 || i < -1<<53 {
-			return types.Int(i)
-		}
-		return types.Double(i)
-	}
-	if u, err := strconv.ParseUint(s, 10, 64); err == nil {
-		return types.Uint(u)
-	}
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		return types.NewErr("type conversion error: a number is too large for a double")
-	}
-	return types.Double(f)
 }

@@ -1,6 +1,7 @@
 package expression
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,6 +22,7 @@ type Expression struct {
 	text    string
 	ast     *cel.Ast
 	program cel.Program
+	states  int // of the regular expressions that are written out
 }
 
 // String compiles an expression over event that makes a string: a route.
@@ -39,7 +41,7 @@ func JSON(text string) (*Expression, error) {
 }
 
 // compile makes an expression whose outcome has the type, or dyn, and then is looked at when it is there.
-func compile(text string, environment func() (*cel.Env, error), word string, want *cel.Type) (*Expression, error) {
+func compile(text string, environment func() (*environment, error), word string, want *cel.Type) (*Expression, error) {
 	if n := utf8.RuneCountInString(text); n > MaxLength {
 		return nil, fmt.Errorf("it has %d characters; shorten it to %d", n, MaxLength)
 	}
@@ -52,22 +54,20 @@ func compile(text string, environment func() (*cel.Env, error), word string, wan
 		return nil, located(issues)
 	}
 	if got := ast.OutputType(); got.Kind() != types.DynKind && !want.IsAssignableType(got) {
-		return nil, fmt.Errorf("it makes a %s; write one that makes a %s", got, word)
+		return nil, fmt.Errorf("line 1, column 1: it makes a %s; write one that makes a %s", got, word)
 	}
 	if cost, err := env.EstimateCost(ast, sizes{}); err != nil {
 		return nil, err
 	} else if cost.Max > estimateLimit {
-		return nil, fmt.Errorf("it may cost more than %d units when lists have 100 entries; write it with fewer loops inside loops", estimateLimit)
+		return nil, fmt.Errorf("line 1, column 1: it may cost more than %d units when lists have 100 entries; write it with fewer loops inside loops", estimateLimit)
 	}
-	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
-	if loops(ast) {
-		options = append(options, cel.CostTracking(costs{}), cel.CostLimit(CostLimit))
+	x := &Expression{text: text, ast: ast}
+	x.program, err = env.Program(ast, cel.CustomDecoratorV2(x.metered(env)), cel.EvalOptions(cel.OptOptimize))
+	var constant *types.Err // such as int('x'), which is computed now
+	if errors.As(err, &constant) {
+		return nil, x.placed(constant.NodeID(), err)
 	}
-	program, err := env.Program(ast, options...)
-	if err != nil {
-		return nil, err
-	}
-	return &Expression{text: text, ast: ast, program: program}, nil
+	return x, err
 }
 
 // located is what the compiler complains about, in one line.
@@ -84,76 +84,107 @@ func located(issues *cel.Issues) error {
 // Text is the expression as it was written.
 func (x *Expression) Text() string { return x.text }
 
+// PatternStates is about how many states the regular expressions have that are written out in the expression.
+func (x *Expression) PatternStates() int { return x.states }
+
 // String runs the expression. An error says why it cannot be computed for the event, and holds nothing
 // of the event.
 func (x *Expression) String(e *dispatcher.Event) (string, error) {
-	value, err := x.run(&variables{event: e})
+	value, _, err := x.run(context.Background(), e, nil)
 	if err != nil {
 		return "", err
 	}
 	s, ok := value.(types.String)
 	if !ok {
-		return "", fmt.Errorf("it makes a %s, not a string", value.Type().TypeName())
+		return "", fmt.Errorf("line 1, column 1: it makes a %s, not a string", value.Type().TypeName())
 	}
 	return string(s), nil
 }
 
-// Bool runs the expression. The payload is what [Decode] made of it. Errors are as those of
-// [Expression.String].
-func (x *Expression) Bool(e *dispatcher.Event, payload any) (bool, error) {
-	value, err := x.run(&variables{event: e, payload: payload})
+// Bool runs the expression until the context ends. The payload is what [Decode] made of the event's.
+// Errors are as those of [Expression.String]; see [IsMissing].
+func (x *Expression) Bool(ctx context.Context, e *dispatcher.Event, payload any) (bool, error) {
+	value, _, err := x.run(ctx, e, payload)
 	if err != nil {
 		return false, err
 	}
 	b, ok := value.(types.Bool)
 	if !ok {
-		return false, fmt.Errorf("it makes a %s, not a bool", value.Type().TypeName())
+		return false, fmt.Errorf("line 1, column 1: it makes a %s, not a bool", value.Type().TypeName())
 	}
 	return bool(b), nil
 }
 
-// JSON runs the expression and returns an object, made of what [Decode] makes. It shares parts with the
-// payload, which stays as it is. Errors are as those of [Expression.String].
-func (x *Expression) JSON(e *dispatcher.Event, payload any) (map[string]any, error) {
-	value, err := x.run(&variables{event: e, payload: payload})
+// JSON runs the expression until the context ends and returns an object, made of what [Decode] makes. It
+// shares parts with the payload, which stays as it is. Errors are as those of [Expression.String].
+func (x *Expression) JSON(ctx context.Context, e *dispatcher.Event, payload any) (object map[string]any, err error) {
+	value, m, err := x.run(ctx, e, payload)
 	if err != nil {
 		return nil, err
 	}
-	made, err := plain(value)
+	defer func() { // the meter's
+		if r := recover(); r != nil && m.err == nil {
+			panic(r)
+		} else if r != nil {
+			object, err = nil, x.placed(m.at, m.err)
+		}
+	}()
+	made, err := m.plain(0, value)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("line 1, column 1: %w", err)
 	}
 	object, ok := made.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("it makes a %s, not a map", value.Type().TypeName())
+		return nil, fmt.Errorf("line 1, column 1: it makes a %s, not a map", value.Type().TypeName())
+	}
+	if most := BaseOutput + OutputPerByte*m.size; written(object, most) > most {
+		return nil, fmt.Errorf("line 1, column 1: it makes more than %d KiB of JSON, which is the limit for a payload of %d bytes; write it so that it grows less", most>>10, m.size)
 	}
 	return object, nil
 }
 
-func (x *Expression) run(v *variables) (ref.Val, error) {
-	value, _, err := x.program.Eval(v)
-	if err != nil {
-		return nil, x.failure(err)
+func (x *Expression) run(ctx context.Context, e *dispatcher.Event, payload any) (ref.Val, *meter, error) {
+	m := newMeter(ctx, len(e.Payload))
+	value, _, err := x.program.Eval(&variables{event: e, payload: payload, meter: m})
+	switch {
+	case m.err != nil:
+		return nil, nil, x.placed(m.at, m.err)
+	case err != nil:
+		return nil, nil, x.failure(err)
 	}
-	return value, nil
+	return value, m, nil
 }
 
 // phrases are what is told of a failure, by how CEL's own words begin. Those may go on with a value.
-var phrases = []struct{ celSays, phrase string }{
-	{"no such key", "it asks for a key that is not there; has() tells whether it is"},
-	{"no such attribute", "it asks for a key that is not there; has() tells whether it is"},
-	{"no such overload", "a value is of a type that is not expected there"},
-	{"unsupported conversion", "a value is of a type that is not expected there"},
-	{"type conversion error", "a value cannot be converted"},
-	{"index", "it asks for an element or a character that is not there; size() tells how many there are"},
-	{"division by zero", "it divides by zero"},
-	{"modulus by zero", "it divides by zero"},
-	{"operation cancelled", "it costs too much for what the event holds"},
+var phrases = []struct {
+	celSays string
+	phrase  error
+}{
+	{"no such key", errNoKey},
+	{"no such attribute", errNoKey},
+	{"index out of bounds", errNoElement},
+	{"index '", errNoElement},
+	{"no such overload", errors.New("a value is of a type that is not expected there")},
+	{"unsupported conversion", errors.New("a value is of a type that is not expected there")},
+	{"type conversion error", errors.New("a value cannot be converted")},
+	{"index out of range", errors.New("it asks for a character that is not there; size() tells how many there are")},
+	{"division by zero", errors.New("it divides by zero")},
+	{"modulus by zero", errors.New("it divides by zero")},
 }
+
+var (
+	errNoKey     = errors.New("it asks for a key that is not there; has() tells whether it is")
+	errNoElement = errors.New("it asks for an element that is not there; size() tells how many there are")
+)
+
+// IsMissing reports whether an expression could not be computed because the payload or the event does not
+// have a key, or a list an element, that it asks for: that is about the event. All else is about the
+// expression as well.
+func IsMissing(err error) bool { return errors.Is(err, errNoKey) || errors.Is(err, errNoElement) }
 
 // failure is why an evaluation failed, where, and nothing of the event.
 func (x *Expression) failure(err error) error {
-	phrase := "a function does not take what it is given"
+	phrase := errors.New("a function does not take what it is given")
 	for _, p := range phrases {
 		if strings.HasPrefix(err.Error(), p.celSays) {
 			phrase = p.phrase
@@ -161,10 +192,17 @@ func (x *Expression) failure(err error) error {
 		}
 	}
 	var at interface{ NodeID() int64 }
-	if errors.As(err, &at) && at.NodeID() != 0 {
-		if place := x.ast.NativeRep().SourceInfo().GetStartLocation(at.NodeID()); place.Line() > 0 {
-			return fmt.Errorf("line %d, column %d: %s", place.Line(), place.Column()+1, phrase)
-		}
+	if errors.As(err, &at) {
+		return x.placed(at.NodeID(), phrase)
 	}
-	return errors.New(phrase)
+	return x.placed(0, phrase)
+}
+
+// placed is an error with the line and the column of a node; 0 is the expression itself.
+func (x *Expression) placed(node int64, err error) error {
+	line, column := 1, 1
+	if place := x.ast.NativeRep().SourceInfo().GetStartLocation(node); place.Line() > 0 {
+		line, column = place.Line(), place.Column()+1
+	}
+	return fmt.Errorf("line %d, column %d: %w", line, column, err)
 }

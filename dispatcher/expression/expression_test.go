@@ -64,15 +64,17 @@ func TestCompileErrors(t *testing.T) {
 		{text, "'a' +\n  evnt.topic", `line 2, column 3: undeclared reference to 'evnt'`},
 		{text, `payload.region`, `line 1, column 1: undeclared reference to 'payload'`},
 		{text, `event.topic + 1`, `line 1, column 13: found no matching overload for '_+_' applied to '(string, int)'`},
-		{text, `event.headers`, `it makes a map(string, string); write one that makes a string`},
+		{text, `event.headers`, `line 1, column 1: it makes a map(string, string); write one that makes a string`},
 		{text, `event.topic +`, `line 1, column 14: Syntax error: mismatched input '<EOF>'`},
 		{text, ``, `line 1, column 1: Syntax error: mismatched input '<EOF>'`},
 		{text, `"` + strings.Repeat("a", 4096) + `"`, `it has 4098 characters; shorten it to 4096`},
 		{rule, `payload.total`, ``}, // its type is known when it is there
-		{rule, `payload.size()`, `it makes a int; write one that makes a bool`},
-		{rule, `payload.a.all(x, payload.b.all(y, payload.c.all(z, x.v + y.v > z.v)))`, `it may cost more than 1000000 units`},
+		{rule, `payload.size()`, `line 1, column 1: it makes a int; write one that makes a bool`},
+		{rule, `payload.a.all(x, payload.b.all(y, payload.c.all(z, x.v + y.v > z.v)))`, `line 1, column 1: it may cost more than 1000000 units`},
 		{rule, `payload.a.all(x, payload.b.exists(y, x == y))`, ``},
-		{made, `mask(payload.card)`, `it makes a string; write one that makes a map`},
+		{rule, "payload.a == 1 &&\n  payload.b.matches('(')", "line 2, column 20: error parsing regexp: missing closing ): `(`; correct the regular expression"},
+		{rule, `payload.a > int('x')`, `line 1, column 16: type conversion error from 'string' to 'int'`},
+		{made, `mask(payload.card)`, `line 1, column 1: it makes a string; write one that makes a map`},
 		{made, `without(payload, "card")`, `line 1, column 8: found no matching overload for 'without' applied to '(dyn, string)'`},
 		{made, `without(payload, ["card"])`, ``},
 	} {
@@ -105,6 +107,8 @@ func TestBool(t *testing.T) {
 		`payload.id == 9007199254740992`:                 false,
 		`payload.huge == 18446744073709551615u`:          true,
 		`payload.big > 1e29`:                             true,
+		`payload.qty / 2 == 1.5`:                         true,
+		`int(payload.qty) / 2 == 1`:                      true,
 		`string(int(payload.qty)) == '3'`:                true,
 		`payload.status in ['paid', 'open']`:             true,
 		`payload.note == null`:                           true,
@@ -123,7 +127,7 @@ func TestBool(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got, err := x.Bool(event(), payload); err != nil || got != want {
+		if got, err := x.Bool(t.Context(), event(), payload); err != nil || got != want {
 			t.Errorf("%s: %v, %v, want %v", text, got, err, want)
 		}
 	}
@@ -158,7 +162,7 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		made, err := x.JSON(event(), payload)
+		made, err := x.JSON(t.Context(), event(), payload)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -182,22 +186,22 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		`payload.nothing > 0`:                                         "it asks for a key that is not there; has() tells whether it is",
-		`{"a": true}[payload.secret]`:                                 "it asks for a key that is not there",
-		`payload.secret > 3`:                                          "line 1, column 16: a value is of a type that is not expected there",
-		`payload.secret.size() > 0 && payload.n`:                      "line 1, column 27: a value is of a type",
-		`payload.list[5] == 1.0`:                                      "it asks for an element or a character that is not there",
-		`1 / int(payload.n) == 1`:                                     "it divides by zero",
-		`int(payload.secret) == 1`:                                    "a value cannot be converted",
-		`timestamp(payload.secret) < timestamp(0)`:                    "a value cannot be converted",
-		`duration(payload.secret) < duration('1s')`:                   "a value cannot be converted",
-		`payload.secret.matches(payload.secret + '(')`:                "a function does not take what it is given",
-		`payload.max > 1`:                                             "a value cannot be converted",
-		`payload.secret`:                                              "it makes a string, not a bool",
-		`without(payload.secret, ['a']).size() > 0`:                   "line 1, column 8: a value is of a type",
-		`payload.secret.startsWith(payload.n)`:                        "line 1, column 26: a value is of a type",
-		`payload.text.replace('x', 'yyyyyyyyyy').substring(50) == ''`: "an element or a character that is not there",
-		`mask(payload.n) == ''`:                                       "line 1, column 5: a value is of a type",
+		`payload.nothing > 0`:                                                          "it asks for a key that is not there; has() tells whether it is",
+		`{"a": true}[payload.secret]`:                                                  "it asks for a key that is not there",
+		`payload.secret > 3`:                                                           "line 1, column 16: a value is of a type that is not expected there",
+		`payload.secret.size() > 0 && payload.n`:                                       "line 1, column 27: a value is of a type",
+		`payload.list[5] == 1.0`:                                                       "line 1, column 13: it asks for an element that is not there",
+		`1 / int(payload.n) == 1`:                                                      "it divides by zero",
+		`int(payload.secret) == 1`:                                                     "a value cannot be converted",
+		`timestamp(payload.secret) < timestamp(0)`:                                     "a value cannot be converted",
+		`duration(payload.secret) < duration('1s')`:                                    "a value cannot be converted",
+		`payload.secret.matches(payload.secret + '(')`:                                 "a function does not take what it is given",
+		`payload.text.substring(payload.n + 0.5) == ''`:                                "line 1, column 23: a value is of a type",
+		`payload.secret`:                                                               "it makes a string, not a bool",
+		`without(payload.secret, ['a']).size() > 0`:                                    "line 1, column 8: a value is of a type",
+		`payload.secret.startsWith(payload.n)`:                                         "line 1, column 26: a value is of a type",
+		`payload.text.replace('x', 'yyyyyyyyyy').substring(50) == ''`:                  "it asks for a character that is not there",
+		`mask(payload.n) == ''`:                                                        "line 1, column 5: a value is of a type",
 		`[1,2,3,4,5,6,7,8,9].all(a, payload.list.all(b, payload.secret[b] == 'card'))`: "",
 	} {
 		x, err := expression.Bool(text)
@@ -205,7 +209,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		_, err = x.Bool(event(), payload)
+		_, err = x.Bool(t.Context(), event(), payload)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v\nwant %s", text, err, want)
 		}
@@ -240,7 +244,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err = x.JSON(event(), payload); err == nil {
+				if _, err = x.JSON(t.Context(), event(), payload); err == nil {
 					continue
 				}
 				if failed++; strings.Contains(strings.ReplaceAll(err.Error(), text, ""), "SECRET") || strings.Contains(err.Error(), "77") {
@@ -251,30 +255,6 @@ func TestErrorsQuoteNothing(t *testing.T) {
 	}
 	if failed < 1000 {
 		t.Errorf("only %d failed", failed)
-	}
-}
-
-// What is cheap for what was assumed, and not for what comes, ends at the limit.
-func TestCostLimit(t *testing.T) {
-	x, err := expression.Bool(`payload.a.all(x, payload.a.all(y, x + y > 0.0))`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	few, _ := expression.Decode([]byte(`{"a": [1` + strings.Repeat(",1", 99) + `]}`))
-	if ok, err := x.Bool(event(), few); err != nil || !ok {
-		t.Errorf("100 elements: %v, %v", ok, err)
-	}
-	many, _ := expression.Decode([]byte(`{"a": [1` + strings.Repeat(",1", 9999) + `]}`))
-	if _, err := x.Bool(event(), many); err == nil || err.Error() != "it costs too much for what the event holds" {
-		t.Errorf("10,000 elements: %v", err)
-	}
-	// Our functions count too.
-	y, err := expression.JSON(`{"a": payload.a.map(x, without(payload, ["a.*.b"]).size())}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := y.JSON(event(), many); err == nil || err.Error() != "it costs too much for what the event holds" {
-		t.Errorf("10,000 copies of 10,000 elements: %v", err)
 	}
 }
 

@@ -7,9 +7,10 @@ import (
 )
 
 // Watch registers the gauges: what the dispatcher knows of itself, the backlog as it was counted
-// last, what holds vacuum back, and the bytes of each table. The last three are nil until they are known.
-func (m *Metrics) Watch(snapshot func() dispatcher.Snapshot, backlog func() *dispatcher.Depth, oldest func() *dispatcher.OldestTransaction, sizes func() *map[string]int64) {
-	m.registry.MustRegister(&gauges{m, snapshot, backlog, oldest, sizes})
+// last, what holds vacuum back, and the bytes of each table, which are nil until they are known; and how many files
+// cannot be used as they are now.
+func (m *Metrics) Watch(snapshot func() dispatcher.Snapshot, backlog func() *dispatcher.Depth, oldest func() *dispatcher.OldestTransaction, sizes func() *map[string]int64, files func() int) {
+	m.registry.MustRegister(&gauges{m, snapshot, backlog, oldest, sizes, files})
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -25,7 +26,10 @@ var (
 	blockedKeys = describe("outbox_blocked_keys", "Keys whose rows wait behind a dead one that nobody has handled yet, with onDead Block.")
 	observedAt  = describe("outbox_backlog_observed_timestamp_seconds", "When the backlog was counted, on the database's clock.")
 	inFlight    = describe("outbox_in_flight_events", "Rows that this process has claimed and not yet written back.")
-	inFlightB   = describe("outbox_in_flight_bytes", "Payload bytes of the rows in flight.")
+	inFlightB   = describe("outbox_in_flight_bytes", "Bytes of the events in flight, payloads and headers, and of those that stuck calls keep.")
+	stuckCalls  = describe("outbox_stuck_calls", "Calls of the sink that do not return although deliveryTimeout is over.")
+	paused      = describe("outbox_paused", "1 while nothing is claimed because the state is Paused, else 0.")
+	unusable    = describe("outbox_unusable_files", "Files that are read again while the process runs, and cannot be used as they are now: what they said before holds on.")
 	breaker     = describe("outbox_breaker_state", "1 for the state that the breaker is in: Closed, Unreachable or Refusing.", "state")
 	topicHeld   = describe("outbox_topic_breaker_state", "1 for a topic that is held back while others go on, by the state that its breaker is in: Unreachable or Refusing. Other topics are not listed.", "topic", "state")
 	oldestTx    = describe("outbox_oldest_transaction_age_seconds", "Age of what has kept vacuum from removing rows for longest, when it was looked for, by kind: Session, PreparedTransaction, ReplicationSlot or Standby. 0 for the other kinds.", "kind")
@@ -41,11 +45,12 @@ type gauges struct {
 	backlog  func() *dispatcher.Depth
 	oldest   func() *dispatcher.OldestTransaction
 	sizes    func() *map[string]int64
+	files    func() int
 }
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, breaker, topicHeld, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicHeld, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
 		ch <- d
 	}
 }
@@ -58,6 +63,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	s := g.snapshot()
 	gauge(inFlight, float64(s.InFlightRows))
 	gauge(inFlightB, float64(s.InFlightBytes))
+	gauge(stuckCalls, float64(s.StuckCalls))
+	gauge(paused, number(s.Paused))
+	gauge(unusable, float64(g.files()))
 	for _, state := range []dispatcher.BreakerState{dispatcher.BreakerClosed, dispatcher.BreakerUnreachable, dispatcher.BreakerRefusing} {
 		gauge(breaker, number(s.Breaker == state), string(state))
 	}

@@ -21,9 +21,9 @@ const (
 
 // Metrics is a [dispatcher.Observer]. Make one with [New].
 type Metrics struct {
-	vectors   vectors
-	leaseLost prometheus.Counter
-	registry  prometheus.Registerer
+	vectors            vectors
+	leaseLost, refused prometheus.Counter
+	registry           prometheus.Registerer
 
 	topics sync.Map // topic -> *series
 	count  atomic.Int32
@@ -45,10 +45,17 @@ type series struct {
 	claimSize, retryDelay                                             prometheus.Observer
 }
 
-// New registers the metrics of a dispatcher, with its name, its namespace and the kind of its sink as
-// labels on each.
-func New(registry prometheus.Registerer, name, namespace, sink string) *Metrics {
-	registry = prometheus.WrapRegistererWith(prometheus.Labels{"dispatcher": name, "namespace": namespace, "sink": sink}, registry)
+// deadReasons are the values of the label reason.
+var deadReasons = []dispatcher.DeadReason{
+	dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed,
+	dispatcher.ReasonProcessingTimeout, dispatcher.ReasonPermanentFailure,
+}
+
+// New registers the metrics of a dispatcher, with its name, its outbox namespace and the kind of its sink as
+// labels on each. The topics are those that it is known to serve: their counters are 0 from the start, so
+// that the first event is an increase. Other topics have theirs once they are seen.
+func New(registry prometheus.Registerer, name, namespace, sink string, topics ...string) *Metrics {
+	registry = prometheus.WrapRegistererWith(prometheus.Labels{"dispatcher": name, "outbox_namespace": namespace, "sink": sink}, registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, "topic"))
 		registry.MustRegister(v)
@@ -82,11 +89,17 @@ func New(registry prometheus.Registerer, name, namespace, sink string) *Metrics 
 	m.leaseLost = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "outbox_lease_lost_total", Help: "Outcomes that could not be written because another worker held the row by then.",
 	})
-	registry.MustRegister(m.leaseLost)
+	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "outbox_outcomes_refused_total", Help: "Outcomes that the database refused. Their events are delivered again when the leases end.",
+	})
+	registry.MustRegister(m.leaseLost, m.refused)
+	for _, topic := range topics {
+		m.of(topic)
+	}
 	return m
 }
 
-// of returns the series of a topic, and makes them when it is new.
+// of returns the series of a topic, and makes them, at 0, when it is new.
 func (m *Metrics) of(topic string) *series {
 	if s, ok := m.topics.Load(topic); ok {
 		return s.(*series)
@@ -96,6 +109,9 @@ func (m *Metrics) of(topic string) *series {
 		label = OtherTopics
 	}
 	v := &m.vectors
+	for _, reason := range deadReasons {
+		v.died.WithLabelValues(string(reason), label)
+	}
 	s, _ := m.topics.LoadOrStore(topic, &series{
 		label:   label,
 		claimed: v.claimed.WithLabelValues(label), published: v.published.WithLabelValues(label),
@@ -158,3 +174,6 @@ func (m *Metrics) Died(d dispatcher.Death) {
 
 // LeaseLost implements [dispatcher.Observer].
 func (m *Metrics) LeaseLost(n int) { m.leaseLost.Add(float64(n)) }
+
+// Refused implements [dispatcher.Observer].
+func (m *Metrics) Refused(n int) { m.refused.Add(float64(n)) }

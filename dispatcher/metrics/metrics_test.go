@@ -49,7 +49,8 @@ func TestNamesAndValues(t *testing.T) {
 		func() *dispatcher.OldestTransaction {
 			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldBySlot, Age: 1000*time.Second + 500*time.Millisecond}
 		},
-		func() *map[string]int64 { return &map[string]int64{"outbox_events": 8192} })
+		func() *map[string]int64 { return &map[string]int64{"outbox_events": 8192} },
+		func() int { return 0 })
 	e, again := &dispatcher.Event{Topic: "orders", Attempt: 1}, &dispatcher.Event{Topic: "orders", Attempt: 2}
 	m.Claimed("orders", 9)
 	m.Delivered(e, 2*time.Millisecond, 20*time.Millisecond)
@@ -64,20 +65,20 @@ func TestNamesAndValues(t *testing.T) {
 	m.LeaseLost(2)
 
 	text := scrape(t, registry)
-	const labels, topic = `dispatcher="default/orders",namespace="shop",sink="kafka"`, `,topic="orders"`
-	const before, after = `dispatcher="default/orders",`, `namespace="shop",sink="kafka"`
+	const labels, topic = `dispatcher="default/orders",outbox_namespace="shop",sink="kafka"`, `,topic="orders"`
+	const before, after = `dispatcher="default/orders",`, `outbox_namespace="shop",sink="kafka"`
 	for _, want := range []string{
 		"outbox_events_claimed_total{" + labels + topic + "} 9",
 		"outbox_events_published_total{" + labels + topic + "} 2",
 		"outbox_events_delivered_total{" + labels + topic + "} 1",
 		"outbox_events_failed_total{" + labels + topic + "} 5",
-		"outbox_events_dlq_total{" + before + `namespace="shop",reason="max_retries_exceeded",sink="kafka"` + topic + "} 1",
+		"outbox_events_dlq_total{" + before + `outbox_namespace="shop",reason="max_retries_exceeded",sink="kafka"` + topic + "} 1",
 		"outbox_validation_errors_total{" + labels + topic + "} 1",
 		"outbox_network_errors_total{" + labels + topic + "} 2",
 		"outbox_timeout_errors_total{" + labels + topic + "} 1",
 		"outbox_lease_lost_total{" + labels + "} 2",
-		"outbox_delivery_duration_seconds_count{" + before + `namespace="shop",outcome="confirmed",sink="kafka"` + topic + "} 2",
-		"outbox_delivery_duration_seconds_count{" + before + `namespace="shop",outcome="failed",sink="kafka"` + topic + "} 5",
+		"outbox_delivery_duration_seconds_count{" + before + `outbox_namespace="shop",outcome="confirmed",sink="kafka"` + topic + "} 2",
+		"outbox_delivery_duration_seconds_count{" + before + `outbox_namespace="shop",outcome="failed",sink="kafka"` + topic + "} 5",
 		"outbox_dispatch_latency_seconds_count{" + labels + topic + "} 1",
 		"outbox_dispatch_latency_seconds_sum{" + labels + topic + "} 0.002",
 		"outbox_claim_size_events_count{" + labels + topic + "} 1",
@@ -121,10 +122,47 @@ func TestNamesAndValues(t *testing.T) {
 	}
 }
 
+// Prometheus sees no increase in a series that begins with 1: what counts deaths and failures must be there before.
+func TestCountersStartAtZero(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "orders", "shop", "kafka", "orders", "refunds")
+	const labels = `dispatcher="orders",outbox_namespace="shop"`
+	want := []string{"outbox_lease_lost_total{" + labels + `,sink="kafka"} 0`, "outbox_outcomes_refused_total{" + labels + `,sink="kafka"} 0`}
+	topic := func(name string) {
+		rest := `sink="kafka",topic="` + name + `"} 0`
+		for _, counter := range []string{"claimed", "published", "delivered", "failed"} {
+			want = append(want, "outbox_events_"+counter+"_total{"+labels+","+rest)
+		}
+		for _, kind := range []string{"validation", "network", "timeout"} {
+			want = append(want, "outbox_"+kind+"_errors_total{"+labels+","+rest)
+		}
+		for _, reason := range []string{"max_retries_exceeded", "poison_message", "schema_validation_failed", "processing_timeout", "permanent_failure"} {
+			want = append(want, "outbox_events_dlq_total{"+labels+`,reason="`+reason+`",`+rest)
+		}
+		for _, outcome := range []string{"confirmed", "failed"} {
+			want = append(want, "outbox_delivery_duration_seconds_count{"+labels+`,outcome="`+outcome+`",`+rest)
+		}
+	}
+	topic("orders")
+	topic("refunds")
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{} },
+		func() *dispatcher.Depth {
+			return &dispatcher.Depth{Topics: []dispatcher.TopicDepth{{Topic: "found"}}}
+		}, unknown, unweighed, none)
+	scrape(t, registry) // finds a topic in the backlog
+	topic("found")
+	text := scrape(t, registry)
+	for _, line := range want {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("not told: %s", line)
+		}
+	}
+}
+
 func TestBacklogIsAbsentBeforeTheFirstCount(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics.New(registry, "orders", "shop", "kafka").Watch(
-		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil }, unknown, unweighed)
+		func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, func() *dispatcher.Depth { return nil }, unknown, unweighed, none)
 	text := scrape(t, registry)
 	if strings.Contains(text, "outbox_pending_events_count") || strings.Contains(text, "outbox_oldest_transaction") || strings.Contains(text, "outbox_table_size") || !strings.Contains(text, "outbox_source_up") {
 		t.Error(text)
@@ -133,6 +171,7 @@ func TestBacklogIsAbsentBeforeTheFirstCount(t *testing.T) {
 
 func unknown() *dispatcher.OldestTransaction { return nil }
 func unweighed() *map[string]int64           { return nil }
+func none() int                              { return 0 }
 
 // Topics come from producers: their number must not be that of the series.
 func TestTopicsAreBounded(t *testing.T) {
@@ -150,7 +189,7 @@ func TestTopicsAreBounded(t *testing.T) {
 	for _, topic := range depth.Topics {
 		held = append(held, dispatcher.HeldTopic{Topic: topic.Topic, Breaker: dispatcher.BreakerRefusing})
 	}
-	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{Held: held} }, func() *dispatcher.Depth { return depth }, unknown, unweighed)
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{Held: held} }, func() *dispatcher.Depth { return depth }, unknown, unweighed, none)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -34,13 +34,16 @@ func newServer(t *testing.T) (planned, *postgres.Server) {
 // An event costs a bounded number of WAL bytes, and a claim touches no index. Both are counts: they
 // are the same on any machine.
 func TestBudgets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	t.Parallel()
 	for name, test := range map[string]struct {
 		deletes       bool
 		written, each int64 // bytes of claim and ack, and with the insert
 	}{
-		"kept":    {false, 450, 1050},
-		"deleted": {true, 300, 900},
+		"kept":    {false, 450, 1100},
+		"deleted": {true, 300, 950},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,8 +66,8 @@ func (p planned) wantBudget(written, each int64) {
 			p.exec(`select outbox.enqueue('shop', 'orders', jsonb_build_object('k', repeat('x', 191))) from generate_series(1, $1::integer)`, batch)
 		}
 	})
-	if size := scalar[int](p.outbox, `select max(payload_bytes) from outbox.outbox_events`); size != 200 {
-		p.Fatalf("the payload has %d bytes, want 200", size)
+	if size := scalar[int](p.outbox, `select max(size_bytes) from outbox.outbox_events`); size != 200 {
+		p.Fatalf("the payload and empty headers have %d bytes, want 200", size)
 	}
 
 	store := p.Store("shop", uuid.New())
@@ -78,7 +81,7 @@ func (p planned) wantBudget(written, each int64) {
 			held = append(held, leasesOf(c.Events))
 		}
 	})
-	p.exec(`select pg_stat_force_next_flush()`)
+	pgtest.HandIn(p, p.Pool)
 	hot := scalar[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
 	updated := scalar[int](p.outbox, `select n_tup_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
 
@@ -113,9 +116,15 @@ func (p planned) wal(work func()) int64 {
 // Claims of a backlog stay as cheap as the first, even when a long transaction keeps the entries of
 // delivered rows in the index.
 func TestBacklogBehindSnapshot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	p := newPlanned(t, dsn)
+	if scalar[int](p.outbox, `select current_setting('server_version_num')::integer`) < 15_0000 {
+		t.Skip("before 15 a server tells what a session read after a second, in which the claims change")
+	}
 	p.fill(20_000, "orders")
 	snapshot := newOutbox(t, dsn)
 	tx, err := snapshot.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})

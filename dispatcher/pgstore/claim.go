@@ -14,11 +14,28 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
+// buryPause is how long claims leave rows with no attempt left alone, when the database refuses to bury them.
+const buryPause = time.Minute
+
 // Claim implements [dispatcher.Store]. When it fails after rows have died, Claimed.Dead tells of
 // them beside the error.
 func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	bury := time.Now().UnixNano() >= s.buryAgain.Load()
+	out, err := s.claimDue(ctx, req, bury)
+	if !bury || !dispatcher.IsRefused(err) {
+		return out, err
+	}
+	s.buryAgain.Store(time.Now().Add(buryPause).UnixNano())
+	dead, refusal := out.Dead, err
+	out, err = s.claimDue(ctx, req, false)
+	out.Dead, out.Unburied = append(dead, out.Dead...), refusal
+	return out, err
+}
+
+// claimDue is Claim with or without burying.
+func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, bury bool) (dispatcher.Claimed, error) {
 	if req.Keys != nil {
-		return s.claimKeyed(ctx, req)
+		return s.claimKeyed(ctx, req, bury)
 	}
 	if req.Few {
 		if out, ok, err := s.claimFew(ctx, req); err != nil {
@@ -29,23 +46,21 @@ func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatc
 	}
 	var out dispatcher.Claimed
 	for {
-		found, err := s.claim(ctx, req)
+		found, err := s.claim(ctx, req, bury)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
-		events, deaths := found.split()
-		out.Dead = append(out.Dead, deaths...)
+		found.split(&out)
 		// Nothing found must mean that nothing is due: neither rows without an attempt nor a floor
 		// may hide others.
-		if len(events) > 0 || len(deaths) == 0 && (!found.floored || !s.floors.lift(req.Shares)) {
-			out.Events, out.At = events, found.at
+		if out.Leased() > 0 || len(found.rows) == 0 && (!found.floored || !s.floors.lift(req.Shares)) {
 			return out, nil
 		}
 	}
 }
 
-// claimFew is Claim for what has just come. It begins where the last claims ended, and leaves no trace in the
-// floors, for it does not tell what it has passed by. It is for topics that have floors: not ok otherwise.
+// claimFew is Claim after a wake-up, with a cheaper statement. It starts at the first floor of the topics, and is not
+// ok if some topic has none. It does not move the floors, since it does not tell which rows it left alone.
 func (s *Store) claimFew(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, ok bool, err error) {
 	topics, limits, maxBytes := asked(req)
 	floor, ok := s.floors.first(topics)
@@ -57,17 +72,16 @@ func (s *Store) claimFew(ctx context.Context, req dispatcher.ClaimRequest) (out 
 		total += int64(limit)
 	}
 	args := []any{s.namespace, topics, floor, total, int32(req.MaxAttempts), maxBytes / max(1, total), pgUUID(s.worker), req.Lease}
-	f, err := s.fetch(ctx, s.sql.claimFew, args, topics, limits)
+	f, err := s.fetch(ctx, req.Lease, s.sql.claimFew, args, topics, limits)
 	if err != nil {
 		return out, false, err
 	}
 	f.sort()
-	out.Events, _ = f.split()
-	out.At = f.at
+	f.split(&out)
 	return out, true, nil
 }
 
-// asked are the arguments of a claim that its request gives.
+// asked returns the arguments of a claim that come from its request.
 func asked(req dispatcher.ClaimRequest) (topics []string, limits []int32, maxBytes int64) {
 	topics, limits = make([]string, len(req.Shares)), make([]int32, len(req.Shares))
 	for i, share := range req.Shares {
@@ -97,21 +111,26 @@ type row struct {
 	share int                   // index of the topic in the request
 	due   int64                 // next_attempt_at, as timeOf takes it
 	dead  dispatcher.DeadReason // set when it had no attempt left, and died
+	// unreadable is why the event could not be decoded, nil when it was.
+	unreadable error
 }
 
 func (r row) position() position { return position{timeOf(r.due), r.event.ID} }
 
-// split tells the claimed rows from those that died.
-func (f found) split() (events []*dispatcher.Event, deaths []dispatcher.Death) {
-	events = make([]*dispatcher.Event, 0, len(f.rows))
+// split adds the claimed rows, those that cannot be read, and those that died.
+func (f found) split(out *dispatcher.Claimed) {
+	out.At = f.at
+	out.Events = make([]*dispatcher.Event, 0, len(f.rows))
 	for _, r := range f.rows {
-		if e := r.event; r.dead == "" {
-			events = append(events, e)
-		} else {
-			deaths = append(deaths, dispatcher.Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead})
+		switch e := r.event; {
+		case r.dead != "":
+			out.Dead = append(out.Dead, dispatcher.Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead})
+		case r.unreadable != nil:
+			out.Unreadable = append(out.Unreadable, dispatcher.Unreadable{Event: e, Err: r.unreadable})
+		default:
+			out.Events = append(out.Events, e)
 		}
 	}
-	return events, deaths
 }
 
 // sort puts the rows in order.
@@ -131,11 +150,11 @@ func (f found) sort() {
 }
 
 // claim runs the statement once.
-func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest) (f found, err error) {
+func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest, bury bool) (f found, err error) {
 	topics, limits, maxBytes := asked(req)
 	start := s.floors.next(topics)
-	args := []any{s.namespace, topics, limits, start.times, start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease}
-	f, err = s.fetch(ctx, s.sql.claim, args, topics, limits)
+	args := []any{s.namespace, topics, limits, start.times, start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease, bury}
+	f, err = s.fetch(ctx, req.Lease, s.sql.claim, args, topics, limits)
 	if err != nil {
 		return found{}, err
 	}
@@ -146,27 +165,29 @@ func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest) (f found
 }
 
 // fetch runs a statement and reads what it returns.
-func (s *Store) fetch(ctx context.Context, sql string, args []any, topics []string, limits []int32) (f found, err error) {
-	var batch pgx.Batch
-	batch.Queue(relaxed).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			values, err := rows.Values()
-			if err != nil {
-				return err
-			}
-			f.at = values[0].(time.Time)
-		}
-		return rows.Err()
-	})
+func (s *Store) fetch(ctx context.Context, lease time.Duration, sql string, args []any, topics []string, limits []int32) (f found, err error) {
 	d := newDecoder(s.namespace, topics)
 	for _, limit := range limits {
 		d.limit += int(limit)
 	}
-	batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-		f.rows, f.cut, err = d.decode(rows)
-		return err
+	err = s.send(ctx, func(batch *pgx.Batch) {
+		f = found{}
+		batch.Queue(claimSettings, frozenAfter(lease)).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				values, err := rows.Values()
+				if err != nil {
+					return err
+				}
+				f.at = values[0].(time.Time)
+			}
+			return rows.Err()
+		})
+		batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+			f.rows, f.cut, err = d.decode(rows)
+			return err
+		})
 	})
-	return f, s.pool.SendBatch(ctx, &batch).Close()
+	return f, err
 }
 
 // position is where a row stands in its topic's range of the live index.

@@ -40,6 +40,15 @@ func leasesOf(events []*dispatcher.Event) []dispatcher.Lease {
 	return leases
 }
 
+// returnsOf gives events back, due as before.
+func returnsOf(events []*dispatcher.Event) []dispatcher.Return {
+	returns := make([]dispatcher.Return, len(events))
+	for i, e := range events {
+		returns[i] = dispatcher.Return{Lease: e.Lease()}
+	}
+	return returns
+}
+
 // Eight workers drain ten thousand rows: no row goes to two of them, none is left, and no write-back
 // is refused.
 // CONTRACT: C-20
@@ -140,9 +149,11 @@ func TestWrongClock(t *testing.T) {
 		events = claimed.Events
 		leases := leasesOf(events)
 		for verb, write := range map[string]func() ([]dispatcher.Lease, error){
-			"ack":     func() ([]dispatcher.Lease, error) { return store.Ack(t.Context(), leases[:1]) },
-			"extend":  func() ([]dispatcher.Lease, error) { return store.Extend(t.Context(), leases[1:2], time.Hour) },
-			"release": func() ([]dispatcher.Lease, error) { return store.Release(t.Context(), leases[2:3]) },
+			"ack":    func() ([]dispatcher.Lease, error) { return store.Ack(t.Context(), leases[:1]) },
+			"extend": func() ([]dispatcher.Lease, error) { return store.Extend(t.Context(), leases[1:2], time.Hour) },
+			"release": func() ([]dispatcher.Lease, error) {
+				return store.Release(t.Context(), []dispatcher.Return{{Lease: leases[2]}})
+			},
 			"nack": func() ([]dispatcher.Lease, error) {
 				return store.Nack(t.Context(), []dispatcher.Failure{{Lease: leases[3], Delay: time.Hour}})
 			},
@@ -220,11 +231,11 @@ func useAll(t *testing.T, store dispatcher.Store) {
 	check(t, "Ack", err)
 	_, err = store.Extend(ctx, leases[1:2], time.Hour)
 	check(t, "Extend", err)
-	_, err = store.Release(ctx, leases[2:3])
+	_, err = store.Release(ctx, []dispatcher.Return{{Lease: leases[2]}})
 	check(t, "Release", err)
 	lost, err := store.Nack(ctx, []dispatcher.Failure{
 		{Lease: leases[3], Error: "it's \\ \"odd\"", Delay: time.Hour}, {Lease: leases[4], Reason: dispatcher.ReasonPoisonMessage},
-		{Lease: dispatcher.Lease{ID: uuid.New(), Attempt: 1}},
+		{Lease: dispatcher.Lease{ID: uuid.New(), Number: 1}},
 	})
 	check(t, "Nack", err)
 	if len(lost) != 1 {

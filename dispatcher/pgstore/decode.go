@@ -17,23 +17,25 @@ import (
 )
 
 const (
-	// slabRows and slabBytes are how many events and how many bytes of payload are made at once. An
-	// event that is delivered slowly keeps the memory of its slabs.
-	slabRows  = 64
-	slabBytes = 16 << 10
+	// Events and small payloads are allocated in slabs. An event that is delivered slowly keeps its slabs in
+	// memory, and with them all other events and payloads in these. So slabs are small.
+	slabRows     = 64       // most events of a slab
+	slabPayloads = 64 << 10 // most bytes of payloads and headers that a slab of several events keeps
+	slabBytes    = 16 << 10 // bytes of a slab of payloads
 )
 
-// decoder reads the rows of a claim. A drain is for the most part this: events, texts and payloads are
-// cut from slabs, and what repeats is shared.
+// decoder reads the rows of a claim. Most of the time of a drain is spent here, so events and small payloads are
+// cut from slabs, and repeated texts are shared.
 type decoder struct {
 	namespace string
-	limit     int               // the most rows, if that is known
-	shares    map[string]int    // by topic
-	topic     string            // of the last row
-	share     int               // and its index
-	names     map[string]string // topics, event types and aggregate types
-	events    []dispatcher.Event
-	bytes     []byte
+	limit     int                // the most rows, if that is known
+	shares    map[string]int     // by topic
+	topic     string             // of the last row
+	share     int                // and its index
+	names     map[string]string  // topics, event types and aggregate types
+	events    []dispatcher.Event // what is free of the slab
+	held      int                // bytes that the slab's events keep
+	bytes     []byte             // what is free of the slab of payloads
 }
 
 func newDecoder(namespace string, topics []string) *decoder {
@@ -45,18 +47,19 @@ func newDecoder(namespace string, topics []string) *decoder {
 }
 
 // columns are those of claim.sql, in its order. A statement may have more behind them.
-const columns = 16
+const columns = 19
 
-// record is a row of claim.sql as bytes, nil for null, beside what is decoded of it.
+// record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.
 type record struct {
 	id                                                         uuid.UUID
-	attempts, seq                                              int64
+	attempts, lease, seq                                       int64
+	maxAttempts                                                int64 // 0 for null
 	due                                                        int64 // as timeOf takes it
 	created                                                    time.Time
 	cut                                                        bool
 	tenant                                                     uuid.NullUUID
 	reason, topic, dedupe, partition, event, aggregate, aggrID []byte
-	headers, payload                                           []byte
+	retry, headers, payload                                    []byte
 }
 
 // decode reads all rows. cut is the same in each.
@@ -71,46 +74,48 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 			rows.Close()
 			return nil, false, err
 		}
-		e, err := d.event(&rec)
-		if err != nil {
-			rows.Close()
-			return nil, false, err
-		}
+		e, unreadable := d.event(&rec)
 		cut = rec.cut
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}
-		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason)})
+		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason), unreadable})
 	}
 	return out, cut, rows.Err()
 }
 
-// event makes an event of a record.
+// event makes an event of a record. The error says which part of the row cannot be read; it harms no other row.
 func (d *decoder) event(r *record) (*dispatcher.Event, error) {
-	if len(d.events) == 0 {
-		d.events = make([]dispatcher.Event, slabRows)
+	size := len(r.payload) + len(r.headers)
+	if len(d.events) == 0 || d.held+size > slabPayloads {
+		d.events, d.held = make([]dispatcher.Event, max(1, min(slabRows, slabPayloads/max(1, size)))), 0
 	}
+	d.held += size
 	if string(r.topic) != d.topic { // rows of a topic mostly come together
-		d.topic = d.name(r.topic)
+		d.topic = d.intern(r.topic)
 		d.share = d.shares[d.topic]
 	}
 	e := &d.events[0]
 	d.events = d.events[1:]
 	*e = dispatcher.Event{
 		ID: r.id, Seq: r.seq, Namespace: d.namespace, Topic: d.topic, TenantID: r.tenant,
-		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.name(r.event),
-		AggregateType: d.name(r.aggregate), AggregateID: string(r.aggrID),
-		Payload: d.copy(r.payload), CreatedAt: r.created, Attempt: int(r.attempts),
+		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.intern(r.event),
+		AggregateType: d.intern(r.aggregate), AggregateID: string(r.aggrID),
+		Payload: d.copy(r.payload), CreatedAt: r.created,
+		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts),
 	}
 	var err error
 	if e.Headers, err = decodeHeaders(r.headers); err != nil {
-		return nil, fmt.Errorf("headers of event %s: %w", e.ID, err)
+		return e, fmt.Errorf("the event's headers cannot be read: %w", err)
+	}
+	if e.Backoff, err = decodeRetry(r.retry); err != nil {
+		return e, fmt.Errorf("the event's retry settings cannot be read: %w", err)
 	}
 	return e, nil
 }
 
-// name is a text of which there are few.
-func (d *decoder) name(text []byte) string {
+// intern returns a shared copy of a text that many rows have, such as a topic or a type.
+func (d *decoder) intern(text []byte) string {
 	if len(text) == 0 {
 		return ""
 	}
@@ -143,7 +148,7 @@ func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
 	if len(fields) < columns {
 		return r.scan // which says so
 	}
-	for _, f := range append(fields[3:9:9], fields[1]) {
+	for _, f := range append(fields[3:10:10], fields[1], fields[15]) {
 		if f.Format != pgx.BinaryFormatCode {
 			return r.scan
 		}
@@ -154,19 +159,23 @@ func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
 // parse reads a row whose numbers, times and ids are in binary format.
 func (r *record) parse(rows pgx.Rows) error {
 	v := rows.RawValues()
-	if len(v[1]) != 16 || len(v[3]) != 4 || len(v[4]) != 8 || len(v[6]) != 8 || len(v[7]) != 8 {
+	if len(v[1]) != 16 || len(v[3]) != 4 || len(v[4]) != 8 || len(v[5]) != 8 || len(v[7]) != 8 || len(v[8]) != 8 {
 		return errors.New("a claimed row has columns of other types than expected; migrate the schema to this version")
 	}
 	r.reason, r.id, r.topic = v[0], uuid.UUID(v[1]), v[2]
-	r.attempts, r.due = int64(binary.BigEndian.Uint32(v[3])), int64(binary.BigEndian.Uint64(v[4]))
-	r.cut = len(v[5]) == 1 && v[5][0] != 0
-	r.seq, r.created = int64(binary.BigEndian.Uint64(v[6])), timeOf(int64(binary.BigEndian.Uint64(v[7])))
-	r.tenant = uuid.NullUUID{}
-	if len(v[8]) == 16 {
-		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[8]), Valid: true}
+	r.attempts, r.lease = int64(binary.BigEndian.Uint32(v[3])), int64(binary.BigEndian.Uint64(v[4]))
+	r.due = int64(binary.BigEndian.Uint64(v[5]))
+	r.cut = len(v[6]) == 1 && v[6][0] != 0
+	r.seq, r.created = int64(binary.BigEndian.Uint64(v[7])), timeOf(int64(binary.BigEndian.Uint64(v[8])))
+	r.tenant, r.maxAttempts = uuid.NullUUID{}, 0
+	if len(v[9]) == 16 {
+		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[9]), Valid: true}
 	}
-	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[9], v[10], v[11], v[12], v[13]
-	r.headers, r.payload = jsonOf(v[14]), jsonOf(v[15])
+	if len(v[15]) == 2 {
+		r.maxAttempts = int64(binary.BigEndian.Uint16(v[15]))
+	}
+	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[10], v[11], v[12], v[13], v[14]
+	r.retry, r.headers, r.payload = jsonOf(v[16]), jsonOf(v[17]), jsonOf(v[18])
 	return nil
 }
 
@@ -189,23 +198,26 @@ func jsonOf(v []byte) []byte {
 // scan reads a row in any format.
 func (r *record) scan(rows pgx.Rows) error {
 	var (
-		cut    pgtype.Bool
-		tenant pgtype.UUID
-		due    time.Time
+		cut         pgtype.Bool
+		tenant      pgtype.UUID
+		maxAttempts pgtype.Int2
+		due         time.Time
 	)
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
-	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &due, &cut, &r.seq, &r.created, &tenant,
-		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID, &r.headers, &r.payload})
+	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &r.created, &tenant,
+		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
+		&maxAttempts, &r.retry, &r.headers, &r.payload})
 	err := rows.Scan(targets...)
-	r.due = microsOf(due)
+	r.due, r.maxAttempts = microsOf(due), int64(maxAttempts.Int16)
 	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
 	return err
 }
 
-// noHeaders are those of most events.
+// noHeaders is shared by the events without headers, which are most.
 var noHeaders = map[string]string{}
 
-// decodeHeaders reads a JSON object. A value that is not a string is kept as its JSON text.
+// decodeHeaders reads a JSON object. A value that is not a string is kept as its JSON text, and null is no
+// header (CONTRACT C-16).
 func decodeHeaders(data []byte) (map[string]string, error) {
 	if len(data) == 0 || string(data) == "{}" {
 		return noHeaders, nil
@@ -217,6 +229,9 @@ func decodeHeaders(data []byte) (map[string]string, error) {
 	headers := make(map[string]string, len(raw))
 	for name, value := range raw {
 		text := string(value)
+		if text == "null" {
+			continue
+		}
 		if value[0] == '"' {
 			if err := json.Unmarshal(value, &text); err != nil {
 				return nil, err

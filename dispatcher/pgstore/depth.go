@@ -67,6 +67,7 @@ func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, e
 	var depth dispatcher.Depth
 	args := []any{s.namespace, topics, dispatcher.DepthCap}
 	err := s.run(ctx, durable, s.sql.depth, args, func(rows pgx.Rows) error {
+		depth.Topics = nil
 		var t dispatcher.TopicDepth
 		var oldest *time.Time
 		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Dead.N, &oldest, &depth.ObservedAt}, func() error {

@@ -11,10 +11,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/postgres"
 )
 
-// A crash of the database does not undo a death or a release that was reported done. An ack it may
-// undo: the event is delivered again. The server is made to put off the writing that nobody waits
+// A crash of the database does not undo a death that was reported done. An ack it may undo: the event is
+// delivered again. The server is made to put off the writing that nobody waits
 // for, so that a crash does undo it.
-// CONTRACT: C-22, C-30, C-41
+// CONTRACT: C-22, C-41
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	p, srv := newServer(t)
@@ -34,19 +34,7 @@ func TestCrash(t *testing.T) {
 	}
 
 	id, held := crash.hold()
-	lost, err := crash.store.Release(t.Context(), held)
-	if row := crash.after(lost, err, id); row.Status != "pending" || row.Attempts != 0 {
-		t.Errorf("after a release and a crash the row is %+v, want pending", row)
-	}
-
-	id, held = crash.hold()
-	lost, err = crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Unspent: true}})
-	if row := crash.after(lost, err, id); row.Status != "pending" || row.Attempts != 0 {
-		t.Errorf("after the nack of an unspent attempt and a crash the row is %+v, want pending", row)
-	}
-
-	id, held = crash.hold()
-	lost, err = crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Reason: dispatcher.ReasonPoisonMessage}})
+	lost, err := crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Reason: dispatcher.ReasonPoisonMessage}})
 	if row := crash.after(lost, err, id); row.Status != "dead" || len(p.Letters(id)) != 1 {
 		t.Errorf("after a death and a crash the row is %+v with %d dead letters, want it dead", row, len(p.Letters(id)))
 	}

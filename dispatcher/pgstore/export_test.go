@@ -27,6 +27,9 @@ func ClaimKeyedSQL() string { return load("outbox").claimKeyed }
 // ClaimDenseSQL is its counterpart where nearly each row is the first of its key.
 func ClaimDenseSQL() string { return load("outbox").claimDense }
 
+// BuryAgain has the store's next claim try to bury rows that the database refused to bury.
+func BuryAgain(store dispatcher.Store) { store.(*Store).buryAgain.Store(0) }
+
 // Recall has the store's next claim read the keys again that it passed by.
 func Recall(store dispatcher.Store) {
 	k := &store.(*Store).keyed
@@ -38,3 +41,23 @@ func Recall(store dispatcher.Store) {
 		}
 	}
 }
+
+// NoPass keeps the store's next claim from a step of a pass, which it would make when the last one was long ago.
+func NoPass(store dispatcher.Store) {
+	for _, p := range store.(*Store).keyed.byTopic {
+		p.passing, p.nextPass = false, time.Now().Add(time.Hour)
+	}
+}
+
+// LookBack has the store's next claim look back, as it does while passes take several steps.
+func LookBack(store dispatcher.Store) {
+	for _, p := range store.(*Store).keyed.byTopic {
+		p.long, p.nextBack = true, time.Time{}
+	}
+}
+
+// ReturnedSQL is the statement that finds keys whose rows came back, of a store in schema "outbox".
+func ReturnedSQL() string { return load("outbox").returned }
+
+// ReturnedRows is how many rows it looks at from each end.
+const ReturnedRows = returnedRows

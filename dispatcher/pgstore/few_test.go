@@ -102,6 +102,9 @@ func TestClaimFew(t *testing.T) {
 // It reads the index of live rows from where the last claims ended, whatever the planner knows.
 // CONTRACT: C-2
 func TestPlanOfFew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fill(20_000, "orders", "others")

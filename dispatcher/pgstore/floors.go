@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// fullPass is how often a claim starts at the front of a topic's range all the same.
+	// fullPass is the least pause between two full passes: claims that start at the front of a topic's range.
 	fullPass = 500 * time.Millisecond
-	// passShare is the part of all time that full passes may cost: one in so many. They may save up
-	// passCredit, and owe passDebt: then the next one comes after five seconds.
+	// Full passes get one part in passShare of the time. They may save up passCredit, and owe passDebt: then the
+	// next one comes after five seconds.
 	passShare  = 20
 	passCredit = time.Second
 	passDebt   = 250 * time.Millisecond
@@ -35,14 +35,14 @@ type floors struct {
 	budget  budget
 }
 
-// budget is what full passes may cost: the time that they take beyond that of other claims. On a server
-// that is slow with everything a pass costs nothing, so what waits for one does not wait longer still.
-// Nor does it because a single pass took long: something else has held that one up.
+// budget bounds the cost of full passes: the time that they take beyond that of other claims. On a server
+// that is slow with everything the cost is small, so the rows that need a pass do not wait longer still. A single
+// slow pass is charged like the one before it: something else held it up.
 type budget struct {
-	credit time.Duration // what passes may cost now
-	last   time.Duration // what the last one cost
-	earned time.Time     // when credit was counted last
-	usual  time.Duration // what a claim takes that is no pass
+	credit time.Duration // that passes may cost now
+	last   time.Duration // cost of the last pass
+	earned time.Time     // when credit was last added
+	usual  time.Duration // average duration of a claim that is no pass
 }
 
 // affordable reports whether another full pass may be made.
@@ -52,7 +52,7 @@ func (b *budget) affordable(now time.Time) bool {
 	return b.credit > 0
 }
 
-// spent notes how long a claim took.
+// spent charges the duration of a claim.
 func (b *budget) spent(took time.Duration, pass bool) {
 	if pass {
 		cost := max(0, took-b.usual)
@@ -68,7 +68,7 @@ type floor struct {
 	since time.Time // when the last claim that started at the front was made
 }
 
-// starts are where a claim starts in each topic.
+// starts are the positions at which a claim starts, one for each topic.
 type starts struct {
 	times   []time.Time // with ids; zero values for the front
 	ids     []pgtype.UUID

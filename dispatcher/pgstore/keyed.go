@@ -19,10 +19,13 @@ const searchFor = 50 * time.Millisecond
 
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
-func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
+func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, bury bool) (out dispatcher.Claimed, err error) {
+	if err := s.lookBack(ctx, req); err != nil {
+		return out, s.wrap("claim", err)
+	}
 	for c := (claiming{began: time.Now()}); ; {
 		look := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
-		found, told, err := s.fetchKeyed(ctx, s.statements(req, look), look.topics)
+		found, told, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, look, bury), look.topics)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
@@ -31,10 +34,9 @@ func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest) (ou
 			sortKeys(found.rows)
 		}
 		all := s.keyed.update(look, told, found, time.Now())
-		events, deaths := found.split()
-		out.Dead = append(out.Dead, deaths...)
-		if len(events) > 0 || len(deaths) == 0 && (all || time.Since(c.began) > searchFor) {
-			out.Events, out.At, out.Behind = events, found.at, s.keyed.behind(req.Shares)
+		found.split(&out)
+		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(c.began) > searchFor) {
+			out.Behind = s.keyed.behind(req.Shares)
 			return out, nil
 		}
 		c = look.then()
@@ -49,12 +51,12 @@ type statement struct {
 
 // statements are those that look at it. Where ranges are dense, keys are read by one of their own: rows of
 // ranges cost a quarter more in one for both. It gets the same part of the bytes as of the rows.
-func (s *Store) statements(req dispatcher.ClaimRequest, l looking) (all []statement) {
+func (s *Store) statements(req dispatcher.ClaimRequest, l looking, bury bool) (all []statement) {
 	keyed := func(limits, rows []int32, maxBytes int64) statement {
 		return statement{s.sql.claimKeyed, []any{
 			s.namespace, l.topics, limits, l.times, l.ids, rows, int32(req.MaxAttempts), maxBytes,
 			pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except,
+			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, bury,
 		}}
 	}
 	maxBytes := byteLimit(req)
@@ -67,7 +69,7 @@ func (s *Store) statements(req dispatcher.ClaimRequest, l looking) (all []statem
 	}
 	return append(all, statement{s.sql.claimDense, []any{
 		s.namespace, l.topics, l.limits, l.times, l.ids, int32(req.MaxAttempts), maxBytes,
-		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except,
+		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, bury,
 	}})
 }
 
@@ -126,28 +128,29 @@ func (t *told) add(next told) {
 // fetchKeyed runs the statements, in one transaction: to the second, the rows of the first are leased. What
 // they say beside the rows is in a setting of it: to put it into the rows would make the server keep all of
 // them once more.
-func (s *Store) fetchKeyed(ctx context.Context, statements []statement, topics []string) (f found, all told, err error) {
-	var batch pgx.Batch
-	batch.Queue(relaxed)
+func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements []statement, topics []string) (f found, all told, err error) {
 	d := newDecoder(s.namespace, topics)
-	for _, st := range statements {
-		batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
-			more, cut, err := d.decode(rows)
-			f.rows, f.cut = append(more, f.rows...), cut // it is asked of the ranges
-			return err
-		})
-		batch.Queue(`select now(), current_setting('outbox.told')`).QueryRow(func(row pgx.Row) error {
-			var text string
-			if err := row.Scan(&f.at, &text); err != nil {
+	err = s.send(ctx, func(batch *pgx.Batch) {
+		f, all = found{}, told{}
+		batch.Queue(claimSettings, frozenAfter(lease))
+		for _, st := range statements {
+			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
+				more, cut, err := d.decode(rows)
+				f.rows, f.cut = append(more, f.rows...), cut // it is asked of the ranges
 				return err
-			}
-			var next told
-			err := json.Unmarshal([]byte(text), &next)
-			all.add(next)
-			return err
-		})
-	}
-	err = s.pool.SendBatch(ctx, &batch).Close()
+			})
+			batch.Queue(`select now(), current_setting('outbox.told')`).QueryRow(func(row pgx.Row) error {
+				var text string
+				if err := row.Scan(&f.at, &text); err != nil {
+					return err
+				}
+				var next told
+				err := json.Unmarshal([]byte(text), &next)
+				all.add(next)
+				return err
+			})
+		}
+	})
 	return f, all, err
 }
 

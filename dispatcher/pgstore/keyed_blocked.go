@@ -25,6 +25,7 @@ func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
 	}
 	args := []any{s.namespace, topics, blockedLetters, dispatcher.BlockedListed}
 	return s.run(ctx, durable, s.sql.blocked, args, func(rows pgx.Rows) error {
+		depth.Blocked = nil
 		var k dispatcher.BlockedKey
 		count := &depth.BlockedKeys
 		_, err := pgx.ForEachRow(rows, []any{&k.Topic, &k.Key, (*[16]byte)(&k.EventID), &k.DiedAt, &count.N, &count.Estimated}, func() error {

@@ -149,6 +149,7 @@ func (o outbox) dense(test denseCase) {
 		shares[i].Limit = 5
 	}
 	req.MaxBytes = test.bytes
+	pgstore.NoPass(store)
 	got, dead, leases := claim()
 	if !slices.Equal(got, test.want) || !slices.Equal(dead, test.dead) {
 		o.Errorf("claimed %v, and %v died, want %v and %v", got, dead, test.want, test.dead)
@@ -196,7 +197,7 @@ func TestDenseTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
-			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}')`, worker)); err != nil {
+			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}', true)`, worker)); err != nil {
 		t.Fatal(err)
 	}
 	var same bool

@@ -8,85 +8,102 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
+// Claims in order per key find their rows as follows. A row can be claimed if no live row of its key comes
+// before it. In a topic where many rows wait for others, the first rows by time may all be blocked, so a claim
+// must not look at them again and again.
+//
+//   - A claim scans a range of the topic's rows that are due, from its floor: the position where the last claim
+//     stopped. It takes the rows that are first of their keys, and remembers the keys of the blocked ones (recall).
+//   - A remembered key is read directly a moment later, by the index of keys. While its first row is still not free,
+//     the pause doubles; after a second the key is forgotten.
+//   - A pass scans from the front of the topic to the floor, and so finds what became free, or due, below the floor: rows
+//     of forgotten keys, retries, rows of lost leases. It is made in steps of bounded size, and all passes of a store share a budget
+//     of time (floors.go), so that they cost the claims little.
+//   - While passes take several steps, a look back finds keys whose rows were claimed before and came back
+//     (keyed_returned.go). They are read as remembered keys are, and before them.
+//   - The spread of a topic is how many rows a claim had to scan for each row that it took. It sets the size of the next
+//     scan and the statement: rows are locked as they are scanned where nearly all can be had (near, dense), and
+//     after the look at what comes before them otherwise (far).
+//
+// A claim that finds nothing scans more, and then from the front, before it says that nothing is due. Which rows are
+// safe to take is decided by the SQL alone: what is remembered here decides only where it looks.
 const (
-	// lookAhead times as many rows are looked at as are asked for, when many wait for others, and
-	// lookMargin times as many as the last claim would have needed.
-	lookAhead  = 4
+	// A scan covers lookMargin times as many rows as the last claim's spread asks for, and at most lookAhead
+	// times as many as are asked for, or stepRows. It covers at least lookLeast.
 	lookMargin = 1.1
-	// lookNear is how many rows there may be for each that can be had, for all to be locked as they are
-	// read: those that wait for others are then locked in vain. Up to lookDense it is not worth looking
-	// for any beside those that are asked for.
+	lookAhead  = 4
+	lookLeast  = 50
+	// Up to a spread of lookNear all scanned rows are locked, the blocked ones in vain: that costs less than to
+	// look the free ones up again. Up to lookDense only as many rows are scanned as are asked for.
 	lookNear  = 2.5
 	lookDense = 1.2
-	// lookLeast is how many are looked at whatever is asked for, and stepRows how many in each step of a
-	// pass but the first: mostly that one goes all the way.
-	lookLeast = 50
-	stepRows  = 5000
-	// searchMore times as many rows are looked at in each further statement of a claim, up to those of a
-	// step: the one before it found none.
+	// searchMore is the factor by which the scan grows with each further statement of a claim that found nothing.
 	searchMore = 4
-	// stepEvery is how often claims that find rows make a step, at most: steps that find little get one
-	// part of the time in passShare. One that took long, alone, was held up by something else, and nothing
-	// waits for that; nor ever for longer than for passes that have spent their budget.
+	// stepRows is the size of each step of a pass but the first. The first has the size of a scan: mostly it
+	// comes as far as the floor.
+	stepRows = 5000
+	// stepEvery is the least pause between two steps while claims find rows. Steps that find little pause
+	// longer: they get one part in passShare of the time, judged by the shorter of the last two, so that one
+	// slow step alone does not delay the next.
 	stepEvery = 50 * time.Millisecond
-	// recallKeys bounds the keys that are remembered of a topic.
+	// recallKeys is the most keys that are remembered for a topic.
 	recallKeys = 1000
-	// While there are enough other rows, keys are read again in one claim in recallEvery, and get one part
-	// of it in recallPart: the claims in between need not look for them, and a key with very many rows
-	// gets no more.
+	// While a topic has enough other rows, its remembered keys are read once in recallEvery, for one part in
+	// recallPart of the claim: a key with very many rows gets no more.
 	recallEvery = 150 * time.Millisecond
 	recallPart  = 8
-	// recallAfter is when a key that was passed by is read again for the first time. The wait doubles
-	// up to recallUntil; then a pass will find it.
+	// recallAfter is the pause before a blocked key is read for the first time. It doubles up to recallUntil; then
+	// the key is left to the next pass.
 	recallAfter = 2 * time.Millisecond
 	recallUntil = time.Second
-	// Ranges leave out up to exceptMost of the keys that are to be read again soon: each row is compared
-	// with all of them.
+	// Scans leave out up to exceptMost keys that were blocked several times and are read again within
+	// exceptSoon: each row is compared with each of these keys.
 	exceptMost = 16
 	exceptSoon = 50 * time.Millisecond
 )
 
-// keyed remembers how far claims in order per key have come. All of it is hints, as floors are.
+// keyed is what a store remembers of its claims in order per key. It is hints only, as floors are.
 type keyed struct {
 	mu      sync.Mutex
 	byTopic map[string]*passage
 	budget  budget
-	turn    time.Time // when keys were read again last
+	turn    time.Time // when remembered keys were last read
 }
 
-// passage is how claims pass through the rows of a topic. They go on from a floor, past rows that wait
-// for others of their keys, and remember those keys, to read them directly soon. What becomes due below
-// the floor otherwise is found by passes from the front to where the floor was when they began: the
-// floor may well go on faster than they do. Any number of rows may wait there, so a pass is made in
-// steps, and steps have a budget.
+// passage is the state of one topic: the floor of its scans, its pass and its remembered keys. A pass ends where
+// the floor was when the pass began, for the floor may rise faster than the pass does.
 type passage struct {
 	floor    position
-	pass     position // how far the pass has come
-	until    position // where it ends
+	pass     position // where the next step of the pass begins
+	until    position // where the pass ends
 	passing  bool
-	since    time.Time // when it began
-	passed   time.Time // when the last one began that came to the floor
+	since    time.Time // the beginning of the pass
+	passed   time.Time // the beginning of the last pass that reached the floor
 	nextStep time.Time
-	lastStep time.Duration // how long the last one took
+	lastStep time.Duration // the duration of the last step
 	nextPass time.Time
-	seen     time.Time // when all that was due had been looked at
-	spread   float64   // how many rows there are for each that can be had
-	full     bool      // there were as many rows for the last claim as it looked at
-	others   bool      // it found enough beside those of keys that it read again
-	keys     map[int64]recall
+	seen     time.Time        // when all rows that were due had been scanned
+	spread   float64          // rows scanned for each row claimed
+	full     bool             // the last scan had as many rows as it asked for
+	others   bool             // the last claim found enough rows of keys that were not remembered
+	keys     map[int64]recall // by key_hash
+	long     bool             // a pass takes several steps
+	nextBack time.Time        // when to look back
+	lastBack time.Duration    // the duration of the last look back
+	returned []int64          // keys that it found, by key_hash
 }
 
-// recall is a key that was passed by.
+// recall is a remembered key: a scan met a row of it that was blocked.
 type recall struct {
-	at    time.Time // when it is read again
-	wait  time.Duration
-	again bool // it was passed by more than once
+	at    time.Time     // when it is read next
+	wait  time.Duration // the pause before that
+	again bool          // scans met it more than once
 }
 
 // claiming is one claim, which may take several statements.
 type claiming struct {
 	began time.Time
-	tries int // statements before this one that looked from a floor, and found nothing
+	tries int // the claim's scans from a floor that found nothing
 }
 
 // next says where a statement looks.
@@ -103,7 +120,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 			k.byTopic[share.Topic] = p
 		}
 		limit := share.Limit
-		if turn || !p.others {
+		if turn || !p.others || len(p.returned) > 0 {
 			limit -= l.recall(p, i, limit, perKey)
 		}
 		from, step := p.from(affordable, now)
@@ -137,8 +154,8 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 	return l
 }
 
-// leaveOut has the ranges leave out keys whose rows they came upon again and again: keys with very many,
-// which are read directly.
+// leaveOut has the scans leave out keys that they met again and again: those with very many rows, which are
+// read directly.
 func (l *looking) leaveOut(p *passage) {
 	for hash, r := range p.keys {
 		if len(l.except) < exceptMost && r.again && r.wait < exceptSoon {
@@ -147,17 +164,19 @@ func (l *looking) leaveOut(p *passage) {
 	}
 }
 
-// recall adds keys of a topic that are to be read again, for up to half of its rows, or a small part
-// while there are enough others. It returns for how many.
+// recall adds the topic's keys whose rows came back, or else the remembered keys that are to be read now, for up
+// to half of its rows, or these for a small part while there are enough others. It returns how many rows they may take.
 func (l *looking) recall(p *passage, share, limit, perKey int) (rows int) {
 	most := limit / 2
-	if p.others {
+	due := p.takeReturned(most)
+	if len(due) == 0 && p.others {
 		most = min(most, max(1, limit/recallPart))
 	}
-	var due []int64
-	for hash, r := range p.keys {
-		if len(due) < most && !r.at.After(l.at) {
-			due = append(due, hash)
+	if len(due) == 0 {
+		for hash, r := range p.keys {
+			if len(due) < most && !r.at.After(l.at) {
+				due = append(due, hash)
+			}
 		}
 	}
 	if len(due) == 0 {
@@ -173,7 +192,7 @@ func (l *looking) recall(p *passage, share, limit, perKey int) (rows int) {
 	return each * len(due)
 }
 
-// from is where the next range of the topic begins, and whether it is a step of a pass.
+// from is where the topic's next scan begins, and whether it is a step of a pass.
 func (p *passage) from(affordable bool, now time.Time) (from position, step bool) {
 	affordable = affordable || p.floor == position{}
 	if affordable && !p.passing && !now.Before(p.nextPass) {
@@ -187,7 +206,7 @@ func (p *passage) from(affordable bool, now time.Time) (from position, step bool
 	return p.floor, false
 }
 
-// update notes what a statement found, and reports whether its claim has looked at all that is due.
+// update records the result of a statement, and reports whether its claim has scanned all rows that are due.
 func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -239,24 +258,24 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 	return !slices.ContainsFunc(l.topics, func(topic string) bool { return k.byTopic[topic].seen.Before(l.began) })
 }
 
-// stretch is a part of a topic's range that was read.
+// stretch is the part of a topic that one scan covered.
 type stretch struct {
 	end   position
-	last  bool // there is nothing due behind it
-	step  bool // of a pass; else it began at the floor
-	found bool // rows of it were had, or may have been left out
+	last  bool // nothing is due behind it
+	step  bool // it was a step of a pass; otherwise it began at the floor
+	found bool // rows of it were claimed, or may have been left out
 }
 
-// reached notes how far a range was read. A claim that found nothing looks from the front as well, if that can
-// be afforded. Then it has seen all: it must not go in circles past rows that wait.
+// reached records how far a scan came. A claim that found nothing scans from the front as well, if the budget
+// allows. Then it has seen all rows, and ends: otherwise it would go in circles past blocked rows.
 func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	switch {
 	case !s.step:
 		p.floor = s.end
 	case !s.last && s.end.compare(p.until) < 0:
-		p.pass = s.end
+		p.pass, p.long = s.end, true
 	default:
-		p.passing = false
+		p.passing, p.long = false, p.pass != position{}
 		if s.last || s.end.compare(p.floor) >= 0 {
 			p.floor, p.passed = s.end, p.since
 		}
@@ -272,9 +291,12 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	}
 }
 
-// missed notes that a key was read in vain.
+// missed records that the first row of a remembered key was not free.
 func (p *passage) missed(hash int64, now time.Time) {
-	r := p.keys[hash]
+	r, ok := p.keys[hash]
+	if !ok { // a key whose rows came back
+		return
+	}
 	r.wait *= 2
 	if r.wait > recallUntil {
 		delete(p.keys, hash)
@@ -284,7 +306,7 @@ func (p *passage) missed(hash int64, now time.Time) {
 	p.keys[hash] = r
 }
 
-// recalled notes that rows of a key were had. There may be more of one that was left out.
+// recalled records that rows of a remembered key were claimed. A key that scans leave out may have more.
 func (p *passage) recalled(hash int64, leftOut bool, now time.Time) {
 	if !leftOut {
 		delete(p.keys, hash)
@@ -293,7 +315,7 @@ func (p *passage) recalled(hash int64, leftOut bool, now time.Time) {
 	p.keys[hash] = recall{now.Add(recallAfter), recallAfter, true}
 }
 
-// remember notes that a key was passed by.
+// remember records that a scan met a blocked row of a key.
 func (p *passage) remember(hash int64, now time.Time) {
 	r, ok := p.keys[hash]
 	switch {

@@ -35,10 +35,10 @@ func (p planned) claimKeyed(topic string, limit, look int, read string) plan {
 	p.Helper()
 	const front = `'{0001-01-01}', '{00000000-0000-0000-0000-000000000000}'`
 	if read == dense {
-		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, '{}')`, topic, limit, front, worker))
+		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, '{}', true)`, topic, limit, front, worker))
 	}
 	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', %s, '{%d}',
-		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}', %t, '{}')`, topic, limit, front, look, worker, read == near))
+		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}', %t, '{}', true)`, topic, limit, front, look, worker, read == near))
 }
 
 // largest is the most rows that a node of the type gave.
@@ -67,6 +67,9 @@ func (p plan) passes() (rows int) {
 // a hundred thousand rows of one key before the others as with none, whatever the planner knows.
 // CONTRACT: C-2, C-50
 func TestKeyedPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fillKeys(10, 10, "small")
@@ -125,6 +128,9 @@ func TestKeyedPlans(t *testing.T) {
 // index. An event without a key pays nothing for the order of others.
 // CONTRACT: C-50
 func TestKeyedBudget(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	t.Parallel()
 	p, _ := newServer(t)
 	const batch, batches, events = 100, 50, 5000
@@ -137,7 +143,7 @@ func TestKeyedBudget(t *testing.T) {
 			}
 		})
 	}
-	p.exec(`select pg_stat_force_next_flush()`)
+	pgtest.HandIn(p, p.Pool)
 	size := func(index string) int64 {
 		return scalar[int64](p.outbox, `select pg_relation_size($1::regclass)`, index)
 	}
@@ -164,7 +170,7 @@ func TestKeyedBudget(t *testing.T) {
 			done += len(c.Events)
 		}
 	})
-	p.exec(`select pg_stat_force_next_flush()`)
+	pgtest.HandIn(p, p.Pool)
 	hot := scalar[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
 	t.Logf("%d events: %d WAL bytes to claim and ack; %d HOT updates", done, claimed/int64(done), hot)
 	if hot < done*95/100 {

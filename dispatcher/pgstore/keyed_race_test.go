@@ -40,7 +40,7 @@ type keyedRead struct {
 // sql is the gated statement, and args are what it is called with, for PerKey 10.
 func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
 	args = []any{
-		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, true, append([]int64{}, r.except...),
+		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, true, append([]int64{}, r.except...), true,
 	}
 	if r.dense {
 		return gated(o.T, pgstore.ClaimDenseSQL(), "$2::text[]"), args, nil
@@ -117,7 +117,7 @@ func (o outbox) claimAround(read keyedRead, meanwhile func()) (seqs []int64, err
 // back or not. The claim takes nothing of that key then, however it reads: the snapshot's version of the
 // first row is not to be had, and those behind it do not go without it.
 //
-// PostgreSQL looks at the ctid of a changed row again only from 15.15, 16.11 and 17.7 on. Before, a row that
+// PostgreSQL looks at the ctid of a changed row again only from 14.20, 15.15, 16.11 and 17.7 on. Before, a row that
 // is far or read again comes back as the other worker left it, and is dropped by "row = locked" alone.
 // CONTRACT: C-50, C-20
 func TestKeysWhoseFirstRowChanged(t *testing.T) {
@@ -126,7 +126,7 @@ func TestKeysWhoseFirstRowChanged(t *testing.T) {
 	changes := map[string]func(dispatcher.Store, dispatcher.Lease) (lost []dispatcher.Lease, err error){
 		"unchanged": nil,
 		"released": func(s dispatcher.Store, lease dispatcher.Lease) ([]dispatcher.Lease, error) {
-			return s.Release(t.Context(), []dispatcher.Lease{lease})
+			return s.Release(t.Context(), []dispatcher.Return{{Lease: lease}})
 		},
 		"failed": func(s dispatcher.Store, lease dispatcher.Lease) ([]dispatcher.Lease, error) {
 			return s.Nack(t.Context(), []dispatcher.Failure{{Lease: lease}})

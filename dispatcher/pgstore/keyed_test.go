@@ -133,7 +133,7 @@ func (l *ledger) work(ctx context.Context, store dispatcher.Store, events []*dis
 			// Those behind it go back, or their leases expire too.
 			for _, e := range events[i+1:] {
 				if rnd.IntN(2) == 0 {
-					_, err = store.Release(ctx, []dispatcher.Lease{e.Lease()})
+					_, err = store.Release(ctx, []dispatcher.Return{{Lease: e.Lease()}})
 				} else {
 					_, err = store.Extend(ctx, []dispatcher.Lease{e.Lease()}, time.Microsecond)
 				}
@@ -232,7 +232,7 @@ func TestKeysEndAtLocks(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store.Release(t.Context(), leasesOf(claimed.Events)); err != nil {
+		if _, err := store.Release(t.Context(), returnsOf(claimed.Events)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -274,7 +274,7 @@ func TestRetriesComeAlone(t *testing.T) {
 		if err != nil || len(claimed.Events) != want || claimed.Events[0].Seq != 1 {
 			t.Fatalf("try %d: claimed %d rows, %v, want %d", try, len(claimed.Events), err, want)
 		}
-		if _, err := store.Release(t.Context(), leasesOf(claimed.Events[1:])); err != nil {
+		if _, err := store.Release(t.Context(), returnsOf(claimed.Events[1:])); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease()}}); err != nil {

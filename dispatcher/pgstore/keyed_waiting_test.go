@@ -17,8 +17,8 @@ import (
 )
 
 // trips counts round trips: each is a batch. It counts the claims in them that were made by claim_dense.sql,
-// too, and those that were not.
-type trips struct{ n, dense, keyed atomic.Int64 }
+// too, those that were not, and looks back.
+type trips struct{ n, dense, keyed, back atomic.Int64 }
 
 func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	c.n.Add(1)
@@ -30,6 +30,8 @@ func (c *trips) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q pgx.TraceBatch
 		c.dense.Add(1)
 	case pgstore.ClaimKeyedSQL():
 		c.keyed.Add(1)
+	case pgstore.ReturnedSQL():
+		c.back.Add(1)
 	}
 }
 func (*trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
@@ -164,6 +166,7 @@ func TestKeysBesideDenseRanges(t *testing.T) {
 		claim(0, "", "")
 		ack()
 	}
+	pgstore.NoPass(store)
 	pgstore.Recall(store)
 	claim(0, "map[orders:5 others:5]", "map[orders:35 others:35]")
 	pgstore.Recall(store) // the last ones are still held

@@ -18,23 +18,34 @@ import (
 
 // Ack implements [dispatcher.Store].
 func (s *Store) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "ack", relaxed, s.sql.ack, leases)
+	return s.write(ctx, "ack", s.sql.ack, leases)
 }
 
 // Extend implements [dispatcher.Store].
 func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "extend", relaxed, s.sql.extend, leases, lease)
+	return s.write(ctx, "extend", s.sql.extend, leases, lease)
 }
 
 // Release implements [dispatcher.Store].
-func (s *Store) Release(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "release", durable, s.sql.release, leases)
+func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost []dispatcher.Lease, err error) {
+	if len(returns) == 0 {
+		return nil, nil
+	}
+	returns = slices.Clone(returns)
+	slices.SortFunc(returns, func(a, b dispatcher.Return) int { return compare(a.Lease, b.Lease) })
+	texts, delays := make([]string, len(returns)), make([]time.Duration, len(returns))
+	held := newHeld(len(returns))
+	for i, r := range returns {
+		held.set(i, r.Lease)
+		texts[i], delays[i] = errorText(r.Error), r.Delay
+	}
+	return s.writeEach(ctx, "release", relaxed, s.sql.release, []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
 }
 
 // write runs a statement on leases, all in one transaction, and returns those that it did not find
-// held. The statement takes leases of one attempt number, and most have the same. They are sorted, as
+// held. The statement takes leases of one number, which is that of their claim. They are sorted, as
 // Nack's are: every transaction locks its rows in one order, so no two wait for each other.
-func (s *Store) write(ctx context.Context, verb, settings, sql string, leases []dispatcher.Lease, args ...any) (lost []dispatcher.Lease, err error) {
+func (s *Store) write(ctx context.Context, verb, sql string, leases []dispatcher.Lease, args ...any) (lost []dispatcher.Lease, err error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
@@ -44,19 +55,21 @@ func (s *Store) write(ctx context.Context, verb, settings, sql string, leases []
 	for i, l := range leases {
 		ids[i] = pgUUID(l.ID)
 	}
-	var batch pgx.Batch
-	batch.Queue(settings)
-	for from, to := 0, 0; from < len(leases); from = to {
-		for to = from; to < len(leases) && leases[to].Attempt == leases[from].Attempt; to++ {
+	err = s.send(ctx, func(batch *pgx.Batch) {
+		lost = nil
+		batch.Queue(relaxed)
+		for from, to := 0, 0; from < len(leases); from = to {
+			for to = from; to < len(leases) && leases[to].Number == leases[from].Number; to++ {
+			}
+			group := leases[from:to]
+			batch.Queue(sql, append([]any{ids[from:to], group[0].Number, pgUUID(s.worker)}, args...)...).Query(func(rows pgx.Rows) error {
+				l := group[0]
+				_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID)}, func() error { lost = append(lost, l); return nil })
+				return err
+			})
 		}
-		group := leases[from:to]
-		batch.Queue(sql, append([]any{ids[from:to], int32(group[0].Attempt), pgUUID(s.worker)}, args...)...).Query(func(rows pgx.Rows) error {
-			l := group[0]
-			_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID)}, func() error { lost = append(lost, l); return nil })
-			return err
-		})
-	}
-	if err := s.pool.SendBatch(ctx, &batch).Close(); err != nil {
+	})
+	if err != nil {
 		return nil, s.wrap(verb, err)
 	}
 	return lost, nil
@@ -70,38 +83,51 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 	failures = slices.Clone(failures)
 	slices.SortFunc(failures, func(a, b dispatcher.Failure) int { return compare(a.Lease, b.Lease) })
 	var (
-		ids      = make([]pgtype.UUID, len(failures))
-		attempts = make([]int32, len(failures))
+		held     = newHeld(len(failures))
 		texts    = make([]string, len(failures))
 		delays   = make([]time.Duration, len(failures))
 		reasons  = make([]string, len(failures))
-		unspent  = make([]bool, len(failures))
 		settings = relaxed
 	)
 	for i, f := range failures {
-		ids[i], attempts[i] = pgUUID(f.Lease.ID), int32(f.Lease.Attempt)
+		held.set(i, f.Lease)
 		texts[i], delays[i], reasons[i] = errorText(f.Error), f.Delay, string(f.Reason)
-		unspent[i] = f.Unspent
-		if f.Reason != "" || f.Unspent {
+		if f.Reason != "" {
 			settings = durable
 		}
 	}
-	args := []any{ids, attempts, pgUUID(s.worker), texts, delays, reasons, unspent}
-	err = s.run(ctx, settings, s.sql.nack, args, func(rows pgx.Rows) error {
+	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons})
+}
+
+// held are leases as two arrays of a statement.
+type held struct {
+	ids     []pgtype.UUID
+	numbers []int64
+}
+
+func newHeld(n int) held { return held{make([]pgtype.UUID, n), make([]int64, n)} }
+
+func (h held) set(i int, l dispatcher.Lease) { h.ids[i], h.numbers[i] = pgUUID(l.ID), l.Number }
+
+// writeEach runs a statement that takes something else for each lease, and returns the leases that it did
+// not find held.
+func (s *Store) writeEach(ctx context.Context, verb, settings, sql string, args []any) (lost []dispatcher.Lease, err error) {
+	err = s.run(ctx, settings, sql, args, func(rows pgx.Rows) error {
+		lost = nil
 		var l dispatcher.Lease
-		_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Attempt}, func() error { lost = append(lost, l); return nil })
+		_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Number}, func() error { lost = append(lost, l); return nil })
 		return err
 	})
 	if err != nil {
-		return nil, s.wrap("nack", err)
+		return nil, s.wrap(verb, err)
 	}
 	return lost, nil
 }
 
-// compare orders leases by attempt and id.
+// compare orders leases by number and id.
 func compare(a, b dispatcher.Lease) int {
-	if a.Attempt != b.Attempt {
-		return cmp.Compare(a.Attempt, b.Attempt)
+	if a.Number != b.Number {
+		return cmp.Compare(a.Number, b.Number)
 	}
 	return bytes.Compare(a.ID[:], b.ID[:])
 }

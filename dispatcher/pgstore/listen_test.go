@@ -2,13 +2,13 @@ package pgstore_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgbouncer"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
@@ -27,12 +27,7 @@ func TestTryListen(t *testing.T) {
 	for mode, remedy := range map[string]string{"session": "", "transaction": "set wakeUp to None"} {
 		t.Run(mode, func(t *testing.T) {
 			b, err := pgbouncer.Start(t.Context(), pgbouncer.Options{Server: srv, Settings: map[string]string{"pool_mode": mode}})
-			if errors.Is(err, pgbouncer.ErrMissing) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.Server(t, err, pgbouncer.ErrMissing)
 			t.Cleanup(func() {
 				if err := b.Stop(context.Background()); err != nil {
 					t.Error(err)

@@ -20,6 +20,9 @@ const RowsVariable = "OUTBOX_TEST_ROWS"
 // TestMillion puts a million rows of one topic beside a few of others, and looks at what the
 // statements then do. Loading them takes most of its time, so all that needs them is in here.
 func TestMillion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
 	t.Parallel()
 	million := 1_000_000
 	if text := os.Getenv(RowsVariable); text != "" {
@@ -145,7 +148,7 @@ func (p planned) wantDepth(topic string) {
 // blocks is how many buffers of the events and their indexes this connection has read.
 func (p planned) blocks() int64 {
 	p.Helper()
-	p.exec(`select pg_stat_force_next_flush()`)
+	pgtest.HandIn(p, p.Pool)
 	return scalar[int64](p.outbox, `select heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit
 		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`)
 }

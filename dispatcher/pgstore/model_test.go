@@ -50,7 +50,7 @@ func followTable(t *testing.T, deleted bool) {
 			if deleted && changed && want.Status == "delivered" {
 				want = model.Row{} // none
 			}
-			if got := o.states(workers)[id]; got != want {
+			if got := numbered(o.states(workers)[id], row, want); got != want {
 				t.Errorf("%+v, %+v: the row is %+v, want %+v", row, call, got, want)
 			}
 			if !changed && after != before {
@@ -79,11 +79,12 @@ func followTable(t *testing.T, deleted bool) {
 func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 	o.Helper()
 	var batch pgx.Batch
+	batch.Queue(`select setval('outbox.outbox_leases', greatest(100, (select last_value from outbox.outbox_leases)))`)
 	for i, row := range rows {
-		batch.Queue(`update outbox.outbox_events set status = $2, attempts = $3, locked_by = nullif($4, $5::uuid),
+		batch.Queue(`update outbox.outbox_events set status = $2, attempts = $3, lease = $8, locked_by = nullif($4, $5::uuid),
 				locked_until = case when $4 <> $5::uuid then now() + $6 end, next_attempt_at = now() + $7,
 				dead_reason = case $2 when 'dead' then 'permanent_failure' end where id = $1`,
-			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due))
+			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due), row.Lease)
 	}
 	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
 		o.Fatal(err)
@@ -92,7 +93,7 @@ func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 
 func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 	o.Helper()
-	rows, err := o.Query(o.Context(), `select id, status, attempts, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now()
+	rows, err := o.Query(o.Context(), `select id, status, attempts, lease, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now()
 		from outbox.outbox_events`)
 	if err != nil {
 		o.Fatal(err)
@@ -103,7 +104,7 @@ func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 		holder uuid.NullUUID
 		states = map[uuid.UUID]model.Row{}
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &holder, &row.Over, &row.Due}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &row.Lease, &holder, &row.Over, &row.Due}, func() error {
 		row.Holder = slices.Index(workers, holder.UUID)
 		states[id] = row
 		return nil
@@ -114,16 +115,27 @@ func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 	return states
 }
 
+// numbered gives a row the lease number that the model expects where it rose as it should: the store draws
+// the numbers of all rows from one sequence.
+func numbered(got, before, want model.Row) model.Row {
+	if want.Lease > before.Lease && got.Lease > before.Lease {
+		got.Lease = want.Lease
+	}
+	return got
+}
+
 // everyRow lists the states that a row can be in.
 func everyRow(most int) (rows []model.Row) {
 	for _, due := range []bool{true, false} {
 		for attempts := range most + 1 {
 			for _, status := range []string{"pending", "delivered", "dead"} {
-				rows = append(rows, model.Row{Status: status, Attempts: attempts, Due: due})
+				rows = append(rows, model.Row{Status: status, Attempts: attempts, Lease: attempts, Due: due})
 			}
 			for holder := 1; holder <= 2 && attempts > 0 && due; holder++ {
 				for _, over := range []bool{true, false} {
-					rows = append(rows, model.Row{Status: "processing", Attempts: attempts, Holder: holder, Over: over, Due: due})
+					for lease := 1; lease <= most; lease++ { // an attempt that was given back leaves its lease behind
+						rows = append(rows, model.Row{Status: "processing", Attempts: attempts, Lease: lease, Holder: holder, Over: over, Due: due})
+					}
 				}
 			}
 		}
@@ -134,12 +146,12 @@ func everyRow(most int) (rows []model.Row) {
 // everyCall lists what the first worker can ask, with each lease that it may think it has.
 func everyCall(most int) []model.Call {
 	calls := []model.Call{{Verb: "claim", Worker: 1}}
-	for attempt := 1; attempt <= most; attempt++ {
+	for lease := 1; lease <= most; lease++ {
 		for _, verb := range []string{"ack", "nack", "extend", "release"} {
-			calls = append(calls, model.Call{Verb: verb, Worker: 1, Attempt: attempt})
+			calls = append(calls, model.Call{Verb: verb, Worker: 1, Lease: lease})
 		}
-		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Attempt: attempt, Final: true},
-			model.Call{Verb: "nack", Worker: 1, Attempt: attempt, Unspent: true})
+		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Lease: lease, Final: true},
+			model.Call{Verb: "release", Worker: 1, Lease: lease, Delayed: true})
 	}
 	return calls
 }
@@ -155,7 +167,7 @@ func later(over bool) time.Duration {
 // perform makes the call, and reports whether the store said that the lease is lost.
 func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, id uuid.UUID, most int) bool {
 	t.Helper()
-	lease := []dispatcher.Lease{{ID: id, Attempt: c.Attempt}}
+	lease := []dispatcher.Lease{{ID: id, Number: int64(c.Lease)}}
 	var lost []dispatcher.Lease
 	var err error
 	switch c.Verb {
@@ -167,9 +179,13 @@ func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, i
 	case "extend":
 		lost, err = store.Extend(t.Context(), lease, time.Minute)
 	case "release":
-		lost, err = store.Release(t.Context(), lease)
+		back := dispatcher.Return{Lease: lease[0]}
+		if c.Delayed {
+			back.Delay, back.Error = time.Hour, "nobody there"
+		}
+		lost, err = store.Release(t.Context(), []dispatcher.Return{back})
 	case "nack":
-		failure := dispatcher.Failure{Lease: lease[0], Error: "refused", Delay: time.Hour, Unspent: c.Unspent}
+		failure := dispatcher.Failure{Lease: lease[0], Error: "refused", Delay: time.Hour}
 		if c.Final {
 			failure.Reason = dispatcher.ReasonPermanentFailure
 		}
@@ -239,7 +255,7 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 			want[j], held = next, next.Status == "processing"
 		}
 		for j := range want {
-			if got := after[ids[i+j]]; got != want[j] {
+			if got := numbered(after[ids[i+j]], rows[i+j], want[j]); got != want[j] {
 				t.Errorf("of %+v row %d is %+v, want %+v", rows[i:i+3], j, got, want[j])
 			}
 		}

@@ -13,12 +13,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
-// What the README tells the one on call to run on a dead event does what it says: the replayed one is
+// What the page tells the one on call to run on a dead event does what it says: the replayed one is
 // delivered again, and the discarded one stays dead and is no longer counted.
 // CONTRACT: C-41, C-42
 func TestReadmeOnDeadEvents(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestReadmeOnDeadEvents(t *testing.T) {
 		}
 	}
 	if len(statements) != 2 {
-		t.Fatalf("the README has %d statements for an event, want one to replay and one to discard", len(statements))
+		t.Fatalf("the page has %d statements for an event, want one to replay and one to discard", len(statements))
 	}
 	p := newOutbox(t, pgtest.Migrated(t))
 	store := p.Store("shop", uuid.New())

@@ -19,6 +19,12 @@ const (
 	codeInsufficientPrivilege = "42501"
 )
 
+// SQLSTATE codes of a transaction that lost to another one.
+const (
+	codeSerialization = "40001"
+	codeDeadlock      = "40P01"
+)
+
 // Schema implements [dispatcher.Store].
 func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	var version, oldestReader int
@@ -54,14 +60,49 @@ func compareSchema(name string, version, oldestReader, required int) dispatcher.
 
 // wrap says what failed and where, and what to do where that is known.
 func (s *Store) wrap(action string, err error) error {
-	remedy := ""
-	switch sqlState(err) {
-	case codeUndefinedTable, codeInvalidSchema:
-		remedy = `; run "dispatcher migrate up"`
-	case codeInsufficientPrivilege:
+	refused, remedy := aboutRows(err), ""
+	switch code := sqlState(err); {
+	case code == codeInsufficientPrivilege:
 		remedy = `; have the owner run what "dispatcher migrate grants" prints`
+	case !refused && (code == codeUndefinedTable || code == codeInvalidSchema):
+		remedy = `; run "dispatcher migrate up"`
 	}
-	return fmt.Errorf("%s in schema %q: %w%s", action, s.schema, err, remedy)
+	err = fmt.Errorf("%s in schema %q: %w%s", action, s.schema, err, remedy)
+	if refused {
+		return dispatcher.Refused(err)
+	}
+	return err
+}
+
+// aboutRows reports whether the server refused the rows of a statement: by a trigger, a check or a missing
+// right. All other errors are of the server, the connection, the transaction or the schema, and have
+// nothing to do with the rows: the same statement may succeed later.
+func aboutRows(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || len(pg.Code) < 2 {
+		return false
+	}
+	switch pg.Code {
+	case codeUndefinedTable, "42703", "42883": // undefined column, undefined function
+		// Such a name in a statement of this package is missing for all rows: the schema is older. One in a
+		// trigger is missing only for the rows for which the trigger looks at it.
+		return pg.Where != ""
+	case "55P03", "42P05": // lock not available; prepared statement exists, behind a pooler
+		return false
+	}
+	switch pg.Code[:2] {
+	case "08", // connection
+		"0A",             // not supported: a prepared statement whose table was changed
+		"25",             // transaction state, such as read only
+		"26",             // prepared statement is gone, behind a pooler
+		"28", "3D", "3F", // login, database, schema
+		"40",       // transaction rolled back
+		"53", "58", // resources, such as a full disk; the operating system
+		"57", // operator intervention, such as a timeout or a shutdown
+		"72", "F0":
+		return false
+	}
+	return true
 }
 
 // sqlState returns the code of a PostgreSQL error, or "".

@@ -1,21 +1,11 @@
-// Package pgstore is the [dispatcher.Store] on PostgreSQL.
-//
-// Each verb is one transaction and one round trip, and its SQL is in a file of its own under sql/.
-// Nothing depends on the session, so a pool behind PgBouncer in transaction mode works.
-//
-// Claims, acks, extensions and retries do not wait for the disk (synchronous_commit is off for their
-// transactions): when the database crashes, one of the last moments may be lost, and its event is
-// delivered again. Releases and deaths do wait.
-//
-// A failover to a standby that was behind loses more: what the old primary committed last and never
-// sent. A lost ack or retry means that its event is delivered again, a lost claim that it is delivered
-// again under the same fencing token, a lost death that it is tried once more. An event whose insert is
-// lost may have been delivered all the same. Where that matters, make the standby synchronous
-// (synchronous_standby_names): then events and deaths survive, and claims and acks are as above.
 package pgstore
 
 import (
 	"context"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -49,6 +39,7 @@ type Store struct {
 	floors    floors
 	keyed     keyed
 	holders   holders
+	buryAgain atomic.Int64 // when claims may bury rows again, in nanoseconds
 }
 
 var _ dispatcher.Store = (*Store)(nil)
@@ -88,10 +79,51 @@ const (
 	relaxed = durable + `, set_config('synchronous_commit', 'off', true)`
 )
 
-// run runs one statement in a transaction of its own and one round trip: a batch is both.
+// claimSettings are those of a claim, whose argument is frozenAfter. The server sends the rows of a claim
+// before it commits. A client that does not read them, since its process is frozen or its node is gone, would
+// keep the rows locked and unleased for as long as TCP waits: for ever, if the client's kernel answers.
+const claimSettings = relaxed + `, set_config('tcp_user_timeout', $1::text, true)`
+
+// frozenAfter is how long the server waits for a client to read a claim, in milliseconds as text: a third of
+// the lease, and at least a second. The server rolls the claim back when it ends. A claim also locks rows that
+// it passes by, and others' acks and extensions wait for those: so it ends well within their leases.
+func frozenAfter(lease time.Duration) string {
+	return strconv.FormatInt(min(max(lease/3, time.Second).Milliseconds(), math.MaxInt32), 10)
+}
+
+// run runs one statement in a transaction of its own and one round trip: a batch is both. read is called for
+// each try, so it begins with empty results.
 func (s *Store) run(ctx context.Context, settings, sql string, args []any, read func(pgx.Rows) error) error {
-	var batch pgx.Batch
-	batch.Queue(settings)
-	batch.Queue(sql, args...).Query(read)
-	return s.pool.SendBatch(ctx, &batch).Close()
+	return s.send(ctx, func(batch *pgx.Batch) {
+		batch.Queue(settings)
+		batch.Queue(sql, args...).Query(read)
+	})
+}
+
+// tries is how often a transaction is tried that lost to another one.
+const tries = 3
+
+// send runs a batch in a transaction. It is tried again at once if it lost to another transaction. fill fills
+// the batch, for each try a new one: it must begin with empty results.
+//
+// The first try takes one round trip, and the session's default isolation. The statements are made for READ
+// COMMITTED: at a higher level they fail with a serialization error where they would have gone on. So the
+// further tries ask for READ COMMITTED, with two round trips more. That works behind PgBouncer too, where
+// no default can be set for the session (package database sets it where there is no pooler).
+func (s *Store) send(ctx context.Context, fill func(*pgx.Batch)) error {
+	for try := 1; ; try++ {
+		var batch pgx.Batch
+		fill(&batch)
+		var err error
+		if try == 1 {
+			err = s.pool.SendBatch(ctx, &batch).Close()
+		} else {
+			err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+				return tx.SendBatch(ctx, &batch).Close()
+			})
+		}
+		if code := sqlState(err); try == tries || code != codeSerialization && code != codeDeadlock {
+			return err
+		}
+	}
 }

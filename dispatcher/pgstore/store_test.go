@@ -118,11 +118,11 @@ func (o outbox) Enqueue(events ...storetest.Event) {
 			headers = "{}"
 		}
 		batch.Queue(`insert into outbox.outbox_events (id, namespace, topic, tenant_id, dedupe_key, partition_key,
-				event_type, aggregate_type, aggregate_id, headers, payload, next_attempt_at)
+				event_type, aggregate_type, aggregate_id, headers, payload, next_attempt_at, max_attempts, retry)
 			values ($1, $2, $3, $4, nullif($5, ''), nullif($6, ''), nullif($7, ''), nullif($8, ''), nullif($9, ''),
-				$10, $11, now() + $12)`,
+				$10, $11, now() + $12, nullif($13, 0), nullif($14, '')::jsonb)`,
 			e.ID, e.Namespace, e.Topic, e.TenantID, e.DedupeKey, e.PartitionKey,
-			e.EventType, e.AggregateType, e.AggregateID, headers, e.Payload, e.Delay)
+			e.EventType, e.AggregateType, e.AggregateID, headers, e.Payload, e.Delay, e.MaxAttempts, e.Retry)
 	}
 	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
 		o.Fatalf("enqueue: %v", err)
@@ -132,9 +132,9 @@ func (o outbox) Enqueue(events ...storetest.Event) {
 func (o outbox) Row(id uuid.UUID) (row storetest.Row) {
 	o.Helper()
 	var until *time.Time
-	err := o.QueryRow(o.Context(), `select status, attempts, next_attempt_at, locked_by, locked_until,
+	err := o.QueryRow(o.Context(), `select status, attempts, lease, next_attempt_at, locked_by, locked_until,
 			coalesce(last_error, ''), coalesce(dead_reason, ''), updated_at
-		from outbox.outbox_events where id = $1`, id).Scan(&row.Status, &row.Attempts, &row.NextAttemptAt, &row.LockedBy,
+		from outbox.outbox_events where id = $1`, id).Scan(&row.Status, &row.Attempts, &row.Lease, &row.NextAttemptAt, &row.LockedBy,
 		&until, &row.LastError, &row.DeadReason, &row.UpdatedAt)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		o.Fatalf("read row %s: %v", id, err)

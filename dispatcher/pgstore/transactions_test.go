@@ -23,6 +23,7 @@ type holders struct {
 	srv    *postgres.Server
 	store  *pgstore.Store // with a dispatcher's rights
 	seeing *pgstore.Store // of a member of pg_read_all_stats
+	own    *[]*pgx.Conn   // sessions of the dispatcher itself, each with a transaction
 }
 
 func newHolders(t *testing.T) holders {
@@ -45,7 +46,7 @@ func newHolders(t *testing.T) holders {
 	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
 		t.Fatal(err)
 	}
-	h := holders{outbox: newOutbox(t, srv.DSN("postgres")), srv: srv}
+	h := holders{outbox: newOutbox(t, srv.DSN("postgres")), srv: srv, own: new([]*pgx.Conn)}
 	h.store = h.as(h.login(migrations.Dispatcher))
 	seeing := h.login(migrations.Dispatcher)
 	h.exec(`grant pg_read_all_stats to ` + user(t, seeing))
@@ -67,17 +68,19 @@ func user(t *testing.T, dsn string) string {
 // be told of.
 func (h holders) as(dsn string) *pgstore.Store {
 	h.Helper()
-	pool := pgtest.Pool(h.T, dsn+"&application_name=outbox-dispatcher/orders")
-	own, err := pool.Begin(h.Context())
-	if err == nil {
-		_, err = own.Exec(h.Context(), `set transaction isolation level repeatable read; select 1`)
-	}
+	dsn += "&application_name=outbox-dispatcher/orders"
+	pool := pgtest.Pool(h.T, dsn)
+	own, err := pgx.Connect(h.Context(), dsn)
 	if err != nil {
 		h.Fatal(err)
 	}
-	h.Cleanup(func() { _ = own.Rollback(context.Background()) })
+	h.Cleanup(func() { _ = own.Close(context.Background()) })
+	h.run(own, begin)
+	*h.own = append(*h.own, own)
 	return pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
 }
+
+const begin = `begin isolation level repeatable read; select 1`
 
 // session opens a session of the superuser.
 func (h holders) session(name string) *pgx.Conn {
@@ -97,9 +100,18 @@ func (h holders) run(conn *pgx.Conn, sql string) {
 	}
 }
 
+// renew makes the dispatcher's own transactions short ones.
+func (h holders) renew() {
+	h.Helper()
+	for _, own := range *h.own {
+		h.run(own, `rollback; `+begin)
+	}
+}
+
 // wants checks what a store tells; no kind means nothing. It returns what the store told.
 func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name string) dispatcher.OldestTransaction {
 	h.Helper()
+	h.renew()
 	got, err := store.OldestTransaction(h.Context())
 	if err != nil {
 		h.Fatal(err)
@@ -158,6 +170,22 @@ func TestOldestTransactionOfSessions(t *testing.T) {
 	}
 }
 
+// A transaction of the dispatcher itself is told when it is longer than any that ends by itself: its process
+// is frozen.
+func TestOldestTransactionOfFrozenDispatcher(t *testing.T) {
+	h := newHolders(t)
+	frozen := (*h.own)[0]
+	name := fmt.Sprintf("pid %d (outbox-dispatcher/orders)", frozen.PgConn().PID())
+	h.wants(h.seeing, "", "")
+	*h.own = nil
+	h.eventually("the frozen session is told", func() bool { return h.tells(h.seeing, dispatcher.HeldBySession, name) })
+	for _, store := range []*pgstore.Store{h.store, h.seeing} { // of its own role everybody sees it
+		if got, err := store.OldestTransaction(t.Context()); err != nil || got == nil || got.Name != name || got.Age < 10*time.Second {
+			t.Errorf("told of %+v, %v, want %s of at least 10 s", got, err, name)
+		}
+	}
+}
+
 // Prepared transactions, slots and standbys are told to everyone.
 func TestOldestTransactionElsewhere(t *testing.T) {
 	h := newHolders(t)
@@ -174,7 +202,7 @@ func TestOldestTransactionElsewhere(t *testing.T) {
 	slotted := h.standby(feedback)
 	delete(feedback, "primary_slot_name")
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
-		h.eventually("the slot is told", func() bool { return tells(store, dispatcher.HeldBySlot, "kept") })
+		h.eventually("the slot is told", func() bool { return h.tells(store, dispatcher.HeldBySlot, "kept") })
 	}
 	slotted.Kill()
 	first := h.wants(h.store, dispatcher.HeldBySlot, "kept") // also when nobody uses it
@@ -189,11 +217,13 @@ func TestOldestTransactionElsewhere(t *testing.T) {
 
 	h.standby(feedback)
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
-		h.eventually("the standby is told", func() bool { return tells(store, dispatcher.HeldByStandby, "replica") })
+		h.eventually("the standby is told", func() bool { return h.tells(store, dispatcher.HeldByStandby, "replica") })
 	}
 }
 
-func tells(store *pgstore.Store, kind dispatcher.HolderKind, name string) bool {
+func (h holders) tells(store *pgstore.Store, kind dispatcher.HolderKind, name string) bool {
+	h.Helper()
+	h.renew()
 	got, err := store.OldestTransaction(context.Background())
 	return err == nil && got != nil && got.Kind == kind && got.Name == name
 }

@@ -13,11 +13,15 @@ import (
 // compiler collects what is wrong.
 type compiler struct {
 	Options
+	budget   *budget
 	problems []error
 }
 
 func (c *compiler) expression(field, text string, compile func(string) (*expression.Expression, error)) *expression.Expression {
 	x, err := compile(text)
+	if err == nil {
+		_, err = c.budget.take(field, part{states: x.PatternStates()})
+	}
 	if err != nil {
 		c.problems = append(c.problems, fmt.Errorf("%s: %w", field, err))
 	}
@@ -46,35 +50,30 @@ type schema interface {
 
 func (c *compiler) schema(field string, s *config.PayloadSchema) schema {
 	if s.Registry != nil {
-		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, ask: c.Registry}
+		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, ask: c.Registry, budget: c.budget}
 	}
-	text, from := []byte(s.Inline), "an inline schema"
 	if s.File != "" {
-		var err error
-		field, from = field+".file", "the schema of "+s.File
-		if text, err = c.ReadFile(s.File); err != nil {
-			c.problems = append(c.problems, fmt.Errorf("%s: %w; name a file that can be read", field, err))
+		f := newFiled(field+".file", s.File, c.ReadFile, c.budget)
+		if _, err := f.get(context.Background()); err != nil {
+			c.problems = append(c.problems, err)
 			return nil
 		}
-	} else {
-		field += ".inline"
+		return f
 	}
-	compiled, err := compileSchema(text, nil)
+	field += ".inline"
+	compiled, err := c.budget.compile(field, []byte(s.Inline), nil)
 	if err != nil {
 		c.problems = append(c.problems, fmt.Errorf("%s: %w", field, err))
 		return nil
 	}
-	return fixed{compiled, from}
+	return fixed{compiled}
 }
 
-// fixed is a schema that was there at start.
-type fixed struct {
-	schema *jsonSchema
-	from   string
-}
+// fixed is an inline schema.
+type fixed struct{ schema *jsonSchema }
 
 func (f fixed) get(context.Context) (*jsonSchema, error) { return f.schema, nil }
-func (f fixed) String() string                           { return f.from }
+func (f fixed) String() string                           { return "an inline schema" }
 
 // registered is a schema of the registry. It is asked for with each event, and compiled when it is a new
 // one.
@@ -82,6 +81,7 @@ type registered struct {
 	field, subject string
 	version        int
 	ask            func(ctx context.Context, subject string, version int) (Schema, error)
+	budget         *budget
 
 	mu       sync.Mutex
 	id       int
@@ -119,7 +119,7 @@ func (r *registered) compile(s Schema) (*jsonSchema, error) {
 	if s.Type != "JSON" {
 		return nil, fmt.Errorf("%s: %s (id %d) is of type %s; name a subject that has a JSON Schema", r.field, r, s.ID, s.Type)
 	}
-	compiled, err := compileSchema([]byte(s.Text), s.References)
+	compiled, err := r.budget.compile(r.field, []byte(s.Text), s.References)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s (id %d): %w", r.field, r, s.ID, err)
 	}

@@ -26,21 +26,32 @@
 //
 //	what happens                                             the event
 //	the payload breaks its schema, or a rule is false        dead at once: schema_validation_failed
-//	a rule cannot be computed, as for a key that is missing  dead at once: schema_validation_failed
-//	a transformation cannot be computed                      failed, an attempt is spent
+//	a rule asks for a key or an element that is not there    dead at once: schema_validation_failed
+//	a rule cannot be computed for any other reason           held: dispatcher.DestinationFault
+//	a transformation cannot be computed                      held: dispatcher.DestinationFault
+//	a route cannot be computed, or makes an empty string     held: dispatcher.DestinationFault
 //	no route takes the topic (CONTRACT C-29)                 failed, an attempt is spent
-//	a route cannot be computed, or makes an empty string     failed, an attempt is spent
 //	the schema registry was never reached for a schema       back as it was: dispatcher.Unavailable
 //	the registry does not have the schema                    failed, an attempt is spent
 //	the registry's schema is none, or not a JSON Schema      failed, an attempt is spent
 //	any other                                                what the sink says
 //
-// A rule is about the payload, which will never be another one; so a payload that a rule cannot be
-// computed for breaks it, and has() is for what may be missing. Routes, transformations and the registry's
-// schemas are about the configuration, which someone may correct: that is why what they fail on is tried
-// again, until the event has no attempt left. When all events of a topic fail, the engine holds it, and
-// tries some of them now and then. Nothing of an event whose step failed is sent, and other events of its
-// batch are not held up by it.
+// What a rule says about a payload is final, because the payload will never be another one. A key that a
+// rule asks for is part of that, and has() is for what may be missing. Why else a rule cannot be computed
+// is a matter of the configuration, too, which someone may correct: a value is of a type that the rule does not
+// expect, a text cannot be converted, it divides by zero, or the rule costs more than it may. So such an event
+// never dies at once. Nothing of it is sent; its last_error names the event, the rule, the line and the
+// column, what stopped it, and what to do. While nothing of its topic is delivered, its attempt is given
+// back, and the engine holds the topic and tries some of its events now and then: a rule that is wrong for
+// all kills none. Where others of the topic are delivered between its tries, it is retried by the backoff and
+// spends its attempts (CONTRACT C-32), after which it is dead with max_retries_exceeded and can be replayed. To have
+// payloads of a wrong type die at once, say the type in a schema: what breaks a schema or another rule is
+// dead, whether or not a rule can be computed.
+//
+// The same holds for transformations and routes, for which a missing key is the configuration's, too. The
+// registry's schemas are about the configuration as well: what they fail on is tried again until the event has
+// no attempt left. Nothing of an event whose step failed is sent, and other events of its batch are not
+// held up by it.
 //
 // An expression, an inline schema or a schema's file that is wrong stops nobody's event: the dispatcher
 // does not start, `dispatcher check` tells what is wrong, and the operator leaves the pods alone that run.
@@ -52,7 +63,10 @@
 // schema itself, to a reference that the registry has for it, or to a metaschema; nothing is ever loaded
 // from a network or a disk for it. Regular expressions are Go's, which take linear time.
 //
-// A file is read at start, so a new one needs a new start; the operator sees to that. A fixed version
+// A file is read again when it changes, also when it is a symbolic link that changes. A schema that compiles is
+// used from then on, within a second. One that does not leaves the one before it, and [Pipeline.FileProblems]
+// tells it. All schemas together have at most [MaxSchemas] bytes, and all regular expressions, in schemas and in
+// expressions, at most [MaxPatterns] states: more is refused before it is compiled. A fixed version
 // from the registry is asked for once; for the latest one, and while the registry is away, see package
 // registry.
 //
@@ -65,5 +79,7 @@
 // # Cost
 //
 // Nothing when nothing is configured. Else see the benchmarks: some microseconds an event for decoding,
-// and for each schema, rule and transformation.
+// and for each schema, rule and transformation. A payload takes up to about 50 times its size when it is
+// decoded, and an expression what package expression says under Bounds; of payloads over 64 KiB, only as many
+// are decoded at once as there are CPUs, so that this much is taken only so many times (CONTRACT C-35).
 package pipeline

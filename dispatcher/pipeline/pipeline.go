@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -45,6 +46,8 @@ type Pipeline struct {
 	// byType are the steps for events of the types that are named, and others those for the rest.
 	byType map[string]*steps
 	others *steps
+	// large has a place for each event with a large payload that passes.
+	large chan struct{}
 }
 
 // steps are what happens to events of one type; nil for nothing.
@@ -87,8 +90,8 @@ func New(cfg config.Config, o Options) (*Pipeline, error) {
 	if o.ReadFile == nil {
 		o.ReadFile = os.ReadFile
 	}
-	c := compiler{Options: o}
-	p := &Pipeline{}
+	c := compiler{Options: o, budget: &budget{}}
+	p := &Pipeline{large: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	for i, r := range cfg.Routes {
 		field := fmt.Sprintf("routes[%d]", i)
 		p.routes = append(p.routes, route{field, r.Topics, c.expression(field+".to", r.To, expression.String)})
@@ -150,7 +153,8 @@ func (p *Pipeline) steps(e *dispatcher.Event) *steps {
 }
 
 // Route says where in the sink an event goes. It is nil when there are no routes. Its errors name the
-// topic and the route, and hold nothing of the payload.
+// event or the topic, and the route; they hold nothing of the payload. A route that cannot be computed is
+// a dispatcher.DestinationFault, as a rule is.
 func (p *Pipeline) Route() func(*dispatcher.Event) (string, error) {
 	if len(p.routes) == 0 {
 		return nil
@@ -164,11 +168,11 @@ func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
 			continue
 		}
 		to, err := r.to.String(e)
-		if err != nil {
-			return "", fmt.Errorf("topic %q: %s.to cannot be computed: %w; correct the expression, or what is enqueued", e.Topic, r.field, err)
+		if err == nil && to == "" {
+			err = errors.New("it makes an empty string")
 		}
-		if to == "" {
-			return "", fmt.Errorf("topic %q: %s.to made an empty string; correct the expression, or what is enqueued", e.Topic, r.field)
+		if err != nil {
+			return "", uncomputed(e, r.field+".to", r.to, err, "or what is enqueued")
 		}
 		return to, nil
 	}

@@ -28,7 +28,7 @@ type jsonSchema struct {
 func compileSchema(text []byte, references []Reference) (*jsonSchema, error) {
 	root, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
-		return nil, fmt.Errorf("it is not JSON: %w; correct it", err)
+		return nil, fmt.Errorf("%sit is not JSON: %w; correct it", misplaced(text, err), err)
 	}
 	s := &jsonSchema{names: map[string]bool{}}
 	s.collect(root)
@@ -49,7 +49,7 @@ func compileSchema(text []byte, references []Reference) (*jsonSchema, error) {
 		return nil, err
 	}
 	if s.compiled, err = c.Compile(rootURL); err != nil {
-		return nil, fmt.Errorf("it is no JSON Schema: %s; correct it", strings.Join(strings.Fields(err.Error()), " "))
+		return nil, fmt.Errorf("it is no JSON Schema: %s; correct it", invalid(text, err))
 	}
 	return s, nil
 }

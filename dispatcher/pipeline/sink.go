@@ -70,20 +70,32 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 		return e, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("the delivery was interrupted before anything was sent: %w", err)
+		return nil, interrupted(err)
+	}
+	schemas, err := steps.schemas(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(e.Payload) > small {
+		select {
+		case s.pipeline.large <- struct{}{}:
+			defer func() { <-s.pipeline.large }()
+		case <-ctx.Done():
+			return nil, interrupted(ctx.Err())
+		}
 	}
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
 		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
 	}
-	if err := steps.validate(ctx, e, payload); err != nil {
+	if err := steps.validate(ctx, e, payload, schemas); err != nil {
 		return nil, err
 	}
 	if len(steps.transforms) == 0 {
 		return e, nil
 	}
 	for _, t := range steps.transforms {
-		if payload, err = t.apply(e, payload); err != nil {
+		if payload, err = t.apply(ctx, e, payload); err != nil {
 			return nil, err
 		}
 	}
@@ -92,34 +104,70 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	return &changed, err
 }
 
-// validate checks the payload against all that is for it.
-func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any) error {
+// small is the size of a payload, in bytes, up to which any number of events pass at once. Of larger ones,
+// which can take 50 times as much memory when they are decoded, as many pass at once as there are CPUs
+// (CONTRACT C-35).
+const small = 64 << 10
+
+func interrupted(err error) error {
+	return fmt.Errorf("the delivery was interrupted before anything was sent: %w", err)
+}
+
+// schemas returns the schema of each check, nil for none.
+func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
+	all := make([]*jsonSchema, len(s.checks))
+	for i, c := range s.checks {
+		if c.schema == nil {
+			continue
+		}
+		var err error
+		if all[i], err = c.schema.get(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// validate checks the payload against all that is for it. What the payload breaks is final; where it breaks
+// nothing, a rule that cannot be computed holds it.
+func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, schemas []*jsonSchema) error {
 	var all []string
-	for _, c := range s.checks {
-		if c.schema != nil {
-			schema, err := c.schema.get(ctx)
-			if err != nil {
-				return err
-			}
-			for _, violation := range schema.violations(payload) {
+	var held error
+	for i, c := range s.checks {
+		if schemas[i] != nil {
+			for _, violation := range schemas[i].violations(payload) {
 				all = append(all, c.field+".schema, "+violation)
 			}
 		}
 		for _, r := range c.rules {
-			holds, err := r.holds.Bool(e, payload)
+			holds, err := r.holds.Bool(ctx, e, payload)
 			switch {
-			case err != nil:
+			case err != nil && ctx.Err() != nil:
+				return interrupted(ctx.Err())
+			case expression.IsMissing(err):
 				all = append(all, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
-			case !holds:
+			case err != nil && held == nil:
+				held = uncomputed(e, fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
+			case err == nil && !holds:
 				all = append(all, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
 			}
 		}
 	}
 	if len(all) == 0 {
-		return nil
+		return held
 	}
 	return dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all))
 }
+
+// uncomputed is the failure of an event for which an expression cannot be computed. It is not the event's
+// fault alone: someone may correct the expression. So nothing dies of it while the topic stands still.
+func uncomputed(e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
+	return dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
+		e.ID, what, err, oneLine(x.Text()), remedy))
+}
+
+// refuseThem is what else may be done about payloads that an expression is not made for.
+const refuseThem = "or have a schema refuse such payloads"
 
 // told is how many violations of an event are told.
 const told = 5
@@ -132,10 +180,13 @@ func tell(violations []string) error {
 	return errors.New(text + "; correct the producer or the validation, and replay the event")
 }
 
-func (t *transform) apply(e *dispatcher.Event, payload any) (any, error) {
-	made, err := t.payload.JSON(e, payload)
-	if err != nil {
-		return nil, fmt.Errorf("%s.payload cannot be computed: %w; correct the expression (%s)", t.field, err, oneLine(t.payload.Text()))
+func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any) (any, error) {
+	made, err := t.payload.JSON(ctx, e, payload)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, interrupted(ctx.Err())
+	case err != nil:
+		return nil, uncomputed(e, t.field+".payload", t.payload, err, refuseThem)
 	}
 	return made, nil
 }

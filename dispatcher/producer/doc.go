@@ -18,7 +18,7 @@
 //     isolation level repeatable read or serializable it may get a serialization failure instead:
 //     repeat the transaction, as for any other.
 //   - An event that PostgreSQL would refuse is refused before anything is sent, with [ErrInvalid],
-//     so the transaction is not lost (CONTRACT C-12, C-13).
+//     so the transaction is not lost (CONTRACT C-12, C-13, C-16).
 //
 // Only a transaction gives the first guarantee. The types do not force one: a program that has
 // nothing but the event to write may pass a connection.
@@ -33,12 +33,18 @@
 // Event.LockKey prevents it: transactions that enqueue for the same key take turns, so that they
 // insert in the order in which they commit. All producers of a key must set it. It costs one advisory
 // lock and no round trip; a transaction that goes on for a second after it holds up its key's others
-// for a second. A batch takes its locks in one order of keys. A transaction that enqueues
-// several keys in several calls must do so too, or PostgreSQL may have to end a deadlock.
+// for a second. The lock is one of 1,024 slots by the key's hash: a transaction holds at most so many, and a
+// key shares its turn with one in a thousand. A batch takes its locks in one order. A transaction that enqueues
+// several keys in several calls has no such order, and PostgreSQL may have to end a deadlock: use one batch.
+//
+// # Retries of one event
+//
+// Event.MaxAttempts and Event.Retry take the place of the dispatcher's maxAttempts and backoff.
 //
 // # Other languages
 //
-// Enqueue calls one SQL function (CONTRACT C-15), which any language can call in its transaction:
+// Enqueue and EnqueueBatch each call one SQL function (CONTRACT C-15), which any language can call in its
+// transaction:
 //
 //	select id, inserted from outbox.enqueue(
 //	    p_namespace => 'shop', p_topic => 'orders', p_payload => '{"order": 42}',
@@ -46,7 +52,7 @@
 //	    p_dedupe_key => 'order-42-placed', p_headers => '{"correlation_id": "c-7"}',
 //	    p_delay => '10 minutes');
 //
-// Only the first three are required; p_partition_key, p_tenant_id, p_id, p_max_bytes and p_lock_key
-// are the others. inserted is false when the dedupe key was there before. The login needs what
+// Only the first three are required. inserted is false when the dedupe key was there before. README.md beside
+// this file has all arguments, and enqueue_batch. The login needs what
 // `dispatcher migrate grants --for producer --role NAME` prints.
 package producer

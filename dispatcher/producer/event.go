@@ -43,10 +43,19 @@ type Event struct {
 	// (CONTRACT C-12). Empty means none.
 	DedupeKey string
 	// Headers travel with the event: correlation id, schema version. The trace context of ctx is
-	// added as traceparent and tracestate, unless traceparent is set here.
+	// added as traceparent and tracestate, unless traceparent is set here. Together they have at most
+	// 64 KiB as JSON (CONTRACT C-16).
 	Headers map[string]string
 	// Delay holds the event back, from the database's now (CONTRACT C-14). Defaults to 0.
 	Delay time.Duration
+	// MaxAttempts is the retry budget of this event, 1 to 1000. 0 means the dispatcher's.
+	MaxAttempts int
+	// Retry is the backoff of this event. nil means the dispatcher's.
+	Retry *Retry
+	// ID is the event's id, for a caller that has made one, so that it can enqueue again without knowing
+	// whether it did before: an id that is there, in the same namespace and topic, adds no row. The
+	// zero UUID means that one is made, of version 7.
+	ID uuid.UUID
 }
 
 // ErrInvalid marks an event that cannot be enqueued as it is (CONTRACT C-12, C-13). The error that
@@ -57,23 +66,6 @@ func invalid(field, format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s", ErrInvalid, field, fmt.Sprintf(format, args...))
 }
 
-// record is an event on its way to enqueue.sql, which reads these names.
-type record struct {
-	ID            uuid.UUID         `json:"id"`
-	Namespace     string            `json:"namespace"`
-	Topic         string            `json:"topic"`
-	Payload       json.RawMessage   `json:"payload"`
-	EventType     string            `json:"eventType,omitempty"`
-	AggregateType string            `json:"aggregateType,omitempty"`
-	AggregateID   string            `json:"aggregateID,omitempty"`
-	PartitionKey  string            `json:"partitionKey,omitempty"`
-	TenantID      uuid.UUID         `json:"tenantID,omitzero"`
-	DedupeKey     string            `json:"dedupeKey,omitempty"`
-	Headers       map[string]string `json:"headers"`
-	Delay         string            `json:"delay"`
-	LockKey       bool              `json:"lockKey,omitempty"`
-}
-
 // record checks the event for all that PostgreSQL would refuse, since an error there costs the
 // caller's transaction.
 func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
@@ -82,7 +74,8 @@ func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
 		return record{}, err
 	}
 	headers := e.headers(ctx)
-	if err := errors.Join(e.checkText(), checkHeaders(headers), e.checkDedupeKey()); err != nil {
+	headersText, err := checkHeaders(headers)
+	if err := errors.Join(err, e.checkText(), e.checkDedupeKey(), e.checkRetry()); err != nil {
 		return record{}, err
 	}
 	if e.Delay < 0 {
@@ -91,17 +84,11 @@ func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
 	if e.LockKey && e.PartitionKey == "" && e.AggregateID == "" {
 		return record{}, invalid("LockKey", "is set without a key; set AggregateID or PartitionKey too")
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return record{}, fmt.Errorf("make an event id: %w", err)
+	r := record{event: e, payload: string(payload), headers: headersText, options: e.options()}
+	if e.ID != uuid.Nil {
+		r.id = text(e.ID.String())
 	}
-	return record{
-		ID: id, Namespace: e.Namespace, Topic: e.Topic, Payload: payload,
-		EventType: e.EventType, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		PartitionKey: e.PartitionKey, TenantID: e.TenantID, DedupeKey: e.DedupeKey,
-		Headers: headers, Delay: fmt.Sprintf("%d microseconds", e.Delay.Microseconds()),
-		LockKey: e.LockKey,
-	}, nil
+	return r, nil
 }
 
 func (e *Event) payload(maxBytes int) (json.RawMessage, error) {
@@ -168,16 +155,28 @@ func (e *Event) checkText() error {
 // storable reports whether PostgreSQL's text can hold s.
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-func checkHeaders(headers map[string]string) error {
+// maxHeaderBytes bounds the headers as PostgreSQL prints them.
+const maxHeaderBytes = 64 << 10
+
+// checkHeaders returns the headers as JSON, or nil when there are none.
+func checkHeaders(headers map[string]string) (*string, error) {
+	if len(headers) == 0 {
+		return nil, nil
+	}
 	for name, value := range headers {
 		if name == "" {
-			return invalid("Headers", "has an empty name; name the header, or remove it")
+			return nil, invalid("Headers", "has an empty name; name the header, or remove it")
 		}
 		if !storable(name) || !storable(value) {
-			return invalid("Headers", "[%q] has a NUL or bytes that are not UTF-8, which PostgreSQL cannot store; remove them", name)
+			return nil, invalid("Headers", "[%q] has a NUL or bytes that are not UTF-8, which PostgreSQL cannot store; remove them", name)
 		}
 	}
-	return nil
+	encoded := compact(headers)
+	// PostgreSQL adds a space after each colon and comma.
+	if n := len(encoded) + 2*len(headers) - 1; n > maxHeaderBytes {
+		return nil, invalid("Headers", "have %d bytes as JSON, more than %d; put what is large into the payload", n, maxHeaderBytes)
+	}
+	return text(encoded), nil
 }
 
 // checkDedupeKey is CONTRACT C-12.

@@ -15,7 +15,7 @@ import (
 )
 
 // What PostgreSQL would refuse is refused before anything is sent: no row, and the transaction is
-// still usable. CONTRACT: C-12, C-13
+// still usable. CONTRACT: C-12, C-13, C-16
 func TestInvalidEvents(t *testing.T) {
 	tenant := uuid.MustParse("0190b6c4-1f2e-7abc-8def-001122334455")
 	payload := func(p any) func(*producer.Event) { return func(e *producer.Event) { e.Payload = p } }
@@ -36,6 +36,9 @@ func TestInvalidEvents(t *testing.T) {
 		"key too long":          {func(e *producer.Event) { e.DedupeKey = strings.Repeat("😀", 700) }, "DedupeKey has 2810 bytes with Namespace and Topic"},
 		"header without a name": {func(e *producer.Event) { e.Headers = map[string]string{"": "a"} }, "Headers has an empty name"},
 		"header with NUL":       {func(e *producer.Event) { e.Headers = map[string]string{"a": "\x00"} }, `Headers ["a"] has a NUL`},
+		"headers too large":     {func(e *producer.Event) { e.Headers = map[string]string{"a": strings.Repeat("b", 65528)} }, "Headers have 65537 bytes as JSON"},
+		"many attempts":         {func(e *producer.Event) { e.MaxAttempts = 1001 }, "MaxAttempts is 1001"},
+		"no such strategy":      {func(e *producer.Event) { e.Retry = &producer.Retry{Strategy: "Never"} }, `Retry has the unknown strategy "Never"`},
 		"negative delay":        {func(e *producer.Event) { e.Delay = -time.Second }, "Delay is negative (-1s)"},
 		"no payload":            {payload(nil), "Payload is missing"},
 		"no JSON value":         {payload(make(chan int)), "Payload of type chan int cannot be written as JSON"},

@@ -1,11 +1,8 @@
 package producer
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -35,31 +32,36 @@ type SQL interface {
 // Producer enqueues events in transactions of type T, which is [PGX] or [SQL]. It holds no
 // connection and is safe for concurrent use: make one for the whole service.
 type Producer[T any] struct {
-	statement       string
 	schema          string
 	maxPayloadBytes int
-	query           func(ctx context.Context, tx T, statement, document string, receipts []Receipt) error
+	driver          driver[T]
+}
+
+// driver is what differs between pgx and database/sql.
+type driver[T any] struct {
+	query func(ctx context.Context, tx T, statement string, args []any, receipts []Receipt) error
+	// array makes an argument of texts, where nil is a null. Drivers of database/sql understand a text alone.
+	array func([]*string) any
 }
 
 // New returns a producer for pgx.
-func New(o Options) *Producer[PGX] { return build(o, queryPGX) }
+func New(o Options) *Producer[PGX] {
+	return build(o, driver[PGX]{queryPGX, func(texts []*string) any { return texts }})
+}
 
 // NewSQL returns a producer for database/sql and any PostgreSQL driver.
-func NewSQL(o Options) *Producer[SQL] { return build(o, querySQL) }
+func NewSQL(o Options) *Producer[SQL] {
+	return build(o, driver[SQL]{querySQL, func(texts []*string) any { return arrayLiteral(texts) }})
+}
 
-func build[T any](o Options, query func(context.Context, T, string, string, []Receipt) error) *Producer[T] {
+func build[T any](o Options, d driver[T]) *Producer[T] {
 	if o.Schema == "" {
 		o.Schema = "outbox"
 	}
 	if o.MaxPayloadBytes == 0 {
 		o.MaxPayloadBytes = 1 << 20
 	}
-	return &Producer[T]{
-		statement:       fmt.Sprintf(enqueueSQL, pgx.Identifier{o.Schema}.Sanitize()),
-		schema:          o.Schema,
-		maxPayloadBytes: o.MaxPayloadBytes,
-		query:           query,
-	}
+	return &Producer[T]{schema: o.Schema, maxPayloadBytes: o.MaxPayloadBytes, driver: d}
 }
 
 // Receipt tells what became of an event.
@@ -80,60 +82,60 @@ func (p *Producer[T]) Enqueue(ctx context.Context, tx T, event Event) (Receipt, 
 	if err != nil {
 		return Receipt{}, err
 	}
-	receipts, err := p.send(ctx, tx, []record{r})
-	if err != nil {
+	if r.id == nil { // that of a batch is made by the database, which is cheaper there, and dearer here
+		id, err := uuid.NewV7()
+		if err != nil {
+			return Receipt{}, fmt.Errorf("make an event id: %w", err)
+		}
+		text := id.String()
+		r.id = &text
+	}
+	receipts := make([]Receipt, 1)
+	if err := p.send(ctx, tx, enqueueOne, r.arguments(), receipts); err != nil {
 		return Receipt{}, err
 	}
 	return receipts[0], nil
 }
 
 // EnqueueBatch writes events in their order and in one round trip, inside the caller's
-// transaction. (Those with LockKey come first, key by key, in their order within each: so no two
-// batches wait for each other.) Receipt i is about events[i]. When one is invalid, none is written; errors are
+// transaction. Receipt i is about events[i]. When one is invalid, none is written; errors are
 // those of [Producer.Enqueue]. A batch may have 32 MiB.
 func (p *Producer[T]) EnqueueBatch(ctx context.Context, tx T, events []Event) ([]Receipt, error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
 	records := make([]record, len(events))
+	size := 0
 	for i := range events {
 		var err error
 		if records[i], err = p.record(ctx, &events[i]); err != nil {
 			return nil, fmt.Errorf("event %d of %d: %w", i+1, len(events), err)
 		}
+		size += records[i].size()
 	}
-	return p.send(ctx, tx, records)
-}
-
-// maxBatchBytes keeps a batch below what one jsonb value can hold, 255 MiB in its own, larger form.
-const maxBatchBytes = 32 << 20
-
-func (p *Producer[T]) send(ctx context.Context, tx T, records []record) ([]Receipt, error) {
-	var document bytes.Buffer
-	encoder := json.NewEncoder(&document)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(records); err != nil {
-		return nil, fmt.Errorf("write %d events as JSON: %w", len(records), err)
+	if size > maxBatchBytes {
+		return nil, invalid("batch", "has %d bytes, more than %d; enqueue it in parts", size, maxBatchBytes)
 	}
-	if document.Len() > maxBatchBytes {
-		return nil, invalid("batch", "has %d bytes, more than %d; enqueue it in parts", document.Len(), maxBatchBytes)
-	}
-	receipts := make([]Receipt, len(records))
-	if err := p.query(ctx, tx, p.statement, document.String(), receipts); err != nil {
-		return nil, fmt.Errorf("enqueue into schema %s: %w%s", p.schema, err, remedy(err))
+	receipts := make([]Receipt, len(events))
+	if err := p.send(ctx, tx, enqueueMany, batchArguments(records, p.driver.array), receipts); err != nil {
+		return nil, err
 	}
 	return receipts, nil
 }
 
-// enqueueSQL calls the one SQL function for each element of a JSON array. One text
-// parameter is understood by every driver. The size was checked already, on the text that the
-// caller gave; the function would measure another one.
-//
-//go:embed enqueue.sql
-var enqueueSQL string
+// maxBatchBytes keeps a batch far below what one value may hold, 1 GiB, and a statement short.
+const maxBatchBytes = 32 << 20
 
-func queryPGX(ctx context.Context, tx PGX, statement, document string, receipts []Receipt) error {
-	rows, err := tx.Query(ctx, statement, document)
+func (p *Producer[T]) send(ctx context.Context, tx T, statement string, args []any, receipts []Receipt) error {
+	statement = fmt.Sprintf(statement, pgx.Identifier{p.schema}.Sanitize())
+	if err := p.driver.query(ctx, tx, statement, args, receipts); err != nil {
+		return fmt.Errorf("enqueue into schema %s: %w%s", p.schema, err, remedy(err))
+	}
+	return nil
+}
+
+func queryPGX(ctx context.Context, tx PGX, statement string, args []any, receipts []Receipt) error {
+	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
 		return err
 	}
@@ -141,8 +143,8 @@ func queryPGX(ctx context.Context, tx PGX, statement, document string, receipts 
 	return scan(rows, receipts)
 }
 
-func querySQL(ctx context.Context, tx SQL, statement, document string, receipts []Receipt) error {
-	rows, err := tx.QueryContext(ctx, statement, document) //nolint:rowserrcheck // scan checks it
+func querySQL(ctx context.Context, tx SQL, statement string, args []any, receipts []Receipt) error {
+	rows, err := tx.QueryContext(ctx, statement, args...) //nolint:rowserrcheck // scan checks it
 	if err != nil {
 		return err
 	}

@@ -278,7 +278,7 @@ func TestCredentials(t *testing.T) {
 		rotate string
 	}{
 		"basic":  {&config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: user, PasswordFile: password}}, "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:right")), password},
-		"bearer": {&config.HTTPAuth{BearerTokenFile: token}, "Bearer right", token},
+		"bearer": {&config.HTTPAuth{TokenFile: token}, "Bearer right", token},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, srfake.WithAuth(test.header))
@@ -335,7 +335,7 @@ func TestConnections(t *testing.T) {
 		return &config.TLS{CAFile: write(t, filepath.Join(dir, a.Cert.Subject.CommonName), a.PEM)}
 	}
 	show := trust(ca)
-	show.CertFile, show.KeyFile = write(t, filepath.Join(dir, "crt"), own.CertPEM), write(t, filepath.Join(dir, "key"), own.KeyPEM)
+	show.ClientCertFile, show.ClientKeyFile = write(t, filepath.Join(dir, "crt"), own.CertPEM), write(t, filepath.Join(dir, "key"), own.KeyPEM)
 	for name, test := range map[string]struct {
 		url        string
 		tls        *config.TLS

@@ -4,7 +4,8 @@ package report
 
 import "time"
 
-// Path is where a dispatcher serves its Status as JSON.
+// Path is where a dispatcher serves its Status as JSON: the whole of it for callers on its own machine or
+// in its pod, a brief one for all others.
 const Path = "/status"
 
 // Status is what one dispatcher process knows.
@@ -24,9 +25,19 @@ type Status struct {
 	Source Link   `json:"source"`
 	Schema Schema `json:"schema"`
 	Sink   Link   `json:"sink"`
-	// Held are topics that are held back while others go on, by name. Empty while Sink is not
-	// Reachable.
-	Held []HeldTopic `json:"held,omitempty"`
+	// Held are topics that are held back while others go on, by name; a brief Status has the first 10.
+	// Empty while Sink is not Reachable. HeldTopics counts them.
+	Held       []HeldTopic `json:"held,omitempty"`
+	HeldTopics int         `json:"heldTopics,omitempty"`
+	// AllHeld is true when every topic that has events to deliver is held, so that none is delivered.
+	AllHeld bool `json:"allHeld,omitempty"`
+	// StuckCalls counts the calls of the sink that do not return although their time is over; Stuck lists the
+	// first 20 of them.
+	StuckCalls int         `json:"stuckCalls,omitempty"`
+	Stuck      []StuckCall `json:"stuck,omitempty"`
+	// Sharing names other dispatchers that run and deliver topics of this one, in whatever cluster; five at
+	// most.
+	Sharing []string `json:"sharing,omitempty"`
 	// OldestTransaction is what holds vacuum back for longest, as far as the login may see it. nil
 	// until it was looked for once.
 	OldestTransaction *OldestTransaction `json:"oldestTransaction,omitempty"`
@@ -34,6 +45,9 @@ type Status struct {
 	InFlight InFlight `json:"inFlight"`
 	// Backlog is nil until it was counted once, and keeps the last count while the database is away.
 	Backlog *Backlog `json:"backlog,omitempty"`
+	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
+	// what they said before holds on. The first FileProblemsListed.
+	FileProblems []FileProblem `json:"fileProblems,omitempty"`
 	// LastError is the newest failed delivery.
 	LastError *Error `json:"lastError,omitempty"`
 }
@@ -41,12 +55,21 @@ type Status struct {
 // LinkState is the state of a connection.
 type LinkState string
 
-// The states. Refusing is for a sink that answers, and refused the last deliveries one and all.
+// The states. Refusing is for a sink that answers, and refused the last deliveries one and all; and for a
+// database that answers, and refuses outcomes.
 const (
 	Unknown     LinkState = "Unknown"
 	Reachable   LinkState = "Reachable"
 	Unreachable LinkState = "Unreachable"
 	Refusing    LinkState = "Refusing"
+)
+
+// Reasons of a [Link] that are not about its connection.
+const (
+	// OutcomesRefused: the database answers, and refuses what is written back of some events.
+	OutcomesRefused = "OutcomesRefused"
+	// CallsStuck: every call of the sink is stuck.
+	CallsStuck = "CallsStuck"
 )
 
 // Link is something at the other end of a connection.
@@ -58,6 +81,15 @@ type Link struct {
 	// Message is a sentence with the cause and the remedy. Empty when reachable.
 	Message string    `json:"message,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
+}
+
+// StuckCall is a call of the sink that does not return.
+type StuckCall struct {
+	Topic string `json:"topic"`
+	// EventID is the first event of the call, and Events their number.
+	EventID string    `json:"eventID"`
+	Events  int       `json:"events"`
+	Since   time.Time `json:"since"`
 }
 
 // HeldTopic is a topic whose destination fails while others' do not. Its state is Unreachable or
@@ -145,6 +177,18 @@ type Counts struct {
 type TopicCounts struct {
 	Topic string `json:"topic"`
 	Counts
+}
+
+// FileProblemsListed is the most entries of [Status.FileProblems].
+const FileProblemsListed = 20
+
+// FileProblem is a file that cannot be used as it is now.
+type FileProblem struct {
+	// Field is the field of the configuration that names the file.
+	Field string `json:"field"`
+	// Message is a sentence with the cause and the remedy.
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
 }
 
 // Error is a failure and when it was seen.

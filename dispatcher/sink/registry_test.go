@@ -1,7 +1,6 @@
 package sink_test
 
 import (
-	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/registry"
 )
 
@@ -22,12 +22,7 @@ import (
 // CONTRACT: C-32, C-72
 func TestSchemasOfARealRegistry(t *testing.T) {
 	server, err := registry.Start(t.Context())
-	if errors.Is(err, registry.ErrMissing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, registry.ErrMissing)
 	stop := sync.OnceFunc(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)

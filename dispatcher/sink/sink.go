@@ -1,5 +1,6 @@
 // Package sink makes the sink that a configuration asks for. Each kind is a package of its own;
 // package cloudevent says which attributes their messages carry, and sinktest what they must do.
+// README.md compares the sinks, and says how to add one.
 package sink
 
 import (
@@ -29,11 +30,41 @@ func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Behind(p, cfg, log)
+}
+
+// Behind is [New] with a pipeline that was compiled from cfg.
+func Behind(p *pipeline.Pipeline, cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
 	s, err := bare(cfg, p.Route(), log)
 	if err != nil {
 		return nil, err
 	}
 	return p.Wrap(s), nil
+}
+
+// limited is a sink that knows how large messages may be.
+type limited interface {
+	// Limit is the most bytes that the destination takes of a message with all its headers, and the
+	// setting that says so. 0 means that it is not known.
+	Limit(ctx context.Context) (bytes int, setting string)
+}
+
+// Limit is the most bytes that cfg's destination takes of a message with all its headers, and the setting
+// that says so. 0 means that it is not known.
+func Limit(ctx context.Context, cfg config.Config) (bytes int, setting string) {
+	p, err := Pipeline(cfg)
+	if err != nil {
+		return 0, ""
+	}
+	s, err := bare(cfg, p.Route(), io.Discard)
+	if err != nil {
+		return 0, ""
+	}
+	defer func() { _ = s.Close(ctx) }() // nothing was sent
+	if l, ok := s.(limited); ok {
+		return l.Limit(ctx)
+	}
+	return 0, ""
 }
 
 // bare is the sink alone. route says where in it an event goes; nil leaves that to the sink's settings.
@@ -49,7 +80,7 @@ func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log 
 		return natssink.New(*s.NATS, route)
 	case "postgres":
 		return postgressink.New(*s.Postgres, route)
-	case "pubsub":
+	case "pubSub":
 		return cloudsink.NewPubSub(*s.PubSub, route)
 	case "rabbitmq":
 		return rabbitsink.New(*s.RabbitMQ, route)

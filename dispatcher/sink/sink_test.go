@@ -12,13 +12,13 @@ import (
 )
 
 func TestNew(t *testing.T) {
-	http := &config.HTTPSink{URL: "https://consumer.example/events", Mode: config.Batch, BatchSize: 7}
+	http := &config.HTTPSink{URL: "https://consumer.example/events", ContentMode: config.Batch, BatchSize: 7}
 	for name, test := range map[string]struct {
 		cfg  config.Sink
 		want string
 	}{
 		"none":    {config.Sink{}, "sink: nothing is set; set one of its members, such as http"},
-		"invalid": {config.Sink{HTTP: &config.HTTPSink{}}, "http sink: url is not an http:// or https:// URL with a host; write it as https://host/path"},
+		"invalid": {config.Sink{HTTP: &config.HTTPSink{}}, "sink.http.url must be an http:// or https:// URL with a host, such as https://orders.example.com/events"},
 	} {
 		if got, err := sink.New(config.Config{Sink: test.cfg}, nil); err == nil || err.Error() != test.want || got != nil {
 			t.Errorf("%s: got %v, %v; want the error %q", name, got, err, test.want)

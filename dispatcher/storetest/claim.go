@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"strings"
@@ -29,12 +30,15 @@ func claimEvent(r rig) {
 	got := *events[0]
 	want := full.Event
 	want.Attempt = 1
-	want.Seq, want.CreatedAt = got.Seq, got.CreatedAt
+	want.Seq, want.CreatedAt, want.LeaseNumber = got.Seq, got.CreatedAt, got.LeaseNumber
 	want.Headers = map[string]string{
-		"correlation_id": "c-ä", "schema_version": "2", "sampled": "true", "none": "null", "nested": `{"a": [1]}`,
+		"correlation_id": "c-ä", "schema_version": "2", "sampled": "true", "nested": `{"a": [1]}`,
 	}
 	if !equalEvents(got, want) {
 		r.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got.LeaseNumber < 1 || events[1].LeaseNumber != got.LeaseNumber {
+		r.Errorf("LeaseNumber is %d and %d, want one number for the claim", got.LeaseNumber, events[1].LeaseNumber)
 	}
 	if got.Seq < 1 || events[1].Seq <= got.Seq {
 		r.Errorf("Seq is %d and then %d, want it to rise", got.Seq, events[1].Seq)
@@ -118,6 +122,9 @@ func claimExclusive(r rig) {
 	r.wantIDs("another worker's", r.claim(r.other, 1, lease), ids[2])
 	r.wantIDs("own second", r.claim(r.store, 10, lease), ids[3])
 	r.wantIDs("with nothing left", r.claim(r.other, 10, lease))
+	short := r.enqueue(topic, 1)
+	r.wantIDs("with a short lease", r.claim(r.store, 10, 2*time.Second), short...)
+	r.wantIDs("before that lease is over", r.claim(r.other, 10, lease))
 }
 
 // CONTRACT: C-20, C-21
@@ -131,7 +138,8 @@ func claimExpired(r rig) {
 }
 
 // Full batches come one after the other, and rows that become due before the last batch are found at
-// the end of the backlog at the latest: a claim without rows means that nothing is due.
+// the end of the backlog at the latest: a claim without rows means that nothing is due. One that took long
+// may have ended, in order per key, before it had looked at all.
 func claimBacklog(r rig) {
 	first := r.enqueue(topic, 6)
 	r.wantIDs("first batch", r.claim(r.store, 3, gone), first[:3]...)
@@ -140,8 +148,10 @@ func claimBacklog(r rig) {
 	r.Enqueue(early)
 	var rest []*dispatcher.Event
 	for range 20 {
+		began := time.Now()
 		events := r.claim(r.store, 3, lease)
-		if rest = append(rest, events...); len(events) == 0 {
+		rest = append(rest, events...)
+		if len(events) == 0 && time.Since(began) < 50*time.Millisecond {
 			break
 		}
 	}
@@ -294,4 +304,58 @@ func (r rig) wantLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int
 	}
 	r.wantBetween("died_at", l.DiedAt, r.Now().Add(-time.Hour), r.Now())
 	return l
+}
+
+// A row that cannot be decoded harms itself alone: it comes leased and named, and the others of its claim go on.
+// CONTRACT: C-16, C-33
+func claimUnreadable(r rig) {
+	deep := event(topic)
+	deep.RawHeaders = `{"deep": ` + strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001) + `}`
+	wrong := event(topic)
+	wrong.Retry = `{"base": "soon"}`
+	before, after := event(topic), event(topic)
+	r.Enqueue(before, deep, wrong, after)
+	claimed := r.request(r.store, dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: topic, Limit: 4}}, Lease: lease, MaxAttempts: maxAttempts,
+	})
+	if claimed.Leased() != 4 || len(claimed.Unreadable) != 2 {
+		r.Fatalf("claimed %d rows, %d of them unreadable, want 4 and 2", claimed.Leased(), len(claimed.Unreadable))
+	}
+	for i, e := range []Event{deep, wrong} {
+		u := claimed.Unreadable[i]
+		if u.Event.ID != e.ID || u.Event.Topic != topic || u.Err == nil {
+			r.Errorf("unreadable is %v, %v, want event %s", u.Event.ID, u.Err, e.ID)
+		}
+		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: u.Event.Lease(), Reason: dispatcher.ReasonPoisonMessage}})
+		r.wantLost("nack", lost, err)
+		r.wantFree(e.ID, "dead", 1)
+	}
+	lost, err := r.store.Ack(r.Context(), leases(claimed.Events))
+	r.wantLost("ack of the others", lost, err)
+}
+
+// A row's own retry settings come before the dispatcher's.
+// CONTRACT: C-20, C-22
+func claimOwnLimit(r rig) {
+	short, long, policy := event(topic), event(topic), event(topic)
+	short.MaxAttempts, long.MaxAttempts = 1, maxAttempts+2
+	policy.Retry = `{"strategy": "Linear", "base": "7s", "max": "1m"}`
+	r.Enqueue(short, long, policy)
+	for attempt := 1; attempt <= maxAttempts+3; attempt++ {
+		claimed := r.request(r.store, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: gone, MaxAttempts: maxAttempts,
+		})
+		for _, e := range claimed.Events {
+			own := map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: 0}[e.ID]
+			if e.MaxAttempts != own || e.Attempt != attempt || e.Attempt > cmp.Or(own, maxAttempts) {
+				r.Errorf("attempt %d of %d came in claim %d, want one of %d", e.Attempt, e.MaxAttempts, attempt, own)
+			}
+			if e.ID == policy.ID && (e.Backoff == nil || e.Backoff.Delay(1, nil) < 7*time.Second) {
+				r.Errorf("the policy is %v, want linear", e.Backoff)
+			}
+		}
+	}
+	for id, attempts := range map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: maxAttempts} {
+		r.wantFree(id, "dead", attempts)
+	}
 }

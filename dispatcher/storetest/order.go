@@ -101,7 +101,7 @@ func orderRetry(r rig) {
 	ids := r.keyed("a", "a", "a")
 	events := r.inOrder(r.store, 3)
 	r.wantIDs("first claim", events, ids...)
-	lost, err := r.store.Release(r.Context(), leases(events[1:]))
+	lost, err := r.store.Release(r.Context(), returns(leases(events[1:])...))
 	r.wantLost("release", lost, err)
 	r.failed(events[0], time.Hour)
 	r.wantIDs("while the first waits", r.inOrder(r.store, 10))
@@ -270,7 +270,7 @@ func orderDrain(r rig) {
 		for _, e := range claimed.Events {
 			switch {
 			case broken[e.AggregateID]:
-				_, err = store.Release(r.Context(), []dispatcher.Lease{e.Lease()})
+				_, err = store.Release(r.Context(), returns(e.Lease()))
 			case rand.IntN(4) == 0:
 				broken[e.AggregateID] = true
 				_, err = store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease()}})

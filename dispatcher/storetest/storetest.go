@@ -39,15 +39,16 @@ type Outbox interface {
 // Event is what a producer enqueues.
 type Event struct {
 	dispatcher.Event
-	// RawHeaders are stored instead of Headers, if set.
-	RawHeaders string
-	Delay      time.Duration
+	// RawHeaders are stored instead of Headers, if set, and Retry as the row's retry settings.
+	RawHeaders, Retry string
+	Delay             time.Duration
 }
 
 // Row is what a store changes of a row.
 type Row struct {
 	Status        string
 	Attempts      int
+	Lease         int64
 	NextAttemptAt time.Time
 	LockedBy      uuid.NullUUID
 	LockedUntil   time.Time // zero for none
@@ -95,12 +96,14 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Ack/Expired", ackExpired},
 		{"Ack/DedupeKey", ackDedupeKey},
 		{"Nack/Retry", nackRetry},
-		{"Nack/Unspent", nackUnspent},
 		{"Nack/Dead", nackDead},
 		{"Nack/DeadTwice", nackDeadTwice},
 		{"Nack/Text", nackText},
 		{"Extend", extend},
 		{"Release", release},
+		{"Release/Delayed", releaseDelayed},
+		{"Claim/Unreadable", claimUnreadable},
+		{"Claim/OwnLimit", claimOwnLimit},
 		{"Fencing/LostLease", lostLease},
 		{"Fencing/OwnOldLease", ownOldLease},
 		{"Fencing/Final", final},
@@ -222,7 +225,7 @@ func (r rig) wantLost(what string, lost []dispatcher.Lease, err error, want ...d
 		r.Fatalf("%s: %v", what, err)
 	}
 	order := func(a, b dispatcher.Lease) int {
-		return cmp.Or(cmp.Compare(a.ID.String(), b.ID.String()), cmp.Compare(a.Attempt, b.Attempt))
+		return cmp.Or(cmp.Compare(a.ID.String(), b.ID.String()), cmp.Compare(a.Number, b.Number))
 	}
 	slices.SortFunc(lost, order)
 	slices.SortFunc(want, order)
@@ -260,6 +263,15 @@ func (r rig) wantBetween(what string, at, from, to time.Time) {
 	if at.Before(from) || at.After(to) {
 		r.Errorf("%s is %v, want between %v and %v", what, at, from, to)
 	}
+}
+
+// returns gives leases back, due as before.
+func returns(leases ...dispatcher.Lease) []dispatcher.Return {
+	all := make([]dispatcher.Return, len(leases))
+	for i, l := range leases {
+		all[i] = dispatcher.Return{Lease: l}
+	}
+	return all
 }
 
 func leases(events []*dispatcher.Event) []dispatcher.Lease {

@@ -60,7 +60,7 @@
 //
 // The message carries the delivery span's context in place of the producer's (CONTRACT C-70): the
 // same trace, and the span of the attempt that the consumer received: as the CloudEvents attributes
-// traceparent and tracestate, and in HTTP, Kafka, NATS and RabbitMQ also as headers of these plain names,
+// traceparent and tracestate, and in all but Redis, PostgreSQL, SQS and SNS also as headers of these plain names,
 // which instrumented consumers read (not in HTTP requests with several events, which have one trace). A consumer hangs
 // its spans below it. Other headers, baggage too, are as the producer wrote them. Without tracing, the
 // message carries the producer's own context.

@@ -109,7 +109,7 @@ func System(kind string) string {
 	switch kind {
 	case "postgres":
 		return "postgresql"
-	case "pubsub":
+	case "pubSub":
 		return semconv.MessagingSystemGCPPubSub.Value.AsString()
 	case "serviceBus":
 		return semconv.MessagingSystemServiceBus.Value.AsString()

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -17,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/tracing"
 )
@@ -206,9 +209,19 @@ func TestNotSampled(t *testing.T) {
 
 // Every kind has a name; those that the conventions know have theirs.
 func TestSystem(t *testing.T) {
-	for kind, want := range map[string]string{"kafka": "kafka", "sns": "aws.sns", "sqs": "aws_sqs", "pubsub": "gcp_pubsub", "serviceBus": "servicebus", "postgres": "postgresql", "http": "http"} {
+	for kind, want := range map[string]string{"kafka": "kafka", "sns": "aws.sns", "sqs": "aws_sqs", "pubSub": "gcp_pubsub", "serviceBus": "servicebus", "postgres": "postgresql", "http": "http"} {
 		if got := tracing.System(kind); got != want {
 			t.Errorf("%s is %q, want %q", kind, got, want)
+		}
+	}
+	page, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := range reflect.TypeFor[config.Sink]().Fields() {
+		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+		if !regexp.MustCompile(`messaging\.system .*\b` + regexp.QuoteMeta(tracing.System(name)) + `\b`).Match(page) {
+			t.Errorf("doc.go does not have %s, the messaging.system of %s", tracing.System(name), name)
 		}
 	}
 	if tracing.Sink(&destination{}, sdk.NewTracerProvider(), "kafka").BatchSize() != 1 {

@@ -54,6 +54,9 @@ var criteria = []criterion{
 	{"Memory at full speed, deleted", "at most 64 MiB", peakAtMost(binaryDeleted, caseSmall, 64)},
 	{"Memory with payloads of 1 MiB", "at most 256 MiB", peakAtMost(binaryDefault, caseLarge, 256)},
 
+	{"EnqueueBatch, 500 in a transaction", "at most 3 × a plain INSERT's", dearerThanPlain(caseBatch, 3)},
+	{"Enqueue, one in a transaction", "at most 1.2 × a plain INSERT's", dearerThanPlain(caseSingle, 1.2)},
+
 	{"Ordering Key", "at least 60 % of without order", ratio("keys", perSecond, oursKeyed, caseKeys, oursKept().Name, caseKeys, 0.6)},
 	{"Ordering Key with a hot key", "the other keys keep at least 80 %", ratio("keys", othersRate, oursKeyed, caseHot, oursKeyed().Name, caseKeys, 0.8)},
 	{"Ordering Key", "no inversion", atMost("keys", oursKeyed, caseHot, inversions, 0)},
@@ -61,6 +64,9 @@ var criteria = []criterion{
 	{"Idle dispatcher", "at most 0.5 % of a core", idleAtMost(clientLoad, 0.5)},
 	{"Idle dispatcher", "at most 2 statements/s", idleAtMost(callRate, 2)},
 
+	{"A stream of 500/s into Kafka, polling", "p50 at most 10 ms", binaryAtMost("kafka", "500/s", p50, 10)},
+	{"A stream of 500/s into Kafka, polling", "p99 at most 40 ms", binaryAtMost("kafka", "500/s", p99, 40)},
+	{"After an outage of Kafka", "the first record at most 3 s after the broker answers", binaryAtMost("outage", "", firstAfter, 3)},
 	{"Into Kafka", "at least 20,000/s", sinkReaches(kafkaDestination())},
 	{"Into NATS JetStream, file storage", "at least 20,000/s", sinkReaches(natsDestination())},
 	{"Into Redis", "at least 25,000/s", sinkReaches(redisDestination())},
@@ -127,6 +133,11 @@ func bestToGraphiles(r *results) (string, bool, bool) {
 // atMost is about one row; an empty case means the only one.
 func atMost(cell string, s func() system, c string, m metric, limit float64) check {
 	return func(r *results) (string, bool, bool) { return below(r.find(cell, s().Name, c), m, limit) }
+}
+
+// binaryAtMost is atMost of the dispatcher's binary.
+func binaryAtMost(cell, c string, m metric, limit float64) check {
+	return func(r *results) (string, bool, bool) { return below(r.find(cell, binaryDefault, c), m, limit) }
 }
 
 func below(row *row, m metric, limit float64) (string, bool, bool) {

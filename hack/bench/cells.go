@@ -20,6 +20,9 @@ type sizes struct {
 	manyRate       float64   // with many topics
 	run            time.Duration
 	idle           time.Duration
+	batches        int           // transactions of a round of the cell about producers, of 500 events
+	singles        int           // and of one
+	kafka, outage  time.Duration // of the cells kafka and outage
 }
 
 var (
@@ -27,17 +30,20 @@ var (
 		drain: 200_000, million: 1_000_000, behind: 200_000, backlog: 10_000_000,
 		payloads: map[int]int{1 << 10: 100_000, 16 << 10: 10_000}, large: 200_000, keys: 10_000,
 		pace: 6 * time.Second, rates: []float64{500, 100, 2000}, manyRate: 1000, run: 10 * time.Second, idle: 20 * time.Second,
+		kafka: 30 * time.Second, outage: time.Minute, batches: 10, singles: 300,
 	}
 	full = sizes{
 		drain: 200_000, million: 1_000_000, behind: 200_000, backlog: 10_000_000,
 		payloads: map[int]int{1 << 10: 200_000, 16 << 10: 50_000}, large: 1_000_000, keys: 10_000,
 		pace: 30 * time.Second, rates: []float64{500, 100, 2000}, manyRate: 1000, run: 30 * time.Second, idle: 30 * time.Second,
+		kafka: 30 * time.Second, outage: time.Minute, batches: 10, singles: 300,
 	}
 	quick = sizes{
 		note:  "This was a quick run, to see whether everything works. Its numbers say nothing about speed.",
 		drain: 2000, million: 5000, behind: 2000, backlog: 20_000,
 		payloads: map[int]int{1 << 10: 500, 16 << 10: 100}, large: 60, keys: 50,
 		pace: time.Second, rates: []float64{200}, manyRate: 300, run: 5 * time.Second, idle: time.Second,
+		kafka: 2 * time.Second, outage: 5 * time.Second, batches: 2, singles: 10,
 	}
 )
 
@@ -60,6 +66,11 @@ var cells = []cell{
 	{
 		name: "latency", title: "Latency", minutes: 8, columns: []metric{p50, p95, p99, pMax, dbLoad, clientLoad}, run: runLatency,
 		about: "From the commit's return to the handler, one event in a transaction, at a steady rate.",
+	},
+	{
+		name: "enqueue", title: "What producers pay", minutes: 1, columns: []metric{insertCPU}, run: runEnqueue,
+		about: "CPU time of the database's process that takes the events, with begin and commit. Payloads of 200 bytes, 10,000 " +
+			"aggregates, one connection, a commit that waits for the disk. River and Graphile Worker have no aggregates.",
 	},
 	{
 		name: "keys", title: "Order per key", minutes: 3, run: runKeys,
@@ -127,6 +138,16 @@ var cells = []cell{
 		about: "The drain into a real server on the same machine, each message confirmed; rows kept. Beside it what the server's " +
 			"own benchmark tool reaches there with bodies of 200 bytes, the same durability and no outbox: our messages have the same " +
 			"body, and some 500 bytes of attributes.",
+	},
+	{
+		name: "kafka", title: "A stream into Kafka", minutes: 4, run: runKafka,
+		columns: []metric{p50, p99, sendRate, brokerSeconds, clientCPU, dbCPU},
+		about: "The dispatcher's binary, all default, by polling: from just before the producer's transaction to the broker's append, " +
+			"and what the broker spends meanwhile.",
+	},
+	{
+		name: "outage", title: "An outage of Kafka", minutes: 6, run: runOutage, columns: []metric{firstAfter, allAfter, startTook},
+		about: "The broker is killed while events come, and started again: from its answer that the partition has a leader to the first record.",
 	},
 }
 

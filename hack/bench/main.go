@@ -59,9 +59,11 @@ func exit(err error) {
 type options struct {
 	cells []cell
 	sinks string
-	runs  int
-	size  sizes
-	out   string
+	// builds are dispatchers that the cell kafka measures instead of this tree's.
+	builds []build
+	runs   int
+	size   sizes
+	out    string
 }
 
 func parse(args []string) (o options, err error) {
@@ -74,9 +76,13 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.sinks, "sinks", "", "of the cell sinks, only the destinations with this word in their names; none means all")
 	f.IntVar(&o.runs, "runs", 3, "runs of the cells that are repeated, of the drain and of order per key twice as many and one; the median counts")
 	f.StringVar(&o.out, "out", "results", "the directory for the table, the numbers and the plots")
+	builds := f.String("dispatchers", "", "of the cell kafka, builds to measure in turn instead of this tree's: name=path,...")
 	small := f.Bool("quick", false, "small sizes and one run: whether everything works, not how fast")
 	large := f.Bool("full", false, "longer runs, and a million events of 1 MiB: about an hour")
 	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if o.builds, err = parseBuilds(*builds); err != nil {
 		return o, err
 	}
 	switch o.size = standard; {

@@ -105,8 +105,7 @@ func (b *bench) dispatch(ctx context.Context, fill []string, config map[string]a
 // buildDispatcher builds it as the image has it.
 func buildDispatcher(ctx context.Context, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "dispatcher")
-	build := exec.CommandContext(ctx, "go", "build", "-C", "../..", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binary, "./dispatcher/cmd/dispatcher")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build := exec.CommandContext(ctx, "../build.sh", binary, "./dispatcher/cmd/dispatcher")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the dispatcher: %w: %s", err, out)
 	}
@@ -161,10 +160,10 @@ func fillSmall(n int) []string {
 // computed, which would take a quarter of an hour.
 func fillLarge(n int) []string {
 	return []string{
-		`alter table outbox.outbox_events alter payload_bytes drop expression`,
+		`alter table outbox.outbox_events alter size_bytes drop expression`,
 		`create table large (payload jsonb)`,
 		`insert into large select jsonb_build_object('text', repeat('x', 1048550))`,
-		fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload, payload_bytes)
+		fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload, size_bytes)
 			select gen_random_uuid(), '%s', '%s', payload, 1048562 from generate_series(1, %d), large`, namespace, topic, n),
 		`analyze outbox.outbox_events`,
 	}

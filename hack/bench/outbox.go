@@ -186,6 +186,7 @@ func (*observer) Delivered(*dispatcher.Event, time.Duration, time.Duration)     
 func (*observer) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
 func (*observer) Died(dispatcher.Death)                                         {}
 func (*observer) LeaseLost(int)                                                 {}
+func (*observer) Refused(int)                                                   {}
 func (o *observer) Acked(e *dispatcher.Event, _ time.Duration) {
 	var marked int64
 	if e.AggregateID != hotKey {

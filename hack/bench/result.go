@@ -37,6 +37,12 @@ const (
 	medianTopic  metric = "p99 ms, median topic"
 	othersRate   metric = "other keys' events/s"
 	inversions   metric = "inversions"
+	sendRate     metric = "batches/s"
+	// Of the cells kafka and outage, in seconds.
+	brokerSeconds metric = "broker CPU s"
+	firstAfter    metric = "first record after s"
+	allAfter      metric = "last record after s"
+	startTook     metric = "broker's start s"
 )
 
 // text writes a value as the tables show it.
@@ -44,7 +50,7 @@ func (m metric) text(v float64) string {
 	switch m {
 	case perSecond, othersRate, toolRate, walWork, walInsert, calls, inversions:
 		return thousands(int64(v + 0.5))
-	case p50, p95, p99, pMax, worstTopic, medianTopic, claimBuffers, claimMillis, callRate, dbLoad, clientLoad:
+	case p50, p95, p99, pMax, worstTopic, medianTopic, claimBuffers, claimMillis, callRate, dbLoad, clientLoad, brokerSeconds, firstAfter, allAfter, startTook:
 		if v < 100 {
 			return strconv.FormatFloat(v, 'f', 2, 64)
 		}
@@ -69,7 +75,8 @@ type measure map[metric]float64
 // brief is the run in a line of progress.
 func (m measure) brief() string {
 	var words []string
-	for _, name := range []metric{perSecond, dbCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, fileMemMiB, callRate} {
+	for _, name := range []metric{perSecond, dbCPU, insertCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, fileMemMiB, callRate,
+		sendRate, brokerSeconds, firstAfter, allAfter, startTook} {
 		if v, ok := m[name]; ok {
 			words = append(words, name.text(v)+" "+string(name))
 		}

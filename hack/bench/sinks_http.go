@@ -22,7 +22,7 @@ func httpBatch() destination {
 }
 
 // httpDestination is a consumer that reads each request, counts its events and answers 200.
-func httpDestination(name string, mode config.HTTPMode, target float64) destination {
+func httpDestination(name string, mode config.ContentMode, target float64) destination {
 	d := destination{
 		name: name, events: 200_000, target: target,
 		settings: fmt.Sprintf("mode %s, all else default; a consumer with net/http that reads, counts and answers. HTTP has no benchmark tool of its own", mode),
@@ -51,7 +51,7 @@ func httpDestination(name string, mode config.HTTPMode, target float64) destinat
 			return nil, err
 		}
 		return &destinationRun{
-			sink: config.Sink{HTTP: &config.HTTPSink{URL: "http://" + address + "/events", Mode: mode}},
+			sink: config.Sink{HTTP: &config.HTTPSink{URL: "http://" + address + "/events", ContentMode: mode}},
 			arrived: func(context.Context) (int64, error) {
 				time.Sleep(100 * time.Millisecond) // it tells every 10 ms
 				sum, err := (group{w}).read()

@@ -26,10 +26,10 @@ const (
 const perfProducers = 4
 
 // perfHeaders are as many as our messages have, and as large: RabbitMQ reads each.
-const perfHeaders = "cloudEvents_specversion=1.0,cloudEvents_id=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60,cloudEvents_source=/outbox/bench/orders," +
-	"cloudEvents_type=orders,cloudEvents_time=2026-01-02T03:04:05.678901Z,cloudEvents_trackingid=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60," +
-	"cloudEvents_fencingtoken=1,cloudEvents_attempt=1,cloudEvents_outboxnamespace=bench,cloudEvents_topic=orders," +
-	"cloudEvents_sequence=0000000000000123456,cloudEvents_partitionkey=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60"
+const perfHeaders = "ce-specversion=1.0,ce-id=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60,ce-source=/outbox/bench/orders," +
+	"ce-type=orders,ce-time=2026-01-02T03:04:05.678901Z,ce-trackingid=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60," +
+	"ce-fencingtoken=1,ce-attempt=1,ce-outboxnamespace=bench,ce-topic=orders," +
+	"ce-sequence=0000000000000123456,ce-partitionkey=0198b6a2-7d3e-7c41-9f0a-2b1c3d4e5f60"
 
 func rabbitmqDestination(kind string) destination {
 	return destination{
@@ -58,7 +58,7 @@ func startRabbitMQ(ctx context.Context, kind string) (*destinationRun, error) {
 	admin := filepath.Join(login, "admin")
 	return &destinationRun{
 		sink: config.Sink{RabbitMQ: &config.RabbitMQSink{
-			Addresses: []string{b.Address(rabbitmq.Plain)}, Auth: &config.RabbitMQAuth{UsernameFile: admin, PasswordFile: admin},
+			Addresses: []string{b.Address(rabbitmq.Plain)}, Auth: &config.RabbitMQAuth{Basic: &config.BasicAuth{UsernameFile: admin, PasswordFile: admin}},
 		}},
 		arrived: func(context.Context) (int64, error) { return waiting(b.URL(), kind) },
 		tool: func(ctx context.Context, n int) (float64, error) {

@@ -11,30 +11,38 @@ create table chaos.audit (
     seq          bigint,
     topic        text,
     key          text,
+    type         text,
+    max_attempts integer, -- of its own
     old_status   text,
     old_attempts integer,
+    old_lease    bigint,
     old_worker   uuid,
     old_until    timestamptz,
     status       text,
     attempts     integer,
+    lease        bigint,
     worker       uuid,
     until        timestamptz,
-    waits        boolean -- it is not due yet
+    waits        boolean, -- it is not due yet
+    reason       text,    -- of a death
+    error        text
 );
 
 create function chaos.witness() returns trigger language plpgsql security definer set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        insert into chaos.audit (id, op, seq, topic, key, status, attempts, worker, until)
-        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), new.status, new.attempts,
-            new.locked_by, new.locked_until);
+        insert into chaos.audit (id, op, seq, topic, key, type, max_attempts, status, attempts, lease, worker, until)
+        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), new.event_type, new.max_attempts,
+            new.status, new.attempts, new.lease, new.locked_by, new.locked_until);
     elsif tg_op = 'DELETE' then
-        insert into chaos.audit (id, op, old_status, old_attempts, old_worker, old_until)
-        values (old.id, tg_op, old.status, old.attempts, old.locked_by, old.locked_until);
-    elsif (old.status, old.attempts, old.locked_by) is distinct from (new.status, new.attempts, new.locked_by) then
-        insert into chaos.audit (id, op, old_status, old_attempts, old_worker, old_until, status, attempts, worker, until, waits)
-        values (new.id, tg_op, old.status, old.attempts, old.locked_by, old.locked_until, new.status, new.attempts,
-            new.locked_by, new.locked_until, new.next_attempt_at > now());
+        insert into chaos.audit (id, op, old_status, old_attempts, old_lease, old_worker, old_until)
+        values (old.id, tg_op, old.status, old.attempts, old.lease, old.locked_by, old.locked_until);
+    elsif (old.status, old.attempts, old.lease, old.locked_by) is distinct from (new.status, new.attempts, new.lease, new.locked_by) then
+        insert into chaos.audit (id, op, old_status, old_attempts, old_lease, old_worker, old_until,
+            status, attempts, lease, worker, until, waits, reason, error)
+        values (new.id, tg_op, old.status, old.attempts, old.lease, old.locked_by, old.locked_until,
+            new.status, new.attempts, new.lease, new.locked_by, new.locked_until, new.next_attempt_at > now(), new.dead_reason,
+            case when new.last_error is distinct from old.last_error then left(new.last_error, 200) end);
     end if;
     return null;
 end
@@ -42,3 +50,32 @@ $$;
 
 create trigger chaos_witness after insert or update or delete on outbox.outbox_events
     for each row execute function chaos.witness();
+
+-- The fault "choke" closes this gate for a moment: an exclusive advisory lock of that number. Claims that have
+-- their snapshot wait there, but for those of a few small rows.
+create function chaos.gate() returns trigger language plpgsql set search_path from current as $$
+begin
+    if current_query() like '-- Leases%' and current_query() not like '-- Leases a few%' then
+        perform pg_advisory_xact_lock_shared(2026);
+    end if;
+    return null;
+end
+$$;
+
+create trigger chaos_gate before update on outbox.outbox_events
+    for each statement execute function chaos.gate();
+
+-- The fault "veto": the deaths of these events are refused.
+create table chaos.vetoed (id uuid primary key);
+
+create function chaos.veto() returns trigger language plpgsql security definer set search_path from current as $$
+begin
+    if exists (select from chaos.vetoed where id = new.event_id) then
+        raise exception 'chaos: no such dead letter here';
+    end if;
+    return new;
+end
+$$;
+
+create trigger chaos_veto before insert on outbox.outbox_dead_letters
+    for each row execute function chaos.veto();

@@ -9,6 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // The program that is put to the test.
@@ -20,9 +23,21 @@ const clockVariable = "OUTBOX_CHAOS_CLOCK"
 // buildDispatcher builds the dispatcher.
 func buildDispatcher(ctx context.Context, output string, flags ...string) error {
 	args := append([]string{"build", "-o", output}, flags...)
-	out, err := exec.CommandContext(ctx, "go", append(args, dispatcherPackage)...).CombinedOutput()
+	cmd := exec.Command("go", append(args, dispatcherPackage)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	p, err := daemon.Start(cmd, nil, syscall.SIGKILL) // so that it ends with this process, however that ends
 	if err != nil {
-		return fmt.Errorf("build the dispatcher: %w: %s", err, out)
+		return fmt.Errorf("build the dispatcher: %w", err)
+	}
+	select {
+	case <-p.Done:
+	case <-ctx.Done():
+		_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // with the compilers that it started
+		<-p.Done
+	}
+	if !cmd.ProcessState.Success() {
+		return fmt.Errorf("build the dispatcher: %s: %s", cmd.ProcessState, out.Bytes())
 	}
 	return nil
 }

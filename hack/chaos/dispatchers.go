@@ -19,7 +19,9 @@ import (
 )
 
 const (
-	maxAttempts = 10
+	// maxAttempts is the default. With the backoff below they last for some seconds: longer than three
+	// dispatchers take to notice an outage that answers, and less than the shortest gateway fault.
+	maxAttempts = 20
 	sinkTimeout = 1500 * time.Millisecond
 	gracePeriod = 10 * time.Second
 )

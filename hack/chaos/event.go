@@ -13,29 +13,46 @@ type delivery = scenario.Delivery
 // line names those events that are in order with this one.
 func (e *event) line() string { return e.topic + "/" + e.key }
 
-// last is the event's last transition of that kind.
-func (e *event) last(v verb) (found move, ok bool) {
+// first is the event's first transition of that kind.
+func (e *event) first(v verb) (move, bool) {
 	for _, m := range e.moves {
 		if m.verb == v {
-			found, ok = m, true
+			return m, true
 		}
 	}
-	return found, ok
+	return move{}, false
 }
 
-// attempt tells of the claim that gave an attempt its number, the last one before a time, when that was
-// and by whom, when its row left the lease, and whether that was by an ack. The times are zero when the
-// witness knows of none: a crash undid it, and the same number is given again.
-func (e *event) attempt(n int, before time.Time) (from, to time.Time, worker uuid.UUID, acked bool) {
+// count is how many transitions of that kind there are.
+func (e *event) count(v verb) (n int) {
 	for _, m := range e.moves {
-		switch {
-		case m.to.status == "processing" && m.to.attempts == n && !m.at.After(before):
-			from, to, worker, acked = m.at, endless, m.to.worker, false
-		case m.from.status == "processing" && m.from.attempts == n && to.Equal(endless):
-			to, acked = m.at, m.verb == ack
+		if m.verb == v {
+			n++
 		}
 	}
-	return from, to, worker, acked
+	return n
+}
+
+// holding is what one claim made of a row: from when to when it was leased, by whom, and whether that ended
+// with an ack. The times are zero when the witness knows of no such claim: a crash undid it, and its number
+// may be given again.
+type holding struct {
+	from, to time.Time
+	worker   uuid.UUID
+	acked    bool
+}
+
+// held tells of the last claim under a lease number that was made before a time.
+func (e *event) held(lease int64, before time.Time) (h holding) {
+	for _, m := range e.moves {
+		switch {
+		case m.to.status == "processing" && m.to.lease == lease && !m.at.After(before):
+			h = holding{from: m.at, to: endless, worker: m.to.worker}
+		case m.from.status == "processing" && m.from.lease == lease && h.to.Equal(endless):
+			h.to, h.acked = m.at, m.verb == ack
+		}
+	}
+	return h
 }
 
 // endless is later than anything that happens.
@@ -51,21 +68,17 @@ func (e *event) arrived() time.Time {
 
 // claimed is when the transaction of its first claim began: what was committed before, the claim saw.
 func (e *event) claimed() time.Time {
-	for _, m := range e.moves {
-		if m.verb == claim {
-			return m.began
-		}
-	}
-	return time.Time{}
+	m, _ := e.first(claim)
+	return m.began
 }
 
-// over is when the later ones of its key need no longer wait for it.
+// over is when the later ones of its key need no longer wait for it: a replay comes after those that went on.
 func (e *event) over() time.Time {
 	at := e.arrived()
 	if at.IsZero() {
 		at = endless
 	}
-	if death, dead := e.last(die); dead && death.at.Before(at) {
+	if death, dead := e.first(die); dead && death.at.Before(at) {
 		at = death.at
 	}
 	return at

@@ -26,7 +26,9 @@ type history struct {
 	// arrivals are the times of all deliveries, in order.
 	arrivals []time.Time
 	lease    time.Duration
-	ordered  bool
+	// bound is how long the rows of a killed dispatcher may wait.
+	bound   time.Duration
+	ordered bool
 	// dispatchers is how many there are while nothing is wrong.
 	dispatchers int
 }
@@ -40,8 +42,12 @@ type event struct {
 	committedAt time.Time // when the producer knew; zero when it never learned
 	seq         int64
 	topic, key  string
+	eventType   string
+	maxAttempts int // its own; 0 for the dispatchers'
 	moves       []move
 	deliveries  []delivery
+	// letters are the records of its deaths, and replayed those that say that it was replayed.
+	letters, replayed int
 }
 
 // move is a transition of a row.
@@ -50,12 +56,15 @@ type move struct {
 	at       time.Time
 	verb     verb
 	from, to state
+	reason   string // of a death
+	err      string // that it wrote
 }
 
 // state is what a transition changes of a row.
 type state struct {
 	status   string // empty when there is no row
 	attempts int
+	lease    int64
 	worker   uuid.UUID
 	until    time.Time
 	waits    bool // it is not due yet; known of a row that was given back
@@ -63,12 +72,15 @@ type state struct {
 
 // load reads the witness, and the journals of the producers and the consumer.
 func (w *world) load(ctx context.Context) (*history, error) {
-	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, ordered: w.ordered, dispatchers: w.dispatchers}
+	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, bound: w.bound(), ordered: w.ordered, dispatchers: w.dispatchers}
 	w.mu.Lock()
 	h.faults, h.wrong = slices.Clone(w.faults), w.wrong
 	w.mu.Unlock()
 	if err := h.readAudit(ctx, w); err != nil {
 		return nil, fmt.Errorf("read the audit: %w", err)
+	}
+	if err := h.readLetters(ctx, w); err != nil {
+		return nil, fmt.Errorf("read the dead letters: %w", err)
 	}
 	files, err := filepath.Glob(filepath.Join(w.dir, "*.transactions"))
 	if err != nil {
@@ -106,31 +118,53 @@ func (h *history) event(id uuid.UUID) *event {
 
 func (h *history) readAudit(ctx context.Context, w *world) error {
 	rows, err := w.admin.Query(ctx, `select began, at, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
-			coalesce(old_status, ''), coalesce(old_attempts, 0), old_worker, old_until,
-			coalesce(status, ''), coalesce(attempts, 0), worker, until, coalesce(waits, false)
+			coalesce(type, ''), coalesce(max_attempts, 0),
+			coalesce(old_status, ''), coalesce(old_attempts, 0), coalesce(old_lease, 0), old_worker, old_until,
+			coalesce(status, ''), coalesce(attempts, 0), coalesce(lease, 0), worker, until, coalesce(waits, false),
+			coalesce(reason, ''), coalesce(error, '')
 		from chaos.audit order by n`)
 	if err != nil {
 		return err
 	}
 	var (
-		m                move
-		id               [16]byte
-		seq              int64
-		topic, key       string
-		oldWorker, taker uuid.NullUUID
-		oldUntil, until  *time.Time
+		m                     move
+		id                    [16]byte
+		seq                   int64
+		topic, key, eventType string
+		maxAttempts           int
+		oldWorker, taker      uuid.NullUUID
+		oldUntil, until       *time.Time
 	)
-	targets := []any{&m.began, &m.at, &id, &seq, &topic, &key, &m.from.status, &m.from.attempts, &oldWorker, &oldUntil,
-		&m.to.status, &m.to.attempts, &taker, &until, &m.to.waits}
+	targets := []any{&m.began, &m.at, &id, &seq, &topic, &key, &eventType, &maxAttempts,
+		&m.from.status, &m.from.attempts, &m.from.lease, &oldWorker, &oldUntil,
+		&m.to.status, &m.to.attempts, &m.to.lease, &taker, &until, &m.to.waits, &m.reason, &m.err}
 	_, err = pgx.ForEachRow(rows, targets, func() error {
 		m.from.worker, m.to.worker = oldWorker.UUID, taker.UUID
 		m.from.until, m.to.until = valueOf(oldUntil), valueOf(until)
 		m.verb = verbOf(m.from, m.to)
 		e := h.event(id)
 		if m.verb == insert {
-			e.seq, e.topic, e.key = seq, topic, key
+			e.seq, e.topic, e.key, e.eventType, e.maxAttempts = seq, topic, key, eventType, maxAttempts
 		}
 		e.moves = append(e.moves, m)
+		return nil
+	})
+	return err
+}
+
+func (h *history) readLetters(ctx context.Context, w *world) error {
+	rows, err := w.admin.Query(ctx, `select event_id, count(*), count(*) filter (where resolution = 'replayed')
+		from outbox.outbox_dead_letters group by event_id`)
+	if err != nil {
+		return err
+	}
+	var (
+		id                [16]byte
+		letters, replayed int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &letters, &replayed}, func() error {
+		e := h.event(id)
+		e.letters, e.replayed = letters, replayed
 		return nil
 	})
 	return err

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +18,8 @@ type injected struct {
 	start, end time.Time
 	// worker is the dispatcher that it hit. The zero UUID means that it hit no one dispatcher.
 	worker uuid.UUID
+	event  uuid.UUID // of a veto
+	status int       // that the consumer answers, of a refuse
 	note   string
 }
 
@@ -41,19 +43,22 @@ func (w *world) play(ctx context.Context, plan []fault) {
 // inject makes one fault happen, and heals it.
 func (w *world) inject(ctx context.Context, f fault) error {
 	switch f.kind {
-	case kill, stop, freeze:
+	case kill, stop, freeze, choke:
 		s := w.slots[f.slot]
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if f.kind == freeze {
+		switch f.kind {
+		case freeze:
 			return w.freeze(ctx, s, f)
+		case choke:
+			return w.choke(ctx, s, f)
 		}
 		return w.replace(ctx, s, f)
 	case crash, cut, bouncer:
 		w.database.Lock()
 		defer w.database.Unlock()
 		return w.breakDatabase(ctx, f)
-	case refuse, hang, away:
+	case refuse, hang, away, mute, gateway:
 		w.destination.Lock()
 		defer w.destination.Unlock()
 		return w.breakConsumer(ctx, f)
@@ -61,6 +66,12 @@ func (w *world) inject(ctx context.Context, f fault) error {
 		return w.commitLate(ctx, f)
 	case snapshot:
 		return w.holdSnapshot(ctx, f)
+	case unreadable:
+		return w.addUnreadable(ctx, f)
+	case veto:
+		return w.vetoDeath(ctx, f)
+	case revive:
+		return w.reviveDead(ctx, f)
 	default:
 		return w.addOne(ctx, f)
 	}
@@ -122,16 +133,26 @@ func (w *world) breakDatabase(ctx context.Context, f fault) error {
 }
 
 func (w *world) breakConsumer(ctx context.Context, f fault) error {
-	switch f.kind {
-	case refuse:
-		status := []int{500, 503, 429, 404}[f.pick%4]
-		topic := append([]string{""}, topics[2:]...)[f.pick/4%4]
-		defer w.begin(f.kind, uuid.Nil, "answers %d to topic %q for %s", status, topic, f.lasts)()
-		if err := answer(ctx, "http://"+w.address, status, topic); err != nil {
+	// told has the consumer do something for a while.
+	told := func(what, end string) error {
+		if err := answer(ctx, "http://"+w.address, what); err != nil {
 			return err
 		}
 		sleep(ctx, f.lasts)
-		return answer(context.WithoutCancel(ctx), "http://"+w.address, 0, topic)
+		return answer(context.WithoutCancel(ctx), "http://"+w.address, end)
+	}
+	switch f.kind {
+	case refuse, gateway:
+		status := []int{500, 503, 429, 404}[f.pick%4]
+		topic := append([]string{""}, topics[2:]...)[f.pick/4%4]
+		if f.kind == gateway {
+			status, topic = []int{503, 500, 502, 504}[f.pick%4], ""
+		}
+		defer w.beginFault(injected{kind: f.kind, status: status}, "answers %d to topic %q for %s", status, topic, f.lasts)()
+		return told(fmt.Sprintf("status=%d&topic=%s", status, topic), "status=0&topic="+topic)
+	case mute:
+		defer w.begin(f.kind, uuid.Nil, "leaves one request in three without an answer for %s", f.lasts)()
+		return told("mute=3", "mute=0")
 	case hang:
 		defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
 		w.consumer.Signal(syscall.SIGSTOP)
@@ -196,13 +217,16 @@ func (w *world) addOne(ctx context.Context, f fault) error {
 
 // begin writes a fault down. What it returns notes its end.
 func (w *world) begin(k kind, worker uuid.UUID, format string, args ...any) (end func()) {
+	return w.beginFault(injected{kind: k, worker: worker}, format, args...)
+}
+
+func (w *world) beginFault(f injected, format string, args ...any) (end func()) {
+	f.start, f.note = time.Now(), fmt.Sprintf(format, args...)
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	i := len(w.faults)
-	w.faults = append(w.faults, injected{kind: k, start: time.Now(), worker: worker, note: fmt.Sprintf(format, args...)})
-	if w.verbose {
-		fmt.Fprintf(w.out, "%7.1fs  %-8s %s\n", time.Since(w.began).Seconds(), k, w.faults[i].note)
-	}
+	w.faults = append(w.faults, f)
+	w.mu.Unlock()
+	w.tell(f.kind, "%s", f.note)
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -210,18 +234,35 @@ func (w *world) begin(k kind, worker uuid.UUID, format string, args ...any) (end
 	}
 }
 
-// settle waits until no event waits for a delivery.
-func (w *world) settle(ctx context.Context, within time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("not every event was delivered or dead in time"))
-	defer cancel()
-	for {
+// tell shows what happens.
+func (w *world) tell(k kind, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.verbose {
+		fmt.Fprintf(w.out, "%7.1fs  %-10s %s\n", time.Since(w.began).Seconds(), k, fmt.Sprintf(format, args...))
+	}
+}
+
+// settle waits until no event waits for a delivery. A backlog may take as long as the run; standing still may
+// not take longer than a minute.
+func (w *world) settle(ctx context.Context) error {
+	least, since := math.MaxInt, time.Now()
+	for began := time.Now(); ; {
 		var live int
 		err := w.admin.QueryRow(ctx, "select count(*) from outbox.outbox_events where live").Scan(&live)
-		if err == nil && live == 0 {
+		switch {
+		case err == nil && live == 0:
 			return nil
+		case err == nil && live < least:
+			least, since = live, time.Now()
+		case time.Since(since) > settleWithin:
+			return fmt.Errorf("%d events are live, and for %s they became no fewer", least, settleWithin)
+		}
+		if time.Since(began) > settleWithin+w.total {
+			return fmt.Errorf("%d events are still live %s after the producers", live, settleWithin+w.total)
 		}
 		if !sleep(ctx, 100*time.Millisecond) {
-			return fmt.Errorf("%w: %d are live", context.Cause(ctx), live)
+			return ctx.Err()
 		}
 	}
 }

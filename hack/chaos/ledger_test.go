@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
 )
 
 var (
@@ -19,11 +21,12 @@ func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond
 // told is a history in few words: an event goes through verbs, one each 10 ms, from its commit at 0.
 // "confirm" is the consumer's.
 func told(ordered bool, faults []injected, stories ...string) *history {
-	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, dispatchers: 2, lease: 10 * time.Millisecond, began: noon, ended: at(10_000)}
+	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, dispatchers: 2, lease: 10 * time.Millisecond, bound: time.Second, began: noon, ended: at(10_000)}
+	number := int64(0) // of the last claim
 	for i, story := range stories {
 		e := h.event(uuid.UUID{15: byte(i + 1)})
 		e.known, e.committed, e.committedAt, e.seq, e.key = true, true, noon, int64(i), "key"
-		now := state{}
+		now, reason := state{}, ""
 		for j, word := range strings.Fields(story) {
 			var next state
 			when := at(10 * j)
@@ -34,37 +37,64 @@ func told(ordered bool, faults []injected, stories ...string) *history {
 				last := len(e.moves) - 1
 				now, e.moves = e.moves[last].from, e.moves[:last]
 				continue
+			case "forgotten": // and the number of its lease with it
+				number--
+				continue
 			case "rollback":
 				e.committed = false
 				continue
-			case "confirm":
-				e.deliveries = append(e.deliveries, delivery{ID: e.id, Attempt: now.attempts, At: when})
+			case "unreadable", "poison":
+				e.eventType = map[string]string{"unreadable": unreadableType, "poison": scenario.PoisonType}[word]
+				continue
+			case "confirm", "late": // late: what was sent under the lease before
+				token := now.lease
+				if word == "late" {
+					token--
+				}
+				e.deliveries = append(e.deliveries, delivery{ID: e.id, Token: token, At: when})
 				h.arrivals = append(h.arrivals, when)
+				continue
+			case "letter":
+				e.letters++
 				continue
 			case "insert":
 				next = state{status: "pending"}
-			case "alice", "bob":
-				next = state{status: "processing", attempts: now.attempts + 1, until: when.Add(5 * time.Millisecond)}
-				next.worker = map[string]uuid.UUID{"alice": alice, "bob": bob}[word]
-			case "steal":
-				next = state{status: "processing", attempts: now.attempts + 1, worker: bob, until: when.Add(time.Minute)}
+			case "alice", "bob", "steal", "again":
+				number++
+				next = state{status: "processing", attempts: now.attempts + 1, until: when.Add(5 * time.Millisecond), lease: number}
+				switch next.worker = bob; word {
+				case "alice":
+					next.worker = alice
+				case "steal":
+					next.until = when.Add(time.Minute)
+				case "again":
+					number--
+					next.lease = now.lease
+				}
 			case "ack":
-				next = state{status: "delivered", attempts: now.attempts}
+				next = state{status: "delivered", attempts: now.attempts, lease: now.lease}
 			case "nack":
-				next = state{status: "pending", attempts: now.attempts}
+				next = state{status: "pending", attempts: now.attempts, lease: now.lease}
 			case "release":
-				next = state{status: "pending", attempts: now.attempts - 1}
+				next = state{status: "pending", attempts: now.attempts - 1, lease: now.lease}
 			case "postpone":
-				next = state{status: "pending", attempts: now.attempts - 1, waits: true}
-			case "die":
-				next = state{status: "dead", attempts: now.attempts}
+				next = state{status: "pending", attempts: now.attempts - 1, lease: now.lease, waits: true}
+			case "die", "refused", "timeout", "spent":
+				next = state{status: "dead", attempts: now.attempts, lease: now.lease}
+				reason = map[string]string{"die": "poison_message", "refused": "permanent_failure", "timeout": "processing_timeout", "spent": "max_retries_exceeded"}[word]
+				e.letters++
+			case "replay":
+				next = state{status: "pending", lease: now.lease}
+				e.replayed++
 			case "jump":
-				next = state{status: "pending", attempts: now.attempts + 2}
+				next = state{status: "pending", attempts: now.attempts + 2, lease: now.lease}
+			case "reset": // the number is gone
+				next = state{status: "pending", attempts: now.attempts}
 			default:
 				panic(word)
 			}
-			e.moves = append(e.moves, move{began: when, at: when, verb: verbOf(now, next), from: now, to: next})
-			now = next
+			e.moves = append(e.moves, move{began: when, at: when, verb: verbOf(now, next), from: now, to: next, reason: reason})
+			now, reason = next, ""
 		}
 	}
 	return h
@@ -77,6 +107,10 @@ func TestLedger(t *testing.T) {
 	stopped := []injected{{kind: stop, start: at(15), end: at(16), worker: alice}}
 	cutOff := append([]injected{{kind: cut, start: at(14), end: at(15)}}, stopped...)
 	crashed := []injected{{kind: crash, start: at(25), end: at(26)}}
+	refusing := []injected{{kind: refuse, status: 404, start: at(5), end: at(1000)}}
+	failing := []injected{{kind: refuse, status: 503, start: at(5), end: at(1000)}, {kind: gateway, start: at(5), end: at(1000)}}
+	vetoed := []injected{{kind: veto, event: uuid.UUID{15: 1}, start: at(5), end: at(1000)}, {kind: stop, start: at(15), end: at(16), worker: alice}}
+	budget := strings.Repeat("alice nack ", maxAttempts-1)
 	for _, test := range []struct {
 		name    string
 		history *history
@@ -85,34 +119,59 @@ func TestLedger(t *testing.T) {
 		{"delivered", told(true, nil, "insert alice confirm ack", "insert wait wait wait bob confirm ack"), nil},
 		{"retried", told(false, nil, "insert alice nack bob release alice confirm ack"), nil},
 		{"found nobody", told(true, nil, "insert alice postpone bob postpone bob confirm ack"), nil},
-		{"dead", told(false, nil, "insert alice nack bob die"), nil},
+		{"given back after it was sent", told(false, nil, "insert "+strings.Repeat("alice postpone ", 2*maxAttempts)+"alice confirm ack"), nil},
+		{"dead", told(false, refusing, "insert "+budget+"bob spent"), nil},
+		{"refused for good", told(false, nil, "poison insert alice refused"), nil},
+		{"unreadable", told(false, nil, "unreadable insert alice die"), nil},
+		{"replayed", told(true, nil, "poison insert alice refused replay bob confirm ack", "insert wait wait alice confirm ack"), nil},
+		{"replayed, and dead again", told(false, nil, "poison insert alice refused replay bob refused"), nil},
 		{"rolled back", told(false, nil, "rollback"), nil},
 		{"killed", told(false, killed, "insert alice confirm bob confirm ack"), nil},
 		{"crashed", told(false, crashed, "insert alice confirm bob confirm ack"), nil},
-		{"claimed again under a number that a crash took back", told(false, crashed, "insert alice confirm undone "+strings.Repeat("wait ", 110)+"bob nack wait alice confirm ack"), nil},
+		{"claimed again under a number that a crash took back", told(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), nil},
+		{"arrived late, from one that froze", told(false, []injected{{kind: freeze, start: at(5), end: at(60), worker: alice}}, "insert alice bob confirm ack late"), nil},
 
 		{"lost", told(false, nil, "insert alice nack"), []string{lost}},
+		{"lost without a row", told(false, nil, "wait"), []string{lost}},
+		{"lost after a replay", told(false, nil, "poison insert alice refused replay"), []string{lost}},
 		{"stuck", told(false, nil, "insert alice"), []string{lost}},
 		{"ghost", told(false, nil, "rollback confirm"), []string{ghost, unexplained}},
 		{"visible", told(false, nil, "insert alice confirm ack rollback"), []string{ghost}},
 		{"hollow", told(false, nil, "insert alice ack"), []string{lost, hollowAck}},
-		{"acked twice", told(false, nil, "insert alice confirm ack ack"), []string{unlawful}},
+		{"acked twice", told(false, nil, "insert alice confirm ack ack"), []string{unlawful, doubleAck, lost}},
 		{"redelivered", told(false, nil, "insert alice confirm ack bob confirm ack"), []string{unlawful}},
 		{"jump", told(false, nil, "insert alice confirm jump alice ack"), []string{unlawful, hollowAck, unexplained}},
 		{"early", told(false, killed, "insert steal alice confirm ack"), []string{early}},
 		{"released at a stop", told(false, stopped, "insert alice release bob confirm ack"), nil},
 		{"left at a stop", told(false, stopped, "insert alice bob confirm ack"), []string{abandoned}},
+		{"left at a stop, since its death is refused", told(false, vetoed, "poison insert alice bob refused"), nil},
 		{"claimed again before a stop", told(false, []injected{{kind: freeze, start: at(5), end: at(30), worker: alice}, {kind: stop, start: at(70), end: at(80), worker: alice}}, "insert alice confirm bob confirm ack"), nil},
 		{"left without a database", told(false, cutOff, "insert alice bob confirm ack"), nil},
-		{"overspent", told(false, nil, "insert "+strings.Repeat("alice nack ", maxAttempts+1)+"alice confirm ack"), []string{overspent}},
+		{"overspent", told(false, nil, "insert "+budget+"alice nack alice nack alice confirm ack"), []string{overspent}},
+		{"a replay's budget is a new one", told(false, refusing, "insert "+budget+"bob spent replay "+budget+"alice confirm ack"), nil},
 		{"duplicate", told(false, frozen, "insert alice confirm bob confirm ack"), []string{unexplained}},
 		{"duplicate after a stall", told(false, []injected{{kind: stall, start: at(5), end: at(30)}}, "insert alice confirm bob confirm ack"), nil},
+		{"duplicate beside a choke", told(false, []injected{{kind: choke, start: at(5), end: at(30), worker: bob}}, "insert alice confirm bob confirm ack"), nil},
+		{"duplicate after no answer", told(false, []injected{{kind: mute, start: at(5), end: at(30)}}, "insert alice confirm nack bob confirm ack"), nil},
 		{"forgotten without a crash", told(false, nil, "insert alice confirm undone bob nack alice confirm ack"), []string{unexplained}},
 		{"token", told(false, nil, "insert alice confirm confirm ack"), []string{tokenTwice}},
 		{"token after a kill", told(false, killed, "insert alice confirm confirm bob confirm ack"), []string{tokenTwice}},
-		{"found nobody, and yet delivered", told(false, killed, "insert alice confirm postpone bob confirm ack"), []string{tokenTwice}},
+		{"token of a replay", told(false, nil, "poison insert alice refused replay again confirm ack"), []string{tokenFell, leaseTwice}},
+		{"token after a retry", told(false, nil, "insert alice nack again confirm ack"), []string{tokenFell, leaseTwice}},
+		{"token after a release", told(false, nil, "insert alice postpone again confirm ack"), []string{tokenFell, leaseTwice}},
+		{"token that a release took away", told(false, nil, "insert alice reset bob confirm ack"), []string{unlawful}},
+		{"token that arrived late", told(false, nil, "insert alice nack bob confirm ack late"), []string{tokenFell, unexplained}},
+		{"token of two claims", told(false, nil, "insert alice confirm ack forgotten", "insert wait wait bob confirm ack"), []string{leaseTwice}},
 		{"inverted", told(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
-		{"inverted by a dead one", told(true, nil, "insert alice nack alice die", "insert alice confirm ack"), []string{inverted}},
+		{"inverted by a dead one", told(true, refusing, "insert "+budget+"alice spent", "insert alice confirm ack"), []string{inverted}},
+		{"killed by an outage", told(false, failing, "insert "+budget+"bob spent"), []string{starved}},
+		{"killed beside an unreadable one", told(false, nil, "insert "+budget+"bob timeout"), []string{starved}},
+		{"dead as poison, and it was none", told(false, nil, "insert alice die"), []string{misjudged}},
+		{"unreadable, and tried to the end", told(false, refusing, "unreadable insert "+budget+"bob timeout"), []string{misjudged}},
+		{"unreadable, and read", told(false, nil, "unreadable insert alice confirm ack"), []string{misjudged}},
+		{"a death too many", told(false, nil, "poison insert alice refused letter"), []string{unrecorded}},
+		{"stood still", told(false, []injected{{kind: veto, start: at(0), end: at(1500)}}, "insert alice confirm ack"), []string{stoodStill}},
+		{"stood still, as all did", told(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: away, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
@@ -162,7 +221,7 @@ func TestRecovery(t *testing.T) {
 	astray := told(true, []injected{killed}, "insert alice postpone wait wait wait wait wait bob confirm ack")
 	if all := recoveries(astray, times); all[0].held != 1 || all[0].rows != 85*time.Millisecond {
 		t.Errorf("measured %+v, want 1 event back after 85 ms, though it found nobody", all)
-	} else if _, told := all[0].last.last(postpone); !told {
+	} else if _, told := all[0].last.first(postpone); !told {
 		t.Errorf("its history does not say so: %+v", all[0].last.moves)
 	}
 	h.faults = append(h.faults, injected{kind: hang, start: at(600), end: at(700)})

@@ -1,8 +1,20 @@
 // Chaos is the proof that nothing is lost: producers, a consumer and dispatchers as real processes on a
 // real PostgreSQL, a seeded schedule of faults, and a ledger that decides.
 //
-//	go run ./hack/chaos -for 30m -seed 7      one long run
-//	go run ./hack/chaos -for 40s -seeds 20    twenty short ones, one after the other
+//	go run ./hack/chaos -for 30m -seed 7                   one long run
+//	go run ./hack/chaos -for 40s -seeds 20                 twenty short ones, one after the other
+//	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
+//
+// Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
+// hang, go away, leave requests without an answer, or answer 5xx for long. Rows are odd, too: they cannot be
+// decoded, are larger than the buffers of a socket while their reader is frozen, or may not die; and dead ones
+// are replayed while all this goes on. schedule.go has the list.
+//
+// The ledger knows a claim of a row by its lease number. It finds what is lost, what was delivered without a
+// commit or twice without a cause, illegal transitions, tokens that fall, are published twice or belong to two
+// claims, leases acked twice, budgets overspent, keys out of order, events that died of an outage or beside an
+// odd one, deaths without their record, and others that stood still beside an odd row. A recovery that takes
+// longer than is promised is told as SLOW, and fails the run too.
 //
 // The schedule and the mode follow from the seed, so a run that failed can be played again; what the
 // processes make of it differs a little each time. It stops by itself and leaves nothing behind but, when
@@ -49,12 +61,11 @@ func main() {
 // options are what a run is made of. All but verbose follow from the command.
 type options struct {
 	seed              uint64
-	times                           // of the schedule
+	times                           // of the schedule; recovery is judged unless they are crowded
 	dispatchers, rate int           // rate is in transactions a second, each of 3 events on average
 	work              time.Duration // that the consumer takes over an event
 	ordered, deleted  bool
 	kinds             []kind
-	strict            bool // recovery that takes too long is a failure
 	verbose           bool
 	binaries          string
 }
@@ -62,7 +73,7 @@ type options struct {
 func defaults() options {
 	return options{
 		times:       times{total: 40 * time.Second, lease: 3 * time.Second, poll: 500 * time.Millisecond, timeout: sinkTimeout},
-		dispatchers: 3, rate: 100, work: 60 * time.Millisecond, kinds: slices.Concat(foreground, background), strict: true,
+		dispatchers: 3, rate: 100, work: 60 * time.Millisecond, kinds: slices.Concat(foreground, background),
 	}
 }
 
@@ -115,7 +126,7 @@ func chaos(ctx context.Context, args []string) error {
 	}
 	defer func() { _ = os.RemoveAll(binaries) }()
 	o.binaries = binaries
-	if err := build(ctx, binaries); err != nil {
+	if err := build(ctx, binaries, o.kinds); err != nil {
 		return err
 	}
 	var failed []string
@@ -145,9 +156,10 @@ func chaos(ctx context.Context, args []string) error {
 	return nil
 }
 
-// build makes the dispatcher, and the one with the wrong clock.
-func build(ctx context.Context, dir string) error {
-	if err := buildDispatcher(ctx, filepath.Join(dir, "dispatcher")); err != nil {
+// build makes the dispatcher and, for that fault, the one with the wrong clock.
+func build(ctx context.Context, dir string, kinds []kind) error {
+	err := buildDispatcher(ctx, filepath.Join(dir, "dispatcher"))
+	if err != nil || !slices.Contains(kinds, clock) {
 		return err
 	}
 	return buildWrongClock(ctx, dir, filepath.Join(dir, "wrong-clock"))
@@ -164,7 +176,7 @@ type result struct {
 }
 
 func (r *result) failed() bool {
-	return len(r.ledger.violations) > 0 || r.options.strict && len(r.tardy) > 0
+	return len(r.ledger.violations) > 0 || !r.options.crowded && len(r.tardy) > 0
 }
 
 // run plays one schedule and judges it. An error is a run that could not be played. The run's directory
@@ -225,7 +237,7 @@ func (w *world) live(ctx context.Context) (*history, error) {
 	if ctx.Err() != nil {
 		return nil, errors.New("interrupted")
 	}
-	if err := w.settle(ctx, settleWithin+w.total/10); err != nil {
+	if err := w.settle(ctx); err != nil {
 		w.fail("%v", err)
 	}
 	for _, s := range w.slots {
@@ -238,5 +250,5 @@ func (w *world) live(ctx context.Context) (*history, error) {
 	return h, err
 }
 
-// settleWithin is how long what is left may take in the end: a few leases, and the longest backoff.
+// settleWithin is how long what is left may stand still in the end: a few leases, and the longest backoff.
 const settleWithin = time.Minute

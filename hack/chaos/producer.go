@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,26 +122,36 @@ func newEvent() producer.Event {
 		e.Delay = time.Duration(rand.IntN(3000)) * time.Millisecond
 	case 4:
 		e.AggregateID = "" // no key
+	case 5: // more than a socket's buffers are at first
+		e.Payload = map[string]string{"text": strings.Repeat("x", 200_000+rand.IntN(800_000))}
 	}
 	return e
 }
 
 // transaction enqueues events and then commits or rolls back.
 func (s *shop) transaction(ctx context.Context, events []producer.Event, decide func() bool) error {
+	return s.commit(ctx, func(tx pgx.Tx) ([]uuid.UUID, error) {
+		receipts, err := s.outbox.EnqueueBatch(ctx, tx, events)
+		ids := make([]uuid.UUID, len(receipts))
+		for i, r := range receipts {
+			ids[i] = r.ID
+		}
+		return ids, err
+	}, decide)
+}
+
+// commit does what adds events, and then commits or rolls back, and keeps the journal.
+func (s *shop) commit(ctx context.Context, add func(pgx.Tx) ([]uuid.UUID, error), decide func() bool) error {
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback(ctx)
-	receipts, err := s.outbox.EnqueueBatch(ctx, tx, events)
+	ids, err := add(tx)
 	if err != nil {
 		return err
 	}
-	first := entry{IDs: make([]uuid.UUID, len(receipts))}
-	for i, r := range receipts {
-		first.IDs[i] = r.ID
-	}
-	if err := s.note(first); err != nil {
+	if err := s.note(entry{IDs: ids}); err != nil {
 		return err
 	}
 	committed := decide()
@@ -152,10 +163,10 @@ func (s *shop) transaction(ctx context.Context, events []producer.Event, decide 
 	if err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err // unknown: the row tells in the end
 	}
-	if committed = committed && err == nil; committed && rand.IntN(2) == 0 {
+	if committed = committed && err == nil; committed && s.waker != nil && rand.IntN(2) == 0 {
 		s.waker.Wake(scenario.Namespace)
 	}
-	return s.note(entry{IDs: first.IDs, Committed: &committed})
+	return s.note(entry{IDs: ids, Committed: &committed})
 }
 
 func (s *shop) note(e entry) error {

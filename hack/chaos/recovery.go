@@ -34,10 +34,10 @@ func recoveries(h *history, t times) []recovery {
 		r := recovery{fault: f, rows: unknown, flow: unknown}
 		if h.alone(f, t.bound()) {
 			from := f.end
-			if f.kind == kill || f.kind == stop || f.kind == freeze {
+			if f.kind == kill || f.kind == stop || f.kind == freeze || f.kind == choke {
 				from = f.start
 			}
-			if f.kind != refuse && f.kind != hang && f.kind != away {
+			if !slices.Contains([]kind{refuse, hang, away, mute, gateway}, f.kind) {
 				r.held, r.rows, r.last = h.rowsBack(f, from)
 			}
 			r.flow = flow.back(from, h.ended)
@@ -68,6 +68,9 @@ func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Dura
 		mine := false
 		for i, m := range e.moves {
 			hit := f.worker == uuid.Nil || m.from.worker == f.worker
+			if f.kind == choke && e.eventType == bulkyType && m.verb == insert && m.at.Before(f.start) && m.at.After(f.start.Add(-h.bound)) {
+				mine = true // the claim that hangs may have it
+			}
 			if m.from.status == "processing" && hit && m.at.After(f.start) && i > 0 && e.moves[i-1].at.Before(f.start) { // then it was claimed
 				mine = true
 			}
@@ -75,7 +78,7 @@ func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Dura
 				over = m.at
 			}
 		}
-		if _, refused := e.last(nack); mine && !refused && !failing[e.line()] { // else it waits for a backoff too
+		if mine && e.count(nack)+e.count(die) == 0 && !failing[e.line()] { // else it waits for a backoff too
 			held++
 			if over.After(last) {
 				last, slowest = over, e
@@ -160,7 +163,7 @@ func tardy(h *history, all []recovery, t times) (found []recovery) {
 		took := r.rows - h.unattended(from, to)
 		switch {
 		case h.overlapping(from, to, func(f injected) bool { return f.kind == stall }) != "":
-		case r.fault.kind == kill && took > t.bound(),
+		case (r.fault.kind == kill || r.fault.kind == choke) && took > t.bound(),
 			r.fault.kind == stop && took > t.poll+slack:
 			found = append(found, r)
 		}
@@ -202,7 +205,7 @@ func (h *history) running(at time.Time) int {
 		switch {
 		case f.kind == scale || f.kind == clock:
 			n++
-		case (f.kind == kill || f.kind == stop || f.kind == freeze) && !more[f.worker]:
+		case (f.kind == kill || f.kind == stop || f.kind == freeze || f.kind == choke || f.kind == nap) && !more[f.worker]:
 			n--
 		}
 	}

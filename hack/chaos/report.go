@@ -17,7 +17,7 @@ func (r *result) print(w io.Writer) {
 	r.printRecoveries(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "fault\tcount\theld rows back: median\tmax\tflow back: median\tmax\tunacked deliveries\t")
-	for _, k := range slices.Concat(foreground, background, []kind{stall}) {
+	for _, k := range slices.Concat(foreground, background, []kind{nap, stall}) {
 		n := 0
 		for _, f := range r.history.faults {
 			if f.kind == k {
@@ -41,9 +41,10 @@ func (r *result) print(w io.Writer) {
 	_ = table.Flush() // to w, which is the caller's
 	l := r.ledger
 	fmt.Fprintf(w, "\n%d events committed, %d rolled back; %d delivered, %d of them more than once in all", l.committed, l.rolledBack, l.delivered, l.duplicates)
-	for _, cause := range slices.Sorted(maps.Keys(l.dead)) {
-		fmt.Fprintf(w, ", %d dead: %s", l.dead[cause], cause)
+	for _, reason := range slices.Sorted(maps.Keys(l.dead)) {
+		fmt.Fprintf(w, ", %d dead: %s", l.dead[reason], reason)
 	}
+	fmt.Fprintf(w, "; %d replays", l.replays)
 	fmt.Fprintln(w)
 	for _, t := range r.tardy {
 		fmt.Fprintf(w, "SLOW: after %s at %s (%s), %d held events took %s to be delivered\n", t.fault.kind, t.fault.start.Format(clockTime), t.fault.note, t.held, t.rows.Round(time.Millisecond))
@@ -97,18 +98,19 @@ func (l *ledger) printViolations(w io.Writer) {
 
 // print writes the event's history.
 func (e *event) print(w io.Writer) {
-	fmt.Fprintf(w, "  event %s, topic %q, key %q, seq %d, committed %t at %s\n", e.id, e.topic, e.key, e.seq, e.committed, e.committedAt.Format(clockTime))
+	fmt.Fprintf(w, "  event %s (%s), topic %q, key %q, seq %d, committed %t at %s\n", e.id, e.eventType, e.topic, e.key, e.seq, e.committed, e.committedAt.Format(clockTime))
 	deliveries := e.deliveries
 	for _, m := range e.moves {
 		for len(deliveries) > 0 && deliveries[0].At.Before(m.at) {
-			fmt.Fprintf(w, "    %s the consumer confirmed attempt %d\n", deliveries[0].At.Format(clockTime), deliveries[0].Attempt)
+			fmt.Fprintf(w, "    %s the consumer confirmed lease %d\n", deliveries[0].At.Format(clockTime), deliveries[0].Token)
 			deliveries = deliveries[1:]
 		}
-		fmt.Fprintf(w, "    %s %-11s attempts %d → %d, worker %s → %s, lease until %s\n", m.at.Format(clockTime), m.verb,
-			m.from.attempts, m.to.attempts, short(m.from.worker), short(m.to.worker), m.to.until.Format(clockTime))
+		fmt.Fprintf(w, "    %s %-11s lease %d → %d, attempts %d → %d, worker %s → %s, until %s %s %s\n", m.at.Format(clockTime), m.verb,
+			m.from.lease, m.to.lease, m.from.attempts, m.to.attempts, short(m.from.worker), short(m.to.worker),
+			m.to.until.Format(clockTime), m.reason, m.err)
 	}
 	for _, d := range deliveries {
-		fmt.Fprintf(w, "    %s the consumer confirmed attempt %d\n", d.At.Format(clockTime), d.Attempt)
+		fmt.Fprintf(w, "    %s the consumer confirmed lease %d\n", d.At.Format(clockTime), d.Token)
 	}
 }
 

@@ -21,19 +21,25 @@ const (
 	refuse  kind = "refuse"  // the consumer answers with an error, for all topics or one
 	hang    kind = "hang"    // the consumer does not answer, and later does what it was asked
 	away    kind = "away"    // kill -9 of the consumer, and its start
+	choke   kind = "choke"   // SIGSTOP of a dispatcher half-way through a claim that no socket buffer holds
+	mute    kind = "mute"    // the consumer leaves some requests without an answer until they time out
+	gateway kind = "gateway" // everything is answered with 502, 503, 504 or 500, for long
 )
 
 // The faults in the background: they last, and the others happen meanwhile.
 const (
-	late     kind = "late"     // a producer commits long after its events were inserted
-	snapshot kind = "snapshot" // a transaction keeps an old snapshot, so that vacuum removes nothing
-	clock    kind = "clock"    // one more dispatcher, whose clock is an hour wrong
-	scale    kind = "scale"    // one more dispatcher, which leaves again
+	late       kind = "late"       // a producer commits long after its events were inserted
+	snapshot   kind = "snapshot"   // a transaction keeps an old snapshot, so that vacuum removes nothing
+	clock      kind = "clock"      // one more dispatcher, whose clock is an hour wrong
+	scale      kind = "scale"      // one more dispatcher, which leaves again
+	unreadable kind = "unreadable" // rows that no dispatcher can decode
+	veto       kind = "veto"       // a trigger refuses the death of one event
+	revive     kind = "revive"     // dead events are replayed, by the statement of dispatcher/README.md
 )
 
 var (
-	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, away}
-	background = []kind{late, snapshot, clock, scale}
+	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, away, choke, mute, gateway}
+	background = []kind{late, snapshot, clock, scale, unreadable, veto, revive}
 )
 
 // fault is one entry of a schedule.
@@ -47,11 +53,19 @@ type fault struct {
 	pick int
 }
 
-// times are what a schedule depends on.
-type times struct{ total, lease, poll, timeout time.Duration }
+// times are what a schedule depends on. crowded ones leave no time to recover between faults.
+type times struct {
+	total, lease, poll, timeout time.Duration
+	crowded                     bool
+}
 
 // settle is how long after a fault the next one waits, so that recovery is seen undisturbed.
-func (t times) settle() time.Duration { return t.bound() + time.Second }
+func (t times) settle() time.Duration {
+	if t.crowded {
+		return time.Second
+	}
+	return t.bound() + time.Second
+}
 
 // bound is how long the rows of a killed dispatcher may wait: its lease, the poll of another, and a
 // little for a machine that is busy.
@@ -75,7 +89,8 @@ func schedule(rnd *rand.Rand, t times, slots int, kinds []kind) []fault {
 	}
 	bag := bag{rnd: rnd, kinds: only(background)}
 	for at := time.Second; !bag.empty(); at += between(rnd, time.Second, 4*time.Second) {
-		f := fault{kind: bag.next(), at: at, lasts: between(rnd, 3*time.Second, 8*time.Second), pick: rnd.IntN(1 << 16)}
+		f := fault{kind: bag.next(), at: at, pick: rnd.IntN(1 << 16)}
+		f.lasts = f.kind.lasts(rnd, t)
 		if at += f.lasts; at > t.total {
 			break
 		}
@@ -85,7 +100,7 @@ func schedule(rnd *rand.Rand, t times, slots int, kinds []kind) []fault {
 	for at := 2 * time.Second; !bag.empty(); {
 		f := fault{kind: bag.next(), at: at, slot: rnd.IntN(slots), pick: rnd.IntN(1 << 16)}
 		f.lasts = f.kind.lasts(rnd, t)
-		if at+f.lasts+t.bound() > t.total {
+		if at+f.lasts+min(t.bound(), t.settle()) > t.total {
 			break
 		}
 		if f.kind == crash && at+f.lasts > quiet[0] && at < quiet[1] {
@@ -101,7 +116,7 @@ func schedule(rnd *rand.Rand, t times, slots int, kinds []kind) []fault {
 	return plan
 }
 
-// lasts draws how long a fault of the foreground is kept up.
+// lasts draws how long a fault is kept up.
 func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
 	switch k {
 	case freeze:
@@ -110,6 +125,16 @@ func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
 		return between(rnd, t.timeout/2, 3*t.timeout)
 	case cut, bouncer:
 		return 0
+	case choke: // well after the lease, at whose end the rows are to be free
+		return between(rnd, 2*t.lease+t.poll+slack, 2*t.lease+t.poll+2*slack)
+	case mute:
+		return between(rnd, 2*t.timeout, 4*t.timeout)
+	case gateway:
+		return min(between(rnd, t.total/6, t.total/4), 3*time.Minute)
+	case veto: // past the end of a lease and the next
+		return between(rnd, 2*t.lease+slack, 3*t.lease+slack)
+	case late, snapshot, clock, scale, unreadable, revive:
+		return between(rnd, 3*time.Second, 8*time.Second)
 	default: // how long what was stopped stays away
 		return between(rnd, 0, 3*time.Second)
 	}

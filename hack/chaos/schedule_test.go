@@ -2,7 +2,9 @@ package main
 
 import (
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -35,7 +37,7 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	for _, k := range all {
-		if counts[k] < 5 {
+		if counts[k] < 3 {
 			t.Errorf("%d × %s in 30 minutes: too few", counts[k], k)
 		}
 	}
@@ -51,5 +53,33 @@ func TestSchedule(t *testing.T) {
 		if f.kind != kill && f.kind != late {
 			t.Errorf("%s was not asked for", f.kind)
 		}
+	}
+}
+
+// The two short runs have every kind of fault between them.
+func TestShortRunsHaveEveryFault(t *testing.T) {
+	have := map[kind]bool{}
+	for _, run := range shortSeeds {
+		for _, f := range schedule(rand.New(rand.NewPCG(run.seed, 3)), shortRuns.times, shortRuns.dispatchers, shortRuns.kinds) {
+			have[f.kind] = true
+		}
+	}
+	for _, k := range shortRuns.kinds {
+		if !have[k] {
+			t.Errorf("none of them has %s", k)
+		}
+	}
+}
+
+// What a revival runs is what the README tells a person to run.
+// CONTRACT: C-42
+func TestReplayIsTheReadmes(t *testing.T) {
+	text, err := os.ReadFile("../../dispatcher/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := func(s string) string { return strings.Join(strings.Fields(s), " ") }
+	if !strings.Contains(words(string(text)), words(replaySQL)) {
+		t.Error("dispatcher/README.md has another statement than replay.sql; take its own")
 	}
 }

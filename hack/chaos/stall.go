@@ -11,6 +11,9 @@ import (
 // can make a delivery time out, or a lease end, as a hanging consumer or a frozen dispatcher does.
 const stall kind = "stall"
 
+// nap is no fault of the schedule either: a dispatcher stands still for a moment beside a choke.
+const nap kind = "nap"
+
 const (
 	stallTick = 50 * time.Millisecond
 	// stallFrom is well above what a scheduler does, and well below every timeout of a run.

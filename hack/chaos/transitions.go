@@ -10,38 +10,43 @@ const (
 	ack      verb = "ack"
 	nack     verb = "nack"
 	release  verb = "release"
-	postpone verb = "postpone" // the nack of an unspent attempt: a release that waits
+	postpone verb = "postpone" // a release that waits
 	die      verb = "die"
+	replay   verb = "replay"
 	illegal  verb = "illegal"
 )
 
 // verbOf names a transition of a row by the state machine of package dispatcher; illegal is one that it
-// does not have. Nothing here extends a lease (the witness leaves that out), replays or removes.
+// does not have. Nothing here extends a lease (the witness leaves that out) or removes a row. That a claim's
+// lease number is a new one is a rule of its own: see ledger.
 func verbOf(from, to state) verb {
 	gain := to.attempts - from.attempts
 	free := to.worker == state{}.worker && to.until.IsZero()
+	same := to.lease == from.lease
 	switch [2]string{from.status, to.status} {
 	case [2]string{"", "pending"}:
-		return legal(insert, to.attempts == 0 && free)
+		return legal(insert, to.attempts == 0 && to.lease == 0 && free)
 	case [2]string{"pending", "processing"}:
 		return legal(claim, gain == 1 && !free)
 	case [2]string{"processing", "processing"}:
 		return legal(reclaim, gain == 1 && !free)
 	case [2]string{"processing", "delivered"}:
-		return legal(ack, gain == 0 && free)
+		return legal(ack, gain == 0 && same && free)
 	case [2]string{"processing", ""}: // delete at ack
 		return ack
 	case [2]string{"processing", "pending"}:
 		if gain == 0 {
-			return legal(nack, free)
+			return legal(nack, same && free)
 		}
 		back := release
 		if to.waits {
 			back = postpone
 		}
-		return legal(back, gain == -1 && free)
+		return legal(back, gain == -1 && same && free)
 	case [2]string{"processing", "dead"}, [2]string{"pending", "dead"}:
-		return legal(die, gain == 0 && free)
+		return legal(die, gain == 0 && same && free)
+	case [2]string{"dead", "pending"}:
+		return legal(replay, to.attempts == 0 && same && free)
 	default:
 		return illegal
 	}

@@ -37,6 +37,7 @@ type world struct {
 	shop     *scenario.Shop
 	bouncer  *pgbouncer.Bouncer // nil when this machine can have none
 	admin    *pgxpool.Pool
+	hand     *shop    // inserts rows that no producer makes, past enqueue
 	dsnFiles []string // ways to the database, for dispatchers in turn
 	address  string   // the consumer's
 	consumer *process
@@ -86,6 +87,11 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 	if w.admin, err = pgxpool.New(ctx, w.shop.Admin); err != nil {
 		return err
 	}
+	journal, err := appendTo(filepath.Join(w.dir, "hand.transactions"))
+	if err != nil {
+		return err
+	}
+	w.hand = &shop{pool: w.admin, journal: journal}
 	if err := w.addRoute("dsn", w.server.Port); err != nil {
 		return err
 	}
@@ -142,7 +148,7 @@ func (w *world) startConsumer(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return scenario.Until(ctx, "the consumer answers", func() (bool, string) {
-		err := answer(ctx, "http://"+w.address, 0, "")
+		err := answer(ctx, "http://"+w.address, "status=0")
 		return err == nil, fmt.Sprint(err)
 	})
 }

@@ -38,7 +38,7 @@ set_up_files() {
 # set_up_network waits for the cable. There is no default route: nothing in the cluster reaches
 # beyond this machine.
 set_up_network() {
-  local end=$((SECONDS + 10))
+  local end=$((SECONDS + 60))
   until ip link set eth0 up 2>/dev/null; do
     [ $SECONDS -lt $end ] || fail "nobody connected the node's network"
     sleep 0.02

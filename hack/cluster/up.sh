@@ -68,7 +68,7 @@ make_cgroup() {
 # start_node starts node.sh as the first process of new namespaces, and beside it a process that
 # waits for its end and clears it away.
 start_node() {
-  local end=$((SECONDS + 10))
+  local end=$((SECONDS + 30))
   setsid bash -c '
     . "$0/lib.sh"
     setpriv --pdeathsig KILL unshare --mount --net --uts --pid --fork --kill-child -- "$0/node.sh" "$CLUSTER" 9>&- || true
@@ -91,11 +91,11 @@ join_networks() {
 
 # wait_for WHAT CMD...: waits until CMD succeeds.
 wait_for() {
-  local what=$1 end=$((SECONDS + 120))
+  local what=$1 end=$((SECONDS + 300))
   shift
   until "$@" >/dev/null 2>&1; do
     node_pid >/dev/null || fail "the node ended; see $STATE/log/node.log"
-    [ $SECONDS -lt $end ] || fail "$what is not there after 2 minutes; see $STATE/log, or start afresh: $HERE/down.sh --purge"
+    [ $SECONDS -lt $end ] || fail "$what is not there after 5 minutes; see $STATE/log, or start afresh: $HERE/down.sh --purge"
     sleep 0.1
   done
 }

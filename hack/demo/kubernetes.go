@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -14,7 +15,11 @@ import (
 // kubernetes plays the story on a real cluster.
 func (d *demo) kubernetes(ctx context.Context) error {
 	d.say("A Kubernetes cluster, and the operator in it")
-	cluster, err := scenario.UpCluster(ctx, ".", "demo")
+	var cluster *scenario.Cluster
+	err := await(ctx, os.Stdout, noLimit, "the cluster: its build, the first time, and its start", func(ctx context.Context) (err error) {
+		cluster, err = scenario.UpCluster(ctx, ".", "demo")
+		return err
+	})
 	if errors.Is(err, scenario.ErrNoCluster) {
 		fmt.Println("   This machine can have no cluster (the sentence above says why). The same story without Kubernetes:")
 		return d.local(ctx)
@@ -28,8 +33,11 @@ func (d *demo) kubernetes(ctx context.Context) error {
 		}
 	})
 	fmt.Println("   building the image and installing the operator")
-	// By default the operator looks at its dispatchers each 10 seconds, which is most of this story.
-	if err := cluster.Install(ctx, "--observe-interval=2s"); err != nil {
+	err = await(ctx, os.Stdout, noLimit, "the operator: the build of its image, and its start", func(ctx context.Context) error {
+		// By default the operator looks at its dispatchers each 10 seconds, which is most of this story.
+		return cluster.Install(ctx, "--observe-interval=2s")
+	})
+	if err != nil {
 		return err
 	}
 
@@ -58,7 +66,10 @@ func (d *demo) kubernetes(ctx context.Context) error {
 	}
 	stage := &scenario.Dispatcher{Cluster: cluster, Namespace: "shop", Name: "orders"}
 	fmt.Println("\n   waiting for Ready: the operator runs a Job that makes the outbox schema, then the pods")
-	if err := stage.WaitReady(ctx, 2*time.Minute); err != nil {
+	err = await(ctx, os.Stdout, 10*time.Minute, "the dispatcher to be Ready", func(ctx context.Context) error {
+		return stage.WaitCondition(ctx, "Ready", "True", "")
+	})
+	if err != nil {
 		return err
 	}
 	if err := shop.GrantApp(ctx); err != nil {
@@ -73,9 +84,10 @@ func (d *demo) kubernetes(ctx context.Context) error {
 // aftermath shows what the one on call finds.
 func (d *demo) aftermath(ctx context.Context, stage *scenario.Dispatcher, shop *scenario.Shop) error {
 	d.say("What is left for a person: the poisoned event")
-	waitCtx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	if err := stage.WaitCondition(waitCtx, "DeadLettersPresent", "True", "DeadLetters"); err != nil {
+	err := await(ctx, os.Stdout, 5*time.Minute, "the operator to tell of it", func(ctx context.Context) error {
+		return stage.WaitCondition(ctx, "DeadLettersPresent", "True", "DeadLetters")
+	})
+	if err != nil {
 		return err
 	}
 	for _, args := range [][]string{
@@ -96,7 +108,7 @@ func (d *demo) aftermath(ctx context.Context, stage *scenario.Dispatcher, shop *
 	}
 	fmt.Printf("  The table outbox_dead_letters:\n%s", scenario.Indent(letters))
 	if d.keep {
-		fmt.Printf("\n  To look around:\n\n    export KUBECONFIG=%s PATH=%s:$PATH\n    kubectl -n shop get obd -w\n    kubectl -n shop describe obd orders\n    kubectl -n shop logs -l app.kubernetes.io/instance=orders\n",
+		fmt.Printf("\n  To look around:\n\n    export KUBECONFIG=%s PATH=%s:$PATH\n    kubectl -n shop get obd -w\n    kubectl -n shop describe obd orders\n    kubectl -n shop logs -l outbox.dev/dispatcher=orders\n",
 			stage.Kubeconfig, filepath.Dir(stage.Kubectl))
 	}
 	return nil

@@ -29,7 +29,10 @@ func (d *demo) local(ctx context.Context) error {
 	d.defers(func() { _ = os.RemoveAll(dir) })
 	d.say("The dispatcher, built from this checkout")
 	binary := filepath.Join(dir, "dispatcher")
-	if err := runs(ctx, "go", "build", "-o", binary, "./dispatcher/cmd/dispatcher"); err != nil {
+	err = await(ctx, os.Stdout, noLimit, "the build of the dispatcher", func(ctx context.Context) error {
+		return runs(ctx, "go", "build", "-o", binary, "./dispatcher/cmd/dispatcher")
+	})
+	if err != nil {
 		return err
 	}
 	srv, shop, err := d.shop(ctx)
@@ -94,9 +97,9 @@ func (d *demo) dispatchers(ctx context.Context, dir, binary, consumerURL string)
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	return stage, scenario.Until(ctx, "both dispatchers count the backlog", stage.counted)
+	return stage, await(ctx, os.Stdout, 2*time.Minute, "both dispatchers to count the backlog", func(ctx context.Context) error {
+		return scenario.Until(ctx, "both dispatchers count the backlog", stage.counted)
+	})
 }
 
 // migrate shows a dispatcher's file, makes the schema, and grants its login what it needs.
@@ -206,18 +209,15 @@ func (p *processes) Columns(context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// KillOne sends SIGKILL to the first dispatcher.
-func (p *processes) KillOne(context.Context) (uuid.UUID, error) {
+// FreezeOne freezes the first dispatcher.
+func (p *processes) FreezeOne(context.Context) (scenario.Frozen, error) {
 	s, err := p.all[0].status()
 	if err != nil {
-		return uuid.Nil, err
+		return scenario.Frozen{}, err
 	}
 	worker, err := uuid.Parse(s.Worker)
 	if err != nil {
-		return uuid.Nil, err
+		return scenario.Frozen{}, err
 	}
-	if err := p.all[0].cmd.Process.Kill(); err != nil {
-		return uuid.Nil, err
-	}
-	return worker, nil
+	return scenario.Freeze(p.all[0].cmd.Process.Pid, worker)
 }

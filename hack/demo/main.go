@@ -74,9 +74,7 @@ func (d *demo) run(ctx context.Context, play func(context.Context) error) error 
 		}
 		fmt.Printf("\n%3.0fs  Everything that the demo started is gone.\n", time.Since(d.started).Seconds())
 	}()
-	timed, cancel := context.WithTimeout(ctx, 15*time.Minute)
-	defer cancel()
-	if err := play(timed); err != nil {
+	if err := play(ctx); err != nil {
 		return err
 	}
 	if d.keep {
@@ -89,7 +87,11 @@ func (d *demo) run(ctx context.Context, play func(context.Context) error) error 
 // shop starts PostgreSQL and makes the shop's database.
 func (d *demo) shop(ctx context.Context, listen ...string) (*postgres.Server, *scenario.Shop, error) {
 	d.say("PostgreSQL: a throw-away server, a database \"shop\", and three logins: owner, dispatcher, application")
-	srv, err := postgres.Start(ctx, postgres.Options{Listen: append([]string{"127.0.0.1"}, listen...)})
+	var srv *postgres.Server
+	err := await(ctx, os.Stdout, noLimit, "PostgreSQL: its packages, if they are missing, and its start", func(ctx context.Context) (err error) {
+		srv, err = postgres.Start(ctx, postgres.Options{Listen: append([]string{"127.0.0.1"}, listen...)})
+		return err
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,11 +124,11 @@ func (d *demo) consumer(ctx context.Context, host string) (endpoint, error) {
 	}
 	_, port, _ := net.SplitHostPort(address)
 	at := endpoint{url: "http://" + address, port: port}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	return at, scenario.Until(ctx, "the consumer answers", func() (bool, string) {
-		_, err := scenario.Deliveries(ctx, at.url)
-		return err == nil, fmt.Sprint(err)
+	return at, await(ctx, os.Stdout, time.Minute, "the consumer to answer", func(ctx context.Context) error {
+		return scenario.Until(ctx, "the consumer answers", func() (bool, string) {
+			_, err := scenario.Deliveries(ctx, at.url)
+			return err == nil, fmt.Sprint(err)
+		})
 	})
 }
 
@@ -159,7 +161,11 @@ func (d *demo) play(ctx context.Context, stage scenario.Stage, shop *scenario.Sh
 	d.say("The shop's service: %d orders by %d writers, each order and its event in one transaction; %d %% roll back, %d %% are sent twice with a dedupe key, and one is poisoned: the consumer refuses it",
 		plan.Orders, plan.Writers, plan.RollbackPercent, plan.ResendPercent)
 	story := &scenario.Story{Stage: stage, Shop: shop, AppDSN: appDSN, ConsumerURL: consumerURL, Plan: plan, Out: os.Stdout}
-	ledger, err := story.Play(ctx)
+	var ledger *scenario.Ledger
+	err := await(ctx, os.Stdout, 15*time.Minute, "every event to be delivered or dead", func(ctx context.Context) (err error) {
+		ledger, err = story.Play(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}

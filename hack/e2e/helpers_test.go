@@ -19,13 +19,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/scenario"
 )
 
-// as is the same world for a subtest.
-func (w *world) as(t *testing.T) *world {
-	sub := *w
-	sub.T = t
-	return &sub
-}
-
 // kubectl runs in the world's namespace.
 func (w *world) kubectl(args ...string) string {
 	w.Helper()
@@ -37,7 +30,7 @@ func (w *world) kubectl(args ...string) string {
 // noCrashes fails when a container was started more than once.
 func (w *world) noCrashes() {
 	w.Helper()
-	restarts := w.kubectl("get", "pods", "-l", "app.kubernetes.io/name=outbox-dispatcher", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
+	restarts := w.kubectl("get", "pods", "-l", "outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
 	if strings.Trim(restarts, "0 ") != "" {
 		w.Errorf("containers were restarted: %s", restarts)
 	}
@@ -67,7 +60,7 @@ func (w *world) merge(into, from *scenario.Produced) {
 }
 
 // tlsConsumer serves the handler with a certificate of its own CA, and makes a second CA.
-func tlsConsumer(t *testing.T, handler http.Handler) (url, rightCA, wrongCA string) {
+func tlsConsumer(t testing.TB, handler http.Handler) (url, rightCA, wrongCA string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostIP, "0"))
 	if err != nil {
@@ -82,7 +75,7 @@ func tlsConsumer(t *testing.T, handler http.Handler) (url, rightCA, wrongCA stri
 	return server.URL, rightCA, wrongCA
 }
 
-func selfSigned(t *testing.T) (tls.Certificate, string) {
+func selfSigned(t testing.TB) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Package e2e proves the main job on a real cluster: real pods on a real kubelet, a real
-// PostgreSQL, a real consumer. It runs when OUTBOX_E2E is 1, as `make test` sets it.
+// PostgreSQL, a real consumer. It runs when OUTBOX_E2E is 1, as `make test` sets it. LABELS picks a part:
+// `make test-e2e LABELS="troubles || counts"`.
 package e2e
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -14,48 +14,39 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/postgres"
 	"github.com/outbox-operator/outbox-operator/hack/scenario"
 )
 
-// cluster is shared by all tests; each works in a namespace and a database of its own.
+// cluster is shared by all specs; each container works in a namespace and a database of its own.
 var cluster *scenario.Cluster
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
+func TestEndToEnd(t *testing.T) {
 	if os.Getenv("OUTBOX_E2E") != "1" {
-		fmt.Println("end-to-end tests need a cluster and are left out; `make test` runs them, or set OUTBOX_E2E=1")
-		return m.Run()
+		t.Skip("these specs need a cluster; `make test-e2e` runs them, or set OUTBOX_E2E=1")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	defer cancel()
-	up, err := scenario.UpCluster(ctx, "../..", "e2e")
-	if errors.Is(err, scenario.ErrNoCluster) {
-		fmt.Println("end-to-end tests are left out:", err)
-		return m.Run()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		return 1
-	}
-	defer func() {
-		if err := up.Down(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, "e2e:", err)
-		}
-	}()
-	if err := up.Install(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e: install the operator:", err)
-		return 1
-	}
-	cluster = up
-	return m.Run()
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "end to end")
 }
 
-// world is what one test has for itself.
+var _ = BeforeSuite(func(ctx SpecContext) {
+	up, err := scenario.UpCluster(ctx, "../..", "e2e")
+	if errors.Is(err, scenario.ErrNoCluster) && !need.CI() {
+		Skip("the lines above say why this machine can have no cluster")
+	}
+	Expect(err).NotTo(HaveOccurred(), "the lines above say what is missing")
+	DeferCleanup(func(ctx SpecContext) { Expect(up.Down(ctx)).To(Succeed()) })
+	Expect(up.Install(ctx)).To(Succeed(), "install the operator")
+	cluster = up
+})
+
+// world is what one container of specs has for itself.
 type world struct {
-	*testing.T
+	testing.TB
 	ctx        context.Context
 	server     *postgres.Server
 	shop       *scenario.Shop
@@ -65,15 +56,13 @@ type world struct {
 }
 
 // newWorld starts a PostgreSQL and a consumer, and applies the Secrets. The OutboxDispatcher is the
-// test's to apply.
-func newWorld(t *testing.T, name string) *world {
+// spec's to apply. What it starts ends with the spec, or with the container when BeforeAll calls it.
+func newWorld(name string) *world {
+	t := GinkgoTB()
 	t.Helper()
-	if cluster == nil {
-		t.Skip("no cluster: see the first line of the output")
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	t.Cleanup(cancel)
-	w := &world{T: t, ctx: ctx, consumer: newConsumer(t)}
+	w := &world{TB: t, ctx: ctx, consumer: newConsumer(t)}
 	var err error
 	w.server, err = postgres.Start(ctx, postgres.Options{Listen: []string{"127.0.0.1", cluster.HostListen}})
 	w.must(err)
@@ -125,7 +114,13 @@ func (w *world) must(err error) {
 // expect waits for a condition and shows what a person would read.
 func (w *world) expect(kind, status, reason string) scenario.Condition {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, 90*time.Second)
+	return w.expectWithin(90*time.Second, kind, status, reason)
+}
+
+// expectWithin is expect with a bound that is promised.
+func (w *world) expectWithin(bound time.Duration, kind, status, reason string) scenario.Condition {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, bound)
 	defer cancel()
 	w.must(w.dispatcher.WaitCondition(ctx, kind, status, reason))
 	c, err := w.dispatcher.Condition(w.ctx, kind)
@@ -162,7 +157,7 @@ func (w *world) produce(n int) *scenario.Produced {
 	return p
 }
 
-// explain logs what an operator would look at, when the test has failed.
+// explain logs what an operator would look at, when the spec has failed.
 func (w *world) explain() {
 	if !w.Failed() {
 		return
@@ -171,8 +166,8 @@ func (w *world) explain() {
 	defer cancel()
 	for _, args := range [][]string{
 		{"describe", "outboxdispatchers"}, {"get", "pods,jobs,deployments", "-o", "wide"}, {"get", "events"},
-		{"logs", "-l", "app.kubernetes.io/instance=orders", "--tail=30", "--prefix"},
-		{"-n", "outbox-system", "logs", "deployment/outbox-operator", "--tail=40"},
+		{"logs", "-l", "outbox.dev/dispatcher=orders", "--tail=30", "--prefix"},
+		{"-n", "outbox-system", "logs", "-l", "app.kubernetes.io/name=outbox-operator", "--prefix", "--tail=40"},
 	} {
 		out, err := cluster.Run(ctx, append([]string{"-n", w.manifests.Namespace}, args...)...)
 		w.Logf("kubectl %s: %v\n%s", scenario.Shell(args), err, out)
@@ -182,12 +177,12 @@ func (w *world) explain() {
 // consumer is a scenario.Consumer whose listener can be closed and opened again.
 type consumer struct {
 	*scenario.Consumer
-	t       *testing.T
+	t       testing.TB
 	address string
 	server  atomic.Pointer[http.Server]
 }
 
-func newConsumer(t *testing.T) *consumer {
+func newConsumer(t testing.TB) *consumer {
 	t.Helper()
 	c := &consumer{Consumer: &scenario.Consumer{}, t: t, address: net.JoinHostPort(cluster.HostListen, "0")}
 	c.open()

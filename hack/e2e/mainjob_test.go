@@ -4,20 +4,20 @@ import (
 	"context"
 	"os"
 	"strings"
-	"testing"
 	"time"
+
+	. "github.com/onsi/ginkgo/v2"
 
 	"github.com/outbox-operator/outbox-operator/hack/scenario"
 )
 
-// The main job: what the demo shows.
-//
 // CONTRACT: C-10 C-11 C-20 C-22 C-24 C-43 C-70 C-100
-func TestMainJob(t *testing.T) {
-	w := newWorld(t, "main")
+var _ = It("does the main job, as the demo shows it", Label("main"), func() {
+	w := newWorld("main")
 	w.manifests.Replicas = 2
 	w.consumer.Work = 5 * time.Millisecond
 	w.ready()
+	w.consumer.Work = 20 * time.Millisecond // so that each pod holds events at any moment
 
 	story := &scenario.Story{
 		Stage: w.dispatcher, Shop: w.shop, AppDSN: w.shop.DSN(w.shop.App, "127.0.0.1", w.server.Port), ConsumerURL: "http://" + w.consumer.address,
@@ -27,18 +27,18 @@ func TestMainJob(t *testing.T) {
 	w.must(err)
 	ledger.Print(os.Stdout)
 	if err := ledger.Err(); err != nil {
-		t.Errorf("%v\nlost: %v\nwithout a commit: %v\nwithout a cause: %v", err, ledger.Lost, ledger.Ghosts, ledger.Unexplained)
+		w.Errorf("%v\nlost: %v\nwithout a commit: %v\nwithout a cause: %v", err, ledger.Lost, ledger.Ghosts, ledger.Unexplained)
 	}
 	if ledger.Committed < 20_000 || ledger.RolledBack < 1000 || ledger.Resent < 500 {
-		t.Errorf("the story was too small to prove anything: %+v", ledger)
+		w.Errorf("the story was too small to prove anything: %+v", ledger)
 	}
 	if len(ledger.Dead) != 1 || ledger.Dead["max_retries_exceeded"] != 1 {
-		t.Errorf("dead: %v, want the poisoned event alone", ledger.Dead)
+		w.Errorf("dead: %v, want the poisoned event alone", ledger.Dead)
 	}
 	if ledger.Held == 0 {
-		t.Error("the killed pod held nothing, so its death proved nothing")
+		w.Error("the killed pod held nothing, so its death proved nothing")
 	}
-	t.Logf("the killed pod's rows were all delivered %.1f s after the kill; lease + poll is 7 s", ledger.HeldAgain.Seconds())
+	w.Logf("the killed pod's rows were all delivered %.1f s after the kill; lease + poll is 7 s", ledger.HeldAgain.Seconds())
 
 	// The poisonous event is visible in the column, a condition and an Event.
 	w.expect("DeadLettersPresent", "True", "DeadLetters")
@@ -50,25 +50,24 @@ func TestMainJob(t *testing.T) {
 			return false, err.Error()
 		}
 		row := strings.Fields(strings.Split(columns, "\n")[1])
-		return row[2] == "0" && row[3] == "1", columns
+		return row[3] == "0" && row[4] == "1", columns
 	}))
 	w.must(scenario.Until(w.ctx, "an Event with reason DeadLetters", func() (bool, string) {
 		out, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "get", "events", "--field-selector=reason=DeadLetters", "-o", "name")
 		return err == nil && strings.Contains(out, "event"), out
 	}))
-}
+})
 
-// A clean stop leaves nothing to wait for: the pods are deleted under load, and every duplicate would be
-// without a cause.
+// A clean stop leaves nothing to wait for, so every duplicate would be without a cause.
 //
 // CONTRACT: C-30
-func TestRollUnderLoad(t *testing.T) {
-	w := newWorld(t, "roll")
+var _ = It("delivers each event once while pods are deleted under load", Label("main"), func() {
+	w := newWorld("roll")
 	w.manifests.Replicas = 2
 	w.consumer.Work = 5 * time.Millisecond
 	w.ready()
 	produced := w.produce(10_000)
-	_, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "delete", "pods", "-l", "app.kubernetes.io/name=outbox-dispatcher", "--wait=false")
+	_, err := cluster.Run(w.ctx, "-n", w.manifests.Namespace, "delete", "pods", "-l", "outbox.dev/component=dispatcher", "--wait=false")
 	w.must(err)
 	w.must(scenario.Until(w.ctx, "everything delivered", func() (bool, string) {
 		return w.number("select count(*) from outbox.outbox_events where live") == 0, "live rows"
@@ -77,6 +76,6 @@ func TestRollUnderLoad(t *testing.T) {
 	w.must(err)
 	w.must(ledger.Err())
 	if ledger.Delivered != 10_000 || ledger.Duplicates != 0 {
-		t.Errorf("%d delivered and %d duplicates, want 10000 and 0", ledger.Delivered, ledger.Duplicates)
+		w.Errorf("%d delivered and %d duplicates, want 10000 and 0", ledger.Delivered, ledger.Duplicates)
 	}
-}
+})

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
 	"github.com/outbox-operator/outbox-operator/hack/scenario"
 )
 
@@ -14,62 +17,74 @@ import (
 // loop and no lost row; and when its cause is gone, so is the trouble, without a hand.
 //
 // CONTRACT: C-32 C-101 C-102
-func TestTroubles(t *testing.T) {
-	w := newWorld(t, "troubles")
-	w.ready()
-	all := w.produce(100)
+var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
+	var w *world
+	var all *scenario.Produced
+
+	BeforeAll(func() {
+		w = newWorld("troubles")
+		w.ready()
+		all = w.produce(100)
+	})
 
 	for _, trouble := range []struct {
 		name                 string
-		cause, mend          func(w *world)
+		cause, mend          func()
 		kind, status, reason string
 		// remedy is a part of the message that tells what to do.
 		remedy string
 	}{
 		{
-			name:  "Secret missing",
-			cause: func(w *world) { w.kubectl("delete", "secret", "orders-db") },
-			mend:  func(w *world) { w.apply(w.manifests.Secrets()) },
-			kind:  "SecretsResolved", status: "False", reason: "SecretNotFound", remedy: "orders-db",
+			name: "Secret missing", // which a pod that starts needs
+			cause: func() {
+				w.kubectl("delete", "secret", "orders-db")
+				w.kubectl("patch", "obd", "orders", "--type", "merge", "-p", `{"spec":{"batchSize":499}}`)
+			},
+			mend: func() { w.apply(w.manifests.Secrets()) },
+			kind: "ReferencesResolved", status: "False", reason: "SecretNotFound", remedy: "orders-db",
 		},
 		{
-			name: "password wrong",
-			cause: func(w *world) {
+			name: "password wrong", // for a pod that starts: those that run keep their connections
+			cause: func() {
 				wrong := w.manifests
 				wrong.DispatcherDSN = strings.Replace(wrong.DispatcherDSN, w.shop.Dispatcher.Password, "wrong", 1)
 				w.apply(wrong.Secrets())
+				w.patch(`{"spec":{"batchSize":498}}`)
 			},
-			mend: func(w *world) { w.apply(w.manifests.Secrets()) },
+			mend: func() {
+				w.apply(w.manifests.Secrets())
+				w.patch(`{"spec":{"batchSize":497}}`) // a new pod has the new Secret at once
+			},
 			kind: "SourceReachable", status: "False", reason: "AuthenticationFailed", remedy: "password",
 		},
 		{
 			name:  "database stopped",
-			cause: func(w *world) { w.server.Kill() },
-			mend: func(w *world) {
-				w.stay(downtime(t), "SourceReachable", "False")
+			cause: func() { w.server.Kill() },
+			mend: func() {
+				w.stay(downtime(w), "SourceReachable", "False")
 				w.must(w.server.Restart(w.ctx))
 			},
 			kind: "SourceReachable", status: "False", reason: "ConnectionFailed", remedy: "check that the server runs",
 		},
 		{
 			name: "schema too new",
-			cause: func(w *world) {
+			cause: func() {
 				w.exec("insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, 'future', 'x', 99)")
 			},
-			mend: func(w *world) { w.exec("delete from outbox.outbox_migrations where version = 99") },
+			mend: func() { w.exec("delete from outbox.outbox_migrations where version = 99") },
 			kind: "SchemaReady", status: "False", reason: "TooNew", remedy: "image",
 		},
 		{
 			name: "schema too old",
 			// No version is older than the first one yet, so an impossible one plays it.
-			cause: func(w *world) { w.exec("update outbox.outbox_migrations set version = -1") },
-			mend:  func(w *world) { w.exec("update outbox.outbox_migrations set version = 1") },
+			cause: func() { w.exec("update outbox.outbox_migrations set version = -1") },
+			mend:  func() { w.exec("update outbox.outbox_migrations set version = 1") },
 			kind:  "SchemaReady", status: "False", reason: "TooOld", remedy: "migrate up",
 		},
 		{
 			name:  "sink refusing connections",
-			cause: func(w *world) { w.consumer.close() },
-			mend: func(w *world) {
+			cause: func() { w.consumer.close() },
+			mend: func() {
 				if n := w.number("select max(attempts) from outbox.outbox_events where live"); n > 1 {
 					w.Errorf("the outage spent %d attempts of a row", n)
 				}
@@ -79,56 +94,52 @@ func TestTroubles(t *testing.T) {
 		},
 		{
 			name:  "sink answering 500",
-			cause: func(w *world) { w.consumer.Answer(500) },
-			mend:  func(w *world) { w.consumer.Answer(0) },
+			cause: func() { w.consumer.Answer(500) },
+			mend:  func() { w.consumer.Answer(0) },
 			kind:  "SinkReachable", status: "False", reason: "Refusing", remedy: "log says why",
 		},
 	} {
-		t.Run(trouble.name, func(t *testing.T) {
-			w := w.as(t)
-			trouble.cause(w)
+		It("tells and outlives: "+trouble.name, func() {
+			trouble.cause()
 			if trouble.name != "database stopped" { // there is nobody to take orders then
 				w.merge(all, w.produce(60))
 			}
 			c := w.expect(trouble.kind, trouble.status, trouble.reason)
-			if !strings.Contains(c.Message, trouble.remedy) {
-				t.Errorf("the message %q does not tell the remedy", c.Message)
-			}
+			Expect(c.Message).To(ContainSubstring(trouble.remedy), "the message tells the remedy")
 			ready, err := w.dispatcher.Condition(w.ctx, "Ready")
 			w.must(err)
 			columns, err := w.dispatcher.Columns(w.ctx)
 			w.must(err)
-			t.Logf("Ready=%s %s: %s\n%s", ready.Status, ready.Reason, ready.Message, columns)
-			trouble.mend(w)
+			w.Logf("Ready=%s %s: %s\n%s", ready.Status, ready.Reason, ready.Message, columns)
+			trouble.mend()
 			w.expect("Ready", "True", "")
 			w.noCrashes()
 		})
 	}
-	w.must(scenario.Until(w.ctx, "everything delivered", func() (bool, string) {
-		n := w.number("select count(*) from outbox.outbox_events where live")
-		return n == 0, fmt.Sprint(n, " rows are live")
-	}))
-	ledger, err := scenario.Balance(w.ctx, w.shop.Admin, all, w.consumer.Deliveries(), nil)
-	w.must(err)
-	ledger.Print(os.Stdout)
-	// A database that is killed loses acks, so duplicates have a cause here.
-	if len(ledger.Lost)+len(ledger.Ghosts)+len(ledger.Dead) != 0 {
-		t.Errorf("lost %v, ghosts %v, dead %v", ledger.Lost, ledger.Ghosts, ledger.Dead)
-	}
-}
 
-// A CA that did not sign the consumer's certificate.
-//
+	It("loses nothing in all of that", func() {
+		w.must(scenario.Until(w.ctx, "everything delivered", func() (bool, string) {
+			n := w.number("select count(*) from outbox.outbox_events where live")
+			return n == 0, fmt.Sprint(n, " rows are live")
+		}))
+		ledger, err := scenario.Balance(w.ctx, w.shop.Admin, all, w.consumer.Deliveries(), nil)
+		w.must(err)
+		ledger.Print(os.Stdout)
+		// A database that is killed loses acks, so duplicates have a cause here.
+		Expect([]any{ledger.Lost, ledger.Ghosts, ledger.Dead}).To(HaveEach(BeEmpty()), "lost, ghosts and dead")
+	})
+})
+
 // CONTRACT: C-32 C-101
-func TestInvalidCA(t *testing.T) {
-	w := newWorld(t, "ca")
-	tlsURL, rightCA, wrongCA := tlsConsumer(t, w.consumer.Consumer)
+var _ = It("spends no attempt on a CA that did not sign the consumer's certificate", Label("troubles"), func() {
+	w := newWorld("ca")
+	tlsURL, rightCA, wrongCA := tlsConsumer(w, w.consumer.Consumer)
 	secret := func(ca string) string {
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-ca, namespace: %s}\nstringData:\n  ca.crt: |\n%s", w.manifests.Namespace, scenario.Indent(ca))
 	}
 	w.apply(secret(wrongCA))
 	obd := strings.Replace(w.manifests.Dispatcher(), fmt.Sprintf("http: {url: %q}", w.manifests.SinkURL),
-		fmt.Sprintf("http: {url: %q, tls: {ca: {name: orders-ca, key: ca.crt}}}", tlsURL), 1)
+		fmt.Sprintf("http: {url: %q, tls: {ca: {secret: {name: orders-ca}}}}", tlsURL), 1)
 	w.apply(obd)
 	w.expect("SchemaReady", "True", "UpToDate")
 	w.must(w.shop.GrantApp(w.ctx))
@@ -136,7 +147,7 @@ func TestInvalidCA(t *testing.T) {
 	w.expect("SinkReachable", "False", "CertificateInvalid")
 	w.noCrashes()
 	if n := w.number("select max(attempts) from outbox.outbox_events"); n != 0 {
-		t.Errorf("the wrong CA spent %d attempts of a row", n)
+		w.Errorf("the wrong CA spent %d attempts of a row", n)
 	}
 	w.apply(secret(rightCA))
 	w.expect("Ready", "True", "Delivering")
@@ -146,25 +157,24 @@ func TestInvalidCA(t *testing.T) {
 	ledger, err := scenario.Balance(w.ctx, w.shop.Admin, produced, w.consumer.Deliveries(), nil)
 	w.must(err)
 	w.must(ledger.Err())
-}
+})
 
-// The pods run in a namespace that enforces the restricted Pod Security, and hold no API token.
-func TestPodsAreRestricted(t *testing.T) {
-	w := newWorld(t, "restricted")
+var _ = It("runs pods without an API token under the restricted Pod Security", Label("security"), func() {
+	w := newWorld("restricted")
 	w.ready()
 	level, err := cluster.Run(w.ctx, "get", "namespace", w.manifests.Namespace, "-o", `jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}`)
 	w.must(err)
 	if level != "restricted" {
-		t.Fatalf("the namespace enforces %q", level)
+		w.Fatalf("the namespace enforces %q", level)
 	}
 	mounts := w.kubectl("get", "pods", "-o", "jsonpath={.items[*].spec.containers[*].volumeMounts[*].mountPath} {.items[*].spec.volumes[*].projected}")
 	if strings.Contains(mounts, "serviceaccount") || strings.Contains(mounts, "serviceAccountToken") {
-		t.Errorf("a pod has an API token: %s", mounts)
+		w.Errorf("a pod has an API token: %s", mounts)
 	}
-}
+})
 
 // downtime is how long the database stays away: two minutes, or less on a developer's machine.
-func downtime(t *testing.T) time.Duration {
+func downtime(t testing.TB) time.Duration {
 	d, err := time.ParseDuration(os.Getenv("OUTBOX_E2E_DOWNTIME"))
 	if os.Getenv("OUTBOX_E2E_DOWNTIME") == "" {
 		return 2 * time.Minute

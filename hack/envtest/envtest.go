@@ -78,11 +78,7 @@ func Start(tb testing.TB) *rest.Config {
 // what it wrote to standard error.
 func Kubectl(tb testing.TB, stdin string, args ...string) (stdout string, err error) {
 	tb.Helper()
-	Start(tb)
-	kubeconfig := filepath.Join(tb.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, server.env.KubeConfig, 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	kubeconfig := Kubeconfig(tb)
 	cmd := exec.CommandContext(tb.Context(), server.env.ControlPlane.KubectlPath, append([]string{"--kubeconfig", kubeconfig}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
@@ -91,6 +87,17 @@ func Kubectl(tb testing.TB, stdin string, args ...string) (stdout string, err er
 		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, errs.String())
 	}
 	return out.String(), nil
+}
+
+// Kubeconfig writes a file with an administrator's way to the API server, for programs that read one.
+func Kubeconfig(tb testing.TB) string {
+	tb.Helper()
+	Start(tb)
+	file := filepath.Join(tb.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, server.env.KubeConfig, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return file
 }
 
 // Root is the checkout's top directory.

@@ -41,7 +41,7 @@ GO
     overlay+=", \"$PWD/$otlp/otlp.go\": \"$dir/otlp.go\", \"$PWD/$otlp/log.go\": \"\""
   fi
   echo "{\"Replace\": {$overlay}}" > "$dir/overlay.json"
-  CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -overlay "$dir/overlay.json" -trimpath -tags grpcnotrace -ldflags "-s -w" -o "$dir/dispatcher" ./dispatcher/cmd/dispatcher
+  GOFLAGS="-overlay=$dir/overlay.json" hack/build.sh "$dir/dispatcher" ./dispatcher/cmd/dispatcher
   echo "$(stat -c %s "$dir/dispatcher") $(gzip -c "$dir/dispatcher" | wc -c)"
 }
 

@@ -98,6 +98,9 @@ func (b *Broker) Address(listener string) string {
 // Node is the broker's id in its cluster.
 func (b *Broker) Node() int32 { return b.node }
 
+// Pid is the process id of a running broker. It is another one after Restart.
+func (b *Broker) Pid() int { return b.process.Pid() }
+
 // Stop ends the broker for good, and removes its data. It shuts down in order, or, when ctx ends
 // first, at once.
 func (b *Broker) Stop(ctx context.Context) error {

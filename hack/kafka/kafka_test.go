@@ -2,7 +2,6 @@ package kafka_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 )
 
 // What was confirmed is there after kill -9 and after a restart, at the same address.
@@ -18,12 +18,7 @@ func TestKillAndRestart(t *testing.T) {
 		Listeners: []kafka.Listener{{Name: "SASL", Protocol: "SASL_PLAINTEXT"}},
 		Users:     map[string]string{"alice": "wonderland"},
 	})
-	if errors.Is(err, kafka.ErrMissing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, kafka.ErrMissing)
 	t.Cleanup(func() {
 		if err := b.Stop(context.Background()); err != nil {
 			t.Error(err)

@@ -68,7 +68,10 @@ if [ -n "$(missing)" ]; then
   command -v go >/dev/null || { echo "$0: go is not in PATH; install the Go toolchain that go.mod asks for" >&2; exit 1; }
   mkdir -p "$bin"
   # A second run waits here for the first, and then finds nothing missing.
-  if command -v flock >/dev/null; then exec 9>"$bin/.lock"; flock 9; fi
+  if command -v flock >/dev/null; then
+    exec 9>"$bin/.lock"
+    flock -n 9 || { echo "Waiting for another build of Kubernetes to end: it holds $bin/.lock." >&2; flock 9; }
+  fi
   build
 fi
 echo "$bin"

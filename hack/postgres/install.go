@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,20 +13,23 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
-// findBinaries returns the directory of initdb and postgres, and installs the distribution's
-// package when there is none.
+// findBinaries returns the directory of initdb and postgres: those that [Variable] asks for, or else the
+// machine's. It installs the distribution's package when there is none.
 func findBinaries(ctx context.Context) (string, error) {
+	if value := os.Getenv(Variable); value != "" {
+		return chosen(ctx, value)
+	}
 	if dir := lookForBinaries(ctx); dir != "" {
 		return dir, nil
 	}
 	if err := daemon.Install(ctx, "postgresql", func() bool { return lookForBinaries(ctx) != "" }); err != nil {
 		return "", fmt.Errorf("no PostgreSQL server binaries (initdb, postgres) on this machine: %w; "+
-			"install PostgreSQL 15 or later", err)
+			"install PostgreSQL %s or later", err, Majors()[0])
 	}
 	if dir := lookForBinaries(ctx); dir != "" {
 		return dir, nil
 	}
-	return "", errors.New("the package postgresql has no initdb; install PostgreSQL 15 or later by hand")
+	return "", fmt.Errorf("the package postgresql has no initdb; install PostgreSQL %s or later by hand", Majors()[0])
 }
 
 func lookForBinaries(ctx context.Context) string {
@@ -42,7 +44,7 @@ func lookForBinaries(ctx context.Context) string {
 	slices.SortFunc(debian, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
 	dirs = append(dirs, debian...)
 	for _, dir := range dirs {
-		if isFile(filepath.Join(dir, "initdb")) && isFile(filepath.Join(dir, "postgres")) {
+		if isBinaries(dir) {
 			return dir
 		}
 	}
@@ -53,6 +55,11 @@ func lookForBinaries(ctx context.Context) string {
 func majorVersion(dir string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // 0 sorts last
 	return n
+}
+
+// isBinaries reports whether a directory has what a server is made with.
+func isBinaries(dir string) bool {
+	return isFile(filepath.Join(dir, "initdb")) && isFile(filepath.Join(dir, "postgres"))
 }
 
 func isFile(path string) bool {

@@ -207,3 +207,27 @@ func TestKilledParent(t *testing.T) {
 		t.Errorf("what it left in %s is not removed by the next server: %v", dir, err)
 	}
 }
+
+// The environment chooses another PostgreSQL than the machine's: a major whose build is fetched, or a
+// directory of binaries.
+func TestVariable(t *testing.T) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("the pinned builds are for Linux on amd64")
+	}
+	majors := postgres.Majors()
+	if len(majors) != 5 || majors[0] != "14" || majors[4] != "18" {
+		t.Errorf("there are builds of %v, want those of 14 to 18", majors)
+	}
+	bin, err := postgres.Build(t.Context(), majors[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{majors[0], bin} {
+		t.Setenv(postgres.Variable, value)
+		want(t, start(t, postgres.Options{}), `select (current_setting('server_version_num')::integer / 10000)::text`, majors[0])
+	}
+	t.Setenv(postgres.Variable, "13")
+	if _, err := postgres.Start(t.Context(), postgres.Options{}); err == nil || !strings.Contains(err.Error(), `OUTBOX_TEST_PG is "13"`) {
+		t.Errorf("a major without a build: error is %v, want one that names the variable", err)
+	}
+}

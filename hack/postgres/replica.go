@@ -19,10 +19,8 @@ func (s *Server) Standby(ctx context.Context, opts Options) (*Server, error) {
 	opts.Settings = settings
 	standby := &Server{opts: opts, bin: s.bin, dir: opts.Dir, password: s.password, owner: s.owner}
 	return standby.launch(ctx, func(ctx context.Context) error {
-		backup := s.command(ctx, "pg_basebackup", "--dbname", s.DSN("postgres"), "--pgdata", standby.dataDir(),
-			"--wal-method", "stream", "--checkpoint", "fast", "--no-sync")
-		if out, err := backup.CombinedOutput(); err != nil {
-			return fmt.Errorf("pg_basebackup to %s: %w: %s", standby.dir, err, out)
+		if err := s.backup(ctx, standby); err != nil {
+			return fmt.Errorf("copy the server on port %d to %s: %w", s.Port, standby.dir, err)
 		}
 		return standby.follow(s)
 	})

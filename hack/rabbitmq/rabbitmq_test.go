@@ -2,23 +2,18 @@ package rabbitmq_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
 )
 
 // What was confirmed is there after kill -9, at the same address.
 func TestKillAndRestart(t *testing.T) {
 	b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{})
-	if errors.Is(err, rabbitmq.ErrMissing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, rabbitmq.ErrMissing)
 	t.Cleanup(func() {
 		if err := b.Stop(context.Background()); err != nil {
 			t.Error(err)

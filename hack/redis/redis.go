@@ -81,6 +81,9 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	return nil, errors.Join(err, s.Stop(ctx))
 }
 
+// TLS reports whether the server speaks TLS.
+func (s *Server) TLS() bool { return s.tls }
+
 // Stop ends the server for good and removes its directory.
 func (s *Server) Stop(context.Context) error {
 	s.Kill()

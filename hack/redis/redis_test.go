@@ -2,23 +2,19 @@ package redis_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/redis"
 )
 
 // What a server answered is there after kill -9, at the same address.
 func TestServer(t *testing.T) {
 	s, err := redis.Start(t.Context(), redis.Options{})
-	if errors.Is(err, redis.ErrMissing) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, redis.ErrMissing)
 	t.Cleanup(func() {
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -45,11 +41,7 @@ func TestServer(t *testing.T) {
 // The nodes share the keys.
 func TestCluster(t *testing.T) {
 	nodes, err := redis.StartCluster(t.Context(), 3, redis.Options{})
-	if errors.Is(err, redis.ErrMissing) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, redis.ErrMissing)
 	for _, node := range nodes {
 		t.Cleanup(func() {
 			if err := node.Stop(context.Background()); err != nil {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,7 +83,7 @@ func (d *Dispatcher) Columns(ctx context.Context) (string, error) {
 
 // Pods names the dispatcher's pods that run.
 func (d *Dispatcher) Pods(ctx context.Context) ([]string, error) {
-	out, err := d.Run(ctx, "-n", d.Namespace, "get", "pods", "-l", "app.kubernetes.io/name=outbox-dispatcher,app.kubernetes.io/instance="+d.Name,
+	out, err := d.Run(ctx, "-n", d.Namespace, "get", "pods", "-l", "outbox.dev/component=dispatcher,outbox.dev/dispatcher="+d.Name,
 		"--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
 	return strings.Fields(out), err
 }
@@ -99,11 +98,11 @@ func (d *Dispatcher) Status(ctx context.Context, pod string) (report.Status, err
 	return s, json.Unmarshal([]byte(out), &s)
 }
 
-// KillOne sends SIGKILL to the process of the pod that holds the most rows.
-func (d *Dispatcher) KillOne(ctx context.Context) (uuid.UUID, error) {
+// FreezeOne freezes the process of the pod that holds the most rows.
+func (d *Dispatcher) FreezeOne(ctx context.Context) (Frozen, error) {
 	pods, err := d.Pods(ctx)
 	if err != nil {
-		return uuid.Nil, err
+		return Frozen{}, err
 	}
 	var victim string
 	var worker uuid.UUID
@@ -111,34 +110,38 @@ func (d *Dispatcher) KillOne(ctx context.Context) (uuid.UUID, error) {
 	for _, pod := range pods {
 		s, err := d.Status(ctx, pod)
 		if err != nil {
-			return uuid.Nil, err
+			return Frozen{}, err
 		}
 		if s.InFlight.Rows > held {
 			victim, held = pod, s.InFlight.Rows
 			if worker, err = uuid.Parse(s.Worker); err != nil {
-				return uuid.Nil, fmt.Errorf("the worker id of pod %s: %w", pod, err)
+				return Frozen{}, fmt.Errorf("the worker id of pod %s: %w", pod, err)
 			}
 		}
 	}
 	if victim == "" {
-		return uuid.Nil, fmt.Errorf("no pod of %s/%s runs", d.Namespace, d.Name)
+		return Frozen{}, fmt.Errorf("no pod of %s/%s runs", d.Namespace, d.Name)
 	}
-	id, err := d.Run(ctx, "-n", d.Namespace, "get", "pod", victim, "-o", "jsonpath={.status.containerStatuses[?(@.name==\"dispatcher\")].containerID}")
+	pid, err := d.PID(ctx, d.Namespace, victim, "dispatcher")
 	if err != nil {
-		return uuid.Nil, err
+		return Frozen{}, err
 	}
-	return worker, killContainer(id)
+	return Freeze(pid, worker)
 }
 
-// killContainer finds the container's first process on this machine by its cgroup.
-func killContainer(id string) error {
+// PID is the first process of a pod's container, as this machine counts. It finds the process by its cgroup.
+func (c *Cluster) PID(ctx context.Context, namespace, pod, container string) (int, error) {
+	id, err := c.Run(ctx, "-n", namespace, "get", "pod", pod, "-o", fmt.Sprintf("jsonpath={.status.containerStatuses[?(@.name==%q)].containerID}", container))
+	if err != nil {
+		return 0, err
+	}
 	_, id, _ = strings.Cut(id, "://")
 	if id == "" {
-		return fmt.Errorf("the container has no id yet")
+		return 0, fmt.Errorf("container %s of pod %s has no id yet", container, pod)
 	}
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -146,12 +149,10 @@ func killContainer(id string) error {
 			continue // a process that just ended, or another container's
 		}
 		var pid int
-		if _, err := fmt.Sscanf(file, "/proc/%d/cgroup", &pid); err != nil {
-			return err
-		}
-		return syscall.Kill(pid, syscall.SIGKILL)
+		_, err = fmt.Sscanf(file, "/proc/%d/cgroup", &pid)
+		return pid, err
 	}
-	return fmt.Errorf("container %s has no process on this machine: it must run here to be killed from here", id)
+	return 0, fmt.Errorf("container %s has no process on this machine: it must run here to be reached from here", id)
 }
 
 // Shell writes arguments as a person would type them.

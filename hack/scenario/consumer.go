@@ -18,9 +18,9 @@ const PoisonType = "OrderPoisoned"
 // Delivery is one request that the consumer answered with 204.
 type Delivery struct {
 	ID uuid.UUID `json:"id"`
-	// Attempt is the fencing token that came with it.
-	Attempt int       `json:"attempt"`
-	At      time.Time `json:"at"`
+	// Token is the fencing token that came with it: the number of the claim's lease.
+	Token int64     `json:"token"`
+	At    time.Time `json:"at"`
 }
 
 // Consumer is an HTTP service that takes CloudEvents in binary mode and keeps a list of what it got.
@@ -64,10 +64,13 @@ func (c *Consumer) take(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "ce-id is not a UUID", http.StatusBadRequest)
 		return
 	}
-	attempt, err := strconv.Atoi(r.Header.Get("ce-fencingtoken"))
+	token, err := strconv.ParseInt(r.Header.Get("ce-fencingtoken"), 10, 64)
 	if err != nil {
 		http.Error(w, "ce-fencingtoken is not a number", http.StatusBadRequest)
 		return
+	}
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return // the sender gave up half-way
 	}
 	if c.Work > 0 {
 		select {
@@ -86,7 +89,7 @@ func (c *Consumer) take(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "told to", c.status)
 		return
 	}
-	delivery := Delivery{ID: id, Attempt: attempt, At: time.Now()}
+	delivery := Delivery{ID: id, Token: token, At: time.Now()}
 	if c.Journal != nil {
 		if err := json.NewEncoder(c.Journal).Encode(delivery); err != nil {
 			http.Error(w, "cannot write the journal", http.StatusInternalServerError)

@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,8 +22,31 @@ import (
 type Stage interface {
 	// Columns is what an operator looks at: the output of `kubectl get`, or its counterpart.
 	Columns(ctx context.Context) (string, error)
-	// KillOne ends one dispatcher with SIGKILL and returns its worker id.
-	KillOne(ctx context.Context) (uuid.UUID, error)
+	// FreezeOne freezes one dispatcher.
+	FreezeOne(ctx context.Context) (Frozen, error)
+}
+
+// Frozen is a dispatcher's process on this machine that does nothing until it is killed or goes on.
+type Frozen struct {
+	// Worker is its worker id.
+	Worker uuid.UUID
+	pid    int
+}
+
+// Freeze freezes a process.
+func Freeze(pid int, worker uuid.UUID) (Frozen, error) {
+	return Frozen{worker, pid}, syscall.Kill(pid, syscall.SIGSTOP)
+}
+
+// kill ends it with SIGKILL.
+func (f Frozen) kill() error { return syscall.Kill(f.pid, syscall.SIGKILL) }
+
+// resume lets it go on.
+func (f Frozen) resume() error {
+	if f.pid == 0 {
+		return nil // nothing was frozen
+	}
+	return syscall.Kill(f.pid, syscall.SIGCONT)
 }
 
 // Story is the main job: orders are produced, a dispatcher is killed half-way, and the rest of the
@@ -79,13 +104,22 @@ func (s *Story) killHalfWay(ctx context.Context) (*Kill, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wait for a third of the events: %w", err)
 	}
-	worker, err := s.Stage.KillOne(ctx)
+	kill := &Kill{Held: map[uuid.UUID]bool{}}
+	// A dispatcher that holds nothing at that moment goes on, and is tried again: its death would prove nothing.
+	err = Until(ctx, "a dispatcher that holds events", func() (bool, string) {
+		frozen, err := s.Stage.FreezeOne(ctx)
+		if err == nil {
+			err = s.held(ctx, frozen.Worker, kill.Held)
+		}
+		if err != nil || len(kill.Held) == 0 {
+			return false, fmt.Sprint("it holds nothing ", errors.Join(err, frozen.resume()))
+		}
+		kill.At = time.Now()
+		err = frozen.kill()
+		return err == nil, fmt.Sprint(err)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("kill a dispatcher: %w", err)
-	}
-	kill := &Kill{At: time.Now(), Held: map[uuid.UUID]bool{}}
-	if err := s.held(ctx, worker, kill.Held); err != nil {
-		return nil, fmt.Errorf("read what the killed dispatcher held: %w", err)
 	}
 	fmt.Fprintf(s.Out, "\n  ✝ one dispatcher was killed with SIGKILL while it held %d events\n\n", len(kill.Held))
 	return kill, nil

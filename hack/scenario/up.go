@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // ErrNoCluster is returned where this machine can have no Kubernetes; the script has said why.
@@ -52,21 +54,10 @@ func (c *Cluster) Down(ctx context.Context) error {
 // Install builds the image, loads it, applies config/default with more arguments for the manager, and
 // waits for it.
 func (c *Cluster) Install(ctx context.Context, args ...string) error {
-	archive, err := os.CreateTemp("", "outbox-image-*.tar")
-	if err != nil {
+	if err := c.LoadImage(ctx, Image); err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(archive.Name()) }()
-	if err := archive.Close(); err != nil {
-		return err
-	}
-	if _, err := c.script(ctx, "image/build.sh", Image, archive.Name()); err != nil {
-		return err
-	}
-	if _, err := c.script(ctx, "cluster/load.sh", archive.Name()); err != nil {
-		return err
-	}
-	if _, err := c.Run(ctx, "apply", "--server-side", "-k", filepath.Join(c.scripts, "../config/default")); err != nil {
+	if _, err := c.Run(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(c.scripts, "../config/default")); err != nil {
 		return err
 	}
 	for _, arg := range args {
@@ -75,7 +66,24 @@ func (c *Cluster) Install(ctx context.Context, args ...string) error {
 			return err
 		}
 	}
-	_, err = c.Run(ctx, "-n", "outbox-system", "rollout", "status", "deployment", "--timeout=120s")
+	_, err := c.Run(ctx, "-n", "outbox-system", "rollout", "status", "deployment", "--timeout=10m")
+	return err
+}
+
+// LoadImage builds the image under a name and puts it into the cluster.
+func (c *Cluster) LoadImage(ctx context.Context, name string) error {
+	archive, err := os.CreateTemp("", "outbox-image-*.tar")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(archive.Name()) }()
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	if _, err := c.script(ctx, "image/build.sh", name, archive.Name()); err != nil {
+		return err
+	}
+	_, err = c.script(ctx, "cluster/load.sh", archive.Name())
 	return err
 }
 
@@ -83,7 +91,14 @@ func (c *Cluster) script(ctx context.Context, name string, args ...string) (stri
 	cmd := exec.CommandContext(ctx, filepath.Join(c.scripts, name), args...)
 	cmd.Env = append(os.Environ(), "OUTBOX_CLUSTER="+c.name)
 	cmd.Stderr = os.Stderr
+	// A script that is cut short takes its compilers with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("hack/%s was cut short: %w", name, context.Cause(ctx))
+	}
 	if err != nil {
 		return "", fmt.Errorf("hack/%s: %w", name, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,18 +30,38 @@ func main() {
 func run(ctx context.Context) error {
 	var o manager.Options
 	flag.StringVar(&o.DispatcherImage, "dispatcher-image", "", "image that dispatcher pods and migration Jobs run (required)")
+	flag.Func("image-pull-secrets", "names of Secrets that the image is pulled with, in the namespace of each pod, with commas between them (default none)", func(names string) error {
+		o.ImagePullSecrets = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
+		return nil
+	})
+	flag.IntVar(&o.MaxRollingUpgrades, "max-rolling-upgrades", 3, "how many dispatchers take a new dispatcher image at a time; what changes in a resource never waits")
 	flag.DurationVar(&o.ObserveInterval, "observe-interval", 10*time.Second, "time between two looks at the numbers that dispatcher pods report")
-	flag.StringVar(&o.WatchNamespace, "watch-namespace", "", "the only namespace to serve (default all)")
+	protect := flag.Bool("dispatcher-network-policy", true, "make a NetworkPolicy for each OutboxDispatcher, which lets the operator and gatherers of metrics reach its pods, and nobody else")
+	flag.Func("watch-namespaces", "the namespaces to serve, with commas between (default all)", func(list string) error {
+		o.WatchNamespaces = nil
+		for name := range strings.SplitSeq(list, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				o.WatchNamespaces = append(o.WatchNamespaces, name)
+			}
+		}
+		return nil
+	})
 	flag.BoolVar(&o.LeaderElect, "leader-elect", false, "work only while holding the lease, so that several managers can run")
-	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "address of the metrics, over TLS, for those who may get /metrics; 0 for none")
+	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "address of the metrics; 0 for none")
+	flag.BoolVar(&o.MetricsInsecure, "metrics-insecure", false, "serve metrics without TLS to everybody, not over TLS to those who may get /metrics")
 	flag.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	level := slog.LevelInfo
+	flag.TextVar(&level, "log-level", level, "the least level that is logged: debug, info, warn or error")
 	flag.Parse()
 
-	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, nil))
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 	log.Info("Starting the outbox operator", "version", version, "dispatcherImage", o.DispatcherImage)
 
+	if *protect {
+		o.OperatorNamespace = ownNamespace()
+	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w; set --kubeconfig, or run in a cluster", err)
@@ -50,4 +71,13 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// ownNamespace is the namespace of the manager's pod, empty outside a cluster.
+func ownNamespace() string {
+	text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil {
+		return "" // it is in no pod
+	}
+	return strings.TrimSpace(string(text))
 }

@@ -13,67 +13,67 @@ import (
 // DispatcherName is what the dispatchers call themselves in logs, metrics and status.
 func DispatcherName(obd *v1alpha1.OutboxDispatcher) string { return obd.Namespace + "/" + obd.Name }
 
-// Config is the file that the dispatchers load.
+// Config is the file that the dispatchers load, without what they fill in by themselves. The state is not
+// in it: it has a file of its own, which pods read again.
 func Config(obd *v1alpha1.OutboxDispatcher) config.Config {
+	return withoutDefaults(func() config.Config { return whole(obd) })
+}
+
+func whole(obd *v1alpha1.OutboxDispatcher) config.Config {
+	c, _ := withRefs(obd)
+	return c
+}
+
+// withRefs is the whole file, and the keys whose files it names.
+func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 	spec := &obd.Spec
-	return config.Config{
-		Name:           DispatcherName(obd),
-		Namespace:      spec.Namespace,
-		Topics:         slices.Sorted(slices.Values(spec.Topics)), // a set: its order must not roll pods
-		Database:       database(spec.Database, spec.Database.Secret, "database"),
-		Lease:          config.Duration(spec.Lease.Duration),
-		PollInterval:   config.Duration(spec.PollInterval.Duration),
-		BatchSize:      int(spec.BatchSize),
-		Concurrency:    int(spec.Concurrency),
-		MaxAttempts:    int(spec.MaxAttempts),
-		Backoff:        backoff(spec.Backoff),
-		Ordering:       config.Ordering(spec.Ordering),
-		OnDead:         config.OnDead(spec.OnDead),
-		Retention:      retention(spec.Retention),
-		WakeUp:         config.WakeUp(spec.WakeUp),
-		GracePeriod:    config.Duration(spec.GracePeriod.Duration),
-		State:          config.State(spec.State),
-		Sink:           sink(spec.Sink),
-		Routes:         routes(spec.Routes),
-		Validation:     validation(spec.Validation),
-		Transform:      transform(spec.Transform),
-		SchemaRegistry: schemaRegistry(spec.SchemaRegistry),
-		Server:         config.Server{Address: fmt.Sprintf(":%d", Port)},
+	database, target, registry := &mounts{dir: "database"}, &mounts{dir: "sink"}, &mounts{dir: "registry"}
+	db := spec.Database
+	if db == nil { // its Outbox is not there
+		db = &v1alpha1.OutboxSpec{}
 	}
+	c := config.Config{
+		Name:             DispatcherName(obd),
+		Namespace:        spec.Namespace,
+		Topics:           slices.Sorted(slices.Values(spec.Topics)), // a set: its order must not roll pods
+		Database:         database.database(databaseField(obd), db),
+		Lease:            config.Duration(spec.Lease.Duration),
+		PollInterval:     config.Duration(spec.PollInterval.Duration),
+		BatchSize:        int(spec.BatchSize),
+		Concurrency:      int(spec.Concurrency),
+		MaxInFlightBytes: spec.MaxInFlightBytes,
+		MaxAttempts:      int(spec.MaxAttempts),
+		Backoff:          backoff(spec.Backoff),
+		Ordering:         config.Ordering(spec.Ordering),
+		OnDead:           config.OnDead(spec.OnDead),
+		Retention:        retention(db.Retention),
+		WakeUp:           config.WakeUp(spec.WakeUp),
+		DeliveryTimeout:  config.Duration(spec.DeliveryTimeout.Duration),
+		GracePeriod:      config.Duration(spec.GracePeriod.Duration),
+		StateFile:        stateFile,
+		Sink:             target.sink(spec.Sink),
+		Routes:           routes(spec.Routes),
+		Validation:       validation(spec.Validation),
+		Transform:        transform(spec.Transform),
+		SchemaRegistry:   registry.schemaRegistry(spec.SchemaRegistry),
+		Server:           config.Server{Address: fmt.Sprintf(":%d", Port)},
+		Log:              config.Log{Level: string(spec.Log.Level)},
+	}
+	if spec.Database == nil {
+		database.refs = nil
+	}
+	return c, slices.Concat(database.refs, target.refs, registry.refs)
 }
 
-// MigrationConfig is the file that the migration Job loads: the dispatchers', with the login that
-// may migrate.
-func MigrationConfig(obd *v1alpha1.OutboxDispatcher) config.Config {
-	c := Config(obd)
-	c.Routes, c.Validation, c.Transform = nil, nil, nil // which may be large
-	if m := obd.Spec.Database.Migration; m != nil && m.Secret != nil {
-		c.Database = database(obd.Spec.Database, *m.Secret, "migration")
+// migrationConfigs are the files that a migration Job loads: of the login that migrates, and of the
+// dispatchers', whose rights it grants. They have no more than a connection.
+func migrationConfigs(o Owner, db *v1alpha1.OutboxSpec) (migrates, dispatches config.Config) {
+	file := func(login func(m *mounts, field string, d *v1alpha1.OutboxSpec) config.Database) config.Config {
+		return withoutDefaults(func() config.Config {
+			return config.Config{Name: o.GetNamespace() + "/" + o.GetName(), Database: login(&mounts{dir: "database"}, "", db)}
+		})
 	}
-	return c
-}
-
-func database(d v1alpha1.Database, secret v1alpha1.DatabaseSecret, dir string) config.Database {
-	c := config.Database{Schema: d.Schema}
-	login := loginRefs(dir, "", secret)
-	if secret.Keys == nil {
-		c.DSNFile = login[0].File()
-	} else {
-		c.Connection = &config.Connection{
-			HostFile:     login[0].File(),
-			PortFile:     login[1].File(),
-			DatabaseFile: login[2].File(),
-			UserFile:     login[3].File(),
-			PasswordFile: login[4].File(),
-		}
-	}
-	if d.TLS != nil {
-		c.SSLMode = d.TLS.Mode
-		if d.TLS.CA != nil {
-			c.CAFile = Ref{Path: pathDatabaseCA}.File()
-		}
-	}
-	return c
+	return file((*mounts).migration), file((*mounts).database)
 }
 
 func retention(r v1alpha1.Retention) (c config.Retention) {

@@ -15,25 +15,33 @@ import (
 // shutdown is what a pod gets beyond its grace period, to write back and close.
 const shutdown = 10 * time.Second
 
-// Deployment runs the dispatchers. Its pods roll when the configuration or the secrets (a digest of
-// what they hold) change, and when the image or the pod template does (CONTRACT C-102). A new pod
-// must be ready before an old one goes, so what does not work replaces nothing that does.
+// Deployment runs the dispatchers. Its pods roll when the configuration, the image or the pod template
+// changes, and for nothing else (CONTRACT C-102): not with the state, nor with what a Secret holds. A new
+// pod must be ready before an old one goes, so what does not work replaces nothing that does.
 // Errors wrap [ErrPodTemplate].
-func Deployment(obd *v1alpha1.OutboxDispatcher, image, secrets string) (*appsv1ac.DeploymentApplyConfiguration, error) {
+func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
 	grace := obd.Spec.GracePeriod.Duration + shutdown
-	base := podTemplate(obd, NameDispatcher, dispatcherContainer(image), DispatcherRefs(obd)).
-		WithAnnotations(map[string]string{AnnotationConfigHash: Hash(Config(obd), secrets)})
-	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second))
-	template, err := merge(base, obd)
+	base := podTemplate(obd, p, ComponentDispatcher, *ConfigMap(obd).Name, DispatcherRefs(obd))
+	serve(container(base))
+	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
+		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))
+	container(base).WithVolumeMounts(mount("state", stateDir))
+	if refs := SchemaRefs(obd); len(refs) > 0 {
+		base.Spec.WithVolumes(schemasVolume(refs))
+		container(base).WithVolumeMounts(mount("schemas", schemasDir))
+	}
+	template, err := merge(base, "spec.podTemplate", obd.Spec.PodTemplate)
 	if err != nil {
 		return nil, err
 	}
 	return appsv1ac.Deployment(Name(obd), obd.Namespace).
-		WithLabels(Labels(obd, NameDispatcher)).
+		WithLabels(Labels(obd, ComponentDispatcher)).
+		WithAnnotations(map[string]string{AnnotationSpec: specHash(obd)}).
 		WithOwnerReferences(owner(obd)).
 		WithSpec(appsv1ac.DeploymentSpec().
 			WithReplicas(Replicas(obd)).
-			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, NameDispatcher))).
+			WithRevisionHistoryLimit(0). // what is to run is in the OutboxDispatcher, and not in old ReplicaSets
+			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, ComponentDispatcher))).
 			WithStrategy(appsv1ac.DeploymentStrategy().
 				WithType(appsv1.RollingUpdateDeploymentStrategyType).
 				WithRollingUpdate(appsv1ac.RollingUpdateDeployment().
@@ -42,12 +50,19 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, image, secrets string) (*appsv1a
 			WithTemplate(template)), nil
 }
 
-func dispatcherContainer(image string) *corev1ac.ContainerApplyConfiguration {
+// specHash is of all that somebody wrote and that rolls pods.
+func specHash(obd *v1alpha1.OutboxDispatcher) string {
+	spec := obd.Spec
+	spec.Replicas, spec.State = nil, ""
+	return Hash(spec)
+}
+
+// serve lets the container deliver, and tell how it does.
+func serve(container *corev1ac.ContainerApplyConfiguration) {
 	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
 		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("http")))
 	}
-	return corev1ac.Container().
-		WithImage(image).
+	container.
 		WithCommand("/dispatcher", "run", "-f", configFile).
 		WithPorts(corev1ac.ContainerPort().WithName("http").WithContainerPort(Port)).
 		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(10).WithTimeoutSeconds(5).WithFailureThreshold(3)).

@@ -2,9 +2,11 @@ package desired
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
+
+// flags are those of the operator.
+var flags = Platform{Image: "outbox-operator:v1", ImagePullSecrets: []string{"registry"}}
 
 var update = flag.Bool("update", false, "write the golden files")
 
@@ -25,21 +31,24 @@ func minimal() *v1alpha1.OutboxDispatcher {
 	return &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", UID: "0a1b"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
-			Namespace:    "shop",
-			Database:     v1alpha1.Database{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}, Schema: "outbox"},
-			Sink:         v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
-			Lease:        metav1.Duration{Duration: 30 * time.Second},
-			PollInterval: metav1.Duration{Duration: time.Second},
-			BatchSize:    100,
-			Concurrency:  16,
-			MaxAttempts:  10,
-			Backoff:      v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
-			Ordering:     v1alpha1.OrderingNone,
-			OnDead:       v1alpha1.OnDeadContinue,
-			WakeUp:       v1alpha1.WakeUpNone,
-			GracePeriod:  metav1.Duration{Duration: 30 * time.Second},
-			Replicas:     ptr.To[int32](1),
-			State:        v1alpha1.StateRunning,
+			Namespace:        "shop",
+			Database:         &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}, Schema: "outbox"},
+			Sink:             v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			Lease:            metav1.Duration{Duration: 30 * time.Second},
+			PollInterval:     metav1.Duration{Duration: time.Second},
+			BatchSize:        100,
+			Concurrency:      16,
+			MaxInFlightBytes: 32 << 20,
+			MaxAttempts:      20,
+			Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
+			Ordering:         v1alpha1.OrderingNone,
+			OnDead:           v1alpha1.OnDeadContinue,
+			WakeUp:           v1alpha1.WakeUpNone,
+			DeliveryTimeout:  metav1.Duration{Duration: 5 * time.Minute},
+			GracePeriod:      metav1.Duration{Duration: 30 * time.Second},
+			Replicas:         ptr.To[int32](1),
+			State:            v1alpha1.StateRunning,
+			Log:              v1alpha1.Log{Level: v1alpha1.LogInfo},
 		},
 	}
 }
@@ -49,25 +58,25 @@ func full() *v1alpha1.OutboxDispatcher {
 	obd := minimal()
 	s := &obd.Spec
 	s.Topics = []string{"orders", "invoices"}
-	s.Database = v1alpha1.Database{
+	s.Database = &v1alpha1.OutboxSpec{
 		Secret: v1alpha1.DatabaseSecret{Name: "orders-db-app", Keys: &v1alpha1.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"}},
 		Schema: "orders_outbox",
-		TLS:    &v1alpha1.DatabaseTLS{Mode: "verify-ca", CA: &v1alpha1.SecretKey{Name: "orders-db-ca", Key: "root.pem"}},
+		TLS:    &v1alpha1.DatabaseTLS{Mode: "verify-ca", CA: &v1alpha1.CA{Secret: &v1alpha1.CAKey{Name: "orders-db-ca", Key: "root.pem"}}},
 		Migration: &v1alpha1.Migration{
 			Policy: v1alpha1.MigrationJob,
 			Secret: &v1alpha1.DatabaseSecret{Name: "orders-db-owner", DSNKey: "uri"},
 		},
 	}
 	s.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{
-		URL:       "https://orders.example.com/events",
-		Mode:      v1alpha1.HTTPBatch,
-		BatchSize: ptr.To[int32](50),
-		Timeout:   metav1.Duration{Duration: 5 * time.Second},
-		Headers:   []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
-		Auth:      &v1alpha1.HTTPAuth{Basic: &v1alpha1.SecretName{Name: "orders-consumer"}},
+		URL:         "https://orders.example.com/events",
+		ContentMode: v1alpha1.ContentBatch,
+		BatchSize:   ptr.To[int32](50),
+		Timeout:     metav1.Duration{Duration: 5 * time.Second},
+		Headers:     []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
+		Auth:        &v1alpha1.HTTPAuth{Basic: &v1alpha1.BasicAuth{Name: "orders-consumer"}},
 		TLS: &v1alpha1.TLS{
-			CA:                &v1alpha1.SecretKey{Name: "consumer-ca", Key: "ca.crt"},
-			ClientCertificate: &v1alpha1.SecretName{Name: "orders-client"},
+			CA:                &v1alpha1.CA{ConfigMap: &v1alpha1.CAKey{Name: "consumer-ca", Key: "ca.crt"}},
+			ClientCertificate: &v1alpha1.ClientCertificate{Name: "orders-client"},
 			ServerName:        "orders.internal",
 		},
 	}}
@@ -79,14 +88,17 @@ func full() *v1alpha1.OutboxDispatcher {
 		JitterPercent: ptr.To[int32](0),
 	}
 	s.Ordering, s.OnDead, s.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
-	s.Retention = v1alpha1.Retention{Delivered: &metav1.Duration{}}
+	s.Database.Retention = v1alpha1.Retention{Delivered: &metav1.Duration{}}
+	s.MaxInFlightBytes, s.Log.Level = 64<<20, v1alpha1.LogDebug
+	s.DeliveryTimeout = metav1.Duration{Duration: 10 * time.Minute}
 	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
 	s.Replicas = ptr.To[int32](3)
 	s.State = v1alpha1.StatePaused
+	s.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
+	s.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
 	s.PodTemplate = &runtime.RawExtension{Raw: []byte(`{
 		"metadata": {"labels": {"team": "orders"}, "annotations": {"example.com/scrape": "true"}},
 		"spec": {
-			"serviceAccountName": "orders",
 			"tolerations": [{"key": "spot", "operator": "Exists"}],
 			"initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
 			"containers": [
@@ -100,17 +112,17 @@ func full() *v1alpha1.OutboxDispatcher {
 
 func TestGolden(t *testing.T) {
 	for name, obd := range map[string]*v1alpha1.OutboxDispatcher{"minimal": minimal(), "full": full()} {
-		deployment, err := Deployment(obd, "outbox-operator:v1", "digest")
+		deployment, err := Deployment(obd, flags)
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects := []any{ServiceAccount(obd), ConfigMap(obd), deployment, PodDisruptionBudget(obd)}
-		migration, err := NewMigration(obd, "outbox-operator:v1", "digest")
+		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd), deployment, PodDisruptionBudget(obd)}
+		migration, err := NewMigration(obd, flags)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if migration != nil {
-			objects = append(objects, migration.Job(1))
+			objects = append(objects, MigrationConfigMap(obd), migration.Job(1))
 		}
 		var documents []string
 		for _, o := range objects {
@@ -121,6 +133,29 @@ func TestGolden(t *testing.T) {
 			documents = append(documents, string(b))
 		}
 		golden(t, name+".yaml", strings.Join(documents, "---\n"))
+	}
+}
+
+// An account of the user's is named, and none is made.
+func TestServiceAccount(t *testing.T) {
+	obd := minimal()
+	obd.Spec.ServiceAccount = &v1alpha1.ServiceAccount{Name: "mine"}
+	obd.Spec.Database.Migration = &v1alpha1.Migration{}
+	d, err := Deployment(obd, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewMigration(obd, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{*d.Spec.Template.Spec.ServiceAccountName, *m.Job(1).Spec.Template.Spec.ServiceAccountName} {
+		if name != "mine" {
+			t.Errorf("the pods are %s, want mine", name)
+		}
+	}
+	if made := ServiceAccount(obd); made != nil {
+		t.Errorf("makes %+v", made)
 	}
 }
 
@@ -145,27 +180,72 @@ func golden(t *testing.T, name, got string) {
 // The binary must take what the operator renders, and see the same defaults.
 func TestConfigIsValid(t *testing.T) {
 	for name, obd := range map[string]*v1alpha1.OutboxDispatcher{"minimal": minimal(), "full": full()} {
-		for _, c := range []config.Config{Config(obd), MigrationConfig(obd)} {
+		files := []string{render(Config(obd))}
+		if Migrates(obd.Spec.Database) {
+			migrates, dispatches := migrationConfigs(obd, obd.Spec.Database)
+			files = append(files, render(migrates), render(dispatches))
+		}
+		for i, text := range files {
 			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(render(c)), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			loaded, err := config.Load(file)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if err := loaded.Validate(); err != nil {
+			validate, want := loaded.Validate, whole(obd)
+			if i > 0 {
+				validate, want = loaded.ValidateDatabase, config.Config{Name: loaded.Name, Namespace: loaded.Namespace, Database: loaded.Database}
+			}
+			if err := validate(); err != nil {
 				t.Errorf("%s: %v", name, err)
+			}
+			if want.ApplyDefaults(); !reflect.DeepEqual(loaded, want) {
+				t.Errorf("%s: loaded %+v, want %+v", name, loaded, want)
 			}
 		}
 	}
 }
 
+// A value that a dispatcher fills in by itself is in no file, also one that depends on another.
+func TestDefaultsAreNotRendered(t *testing.T) {
+	obd := minimal()
+	obd.Spec.BatchSize = dispatcher.DefaultBatchSize
+	const want = `database:
+  dsnFile: /etc/outbox/secrets/database/dsn
+name: shop/orders
+namespace: shop
+server:
+  address: :8080
+sink:
+  log: {}
+stateFile: /etc/outbox/state/state
+`
+	if got := render(Config(obd)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	obd.Spec.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: &metav1.Duration{Duration: time.Second}, Max: &metav1.Duration{Duration: time.Hour}}
+	if got := Config(obd).Backoff; got != (config.Backoff{Strategy: config.Linear, Base: config.Duration(time.Second)}) {
+		t.Errorf("backoff %+v, want the base, which is another one by default", got)
+	}
+}
+
+func BenchmarkDesired(b *testing.B) {
+	for b.Loop() {
+		obd := full()
+		if _, err := Deployment(obd, flags); err != nil {
+			b.Fatal(err)
+		}
+		ConfigMap(obd)
+	}
+}
+
 // CONTRACT: C-102
-func TestPodsRollOnlyOnConfigAndSecrets(t *testing.T) {
-	template := func(obd *v1alpha1.OutboxDispatcher, image, secrets string) string {
+func TestPodsRollOnlyOnTheSpec(t *testing.T) {
+	template := func(obd *v1alpha1.OutboxDispatcher, p Platform) string {
 		t.Helper()
-		d, err := Deployment(obd, image, secrets)
+		d, err := Deployment(obd, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,95 +255,106 @@ func TestPodsRollOnlyOnConfigAndSecrets(t *testing.T) {
 		}
 		return string(b)
 	}
-	before := template(full(), "image:1", "a")
+	before := template(full(), flags)
 	for name, c := range map[string]struct {
-		change  func(*v1alpha1.OutboxDispatcher)
-		image   string
-		secrets string
-		rolls   bool
+		change func(*v1alpha1.OutboxDispatcher)
+		rolls  bool
 	}{
-		"nothing":             {func(*v1alpha1.OutboxDispatcher) {}, "image:1", "a", false},
-		"a secret":            {func(*v1alpha1.OutboxDispatcher) {}, "image:1", "b", true},
-		"the image":           {func(*v1alpha1.OutboxDispatcher) {}, "image:2", "a", true},
-		"config":              {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, "image:1", "a", true},
-		"state":               {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, "image:1", "a", true},
-		"replicas":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, "image:1", "a", false},
-		"a label":             {func(o *v1alpha1.OutboxDispatcher) { o.Labels = map[string]string{"a": "b"} }, "image:1", "a", false},
-		"the order of topics": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Topics = []string{"invoices", "orders"} }, "image:1", "a", false},
-		"the migration login": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = "other" }, "image:1", "a", false},
-		"no migration":        {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration = nil }, "image:1", "a", false},
+		"nothing":             {func(*v1alpha1.OutboxDispatcher) {}, false},
+		"config":              {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, true},
+		"state":               {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, false},
+		"replicas":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
+		"a label":             {func(o *v1alpha1.OutboxDispatcher) { o.Labels = map[string]string{"a": "b"} }, false},
+		"the order of topics": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Topics = []string{"invoices", "orders"} }, false},
+		"the migration login": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = "other" }, false},
+		"no migration":        {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration = nil }, false},
 	} {
 		obd := full()
 		c.change(obd)
-		if rolls := template(obd, c.image, c.secrets) != before; rolls != c.rolls {
+		if rolls := template(obd, flags) != before; rolls != c.rolls {
 			t.Errorf("%s changed: rolls = %v, want %v", name, rolls, c.rolls)
 		}
+	}
+	if template(full(), Platform{Image: "other:1"}) == before {
+		t.Error("the image changed: no pod rolls")
 	}
 }
 
 func TestMigrationHash(t *testing.T) {
-	hash := func(obd *v1alpha1.OutboxDispatcher, image, secrets string) string {
+	hash := func(obd *v1alpha1.OutboxDispatcher, p Platform) string {
 		t.Helper()
-		m, err := NewMigration(obd, image, secrets)
+		m, err := NewMigration(obd, p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return m.Hash
 	}
-	before := hash(full(), "image:1", "a")
+	before := hash(full(), flags)
 	for name, c := range map[string]struct {
 		change   func(*v1alpha1.OutboxDispatcher)
-		image    string
-		secrets  string
 		migrates bool
 	}{
-		"nothing":    {func(*v1alpha1.OutboxDispatcher) {}, "image:1", "a", false},
-		"a login":    {func(*v1alpha1.OutboxDispatcher) {}, "image:1", "b", true},
-		"the image":  {func(*v1alpha1.OutboxDispatcher) {}, "image:2", "a", true},
-		"the schema": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, "image:1", "a", true},
-		"batch size": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, "image:1", "a", false},
-		"the sink":   {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Sink.HTTP.URL = "https://other" }, "image:1", "a", false},
-		"replicas":   {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, "image:1", "a", false},
+		"nothing":    {func(*v1alpha1.OutboxDispatcher) {}, false},
+		"the login":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = "other" }, true},
+		"the schema": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
+		"batch size": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, false},
+		"the sink":   {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Sink.HTTP.URL = "https://other" }, false},
+		"replicas":   {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
+		"the state":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, false},
 	} {
 		obd := full()
 		c.change(obd)
-		if migrates := hash(obd, c.image, c.secrets) != before; migrates != c.migrates {
+		if migrates := hash(obd, flags) != before; migrates != c.migrates {
 			t.Errorf("%s changed: migrates again = %v, want %v", name, migrates, c.migrates)
 		}
+	}
+	if hash(full(), Platform{Image: "other:1"}) == before {
+		t.Error("the image changed: no migration")
 	}
 }
 
 func TestPodTemplateErrors(t *testing.T) {
 	for name, c := range map[string]struct{ template, want string }{
-		"unknown scalar":    {`{"spec":{"nodeName2":"x"}}`, "nodeName2"},
-		"unknown object":    {`{"spec":{"afinity":{"a":"b"}}}`, "afinity"},
-		"unknown deep":      {`{"spec":{"containers":[{"name":"dispatcher","resource":{"limits":{"cpu":"1"}}}]}}`, "resource"},
-		"wrong type":        {`{"spec":{"containers":"dispatcher"}}`, "containers"},
-		"wrong quantity":    {`{"spec":{"containers":[{"name":"dispatcher","resources":{"limits":{"cpu":"much"}}}]}}`, "quantities must match"},
-		"our label":         {`{"metadata":{"labels":{"app.kubernetes.io/instance":"x"}}}`, "app.kubernetes.io/instance"},
-		"our annotation":    {`{"metadata":{"annotations":{"outbox.dev/config-hash":"x"}}}`, "outbox.dev/config-hash"},
+		"unknown scalar": {`{"spec":{"nodeName2":"x"}}`, "nodeName2"},
+		"unknown object": {`{"spec":{"afinity":{"a":"b"}}}`, "afinity"},
+		"unknown deep":   {`{"spec":{"containers":[{"name":"dispatcher","resource":{"limits":{"cpu":"1"}}}]}}`, "resource"},
+		"wrong type":     {`{"spec":{"containers":"dispatcher"}}`, "containers"},
+		"wrong quantity": {`{"spec":{"containers":[{"name":"dispatcher","resources":{"limits":{"cpu":"much"}}}]}}`, "quantities must match"},
+		"our labels": {`{"metadata":{"labels":{"outbox.dev/managed-by":"x","outbox.dev/component":"x","outbox.dev/other":"x","app.kubernetes.io/name":"x"}}}`,
+			"(outbox.dev/component, outbox.dev/managed-by)"},
 		"without container": {`{"spec":{"containers":[{"name":"dispatcher","$patch":"delete"}]}}`, `removes the container "dispatcher"`},
-		"without metadata":  {`{"metadata":null}`, "app.kubernetes.io/"},
+		"without metadata":  {`{"metadata":null}`, "(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obd := minimal()
 			obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(c.template)}
-			_, err := Deployment(obd, "image", "")
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), ErrPodTemplate.Error()) {
+			_, err := Deployment(obd, flags)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.podTemplate cannot be used: ") {
 				t.Errorf("error %v, want one about spec.podTemplate with %q", err, c.want)
 			}
 		})
 	}
 }
 
-func TestSecretNames(t *testing.T) {
-	got := strings.Join(SecretNames(full()), " ")
-	if want := "consumer-ca orders-client orders-consumer orders-db-app orders-db-ca orders-db-owner"; got != want {
-		t.Errorf("Secrets %s, want %s", got, want)
+// The recommended labels are a chart's, or whose you like. CONTRACT: C-100
+func TestRecommendedLabelsAreDefaults(t *testing.T) {
+	obd := minimal()
+	obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
+	d, err := Deployment(obd, flags)
+	if err != nil {
+		t.Fatal(err)
 	}
-	obd := full()
-	obd.Spec.Database.Migration.Policy = v1alpha1.MigrationNone
-	if got := strings.Join(SecretNames(obd), " "); strings.Contains(got, "owner") {
-		t.Errorf("Secrets %s, want no login of a migration that nobody runs", got)
+	labels := d.Spec.Template.Labels
+	for key, want := range map[string]string{"app.kubernetes.io/name": "shop", "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "shop-1.2.3",
+		LabelDispatcher: "orders", LabelComponent: ComponentDispatcher, LabelManagedBy: Manager} {
+		if labels[key] != want {
+			t.Errorf("label %s is %q, want %q", key, labels[key], want)
+		}
+	}
+	for key := range d.Spec.Selector.MatchLabels {
+		if !strings.HasPrefix(key, "outbox.dev/") {
+			t.Errorf("the selector has %s, which a template may change", key)
+		}
 	}
 }

@@ -2,8 +2,10 @@ package desired
 
 import (
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
@@ -11,35 +13,58 @@ import (
 )
 
 const (
-	migrateDir  = "/etc/outbox/migrate"
-	migrateFile = migrateDir + "/config.yaml"
+	migrateDir    = "/etc/outbox/migrate"
+	migrateFile   = migrateDir + "/" + keyConfig
+	volumeMigrate = "migrate"
 )
+
+// migrationDeadline ends a Job that cannot start, or that hangs; then it is tried again.
+const migrationDeadline = 30 * time.Minute
 
 // Migration is what a migration of the schema depends on. A change of any of it migrates again,
 // which does nothing to a schema that is up to date.
 type Migration struct {
-	// Hash identifies the migration: image, schema, logins, and the pod that runs it.
+	// Hash identifies the migration: the pod that runs it, with its image and the names of its files.
 	Hash string
 
-	obd      *v1alpha1.OutboxDispatcher
+	owner    Owner
 	template *corev1ac.PodTemplateSpecApplyConfiguration
 }
 
-// NewMigration is the migration that the OutboxDispatcher needs, or nil when the operator does not
-// migrate. Its pod takes over the user's pod template, without sidecars, which would keep the Job
-// from ending (a sidecar among the initContainers stays). Errors wrap [ErrPodTemplate].
-func NewMigration(obd *v1alpha1.OutboxDispatcher, image, secrets string) (*Migration, error) {
-	if !Migrates(obd) {
+// NewMigration is the migration of the OutboxDispatcher's own database, or nil when the operator does not
+// migrate that. Errors wrap [ErrPodTemplate].
+func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error) {
+	if obd.Spec.OutboxRef != nil {
+		return nil, nil // the Outbox has it
+	}
+	return newMigration(obd, "spec.database", obd.Spec.Database, "spec.podTemplate", obd.Spec.PodTemplate, p)
+}
+
+// NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.
+// Errors wrap [ErrPodTemplate].
+func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
+	return newMigration(o, "spec", &o.Spec, "", nil, p)
+}
+
+// newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,
+// of the field), without sidecars, which would keep the Job from ending (a sidecar among the
+// initContainers stays).
+func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
+	if !Migrates(db) {
 		return nil, nil
 	}
 	command := []string{"/dispatcher", "migrate", "up", "-f", migrateFile}
-	if obd.Spec.Database.Migration.Secret != nil { // else the dispatchers' login owns the schema
+	if hasOwnLogin(db.Migration) { // else the dispatchers' login owns the schema
 		command = append(command, "--grant-to-login-of", configFile)
 	}
-	base := podTemplate(obd, NameMigration, corev1ac.Container().WithImage(image), MigrationRefs(obd))
-	base.Spec.WithVolumes(configVolume(obd, "migrate", keyMigrate))
-	container(base).WithVolumeMounts(corev1ac.VolumeMount().WithName("migrate").WithMountPath(migrateDir).WithReadOnly(true))
-	template, err := merge(base, obd)
+	if db.Migration.PodTemplate != nil {
+		field, users = at+".migration.podTemplate", db.Migration.PodTemplate
+	}
+	configMap := *migrationConfigMap(o, db).Name
+	base := podTemplate(o, p, ComponentMigration, configMap, migrationRefs(at, db))
+	base.Spec.WithVolumes(configVolume(volumeMigrate, configMap, keyMigrate))
+	container(base).WithVolumeMounts(mount(volumeMigrate, migrateDir))
+	template, err := merge(base, field, users)
 	if err != nil {
 		return nil, err
 	}
@@ -49,21 +74,22 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, image, secrets string) (*Migra
 	template.Spec.Containers = []corev1ac.ContainerApplyConfiguration{only}
 	template.Spec.WithRestartPolicy(corev1.RestartPolicyNever)
 	return &Migration{
-		Hash:     Hash(template, MigrationConfig(obd).Database, Config(obd).Database, secrets),
-		obd:      obd,
+		Hash:     Hash(template),
+		owner:    o,
 		template: template,
 	}, nil
 }
 
 // Job is the attempt's Job. It tries once; the controller makes the next attempt.
 func (m *Migration) Job(attempt int) *batchv1ac.JobApplyConfiguration {
-	name := m.obd.Name + "-migrate-" + Hash(m.Hash, attempt)[:6]
-	return batchv1ac.Job(name, m.obd.Namespace).
-		WithLabels(Labels(m.obd, NameMigration)).
+	name := m.owner.GetName() + "-migrate-" + Hash(m.Hash, attempt)[:6]
+	return batchv1ac.Job(name, m.owner.GetNamespace()).
+		WithLabels(Labels(m.owner, ComponentMigration)).
 		WithLabels(map[string]string{LabelMigration: m.Hash}).
 		WithAnnotations(map[string]string{AnnotationAttempt: strconv.Itoa(attempt)}).
-		WithOwnerReferences(owner(m.obd)).
+		WithOwnerReferences(owner(m.owner)).
 		WithSpec(batchv1ac.JobSpec().
 			WithBackoffLimit(0).
+			WithActiveDeadlineSeconds(int64(migrationDeadline / time.Second)).
 			WithTemplate(m.template))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -20,37 +21,78 @@ const (
 	// Port is where a dispatcher serves health, metrics and status.
 	Port = 8080
 
-	// LabelName says what an object is for: NameDispatcher or NameMigration.
-	LabelName = "app.kubernetes.io/name"
-	// LabelInstance is the OutboxDispatcher's name.
-	LabelInstance = "app.kubernetes.io/instance"
+	// LabelDispatcher is the OutboxDispatcher's name.
+	LabelDispatcher = "outbox.dev/dispatcher"
+	// LabelOutbox is the Outbox's name, on what is made for one.
+	LabelOutbox = "outbox.dev/outbox"
+	// LabelComponent says what an object is for: ComponentDispatcher or ComponentMigration.
+	LabelComponent = "outbox.dev/component"
 	// LabelManagedBy is Manager on all that the operator makes; it caches nothing else.
-	LabelManagedBy = "app.kubernetes.io/managed-by"
+	LabelManagedBy = "outbox.dev/managed-by"
 	// LabelMigration is the hash of what a migration Job depends on.
 	LabelMigration = "outbox.dev/migration"
 
-	// AnnotationConfigHash is on the pod template: pods roll when it changes (CONTRACT C-102).
-	AnnotationConfigHash = "outbox.dev/config-hash"
+	// AnnotationState is on a pod that was told of another state: Running or Paused.
+	AnnotationState = "outbox.dev/state"
+	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
+	AnnotationSpec = "outbox.dev/spec"
 	// AnnotationAttempt is on a migration Job: 1 for the first, one more each time it is made again.
 	AnnotationAttempt = "outbox.dev/attempt"
 
-	// NameDispatcher is the LabelName of the workload.
-	NameDispatcher = "outbox-dispatcher"
-	// NameMigration is the LabelName of migration Jobs.
-	NameMigration = "outbox-migration"
+	// ComponentDispatcher is the workload.
+	ComponentDispatcher = "dispatcher"
+	// ComponentMigration are migration Jobs.
+	ComponentMigration = "migration"
 )
 
-// Name is the name of the Deployment, its ServiceAccount, ConfigMap and PodDisruptionBudget.
-func Name(obd *v1alpha1.OutboxDispatcher) string { return obd.Name + "-dispatcher" }
-
-// Labels are those of an object of the name (NameDispatcher or NameMigration).
-func Labels(obd *v1alpha1.OutboxDispatcher, name string) map[string]string {
-	return map[string]string{LabelName: name, LabelInstance: obd.Name, LabelManagedBy: Manager}
+// Owner is what objects are made for: an OutboxDispatcher or an Outbox.
+type Owner interface {
+	metav1.Object
+	runtime.Object
 }
 
-// Selector selects the pods of the name. It never changes: a Deployment's selector must not.
-func Selector(obd *v1alpha1.OutboxDispatcher, name string) map[string]string {
-	return map[string]string{LabelName: name, LabelInstance: obd.Name}
+// Kinds of owners.
+const (
+	kindOutboxDispatcher = "OutboxDispatcher"
+	kindOutbox           = "Outbox"
+)
+
+// Kind is the owner's.
+func Kind(o Owner) string {
+	if _, ok := o.(*v1alpha1.Outbox); ok {
+		return kindOutbox
+	}
+	return kindOutboxDispatcher
+}
+
+// Name is the name of the Deployment, its ServiceAccount and PodDisruptionBudget, and the beginning of
+// its ConfigMaps' names.
+func Name(obd *v1alpha1.OutboxDispatcher) string { return obd.Name + "-dispatcher" }
+
+// Labels are those of an object of the component. The operator finds its objects by [Selector] and
+// LabelManagedBy; the recommended ones of Kubernetes are for people, and a podTemplate may have others.
+func Labels(o Owner, component string) map[string]string {
+	return map[string]string{
+		labelOwner(o):  o.GetName(),
+		LabelComponent: component,
+		LabelManagedBy: Manager,
+
+		"app.kubernetes.io/name":       "outbox-" + component,
+		"app.kubernetes.io/instance":   o.GetName(),
+		"app.kubernetes.io/managed-by": Manager,
+	}
+}
+
+// Selector selects the objects of the component. It never changes: a Deployment's selector must not.
+func Selector(o Owner, component string) map[string]string {
+	return map[string]string{labelOwner(o): o.GetName(), LabelComponent: component}
+}
+
+func labelOwner(o Owner) string {
+	if Kind(o) == kindOutbox {
+		return LabelOutbox
+	}
+	return LabelDispatcher
 }
 
 // Replicas is how many dispatcher pods are asked for.
@@ -75,10 +117,10 @@ func Hash(values ...any) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// owner makes the object go when the OutboxDispatcher goes. It does not block the owner's deletion,
+// owner makes the object go when its owner goes. It does not block the owner's deletion,
 // which would need a right on finalizers.
-func owner(obd *v1alpha1.OutboxDispatcher) *metav1ac.OwnerReferenceApplyConfiguration {
-	ref := metav1.NewControllerRef(obd, v1alpha1.GroupVersion.WithKind("OutboxDispatcher"))
+func owner(o Owner) *metav1ac.OwnerReferenceApplyConfiguration {
+	ref := metav1.NewControllerRef(o, v1alpha1.GroupVersion.WithKind(Kind(o)))
 	return metav1ac.OwnerReference().
 		WithAPIVersion(ref.APIVersion).WithKind(ref.Kind).WithName(ref.Name).WithUID(ref.UID).WithController(true)
 }

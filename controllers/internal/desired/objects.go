@@ -1,6 +1,7 @@
 package desired
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -10,40 +11,111 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// ServiceAccount is the pods' identity. It holds no API token, since dispatchers know no Kubernetes.
+// ServiceAccount is the pods' identity, nil when the spec names another one. It holds no API token, since
+// dispatchers know no Kubernetes.
 func ServiceAccount(obd *v1alpha1.OutboxDispatcher) *corev1ac.ServiceAccountApplyConfiguration {
-	return corev1ac.ServiceAccount(Name(obd), obd.Namespace).
-		WithLabels(Labels(obd, NameDispatcher)).
+	account := corev1ac.ServiceAccount(Name(obd), obd.Namespace).
+		WithLabels(Labels(obd, ComponentDispatcher)).
 		WithOwnerReferences(owner(obd)).
 		WithAutomountServiceAccountToken(false)
+	if s := obd.Spec.ServiceAccount; s != nil {
+		if s.Name != "" {
+			return nil
+		}
+		for _, a := range s.Annotations {
+			account.WithAnnotations(map[string]string{a.Name: a.Value})
+		}
+	}
+	return account
 }
 
-// Keys of the ConfigMap.
+// accountName is the name of the pods' ServiceAccount.
+func accountName(obd *v1alpha1.OutboxDispatcher) string {
+	if s := obd.Spec.ServiceAccount; s != nil && s.Name != "" {
+		return s.Name
+	}
+	return Name(obd)
+}
+
+// Keys of the ConfigMaps.
 const (
 	keyConfig  = "config.yaml"
 	keyMigrate = "migrate.yaml"
+	keyState   = "state"
 )
 
-// ConfigMap holds the files that the dispatchers and the migration Job load. No secret is in it.
+// stateDir is where the state is mounted, as stateFile.
+const (
+	stateDir  = "/etc/outbox/state"
+	stateFile = stateDir + "/" + keyState
+)
+
+// ConfigMap holds the file that the dispatchers load. No secret is in it. It never changes: another file
+// has another name, so pods of an earlier one read what they always did.
 func ConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
-	cm := corev1ac.ConfigMap(Name(obd), obd.Namespace).
-		WithLabels(Labels(obd, NameDispatcher)).
-		WithOwnerReferences(owner(obd)).
-		WithData(map[string]string{keyConfig: render(Config(obd))})
-	if Migrates(obd) {
-		cm.WithData(map[string]string{keyMigrate: render(MigrationConfig(obd))})
-	}
-	return cm
+	return files(obd, ComponentDispatcher, Name(obd), map[string]string{keyConfig: render(Config(obd))})
 }
+
+// MigrationConfigMap holds the files that the dispatcher's migration Job loads: of the login that migrates,
+// and of the dispatchers', whose rights it grants. It is nil when the operator does not migrate a database of
+// its own.
+func MigrationConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
+	if obd.Spec.OutboxRef != nil || !Migrates(obd.Spec.Database) {
+		return nil
+	}
+	return migrationConfigMap(obd, obd.Spec.Database)
+}
+
+// OutboxConfigMap holds the files that an Outbox's migration Job loads. It is nil when the operator does not
+// migrate.
+func OutboxConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
+	if !Migrates(&o.Spec) {
+		return nil
+	}
+	return migrationConfigMap(o, &o.Spec)
+}
+
+func migrationConfigMap(o Owner, db *v1alpha1.OutboxSpec) *corev1ac.ConfigMapApplyConfiguration {
+	name := o.GetName() + "-migrate"
+	if Kind(o) == kindOutbox {
+		name = o.GetName() + "-outbox"
+	}
+	migrates, dispatches := migrationConfigs(o, db)
+	return files(o, ComponentMigration, name, map[string]string{keyMigrate: render(migrates), keyConfig: render(dispatches)})
+}
+
+// files is a ConfigMap whose name tells its content.
+func files(o Owner, component, name string, data map[string]string) *corev1ac.ConfigMapApplyConfiguration {
+	return corev1ac.ConfigMap(name+"-"+Hash(data)[:8], o.GetNamespace()).
+		WithLabels(Labels(o, component)).
+		WithOwnerReferences(owner(o)).
+		WithImmutable(true).
+		WithData(data)
+}
+
+// StateConfigMap tells the pods whether to claim. They read it again while they run.
+func StateConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
+	return corev1ac.ConfigMap(stateName(obd), obd.Namespace).
+		WithLabels(Labels(obd, ComponentDispatcher)).
+		WithOwnerReferences(owner(obd)).
+		WithData(map[string]string{keyState: string(obd.Spec.State)})
+}
+
+// State is what the ConfigMap of [StateConfigMap] tells.
+func State(made *corev1.ConfigMap) v1alpha1.DispatcherState {
+	return v1alpha1.DispatcherState(made.Data[keyState])
+}
+
+func stateName(obd *v1alpha1.OutboxDispatcher) string { return Name(obd) + "-state" }
 
 // PodDisruptionBudget lets one pod go at a time. A single replica may always go, and so may a pod
 // that is not ready: an outage of the database must not keep a node from being drained.
 func PodDisruptionBudget(obd *v1alpha1.OutboxDispatcher) *policyv1ac.PodDisruptionBudgetApplyConfiguration {
 	return policyv1ac.PodDisruptionBudget(Name(obd), obd.Namespace).
-		WithLabels(Labels(obd, NameDispatcher)).
+		WithLabels(Labels(obd, ComponentDispatcher)).
 		WithOwnerReferences(owner(obd)).
 		WithSpec(policyv1ac.PodDisruptionBudgetSpec().
 			WithMaxUnavailable(intstr.FromInt32(1)).
 			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow).
-			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, NameDispatcher))))
+			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, ComponentDispatcher))))
 }

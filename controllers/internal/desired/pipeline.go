@@ -1,7 +1,11 @@
 package desired
 
 import (
+	"fmt"
+	"path"
 	"slices"
+
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
@@ -24,27 +28,28 @@ func SchemaRefs(obd *v1alpha1.OutboxDispatcher) (refs []SchemaRef) {
 	return refs
 }
 
-// ConfigMapNames are the names of all ConfigMaps that the spec names, each once.
-func ConfigMapNames(obd *v1alpha1.OutboxDispatcher) (names []string) {
-	for _, ref := range SchemaRefs(obd) {
-		names = append(names, ref.ConfigMap)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
+// File is where pods read the key, when they start.
+func (r SchemaRef) File() string { return path.Join(schemasDir, r.path()) }
+
+func (r SchemaRef) path() string { return fmt.Sprintf("%d.json", r.Entry) }
+
+// Field is the field of the OutboxDispatcher that names the ConfigMap.
+func (r SchemaRef) Field() string {
+	return fmt.Sprintf("spec.validation[%d].schema.configMap", r.Entry)
 }
 
-// WithSchemas returns the OutboxDispatcher with what the refs lead to in their place. So the pods get
-// schemas with their configuration, after the operator has seen that these can be used, and roll when one
-// changes; a ConfigMap that is edited later breaks no pod that starts again.
-func WithSchemas(obd *v1alpha1.OutboxDispatcher, texts map[SchemaRef]string) *v1alpha1.OutboxDispatcher {
-	if len(texts) == 0 {
-		return obd
+// schemasDir is where the pods' schemas are mounted.
+const schemasDir = "/etc/outbox/schemas"
+
+// schemasVolume projects the refs' keys into one directory.
+func schemasVolume(refs []SchemaRef) *corev1ac.VolumeApplyConfiguration {
+	volume := corev1ac.ProjectedVolumeSource()
+	for _, ref := range refs {
+		volume.WithSources(corev1ac.VolumeProjection().WithConfigMap(
+			corev1ac.ConfigMapProjection().WithName(ref.ConfigMap).
+				WithItems(corev1ac.KeyToPath().WithKey(ref.Key).WithPath(ref.path()))))
 	}
-	obd = obd.DeepCopy()
-	for ref, text := range texts {
-		obd.Spec.Validation[ref.Entry].Schema = &v1alpha1.PayloadSchema{Inline: text}
-	}
-	return obd
+	return corev1ac.Volume().WithName("schemas").WithProjected(volume)
 }
 
 func routes(all []v1alpha1.Route) (c []config.Route) {
@@ -55,10 +60,13 @@ func routes(all []v1alpha1.Route) (c []config.Route) {
 }
 
 func validation(all []v1alpha1.Validation) (c []config.Validation) {
-	for _, v := range all {
+	for i, v := range all {
 		made := config.Validation{Types: sorted(v.Types)}
 		if s := v.Schema; s != nil {
 			made.Schema = &config.PayloadSchema{Inline: s.Inline}
+			if s.ConfigMap != nil {
+				made.Schema.File = SchemaRef{Entry: i}.File()
+			}
 			if r := s.Registry; r != nil {
 				made.Schema.Registry = &config.RegistrySchema{Subject: r.Subject}
 				if r.Version != nil {

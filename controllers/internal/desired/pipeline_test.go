@@ -40,11 +40,11 @@ func TestPipeline(t *testing.T) {
 	if want := []SchemaRef{{"schemas", "order.json", 0}}; !reflect.DeepEqual(refs, want) {
 		t.Fatalf("refs %v", refs)
 	}
-	c := Config(WithSchemas(obd, map[SchemaRef]string{refs[0]: `{"type": "object"}`}))
+	c := Config(obd)
 	want := config.Config{
 		Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: `"/a"`}, {To: `"/b"`}},
 		Validation: []config.Validation{
-			{Types: []string{"A", "B"}, Schema: &config.PayloadSchema{Inline: `{"type": "object"}`}, Rules: []config.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
+			{Types: []string{"A", "B"}, Schema: &config.PayloadSchema{File: "/etc/outbox/schemas/0.json"}, Rules: []config.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
 			{Schema: &config.PayloadSchema{Inline: "{}"}},
 			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "latest"}}},
 			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "fixed", Version: 3}}},
@@ -57,32 +57,6 @@ func TestPipeline(t *testing.T) {
 	c.ApplyDefaults()
 	if err := c.ValidatePipeline(); err != nil {
 		t.Error(err)
-	}
-	if obd.Spec.Validation[0].Schema.ConfigMap == nil {
-		t.Error("the OutboxDispatcher itself was changed")
-	}
-}
-
-// A schema rolls the pods; a migration is none of its business. CONTRACT: C-102
-func TestSchemaRollsPods(t *testing.T) {
-	obd := piped()
-	ref := SchemaRefs(obd)[0]
-	hash := func(text string) (pods, migration string) {
-		resolved := WithSchemas(obd, map[SchemaRef]string{ref: text})
-		d, err := Deployment(resolved, "outbox-operator:v1", "digest")
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := NewMigration(resolved, "outbox-operator:v1", "digest")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d.Spec.Template.Annotations[AnnotationConfigHash], m.Hash
-	}
-	pods, migration := hash("{}")
-	otherPods, otherMigration := hash(`{"type": "object"}`)
-	if pods == otherPods || migration != otherMigration {
-		t.Errorf("pods %s and %s, migrations %s and %s", pods, otherPods, migration, otherMigration)
 	}
 }
 
@@ -107,8 +81,7 @@ func TestPipelineSamples(t *testing.T) {
 			{kind: "Other", payload: `{"card": "4111"}`, arrives: `{}`},
 		},
 	} {
-		obd, texts := sample(t, name)
-		p, err := pipeline.New(Config(WithSchemas(obd, texts)), pipeline.Options{})
+		p, err := pipeline.New(sample(t, name), pipeline.Options{})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -145,8 +118,8 @@ func (a *arrivals) Deliver(_ context.Context, batch []*dispatcher.Event) []error
 	return make([]error, len(batch))
 }
 
-// sample is a file's OutboxDispatcher and what the ConfigMap in it holds.
-func sample(t *testing.T, name string) (*v1alpha1.OutboxDispatcher, map[SchemaRef]string) {
+// sample is the file of a sample's pods, with the schemas of its ConfigMap.
+func sample(t *testing.T, name string) config.Config {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "config", "samples", name))
 	if err != nil {
@@ -157,12 +130,12 @@ func sample(t *testing.T, name string) (*v1alpha1.OutboxDispatcher, map[SchemaRe
 	if err := errors.Join(yaml.UnmarshalStrict([]byte(first), obd), yaml.UnmarshalStrict([]byte(second), &configMap)); err != nil {
 		t.Fatal(err)
 	}
-	texts := map[SchemaRef]string{}
+	c := Config(obd)
 	for _, ref := range SchemaRefs(obd) {
 		if ref.ConfigMap != configMap.Name || configMap.Data[ref.Key] == "" {
 			t.Errorf("%s: no %v", name, ref)
 		}
-		texts[ref] = configMap.Data[ref.Key]
+		c.Validation[ref.Entry].Schema = &config.PayloadSchema{Inline: configMap.Data[ref.Key]}
 	}
-	return obd, texts
+	return c
 }

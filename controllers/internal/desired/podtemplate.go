@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	strictjson "sigs.k8s.io/json"
@@ -15,13 +17,22 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// ErrPodTemplate is wrapped by errors about spec.podTemplate.
-var ErrPodTemplate = errors.New("spec.podTemplate cannot be used")
+// ErrPodTemplate is wrapped by errors about a pod template of the user's.
+var ErrPodTemplate = errors.New("cannot be used")
 
-// podTemplate is what every pod of an OutboxDispatcher has: the restricted Pod Security profile, no
-// API token, a read-only root, and its Secrets as files.
-func podTemplate(obd *v1alpha1.OutboxDispatcher, name string, container *corev1ac.ContainerApplyConfiguration, refs []Ref) *corev1ac.PodTemplateSpecApplyConfiguration {
-	container.WithName(Container).
+// Platform is what the operator's flags say of all pods.
+type Platform struct {
+	// Image is that of dispatchers and migrations. Required.
+	Image string
+	// ImagePullSecrets are names of Secrets in each pod's own namespace. Defaults to none.
+	ImagePullSecrets []string
+}
+
+// podTemplate is what every pod has: the restricted Pod Security profile, no
+// API token, a read-only root, the files of a ConfigMap, and its Secrets as files.
+func podTemplate(o Owner, p Platform, component, configMap string, refs []Ref) *corev1ac.PodTemplateSpecApplyConfiguration {
+	container := corev1ac.Container().WithName(Container).
+		WithImage(p.Image).
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).
 		WithSecurityContext(corev1ac.SecurityContext().
 			WithAllowPrivilegeEscalation(false).
@@ -31,74 +42,148 @@ func podTemplate(obd *v1alpha1.OutboxDispatcher, name string, container *corev1a
 			corev1.ResourceCPU:    resource.MustParse("50m"),
 			corev1.ResourceMemory: resource.MustParse("64Mi"),
 		})).
-		WithVolumeMounts(
-			corev1ac.VolumeMount().WithName("config").WithMountPath(configDir).WithReadOnly(true),
-			corev1ac.VolumeMount().WithName("secrets").WithMountPath(secretsDir).WithReadOnly(true))
+		WithVolumeMounts(mount(volumeConfig, configDir), mount("secrets", secretsDir))
 	return corev1ac.PodTemplateSpec().
-		WithLabels(Labels(obd, name)).
+		WithLabels(Labels(o, component)).
 		WithSpec(corev1ac.PodSpec().
-			WithServiceAccountName(Name(obd)).
+			WithServiceAccountName(serviceAccount(o)).
+			WithImagePullSecrets(pullSecrets(o, p)...).
 			WithAutomountServiceAccountToken(false).
 			WithEnableServiceLinks(false).
 			WithSecurityContext(corev1ac.PodSecurityContext().
 				WithRunAsNonRoot(true).
 				WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 			WithContainers(container).
-			WithVolumes(configVolume(obd, "config", keyConfig), secretsVolume(refs)))
+			WithVolumes(configVolume(volumeConfig, configMap, keyConfig), secretsVolume(refs)))
+}
+
+// pullSecrets are the flags' and the spec's, each once.
+func pullSecrets(o Owner, p Platform) (refs []*corev1ac.LocalObjectReferenceApplyConfiguration) {
+	names := slices.Clone(p.ImagePullSecrets)
+	if obd, ok := o.(*v1alpha1.OutboxDispatcher); ok {
+		for _, secret := range obd.Spec.ImagePullSecrets {
+			if !slices.Contains(names, secret.Name) {
+				names = append(names, secret.Name)
+			}
+		}
+	}
+	for _, name := range names {
+		refs = append(refs, corev1ac.LocalObjectReference().WithName(name))
+	}
+	return refs
+}
+
+// serviceAccount is whom pods run as: of a dispatcher one of its own, of an Outbox's Job the namespace's
+// default one, which gets no token either.
+func serviceAccount(o Owner) string {
+	if obd, ok := o.(*v1alpha1.OutboxDispatcher); ok {
+		return accountName(obd)
+	}
+	return "default"
 }
 
 // configDir is where the dispatcher's file is mounted, as configFile.
 const (
-	configDir  = "/etc/outbox/config"
-	configFile = configDir + "/config.yaml"
+	configDir    = "/etc/outbox/config"
+	configFile   = configDir + "/" + keyConfig
+	volumeConfig = "config"
 )
 
-// configVolume mounts one key of the ConfigMap as config.yaml.
-func configVolume(obd *v1alpha1.OutboxDispatcher, name, key string) *corev1ac.VolumeApplyConfiguration {
+// configVolume mounts one key of a ConfigMap as config.yaml.
+func configVolume(name, configMap, key string) *corev1ac.VolumeApplyConfiguration {
 	return corev1ac.Volume().WithName(name).WithConfigMap(corev1ac.ConfigMapVolumeSource().
-		WithName(Name(obd)).
-		WithItems(corev1ac.KeyToPath().WithKey(key).WithPath("config.yaml")))
+		WithName(configMap).
+		WithItems(corev1ac.KeyToPath().WithKey(key).WithPath(keyConfig)))
 }
 
-// merge lays the user's template over the base. The result is checked strictly, so that a
-// misspelled field is told rather than dropped. Errors wrap [ErrPodTemplate].
-func merge(base *corev1ac.PodTemplateSpecApplyConfiguration, obd *v1alpha1.OutboxDispatcher) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
-	if obd.Spec.PodTemplate == nil || len(obd.Spec.PodTemplate.Raw) == 0 {
+func mount(volume, dir string) *corev1ac.VolumeMountApplyConfiguration {
+	return corev1ac.VolumeMount().WithName(volume).WithMountPath(dir).WithReadOnly(true)
+}
+
+// ConfigNames are the names of the ConfigMaps with files of the operator's that a pod of the template reads.
+func ConfigNames(spec *corev1.PodSpec) (names []string) {
+	for _, volume := range spec.Volumes {
+		if volume.ConfigMap != nil && (volume.Name == volumeConfig || volume.Name == volumeMigrate) {
+			names = append(names, volume.ConfigMap.Name)
+		}
+	}
+	return names
+}
+
+// Image is that of the dispatcher's container, empty when there is none.
+func Image(spec *corev1.PodSpec) string {
+	for _, c := range spec.Containers {
+		if c.Name == Container {
+			return c.Image
+		}
+	}
+	return ""
+}
+
+// StripConfig takes the names of [ConfigNames] and the [Image] out, so that what is left is the rest.
+func StripConfig(spec *corev1.PodSpec) {
+	for i := range spec.Volumes {
+		if v := &spec.Volumes[i]; v.ConfigMap != nil && (v.Name == volumeConfig || v.Name == volumeMigrate) {
+			v.ConfigMap.Name = ""
+		}
+	}
+	for i := range spec.Containers {
+		if c := &spec.Containers[i]; c.Name == Container {
+			c.Image = ""
+		}
+	}
+}
+
+// merge lays the user's template, which the field holds, over the base. Errors name the field and wrap
+// [ErrPodTemplate].
+func merge(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users *runtime.RawExtension) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	if users == nil || len(users.Raw) == 0 {
 		return base, nil
 	}
+	template, err := layOver(base, users.Raw)
+	if err == nil {
+		err = keepsOurs(base, template)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", field, ErrPodTemplate, err)
+	}
+	return template, nil
+}
+
+// layOver checks the result strictly, so that a misspelled field is told rather than dropped.
+func layOver(base *corev1ac.PodTemplateSpecApplyConfiguration, users []byte) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	const see = "see `kubectl explain deployment.spec.template` for what it can have"
 	original, err := json.Marshal(base)
 	if err != nil {
 		return nil, err
 	}
-	merged, err := strategicpatch.StrategicMergePatch(original, obd.Spec.PodTemplate.Raw, corev1.PodTemplateSpec{})
+	merged, err := strategicpatch.StrategicMergePatch(original, users, corev1.PodTemplateSpec{})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w; see `kubectl explain deployment.spec.template` for what it can have", ErrPodTemplate, err)
+		return nil, fmt.Errorf("%w; %s", err, see)
 	}
 	strict, err := strictjson.UnmarshalStrict(merged, &corev1.PodTemplateSpec{})
 	if err = errors.Join(append(strict, err)...); err != nil {
-		return nil, fmt.Errorf("%w: %w; see `kubectl explain deployment.spec.template` for what it can have", ErrPodTemplate, err)
+		return nil, fmt.Errorf("%w; %s", err, see)
 	}
 	template := corev1ac.PodTemplateSpec()
-	if err := json.Unmarshal(merged, template); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPodTemplate, err)
-	}
-	return template, keepsOurs(base, template)
+	return template, json.Unmarshal(merged, template)
 }
 
 // keepsOurs checks that the merged template has what the operator finds its pods by.
 func keepsOurs(base, merged *corev1ac.PodTemplateSpecApplyConfiguration) error {
+	var changed []string
 	for key, value := range base.Labels {
-		if merged.ObjectMetaApplyConfiguration == nil || merged.Labels[key] != value {
-			return fmt.Errorf("%w: it changes the label %s, by which the operator finds its pods; remove that label", ErrPodTemplate, key)
+		ours := strings.HasPrefix(key, "outbox.dev/")
+		if ours && (merged.ObjectMetaApplyConfiguration == nil || merged.Labels[key] != value) {
+			changed = append(changed, key)
 		}
 	}
-	for key, value := range base.Annotations {
-		if merged.Annotations[key] != value {
-			return fmt.Errorf("%w: it changes the annotation %s, which is the operator's; remove that annotation", ErrPodTemplate, key)
-		}
+	if len(changed) > 0 {
+		slices.Sort(changed)
+		return fmt.Errorf("it changes labels by which the operator finds its pods (%s); leave them out of it", strings.Join(changed, ", "))
 	}
 	if merged.Spec == nil || container(merged) == nil {
-		return fmt.Errorf("%w: it removes the container %q; keep it", ErrPodTemplate, Container)
+		return fmt.Errorf("it removes the container %q; keep it", Container)
 	}
 	return nil
 }

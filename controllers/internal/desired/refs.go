@@ -2,115 +2,82 @@ package desired
 
 import (
 	"path"
-	"slices"
 
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// Ref is one key of a Secret that the spec names, and the file that pods read it from.
+// Ref is one key of a Secret or ConfigMap that the spec names, and the file that pods read it from.
 type Ref struct {
-	Secret, Key string
+	// Secret or ConfigMap is the name of the one that has the key; the other is empty.
+	Secret, ConfigMap string
+	Key               string
 	// Path is relative to the directory that secrets are mounted at.
 	Path string
-	// Field is the field of the OutboxDispatcher that names the Secret.
+	// Field is the field of the OutboxDispatcher that names it.
 	Field string
 }
 
 // File is where pods read the key.
 func (r Ref) File() string { return path.Join(secretsDir, r.Path) }
 
-// secretsDir is where the pods' Secrets are mounted.
+// secretsDir is where the pods' Secrets are mounted, and the ConfigMaps with certificates of authorities.
 const secretsDir = "/etc/outbox/secrets"
 
-// Paths of the single keys; logins are below database and migration.
-const (
-	pathDatabaseCA = "database-ca/ca.crt"
-	pathBearer     = "sink/bearer-token"
-	pathToken      = "sink/token"
-	pathUsername   = "sink/username"
-	pathPassword   = "sink/password"
-	pathSinkCA     = "sink/ca.crt"
-	pathClientCert = "sink/tls.crt"
-	pathClientKey  = "sink/tls.key"
-)
-
-// DispatcherRefs are what the dispatchers read. Pods roll when one of them changes (CONTRACT C-102).
+// DispatcherRefs are what the dispatchers read. A running pod reads what changed again (CONTRACT C-102).
 func DispatcherRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
-	return slices.Concat(
-		loginRefs("database", "spec.database.secret", obd.Spec.Database.Secret),
-		databaseCARefs(obd),
-		sinkRefs(obd.Spec.Sink),
-		registryRefs(obd.Spec.SchemaRegistry),
-	)
-}
-
-// MigrationRefs are what the migration Job reads: its own login, and the dispatchers', whose rights
-// it grants. None when the operator does not migrate.
-func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
-	if !Migrates(obd) {
-		return nil
-	}
-	refs := slices.Concat(
-		loginRefs("database", "spec.database.secret", obd.Spec.Database.Secret),
-		databaseCARefs(obd),
-	)
-	if own := obd.Spec.Database.Migration.Secret; own != nil {
-		refs = append(refs, loginRefs("migration", "spec.database.migration.secret", *own)...)
-	}
+	_, refs := withRefs(obd)
 	return refs
 }
 
-// Migrates reports whether the operator migrates the schema.
-func Migrates(obd *v1alpha1.OutboxDispatcher) bool {
-	m := obd.Spec.Database.Migration
-	return m != nil && m.Policy != v1alpha1.MigrationNone
+// databaseField is where the spec of the database is, for whoever has to mend it.
+func databaseField(obd *v1alpha1.OutboxDispatcher) string {
+	if ref := obd.Spec.OutboxRef; ref != nil {
+		return "Outbox " + ref.Name + ": spec"
+	}
+	return "spec.database"
 }
 
-// SecretNames are the names of all Secrets that the spec names, each once.
-func SecretNames(obd *v1alpha1.OutboxDispatcher) []string {
-	var names []string
-	for _, ref := range slices.Concat(DispatcherRefs(obd), MigrationRefs(obd)) {
-		names = append(names, ref.Secret)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-func loginRefs(dir, field string, s v1alpha1.DatabaseSecret) []Ref {
-	ref := func(key, file string) Ref { return Ref{s.Name, key, path.Join(dir, file), field} }
-	if s.Keys == nil {
-		key := s.DSNKey
-		if key == "" {
-			key = "dsn"
-		}
-		return []Ref{ref(key, "dsn")}
-	}
-	return []Ref{
-		ref(s.Keys.Host, "host"),
-		ref(s.Keys.Port, "port"),
-		ref(s.Keys.Database, "dbname"),
-		ref(s.Keys.User, "username"),
-		ref(s.Keys.Password, "password"),
-	}
-}
-
-func databaseCARefs(obd *v1alpha1.OutboxDispatcher) []Ref {
-	tls := obd.Spec.Database.TLS
-	if tls == nil || tls.CA == nil {
+// migrationRefs are what a migration Job reads: its own login, and the dispatchers', whose rights it
+// grants. None when the operator does not migrate.
+func migrationRefs(field string, db *v1alpha1.OutboxSpec) []Ref {
+	if !Migrates(db) {
 		return nil
 	}
-	return []Ref{{tls.CA.Name, tls.CA.Key, pathDatabaseCA, "spec.database.tls.ca"}}
+	m := &mounts{dir: "database"}
+	m.migration(field, db)
+	return m.refs
+}
+
+// MigrationRefs are what the migration Job of the dispatcher's own database reads.
+func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
+	if obd.Spec.OutboxRef != nil {
+		return nil
+	}
+	return migrationRefs("spec.database", obd.Spec.Database)
+}
+
+// OutboxRefs are what an Outbox's migration Job reads.
+func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs("spec", &o.Spec) }
+
+// Migrates reports whether the operator migrates the schema.
+func Migrates(db *v1alpha1.OutboxSpec) bool {
+	return db.Migration != nil && db.Migration.Policy != v1alpha1.MigrationNone
 }
 
 // secretsVolume projects the refs' keys into one directory, each at its path.
 func secretsVolume(refs []Ref) *corev1ac.VolumeApplyConfiguration {
 	volume := corev1ac.ProjectedVolumeSource()
 	for _, ref := range refs {
+		item := corev1ac.KeyToPath().WithKey(ref.Key).WithPath(ref.Path)
+		if ref.ConfigMap != "" {
+			volume.WithSources(corev1ac.VolumeProjection().WithConfigMap(
+				corev1ac.ConfigMapProjection().WithName(ref.ConfigMap).WithItems(item)))
+			continue
+		}
 		volume.WithSources(corev1ac.VolumeProjection().WithSecret(
-			corev1ac.SecretProjection().WithName(ref.Secret).
-				WithItems(corev1ac.KeyToPath().WithKey(ref.Key).WithPath(ref.Path))))
+			corev1ac.SecretProjection().WithName(ref.Secret).WithItems(item)))
 	}
 	return corev1ac.Volume().WithName("secrets").WithProjected(volume)
 }

@@ -7,26 +7,26 @@ import (
 
 // The clouds' sinks name no Secrets: credentials are the pods' identity.
 
-func sqsSink(s *v1alpha1.SQSSink) *config.SQSSink {
+func sqs(s *v1alpha1.SQSSink) *config.SQSSink {
 	return &config.SQSSink{
 		QueueURL: s.QueueURL, Region: s.Region, Endpoint: string(s.Endpoint), Timeout: config.Duration(s.Timeout.Duration),
 	}
 }
 
-func snsSink(s *v1alpha1.SNSSink) *config.SNSSink {
+func sns(s *v1alpha1.SNSSink) *config.SNSSink {
 	return &config.SNSSink{TopicARN: s.TopicARN, Endpoint: string(s.Endpoint), Timeout: config.Duration(s.Timeout.Duration)}
 }
 
-func pubsubSink(s *v1alpha1.PubSubSink) *config.PubSubSink {
+func pubSub(s *v1alpha1.PubSubSink) *config.PubSubSink {
 	return &config.PubSubSink{
-		Project: s.Project, Topic: s.Topic, Mode: config.CloudMode(s.Mode),
+		Project: s.Project, Topic: s.Topic, ContentMode: config.ContentMode(s.ContentMode),
 		Endpoint: string(s.Endpoint), Timeout: config.Duration(s.Timeout.Duration),
 	}
 }
 
-func serviceBusSink(s *v1alpha1.ServiceBusSink) *config.ServiceBusSink {
+func serviceBus(s *v1alpha1.ServiceBusSink) *config.ServiceBusSink {
 	return &config.ServiceBusSink{
-		Namespace: s.Namespace, Queue: s.Queue, Topic: s.Topic, Mode: config.CloudMode(s.Mode),
+		Namespace: s.Namespace, Queue: s.Queue, Topic: s.Topic, ContentMode: config.ContentMode(s.ContentMode),
 		Endpoint: s.Endpoint, Timeout: config.Duration(s.Timeout.Duration),
 	}
 }

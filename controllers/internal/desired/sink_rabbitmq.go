@@ -5,26 +5,18 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
-func rabbitMQSink(s *v1alpha1.RabbitMQSink) *config.RabbitMQSink {
-	c := &config.RabbitMQSink{
+func (m *mounts) rabbitMQ(s *v1alpha1.RabbitMQSink) *config.RabbitMQSink {
+	return &config.RabbitMQSink{
 		Addresses:      s.Addresses,
 		VHost:          s.VHost,
 		Exchange:       s.Exchange,
 		RoutingKey:     s.RoutingKey,
-		Mode:           config.RabbitMQMode(s.Mode),
+		ContentMode:    config.ContentMode(s.ContentMode),
 		Channels:       int(s.Channels),
 		ConnectionName: s.ConnectionName,
 		Heartbeat:      config.Duration(s.Heartbeat.Duration),
 		Timeout:        config.Duration(s.Timeout.Duration),
-		Auth:           &config.RabbitMQAuth{Mechanism: s.Auth.Mechanism},
-		TLS:            sinkTLS(s.TLS),
+		Auth:           &config.RabbitMQAuth{Mechanism: s.Auth.Mechanism, Basic: m.basic("spec.sink.rabbitmq.auth.basic", s.Auth.Basic)},
+		TLS:            m.tls("spec.sink.rabbitmq.tls", s.TLS),
 	}
-	if s.Auth.Credentials != nil {
-		c.Auth.UsernameFile, c.Auth.PasswordFile = Ref{Path: pathUsername}.File(), Ref{Path: pathPassword}.File()
-	}
-	return c
-}
-
-func rabbitMQRefs(s *v1alpha1.RabbitMQSink) []Ref {
-	return append(credentialRefs("spec.sink.rabbitmq.auth.credentials", s.Auth.Credentials), tlsRefs("spec.sink.rabbitmq", s.TLS)...)
 }

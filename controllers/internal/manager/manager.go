@@ -10,17 +10,18 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -29,6 +30,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/outbox"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 )
 
@@ -36,16 +38,28 @@ import (
 type Options struct {
 	// DispatcherImage is what the dispatchers and the migration Job run. Required.
 	DispatcherImage string
+	// ImagePullSecrets are names of Secrets that the image is pulled with, in the namespace of each pod.
+	// Defaults to none.
+	ImagePullSecrets []string
+	// MaxRollingUpgrades is how many dispatchers take a new DispatcherImage at a time. Defaults to 3.
+	MaxRollingUpgrades int
 	// ObserveInterval is the time between two looks at the pods' numbers. Required.
 	ObserveInterval time.Duration
-	// WatchNamespace is the only namespace that is served. Empty means all.
-	WatchNamespace string
+	// OperatorNamespace is where the operator's pods run: each dispatcher gets a NetworkPolicy that lets them
+	// in. Empty means that none is made.
+	OperatorNamespace string
+	// WatchNamespaces are the namespaces that are served. Empty means all. With some, rights in these and in
+	// the leader's namespace are enough, unless metrics ask who may read them.
+	WatchNamespaces []string
 	// LeaderElect keeps all but one manager waiting.
 	LeaderElect bool
 	// LeaderNamespace holds the lease. Defaults to the pod's own.
 	LeaderNamespace string
-	// MetricsAddress serves metrics over TLS to those who may get /metrics; "0" means not at all.
+	// MetricsAddress serves metrics; "0" means not at all.
 	MetricsAddress string
+	// MetricsInsecure serves them without TLS to everybody. Otherwise it is over TLS to those who may get
+	// /metrics, which takes the right to ask the API server who they are: a right of the whole cluster.
+	MetricsInsecure bool
 	// ProbeAddress serves /healthz and /readyz; "0" means not at all.
 	ProbeAddress string
 	// Pods asks dispatchers for their status. Defaults to [observe.NewClient].
@@ -66,13 +80,18 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.ObserveInterval <= 0 {
 		return nil, fmt.Errorf("the observe interval is %s; set --observe-interval to a duration above 0, such as 10s", o.ObserveInterval)
 	}
+	for _, name := range o.WatchNamespaces {
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return nil, fmt.Errorf("%q is no name of a namespace: %s; correct it in --watch-namespaces, or leave it empty for all", name, problems[0])
+		}
+	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register the kinds: %w", err)
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme,
-		Cache:  cacheOptions(o.WatchNamespace),
+		Cache:  cacheOptions(o.WatchNamespaces),
 		// A pass sees what the pass before it wrote.
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 		Controller: config.Controller{
@@ -84,11 +103,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		LeaderElectionNamespace:       o.LeaderNamespace,
 		LeaderElectionReleaseOnCancel: true, // main ends when the manager does
 		HealthProbeBindAddress:        o.ProbeAddress,
-		Metrics: metricsserver.Options{
-			BindAddress:    o.MetricsAddress,
-			SecureServing:  true,
-			FilterProvider: filters.WithAuthenticationAndAuthorization,
-		},
+		Metrics:                       metricsOptions(o),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
@@ -96,65 +111,82 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("add the health checks: %w", err)
 	}
-	configMaps, err := cluster.New(cfg, func(c *cluster.Options) {
-		c.Scheme, c.Cache = scheme, cache.Options{DefaultTransform: stripMetadata, DefaultNamespaces: namespaces(o.WatchNamespace)}
-	})
-	if err == nil {
-		err = mgr.Add(configMaps)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make the cache of the ConfigMaps' metadata: %w", err)
+	if o.MaxRollingUpgrades <= 0 {
+		o.MaxRollingUpgrades = 3
 	}
 	if o.Pods == nil {
 		o.Pods = observe.NewClient()
 	}
+	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets}
 	r := &outboxdispatcher.Reconciler{
-		Client:     mgr.GetClient(),
-		Live:       mgr.GetAPIReader(),
-		ConfigMaps: configMaps.GetCache(),
-		Events:     mgr.GetEventRecorder(desired.Manager),
-		Pods:       o.Pods,
-		Image:      o.DispatcherImage,
-		Interval:   o.ObserveInterval,
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Events:   mgr.GetEventRecorder(desired.Manager),
+		Observer: observe.New(o.Pods, o.ObserveInterval),
+		Platform: platform,
+		Interval: o.ObserveInterval,
+
+		OperatorNamespace:  o.OperatorNamespace,
+		MaxRollingUpgrades: o.MaxRollingUpgrades,
 	}
 	if err := r.SetupWithManager(ctx, mgr); err != nil {
 		return nil, fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
 	}
+	databases := &outbox.Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Events:   mgr.GetEventRecorder(desired.Manager),
+		Platform: platform,
+		Interval: o.ObserveInterval,
+	}
+	if err := databases.SetupWithManager(ctx, mgr); err != nil {
+		return nil, fmt.Errorf("set up the Outbox controller: %w", err)
+	}
 	return mgr, nil
 }
 
-// cacheOptions keep memory small: of the common kinds only what the operator made, and of Secrets
-// only that they exist and in which version.
-func cacheOptions(namespace string) cache.Options {
+func metricsOptions(o Options) metricsserver.Options {
+	if o.MetricsInsecure {
+		return metricsserver.Options{BindAddress: o.MetricsAddress}
+	}
+	return metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
+}
+
+// cacheOptions keep memory small: of the common kinds only what the operator made.
+func cacheOptions(only []string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})}
 	return cache.Options{
 		DefaultTransform:  cache.TransformStripManagedFields(),
-		DefaultNamespaces: namespaces(namespace),
+		DefaultNamespaces: namespaces(only),
 		ByObject: map[client.Object]cache.ByObject{
 			&appsv1.Deployment{}:            ours,
+			&appsv1.ReplicaSet{}:            {Label: ours.Label, Transform: stripAnnotations},
 			&batchv1.Job{}:                  ours,
 			&corev1.ConfigMap{}:             ours,
 			&corev1.Pod{}:                   ours,
 			&corev1.ServiceAccount{}:        ours,
+			&networkingv1.NetworkPolicy{}:   ours,
 			&policyv1.PodDisruptionBudget{}: ours,
-			&corev1.Secret{}:                {Transform: stripMetadata},
 		},
 	}
 }
 
-// namespaces are those that are watched; nil for all.
-func namespaces(only string) map[string]cache.Config {
-	if only == "" {
-		return nil
-	}
-	return map[string]cache.Config{only: {}}
-}
-
-// stripMetadata drops annotations, where kubectl may have left an object's data, and the rest that
-// nobody reads.
-func stripMetadata(o any) (any, error) {
+// stripAnnotations drops the annotations of a ReplicaSet's metadata, which hold nothing that is read.
+func stripAnnotations(o any) (any, error) {
 	if object, ok := o.(*metav1.PartialObjectMetadata); ok {
-		object.Annotations, object.Labels, object.ManagedFields, object.OwnerReferences = nil, nil, nil, nil
+		object.Annotations, object.ManagedFields = nil, nil
 	}
 	return o, nil
+}
+
+// namespaces are those that are watched; nil for all.
+func namespaces(only []string) map[string]cache.Config {
+	if len(only) == 0 {
+		return nil
+	}
+	all := map[string]cache.Config{}
+	for _, name := range only {
+		all[name] = cache.Config{}
+	}
+	return all
 }

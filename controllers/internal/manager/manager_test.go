@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/hack/envtest"
@@ -50,9 +52,11 @@ func TestRightsAreEnoughAndNoneTooMany(t *testing.T) {
 		DispatcherImage: "outbox-operator:v1",
 		ObserveInterval: 100 * time.Millisecond,
 		LeaderElect:     true,
-		LeaderNamespace: "outbox-system",
-		MetricsAddress:  metrics,
-		ProbeAddress:    probes,
+
+		OperatorNamespace: "outbox-system",
+		LeaderNamespace:   "outbox-system",
+		MetricsAddress:    metrics,
+		ProbeAddress:      probes,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	ended := make(chan error, 1)
@@ -68,49 +72,81 @@ func TestRightsAreEnoughAndNoneTooMany(t *testing.T) {
 	g.Expect(used.refusals()).To(BeEmpty(), "used and not granted")
 }
 
-// exercise takes an OutboxDispatcher through a migration, a rotation of a login and a missing key.
+// exercise makes an Outbox, and takes an OutboxDispatcher through two migrations, a missing key, a pause and a rollout.
 func exercise(g *WithT, ctx context.Context, admin client.Client) {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"dsn": "postgres://db"}}
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  v1alpha1.Database{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{}},
+			Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{}},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
-	g.Expect(admin.Create(ctx, secret)).To(Succeed())
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}
+	g.Expect(admin.Create(ctx, outbox)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(outbox), outbox)).To(Succeed())
+		g.Expect(outbox.Status.Conditions).NotTo(BeEmpty())
+	}).Should(Succeed())
 	g.Expect(admin.Create(ctx, obd)).To(Succeed())
-	finishMigration(g, ctx, admin, "")
-	deployment := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}}
+	first := finishMigration(g, ctx, admin, "")
+	deployment := &appsv1.Deployment{}
 	g.Eventually(func() error {
-		return admin.Get(ctx, client.ObjectKey{Name: "orders-dispatcher"}, &deployment)
+		return admin.Get(ctx, client.ObjectKey{Name: "orders-dispatcher"}, deployment)
 	}).Should(Succeed())
 
-	for range 2 { // an event that comes again must not need a right to patch
-		setKey(g, ctx, admin, secret, nil)
-		reason(g, ctx, admin, obd, v1alpha1.ReasonSecretKeyNotFound)
-		setKey(g, ctx, admin, secret, []byte("postgres://db"))
-		reason(g, ctx, admin, obd, v1alpha1.ReasonResolved)
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: deployment.Name + "-x", Labels: deployment.Spec.Template.Labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+		Spec: appsv1.ReplicaSetSpec{Selector: deployment.Spec.Selector, Template: *deployment.Spec.Template.DeepCopy()},
 	}
-	first := finishMigration(g, ctx, admin, "")
-	setKey(g, ctx, admin, secret, []byte("postgres://other"))
+	g.Expect(admin.Create(ctx, set)).To(Succeed())
+	pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
+	pod.Name, pod.Labels["pod-template-hash"], pod.Spec.ServiceAccountName, pod.Spec.NodeName = "pod", "x", "", "node"
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	g.Expect(admin.Create(ctx, pod)).To(Succeed())
+	for range 2 { // an event that comes again must not need a right to patch
+		words := &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "pod-"},
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+			Reason:         "FailedMount", Message: "references non-existent secret key: dsn", LastTimestamp: metav1.Now(),
+		}
+		g.Expect(admin.Create(ctx, words)).To(Succeed())
+		reason(g, ctx, admin, obd, v1alpha1.ReasonSecretKeyNotFound)
+		g.Expect(admin.Delete(ctx, words)).To(Succeed())
+		reason(g, ctx, admin, obd, v1alpha1.ReasonNotObserved)
+	}
+	change(g, ctx, admin, obd, func() { obd.Spec.State = v1alpha1.StatePaused })
+	g.Eventually(func() map[string]string {
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+		return pod.Annotations
+	}).Should(HaveKeyWithValue(desired.AnnotationState, "Paused"))
+	before := deployment.Generation
+	change(g, ctx, admin, obd, func() { obd.Spec.Database.Schema = "other" }) // a migration, and then a rollout
 	finishMigration(g, ctx, admin, first)
+	g.Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(Succeed())
+		g.Expect(deployment.Generation).To(BeNumerically(">", before))
+	}).Should(Succeed())
+	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, UpdatedReplicas: 1}
+	g.Expect(admin.Status().Update(ctx, deployment)).To(Succeed())
 }
 
-func setKey(g *WithT, ctx context.Context, admin client.Client, secret *corev1.Secret, value []byte) {
-	secret.StringData, secret.Data = nil, map[string][]byte{"dsn": value}
-	if value == nil {
-		secret.Data = nil
-	}
-	g.Expect(admin.Update(ctx, secret)).To(Succeed())
+func change(g *WithT, ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, set func()) {
+	g.Eventually(func() error {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(obd), obd); err != nil {
+			return err
+		}
+		set()
+		return admin.Update(ctx, obd)
+	}).Should(Succeed())
 }
 
 func reason(g *WithT, ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, want string) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(obd), obd)).To(Succeed())
 		g.Expect(obd.Status.Conditions).To(ContainElement(And(
-			HaveField("Type", v1alpha1.SecretsResolvedCondition), HaveField("Reason", want))))
+			HaveField("Type", v1alpha1.ReferencesResolvedCondition), HaveField("Reason", want))))
 	}).Should(Succeed())
 }
 
@@ -172,6 +208,7 @@ func TestOptionsThatCannotWork(t *testing.T) {
 	for want, o := range map[string]manager.Options{
 		"--dispatcher-image": {ObserveInterval: time.Second},
 		"--observe-interval": {DispatcherImage: "image"},
+		"--watch-namespaces": {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a", "Team B"}},
 	} {
 		if _, err := manager.New(t.Context(), &rest.Config{}, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want an error that names %s", o, err, want)

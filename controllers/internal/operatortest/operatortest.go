@@ -24,8 +24,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/envtest"
 )
 
-// operator is the account of config/rbac.
-const operator = "system:serviceaccount:outbox-system:outbox-operator"
+// Account is the operator's user name, with the rights of config/rbac.
+const Account = "system:serviceaccount:outbox-system:outbox-operator"
 
 // Admin returns a client that may do everything and reads from the API server.
 func Admin(t *testing.T) client.Client {
@@ -46,8 +46,14 @@ func Admin(t *testing.T) client.Client {
 func Operator(t *testing.T, record func(*http.Request, *http.Response)) *rest.Config {
 	t.Helper()
 	Granted(t)
+	return As(t, Account, record)
+}
+
+// As is Operator for another user, whose rights the test has granted.
+func As(t *testing.T, user string, record func(*http.Request, *http.Response)) *rest.Config {
+	t.Helper()
 	cfg := envtest.Start(t)
-	cfg.Impersonate = rest.ImpersonationConfig{UserName: operator}
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: user}
 	cfg.QPS = -1
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -131,7 +137,7 @@ func rights(objects []client.Object) []string {
 	rules, bound := map[string][]rbacv1.PolicyRule{}, map[string]bool{}
 	bind := func(ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
 		for _, s := range subjects {
-			if s.Kind == rbacv1.ServiceAccountKind && "system:serviceaccount:"+s.Namespace+":"+s.Name == operator {
+			if s.Kind == rbacv1.ServiceAccountKind && "system:serviceaccount:"+s.Namespace+":"+s.Name == Account {
 				bound[ref.Kind+"/"+ref.Name] = true
 			}
 		}

@@ -33,7 +33,7 @@ func TestCommands(t *testing.T) {
 	run(t, "", "migrate", "status", "-f", delivers).ok(t, "applied 0001_outbox at 2", "schema outbox has version ")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`)
 	run(t, "", "migrate", "grants", "--role", "nobody", "--apply", "-f", owner).ended(t, 1, "create the role, or correct its name")
-	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", ", at "+o.dsn.Host+"\n", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
+	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", ", at "+o.dsn.Host+"\n", "ok   isolation: read committed\n", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"wakeUp: Listen\n")).ok(t, "ok   wake-up: ")
 
 	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}").ended(t, 1, "migrate grants --for producer", "nothing was enqueued")
@@ -84,15 +84,19 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	yaml := dispatching("{log: {}}")
 	file := o.file(t, o.dispatcher, yaml+"retention: {delivered: 0s}\n")
-	for _, right := range []string{"select on outbox_events", "update on outbox_events", "delete on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters", "select on outbox_migrations", "usage on schema outbox"} {
+	for _, right := range []string{"select on outbox_events", "update on outbox_events", "delete on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters", "select on outbox_migrations",
+		"select on outbox_workers", "insert on outbox_workers", "update on outbox_workers", "delete on outbox_workers", "usage on outbox_leases", "usage on schema outbox"} {
 		words := strings.Fields(right)
 		object := "outbox." + words[2]
-		if words[2] == "schema" {
+		switch words[2] {
+		case "schema":
 			object = "schema outbox"
+		case "outbox_leases":
+			object = "sequence " + object
 		}
 		o.exec(t, fmt.Sprintf("revoke %s on %s from %s", words[0], object, o.dispatcher))
 		run(t, "", "check", "-f", file).ended(t, 1, "FAIL grants: "+o.dispatcher+" lacks "+right+"; have the owner run")
-		if words[0] == "delete" {
+		if right == "delete on outbox_events" {
 			run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ok(t) // which keeps delivered rows
 		}
 		o.exec(t, fmt.Sprintf("grant %s on %s to %s", words[0], object, o.dispatcher))
@@ -136,23 +140,27 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		code int
 		want []string
 	}{
-		{[]string{"run"}, 2, []string{"name its file with -f"}},
-		{[]string{"run", "-f", "/does/not/exist"}, 2, []string{"/does/not/exist", "name the file with -f"}},
-		{[]string{"run", "-f", only, "extra"}, 2, []string{"extra"}},
-		{[]string{"run", "--bogus"}, 2, []string{"unknown flag: --bogus"}},
-		{[]string{"bogus"}, 2, []string{`unknown command "bogus"`}},
-		{[]string{"run", "-f", bad}, 2, []string{"cannot unmarshal number 0.5 into field batchSize"}},
-		{[]string{"run", "-f", slow}, 2, []string{"pollInterval must be at most a third of lease (10s)", "concurrency is -1; set it from 1 to 1000"}},
-		{[]string{"run", "-f", unreadable}, 2, []string{"database.dsn does not make a valid connection string"}},
+		{[]string{"run"}, 1, []string{"name its file with -f"}},
+		{[]string{"run", "-f", "/does/not/exist"}, 78, []string{"/does/not/exist", "name the file with -f"}},
+		{[]string{"run", "-f", only, "extra"}, 1, []string{"extra"}},
+		{[]string{"run", "--bogus"}, 1, []string{"unknown flag: --bogus"}},
+		{[]string{"bogus"}, 1, []string{`unknown command "bogus"`}},
+		{[]string{"run", "-f", bad}, 78, []string{"line 8, column 12: batchSize is number 0.5; write a whole number"}},
+		{[]string{"run", "-f", slow}, 78, []string{"pollInterval must be at most a third of lease (10s)", "concurrency is -1; set it from 1 to 1000"}},
+		{[]string{"run", "-f", unreadable}, 78, []string{"database.dsn does not make a valid connection string"}},
 		{[]string{"check", "-f", slow}, 1, []string{"FAIL config: pollInterval must be", "FAIL config: concurrency is -1", "ok   database: "}},
-		{[]string{"once", "-f", only}, 2, []string{"name is missing; set it", "sink is missing"}},
-		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 2, []string{"-n is 0"}},
-		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 2, []string{`--for is "everything"; choose dispatcher or producer`}},
-		{[]string{"migrate", "grants", "--role", "a", "--apply"}, 2, []string{"name the owner's file with -f"}},
+		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
+		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
+		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher or producer`}},
+		{[]string{"migrate", "grants", "--role", "a", "--apply"}, 1, []string{"name the owner's file with -f"}},
 		{[]string{"version"}, 0, []string{"dev\n"}},
-		{[]string{"--help"}, 0, []string{"Exit codes: 0 for success, 1 when"}},
+		{[]string{"--help"}, 0, []string{"Exit codes: 0 for success, 78 when the configuration is refused"}},
 	} {
-		run(t, "", c.args...).ended(t, c.code, c.want...)
+		o := run(t, "", c.args...)
+		o.ended(t, c.code, c.want...)
+		if lines := strings.Split(strings.TrimSpace(o.err), "\n"); c.code != 0 && (len(lines) != 1 || !strings.HasPrefix(lines[0], "dispatcher: ")) {
+			t.Errorf("%v: standard error has more than its last line:\n%s", c.args, o.err)
+		}
 	}
 
 	// The reason is left where Kubernetes finds it.
@@ -160,7 +168,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 	check(t, os.WriteFile(message, []byte("what was there before, and is longer than anything that follows it in this test, whatever it is"), 0o600))
 	cmd := command(t, "migrate", "up", "-f", "/does/not/exist")
 	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
-	finish(t, cmd, "").ended(t, 2)
+	finish(t, cmd, "").ended(t, 78)
 	text, err := os.ReadFile(message)
 	check(t, err)
 	if got := string(text); !strings.HasPrefix(got, "read the configuration: ") || strings.Contains(got, "before") {

@@ -230,13 +230,14 @@ func start(t testing.TB, file string, env ...string) *process {
 		}
 	})
 	await(t, "it says where it listens", func() bool {
-		var starting struct{ Address string }
-		line, _, whole := strings.Cut(p.log.String(), "\n")
-		if whole {
-			check(t, json.Unmarshal([]byte(line), &starting))
-			p.address = starting.Address
+		for line := range strings.Lines(p.log.String()) {
+			var said struct{ Msg, Address string }
+			if json.Unmarshal([]byte(line), &said) == nil && said.Msg == "starting" { // else half a line
+				p.address = said.Address
+				return true
+			}
 		}
-		return whole
+		return false
 	})
 	return p
 }

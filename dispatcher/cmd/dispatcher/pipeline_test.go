@@ -26,7 +26,7 @@ validation: [{schema: {inline: '{"type": "objekt"}'}, rules: [{rule: payload.tot
 `)
 	run(t, "", "check", "-f", bad).ended(t, 1, "ok   config: ", "FAIL config: validation[0].schema.inline: it is no JSON Schema: ",
 		"FAIL config: validation[0].rules[0].rule: line 1, column 16: Syntax error")
-	run(t, "", "once", "-f", bad).ended(t, 2, "validation[0].schema.inline: it is no JSON Schema: ")
-	run(t, "", "run", "-f", bad).ended(t, 2, "validation[0].rules[0].rule: line 1, column 16: Syntax error")
+	run(t, "", "once", "-f", bad).ended(t, 78, "validation[0].schema.inline: it is no JSON Schema: ")
+	run(t, "", "run", "-f", bad).ended(t, 78, "validation[0].rules[0].rule: line 1, column 16: Syntax error")
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")+"routes: [{to: event.topic}]\n")).ended(t, 1, "FAIL config: routes are for sinks that have several destinations")
 }

@@ -46,6 +46,27 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
+// A worker has a row in outbox_workers while it runs, also while it drains, and none when it has stopped.
+func TestWorkerIsNoted(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
+	noted := func() (n int) {
+		t.Helper()
+		check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_workers where worker = $1 and namespace = 'shop' and dispatcher <> ''", p.status(t).Worker).Scan(&n))
+		return n
+	}
+	await(t, "the worker is noted", func() bool { return noted() == 1 })
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	var left int
+	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_workers").Scan(&left))
+	if left != 0 {
+		t.Errorf("%d rows are left after the stop", left)
+	}
+}
+
 // The truth on /readyz and /status while the database comes and goes, in one process.
 // CONTRACT: C-96, C-101
 func TestDatabaseComesAndGoes(t *testing.T) {
@@ -80,10 +101,10 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 	var metrics string
 	await(t, "the delivery is counted", func() bool { // when the database has answered
 		_, metrics = p.get(t, "/metrics")
-		return strings.Contains(metrics, `outbox_events_delivered_total{dispatcher="orders",namespace="shop",sink="log",topic="orders"} 1`)
+		return strings.Contains(metrics, `outbox_events_delivered_total{dispatcher="orders",outbox_namespace="shop",sink="log",topic="orders"} 1`)
 	})
 	for _, want := range []string{
-		`outbox_source_up{dispatcher="orders",namespace="shop",sink="log"} 1`, "go_goroutines", "process_start_time_seconds",
+		`outbox_source_up{dispatcher="orders",outbox_namespace="shop",sink="log"} 1`, "go_goroutines", "process_start_time_seconds",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics does not say %s", want)
@@ -201,7 +222,7 @@ func TestOneTopicIsHeld(t *testing.T) {
 	p.ready(t)
 	await(t, "the other topic is delivered", func() bool { return o.count(t, "topic = 'orders' and status <> 'delivered'") == 0 })
 	_, metrics := p.get(t, "/metrics")
-	if want := `outbox_topic_breaker_state{dispatcher="orders",namespace="shop",sink="http",state="Refusing",topic="refunds"} 1`; held() && !strings.Contains(metrics, want) {
+	if want := `outbox_topic_breaker_state{dispatcher="orders",outbox_namespace="shop",sink="http",state="Refusing",topic="refunds"} 1`; held() && !strings.Contains(metrics, want) {
 		t.Errorf("/metrics does not say %s", want)
 	}
 }
@@ -223,7 +244,7 @@ func TestOptions(t *testing.T) {
 		return tx != nil && tx.Kind == report.Session && strings.HasPrefix(tx.Name, "pid ")
 	})
 	await(t, "the rows are gone", func() bool { return o.count(t, "true") == 0 })
-	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",namespace="shop",sink="log"} `) {
+	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",outbox_namespace="shop",sink="log"} `) {
 		t.Error("/metrics does not say how old the transaction is")
 	}
 }
@@ -248,7 +269,7 @@ func TestBlockedKeys(t *testing.T) {
 		b := p.status(t).Backlog
 		return b != nil && b.BlockedKeys == 1 && len(b.Blocked) == 1 && b.Blocked[0].Topic == "orders" && b.Blocked[0].Key == "a" && b.Dead == 1
 	})
-	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",namespace="shop",sink="http"} 1`) {
+	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",outbox_namespace="shop",sink="http"} 1`) {
 		t.Error("/metrics does not tell the blocked key")
 	}
 	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {

@@ -12,13 +12,17 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/postgressink"
 	"github.com/outbox-operator/outbox-operator/hack/nats"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
 	"github.com/outbox-operator/outbox-operator/hack/redis"
@@ -28,6 +32,7 @@ import (
 const (
 	delivered = "delivered"
 	dies      = "dies"
+	held      = "held" // tried again and again, with their attempts given back
 	away      = "away"
 )
 
@@ -46,25 +51,25 @@ func leaks(t *testing.T, dir string) map[string]leak {
 	login := fmt.Sprintf("usernameFile: %[1]s/user, passwordFile: %[1]s/password", dir)
 	wrong := strings.Replace(login, "/password", "/wrong", 1)
 	all := map[string]leak{
-		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, auth: {bearerTokenFile: %s/bearer}, signing: {secretFile: %[2]s/signing}}}",
+		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, auth: {tokenFile: %s/bearer}, signing: {secretFile: %[2]s/signing}}}",
 			consumer(t, http.StatusOK), dir), want: delivered},
 		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s', auth: {basic: {%s}}}}", consumer(t, http.StatusBadRequest), login), want: dies},
-		"http that knows nobody":         {sink: fmt.Sprintf("{http: {url: '%s', auth: {bearerTokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: away},
-		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {bearerTokenFile: %s/bearer}}}", closed, "events", dir), want: away},
-		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {bearerTokenFile: %s/none}}}", closed, dir), want: away},
+		"http that knows nobody":         {sink: fmt.Sprintf("{http: {url: '%s', auth: {tokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: away},
+		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {tokenFile: %s/bearer}}}", closed, "events", dir), want: away},
+		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {tokenFile: %s/none}}}", closed, dir), want: away},
 	}
 	brokers := kafka(t)
 	for name, sink := range map[string]string{
-		"kafka":                fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", brokers, login),
-		"kafka wrong password": fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", brokers, wrong),
-		"kafka SCRAM refused":  fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: SCRAM-SHA-256, %s}}}", brokers, wrong),
-		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s'], timeout: 2s, sasl: {mechanism: OAUTHBEARER, tokenFile: %s/bearer}}}", brokers, dir),
-		"kafka closed":         fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", closed, login),
+		"kafka":                fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, login),
+		"kafka wrong password": fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, wrong),
+		"kafka SCRAM refused":  fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: SCRAM-SHA-256, basic: {%s}}}}", brokers, wrong),
+		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s'], timeout: 2s, auth: {mechanism: OAUTHBEARER, tokenFile: %s/bearer}}}", brokers, dir),
+		"kafka closed":         fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", closed, login),
 		"nats closed":          fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {basic: {%s}}}}", closed, login),
 		"nats token closed":    fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {tokenFile: %s/bearer}}}", closed, dir),
 		"nats nkey of no use":  fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {nkeyFile: %s/bearer}}}", closed, dir),
-		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s'], %s}}", closed, login),
-		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {%s}}}", closed, login),
+		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", closed, login),
+		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", closed, login),
 	} {
 		all[name] = leak{sink: sink, want: away}
 	}
@@ -93,7 +98,7 @@ func clouds(closed string) map[string]leak {
 	return map[string]leak{
 		"sqs closed":        {fmt.Sprintf("{sqs: {queueURL: 'https://sqs.eu-central-1.amazonaws.com/1/orders', endpoint: 'http://%s', timeout: 1s}}", closed), away, aws, ""},
 		"sns closed":        {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: 'http://%s', timeout: 1s}}", closed), away, aws, ""},
-		"pubsub closed":     {fmt.Sprintf("{pubsub: {project: orders-1, endpoint: 'http://%s', timeout: 1s}}", closed), away, nil, ""},
+		"pubSub closed":     {fmt.Sprintf("{pubSub: {project: orders-1, endpoint: 'http://%s', timeout: 1s}}", closed), away, nil, ""},
 		"serviceBus closed": {fmt.Sprintf("{serviceBus: {namespace: orders.servicebus.windows.net, endpoint: '%s', timeout: 1s}}", closed), away, azure, ""},
 	}
 }
@@ -111,10 +116,14 @@ func pipelines(http, brokers, login string) map[string]leak {
 		"a rule about no field":    `validation: [{rules: [{rule: 'payload[payload.card] == 1', message: 'a field'}]}]`,
 		"a transformation":         `transform: [{payload: '{"n": int(payload.card)}'}]`,
 	} {
-		all["pipeline with "+name] = leak{sink: http, want: dies, more: yaml + "\n"}
+		want := dies
+		if slices.Contains([]string{"a rule that cannot count", "a rule about time", "a transformation"}, name) {
+			want = held // they cannot be computed
+		}
+		all["pipeline with "+name] = leak{sink: http, want: want, more: yaml + "\n"}
 	}
 	all["pipeline with a route"] = leak{
-		sink: fmt.Sprintf("{kafka: {brokers: ['%s'], sasl: {mechanism: PLAIN, %s}}}", brokers, login), want: dies,
+		sink: fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, login), want: held,
 		more: "routes: [{to: 'string(int(event.headers.authorization))'}]\n",
 	}
 	return all
@@ -126,28 +135,38 @@ func servers(t *testing.T, login, wrong string) map[string]leak {
 	check(t, err)
 	t.Cleanup(func() { check(t, n.Stop(context.Background())) })
 	all := map[string]leak{
-		"nats without a stream": {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), login), dies, nil, ""},
+		"nats without a stream": {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), login), held, nil, ""},
 		"nats wrong password":   {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), wrong), away, nil, ""},
 	}
 	r, err := redis.Start(t.Context(), redis.Options{Settings: map[string]string{
 		"user": fmt.Sprintf("user-%s on >password-%[1]s ~* +@all", secret),
 	}})
-	if !errors.Is(err, redis.ErrMissing) {
-		check(t, err)
+	if isThere(t, err, redis.ErrMissing) {
 		t.Cleanup(func() { check(t, r.Stop(context.Background())) })
-		all["redis"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], %s}}", r.Address, login), delivered, nil, ""}
-		all["redis wrong password"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], %s}}", r.Address, wrong), away, nil, ""}
+		all["redis"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, login), delivered, nil, ""}
+		all["redis wrong password"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, wrong), away, nil, ""}
 	}
 	b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
 		Users: map[string]string{"user-" + secret: "password-" + secret}, Permissions: map[string][3]string{"user-" + secret: {".*", ".*", ".*"}},
 	})
-	if !errors.Is(err, rabbitmq.ErrMissing) {
-		check(t, err)
+	if isThere(t, err, rabbitmq.ErrMissing) {
 		t.Cleanup(func() { check(t, b.Stop(context.Background())) })
-		all["rabbitmq without a queue"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {%s}}}", b.Address(rabbitmq.Plain), login), dies, nil, ""}
-		all["rabbitmq wrong password"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {%s}}}", b.Address(rabbitmq.Plain), wrong), away, nil, ""}
+		all["rabbitmq without a queue"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), login), held, nil, ""}
+		all["rabbitmq wrong password"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), wrong), away, nil, ""}
 	}
 	return all
+}
+
+// isThere reports whether a server is there. One that is missing fails the test in CI, and its cases are
+// left out elsewhere.
+func isThere(t *testing.T, err, missing error) bool {
+	t.Helper()
+	if errors.Is(err, missing) && !need.CI() {
+		t.Logf("without its cases: %v", err)
+		return false
+	}
+	check(t, err)
+	return true
 }
 
 // inboxes are tables of another database, with the password in a file's connection string.
@@ -195,6 +214,12 @@ func TestPlantedSecrets(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	all := leaks(t, dir)
+	for kind := range reflect.TypeFor[config.Sink]().Fields() {
+		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+		if name != "log" && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(c leak) bool { return strings.HasPrefix(c.sink, "{"+name+":") }) {
+			t.Errorf("no case has the sink %s", name)
+		}
+	}
 	t.Run("kinds", func(t *testing.T) { // ends before the servers do
 		for name, c := range all {
 			t.Run(name, func(t *testing.T) {
@@ -225,6 +250,10 @@ func plant(t *testing.T, c leak) {
 		await(t, "all are delivered", func() bool { return o.count(t, "status = 'delivered'") == n })
 	case dies:
 		await(t, "all are dead", func() bool { return o.count(t, "status = 'dead'") == n })
+	case held:
+		await(t, "all wait with their attempts", func() bool {
+			return o.count(t, "status = 'pending' and attempts = 0 and last_error is not null") == n
+		})
 	case away:
 		p.unready(t, "sink: ")
 		await(t, "a delivery was tried", func() bool {

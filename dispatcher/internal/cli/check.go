@@ -26,8 +26,8 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
-heard, and the destination. Nothing is changed, and no event is sent. Each check is a line that starts
-with "ok" or "FAIL".`,
+heard, and the destination: the one topic, stream or table that the file names. Nothing is changed, and no
+event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			c := &checks{out: cmd.OutOrStdout()}
 			c.all(cmd.Context(), file)
@@ -71,6 +71,10 @@ func (c *checks) all(ctx context.Context, file string) {
 	if invalid == nil {
 		c.tell("config", file+" is valid", nil)
 	}
+	if cfg.StateFile != "" {
+		state, err := readState(cfg.StateFile)
+		c.tell("state", string(state), err)
+	}
 	if cfg.ValidateDatabase() == nil {
 		c.database(ctx, cfg)
 	}
@@ -103,6 +107,11 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 	where, user, err := login(ctx, pool)
 	if !c.tell("database", where, sentence(err)) {
 		return
+	}
+	if level, err := database.Isolation(ctx, pool); err != nil { // it works, with more tries
+		fmt.Fprintf(c.out, "WARN isolation: %s\n", err)
+	} else {
+		fmt.Fprintf(c.out, "ok   isolation: %s\n", level)
 	}
 	schema, err := pgstore.New(pool, pgstore.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace}).Schema(ctx)
 	if err == nil && schema.State != dispatcher.SchemaReady {
@@ -153,9 +162,14 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 			union all
 			select right_ || ' on ' || relname
 			from (values ('outbox_events', 'select'), ('outbox_events', 'update'), ('outbox_events', 'delete'),
-				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_migrations', 'select')) as needed (table_, right_)
+				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_migrations', 'select'),
+				('outbox_workers', 'select'), ('outbox_workers', 'insert'), ('outbox_workers', 'update'), ('outbox_workers', 'delete')) as needed (table_, right_)
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
-			where not has_table_privilege(pg_class.oid, right_) and (right_ <> 'delete' or $2::boolean))`,
+			where not has_table_privilege(pg_class.oid, right_) and (relname <> 'outbox_events' or right_ <> 'delete' or $2::boolean)
+			union all
+			select 'usage on ' || relname from pg_class
+			where relname = 'outbox_leases' and relnamespace = (select oid from pg_namespace where nspname = $1)
+				and not has_sequence_privilege(oid, 'usage'))`,
 		cfg.Database.Schema, cfg.Retention.Delivered != nil).Scan(&missing)
 	return missing, err
 }
@@ -182,5 +196,23 @@ func (c *checks) sink(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		err = errors.Join(s.Probe(ctx), s.Close(ctx))
 	}
-	c.tell("sink", "the destination answers", err)
+	if c.tell("sink", "the destination answers", err) {
+		c.limit(ctx, cfg)
+	}
+}
+
+// What enqueue takes by its default (CONTRACT C-13, C-16).
+const (
+	maxPayload = 1 << 20
+	maxHeaders = 64 << 10
+)
+
+// limit warns of a destination that takes smaller messages than enqueue.
+func (c *checks) limit(ctx context.Context, cfg config.Config) {
+	bytes, setting := sink.Limit(ctx, cfg)
+	if bytes == 0 || bytes >= maxPayload+maxHeaders {
+		return
+	}
+	fmt.Fprintf(c.out, "WARN sink: it takes messages of %d bytes (%s), and enqueue takes payloads of %d with %d of headers; a larger event would be dead at once: raise the limit, or make no larger events\n",
+		bytes, setting, maxPayload, maxHeaders)
 }

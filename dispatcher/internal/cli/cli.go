@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -18,9 +19,9 @@ import (
 
 // The exit codes.
 const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
+	exitOK      = 0
+	exitFailed  = 1
+	exitRefused = 78 // EX_CONFIG of sysexits.h
 )
 
 const long = `Dispatcher delivers the events of a transactional outbox.
@@ -28,9 +29,9 @@ const long = `Dispatcher delivers the events of a transactional outbox.
 Every command reads one file, the same that the operator renders for its pods. migrate, enqueue and
 grants need no more of it than the database section.
 
-Exit codes: 0 for success, 1 when the work failed or a check did, 2 when the command line or the file
-is wrong. Errors go to standard error, and to the file that TERMINATION_LOG names (by default
-/dev/termination-log, if there is one), where Kubernetes finds them.`
+Exit codes: 0 for success, 78 when the configuration is refused, 1 for any other failure. The last line of
+standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
+/dev/termination-log, if there is one), where Kubernetes finds it.`
 
 // Main runs the command and returns its exit code.
 func Main(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -48,37 +49,49 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 	if err == nil {
 		return exitOK
 	}
-	text := strings.TrimSpace(err.Error())
+	text := brief(err)
 	fmt.Fprintln(stderr, "dispatcher:", text)
 	leaveTerminationMessage(text)
-	var failed failure
-	if errors.As(err, &failed) {
-		return exitFailed
+	if errors.As(err, &refused{}) {
+		return exitRefused
 	}
-	return exitUsage // cobra's own errors are about the command line
+	return exitFailed
 }
 
-// failure is an error of the work, as against one of the command line or the file.
-type failure struct{ error }
+// refused is an error of the configuration: the same file fails again.
+type refused struct{ error }
 
-func (f failure) Unwrap() error { return f.error }
+func (r refused) Unwrap() error { return r.error }
 
-// work makes a command's function whose errors are failures, unless it says [wrong].
+// work makes a command's function.
 func work(do func(*cobra.Command) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		err := do(cmd)
-		var w wrong
-		if err == nil || errors.As(err, &w) {
-			return err
-		}
-		return failure{err}
-	}
+	return func(cmd *cobra.Command, _ []string) error { return do(cmd) }
 }
 
-// wrong is an error of the command line or the file.
-type wrong struct{ error }
+// lastWords is the most bytes of the line that says why a command failed.
+const lastWords = 1000
 
-func (w wrong) Unwrap() error { return w.error }
+// brief makes one bounded line of an error: as many of its lines as there is place for, but the first one
+// in any case.
+func brief(err error) string {
+	const more = " (and %d more)"
+	var all string
+	lines := slices.DeleteFunc(strings.Split(err.Error(), "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
+	for i, line := range lines {
+		line = strings.Join(strings.Fields(line), " ")
+		if i > 0 {
+			line = "; " + line
+		}
+		if i > 0 && len(all)+len(line)+len(more) > lastWords {
+			return all + fmt.Sprintf(more, len(lines)-i)
+		}
+		all += line
+		if limit := lastWords - len(more) - len("…"); len(all) > limit {
+			all = strings.ToValidUTF8(all[:limit], "") + "…"
+		}
+	}
+	return all
+}
 
 // leaveTerminationMessage tells Kubernetes why the container ended.
 func leaveTerminationMessage(text string) {
@@ -91,8 +104,7 @@ func leaveTerminationMessage(text string) {
 		return // not in a pod
 	}
 	defer file.Close()
-	const limit = 4096 // Kubernetes keeps no more
-	_, _ = io.WriteString(file, text[:min(len(text), limit)])
+	_, _ = io.WriteString(file, text)
 }
 
 // fileFlag adds -f.
@@ -102,12 +114,15 @@ func fileFlag(cmd *cobra.Command, path *string) {
 
 // load reads the file and checks the part of it that validate looks at.
 func load(path string, validate func(config.Config) error) (config.Config, error) {
+	if path == "" {
+		return config.Config{}, errors.New("no configuration; name its file with -f")
+	}
 	cfg, err := config.Load(path)
 	if err != nil {
-		return cfg, wrong{err}
+		return cfg, refused{err}
 	}
 	if err := validate(cfg); err != nil {
-		return cfg, wrong{fmt.Errorf("configuration %s: %w", path, err)}
+		return cfg, refused{fmt.Errorf("configuration %s: %w", path, err)}
 	}
 	return cfg, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/tracing"
 )
@@ -25,12 +26,14 @@ import (
 // engine is a dispatcher with what it is made of.
 type engine struct {
 	*dispatcher.Dispatcher
-	worker uuid.UUID
-	pool   *pgxpool.Pool
-	store  *pgstore.Store
-	sink   dispatcher.Sink
-	spans  *trace.TracerProvider // nil without tracing
-	log    *slog.Logger
+	pipeline *pipeline.Pipeline
+	worker   uuid.UUID
+	pool     *pgxpool.Pool
+	store    *pgstore.Store
+	sink     dispatcher.Sink
+	state    *stateFile            // nil without one
+	spans    *trace.TracerProvider // nil without tracing
+	log      *slog.Logger
 }
 
 // newEngine makes an engine that logs to logs, and whose log sink writes to events. It connects to
@@ -41,29 +44,48 @@ func newEngine(ctx context.Context, version string, cfg config.Config, observer 
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
 	e := &engine{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
-	if e.sink, err = sink.New(cfg, events); err != nil {
-		return nil, wrong{err}
+	if e.pipeline, err = sink.Pipeline(cfg); err != nil {
+		return nil, refused{err}
+	}
+	if e.sink, err = sink.Behind(e.pipeline, cfg, events); err != nil {
+		return nil, refused{err}
 	}
 	if err := e.trace(ctx, version, cfg); err != nil {
-		return nil, wrong{err}
+		return nil, refused{err}
 	}
 	if e.pool, err = database.Pool(ctx, cfg.Database, cfg.Name); err != nil {
-		return nil, wrong{err}
+		return nil, refused{err}
 	}
-	e.store = pgstore.New(e.pool, pgstore.Options{
-		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.Delivered != nil,
-	})
-	e.Dispatcher, err = dispatcher.New(e.store, e.sink, dispatcher.Config{
-		Topics: cfg.Topics, Lease: cfg.Lease.D(), PollInterval: cfg.PollInterval.D(), BatchSize: cfg.BatchSize,
-		Concurrency: cfg.Concurrency, MaxAttempts: cfg.MaxAttempts, Backoff: backoff(cfg.Backoff),
-		Ordering: dispatcher.Ordering(cfg.Ordering), OnDead: dispatcher.OnDead(cfg.OnDead),
-		GracePeriod: cfg.GracePeriod.D(), Paused: cfg.State == config.Paused, Logger: e.log, Observer: observer,
-	})
+	e.store = pgstore.New(e.pool, storeOptions(cfg, worker))
+	settings := settings(cfg)
+	settings.Logger, settings.Observer = e.log, observer
+	e.Dispatcher, err = dispatcher.New(e.store, e.sink, settings)
 	if err != nil {
 		e.close(ctx)
-		return nil, wrong{err}
+		return nil, refused{err}
+	}
+	if cfg.StateFile != "" {
+		e.state = &stateFile{path: cfg.StateFile, engine: e.Dispatcher, log: e.log, last: cfg.State}
+		e.state.look()
 	}
 	return e, nil
+}
+
+// settings are what the file says to the engine: all of its Config but Logger and Observer.
+func settings(cfg config.Config) dispatcher.Config {
+	return dispatcher.Config{
+		Topics: cfg.Topics, Lease: cfg.Lease.D(), PollInterval: cfg.PollInterval.D(), BatchSize: cfg.BatchSize,
+		Concurrency: cfg.Concurrency, MaxBytes: cfg.MaxInFlightBytes, MaxAttempts: cfg.MaxAttempts, Backoff: backoff(cfg.Backoff),
+		Ordering: dispatcher.Ordering(cfg.Ordering), OnDead: dispatcher.OnDead(cfg.OnDead),
+		DeliveryTimeout: cfg.DeliveryTimeout.D(), GracePeriod: cfg.GracePeriod.D(), Paused: cfg.State == config.Paused,
+	}
+}
+
+// storeOptions are what it says to the worker's store.
+func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
+	return pgstore.Options{
+		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.Delivered != nil,
+	}
 }
 
 // trace records a span for each delivery, if the environment asks for it.

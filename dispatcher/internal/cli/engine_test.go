@@ -21,7 +21,7 @@ func TestBackoff(t *testing.T) {
 		"multiplier":         {config.Backoff{Strategy: config.Multiplier, Base: second, Max: 100 * second, Multiplier: "3", JitterPercent: &percent}, 3, 4500 * time.Millisecond, 13500 * time.Millisecond},
 		"without jitter":     {config.Backoff{Strategy: config.Multiplier, JitterPercent: &none}, 3, 4 * time.Second, 4 * time.Second},
 		"power of two":       {config.Backoff{Strategy: config.PowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
-		"linear, overview's": {config.Backoff{Strategy: config.Linear}, 2, 3 * time.Minute, 3 * time.Minute},
+		"linear, overview's": {config.Backoff{Strategy: config.Linear}, 2, 2 * time.Minute, 2 * time.Minute},
 	} {
 		cfg := config.Config{Backoff: c.b}
 		cfg.ApplyDefaults()

@@ -33,6 +33,9 @@ type line struct {
 	DedupeKey     string            `json:"dedupe_key"`
 	Headers       map[string]string `json:"headers"`
 	Delay         config.Duration   `json:"delay"`
+	MaxAttempts   int               `json:"max_attempts"`
+	Retry         *producer.Retry   `json:"retry"`
+	ID            string            `json:"id"`
 }
 
 func (l line) event(namespace string) (e producer.Event, err error) {
@@ -40,6 +43,7 @@ func (l line) event(namespace string) (e producer.Event, err error) {
 		Namespace: l.Namespace, Topic: l.Topic, Payload: l.Payload,
 		EventType: l.EventType, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
 		PartitionKey: l.PartitionKey, LockKey: l.LockKey, DedupeKey: l.DedupeKey, Headers: l.Headers, Delay: l.Delay.D(),
+		MaxAttempts: l.MaxAttempts, Retry: l.Retry,
 	}
 	if e.Namespace == "" {
 		e.Namespace = namespace
@@ -47,6 +51,11 @@ func (l line) event(namespace string) (e producer.Event, err error) {
 	if l.TenantID != "" {
 		if e.TenantID, err = uuid.Parse(l.TenantID); err != nil {
 			return e, fmt.Errorf("tenant %q is not a UUID; correct it", l.TenantID)
+		}
+	}
+	if l.ID != "" {
+		if e.ID, err = uuid.Parse(l.ID); err != nil {
+			return e, fmt.Errorf("id %q is not a UUID; correct it", l.ID)
 		}
 	}
 	return e, nil
@@ -61,8 +70,8 @@ func enqueueCommand() *cobra.Command {
 		Short: "Enqueue an event, or those on standard input",
 		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with
 the fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-lock_key, tenant_id, dedupe_key, headers and delay. Everything is enqueued in one transaction, or nothing. For
-each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
+lock_key, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
+transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
 to the file's. The login needs what "migrate grants --for producer" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			next := linesOf(cmd.InOrStdin())
@@ -86,6 +95,8 @@ to the file's. The login needs what "migrate grants --for producer" prints.`,
 	flags.StringVar(&one.TenantID, "tenant-id", "", "the tenant, a UUID")
 	flags.StringVar(&one.DedupeKey, "dedupe-key", "", "a second event with the same key is not enqueued")
 	flags.StringToStringVar(&one.Headers, "header", nil, "a header, as name=value; may be repeated")
+	flags.IntVar(&one.MaxAttempts, "max-attempts", 0, "the retry budget of this event, 1 to 1000 (default: the dispatcher's)")
+	flags.StringVar(&one.ID, "id", "", "the event's id, a UUID: one that is there already is not enqueued again (default: a new one)")
 	flags.DurationVar(&delay, "delay", 0, "how long to hold the event back, such as 10m")
 	return cmd
 }

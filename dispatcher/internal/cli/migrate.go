@@ -88,10 +88,10 @@ run. With --apply the login of FILE, which must be the owner's, runs them.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
 			if k != migrations.Dispatcher && k != migrations.Producer {
-				return wrong{fmt.Errorf("--for is %q; choose dispatcher or producer", kind)}
+				return fmt.Errorf("--for is %q; choose dispatcher or producer", kind)
 			}
 			if apply && file == "" {
-				return wrong{errors.New("--apply needs a database to connect to; name the owner's file with -f")}
+				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
 			}
 			if apply {
 				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {

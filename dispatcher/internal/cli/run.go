@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
 func runCommand(version string) *cobra.Command {
@@ -45,18 +46,21 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	defer cancel()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind())
+	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind(), cfg.Topics...)
 	e, err := newEngine(ctx, version, cfg, observer, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
+	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
+		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
+		FileProblems:      e.fileProblems,
 	}
-	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get)
+	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
 	if err != nil {
@@ -67,7 +71,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		Handler:           monitor.Handler(process, sources, registry),
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
-	e.log.Info("starting", "version", version, "namespace", cfg.Namespace, "topics", cfg.Topics, "state", cfg.State, "address", listener.Addr().String())
+	e.log.Info("starting", "version", version, "namespace", cfg.Namespace, "topics", cfg.Topics, "paused", e.Snapshot().Paused, "address", listener.Addr().String())
 
 	var group sync.WaitGroup
 	var serverErr error
@@ -80,7 +84,12 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	if cfg.WakeUp == config.WakeUpListen {
 		group.Go(func() { e.listen(ctx, cfg) })
 	}
+	group.Go(func() { e.reread(ctx) })
+	running, ended := context.WithCancel(context.WithoutCancel(ctx))
+	defer ended()
+	group.Go(func() { e.heartbeat(running, info) })
 	err = e.Run(ctx)
+	ended()
 	stop, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancelStop()
 	if server.Shutdown(stop) != nil {
@@ -104,7 +113,7 @@ destination that is away. The exit code is 1 unless every delivery succeeded.`,
 				return err
 			}
 			if n < 1 {
-				return wrong{fmt.Errorf("-n is %d; set it to 1 or more", n)}
+				return fmt.Errorf("-n is %d; set it to 1 or more", n)
 			}
 			return once(cmd, version, cfg, n)
 		}),

@@ -62,6 +62,9 @@ func classify(err error) verdict {
 	case isCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
 			"set the database's tls.ca (in a dispatcher's file: caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
+	case isRefusedCertificate(err):
+		return verdict{CertificateInvalid, innermost(err).Error(),
+			"the server does not accept the client's certificate: set the database's clientCertFile and clientKeyFile to one of an authority that it trusts"}
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
 		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode (in a dispatcher's file: sslMode) to disable"}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -178,6 +181,17 @@ func isCertificate(err error) bool {
 		host         x509.HostnameError
 	)
 	return errors.As(err, &verification) || errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &host)
+}
+
+// isRefusedCertificate reports whether err is the server's alert about our certificate, or the lack of one.
+// crypto/tls has no exported type for an alert.
+func isRefusedCertificate(err error) bool {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "remote error" {
+		return false
+	}
+	text := op.Err.Error()
+	return strings.Contains(text, "certificate") || strings.Contains(text, "error decrypting message") // a wrong signature
 }
 
 // innermost returns the error at the end of the chain: the cause without pgx's words around it.

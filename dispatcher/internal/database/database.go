@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 	connectTimeout = 5 * time.Second
 	// poolSize is enough: a claim loop, a completer, lease extension and the count of the backlog.
 	poolSize = 4
+	// A connection of the pool is replaced after renewAfter, or up to renewSpread later: so a login that was taken
+	// back, or rotated, is no longer used after that.
+	renewAfter, renewSpread = 30 * time.Minute, 3 * time.Minute
 )
 
 // Pool returns a pool for the dispatcher of that name. It does not connect yet. The files that d
@@ -43,11 +47,16 @@ func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, e
 	}
 	cfg.MaxConns = poolSize
 	cfg.PingTimeout = connectTimeout
+	cfg.MaxConnLifetime, cfg.MaxConnLifetimeJitter = renewAfter, renewSpread
+	token := tokens(d.IAM)
 	w := &watch{}
 	cfg.PrepareConn = w.usable
-	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+	cfg.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		fresh, err := connConfig(d, name)
 		if err != nil {
+			return err
+		}
+		if err := logIn(ctx, token, fresh); err != nil {
 			return err
 		}
 		*c = *fresh
@@ -66,6 +75,9 @@ func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, e
 func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, error) {
 	cfg, err := connConfig(d, name)
 	if err != nil {
+		return nil, err
+	}
+	if err := logIn(ctx, tokens(d.IAM), cfg); err != nil {
 		return nil, err
 	}
 	if cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
@@ -96,6 +108,9 @@ func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
 		return nil, badString(d) // not err: it quotes the string
 	}
 	c := parsed.ConnConfig
+	if err := present(c, d); err != nil {
+		return nil, err
+	}
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
@@ -103,6 +118,13 @@ func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
 	// that does not is noticed here, whatever it leads to next time.
 	if c.ValidateConnect == nil {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	validate := c.ValidateConnect
+	c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := validate(ctx, conn); err != nil {
+			return err
+		}
+		return isolate(ctx, conn)
 	}
 	c.RuntimeParams["application_name"] = "outbox-dispatcher/" + name
 	return c, nil
@@ -118,22 +140,27 @@ func connectionString(d config.Database) (string, error) {
 	case d.Connection == nil:
 		return "", &problem{ConnectionFailed, "the configuration names no database; set database.dsnFile", nil}
 	}
+	c, port := d.Connection, ""
+	if c.Port != 0 {
+		port = strconv.Itoa(c.Port)
+	}
 	var dsn strings.Builder
-	for _, part := range []struct{ key, field, path string }{
-		{"host", "hostFile", d.Connection.HostFile},
-		{"port", "portFile", d.Connection.PortFile},
-		{"dbname", "databaseFile", d.Connection.DatabaseFile},
-		{"user", "userFile", d.Connection.UserFile},
-		{"password", "passwordFile", d.Connection.PasswordFile},
+	for _, part := range []struct{ key, value, field, path string }{
+		{"host", c.Host, "hostFile", c.HostFile},
+		{"port", port, "portFile", c.PortFile},
+		{"dbname", c.Database, "databaseFile", c.DatabaseFile},
+		{"user", c.User, "userFile", c.UserFile},
+		{"password", "", "passwordFile", c.PasswordFile},
 	} {
-		if part.path == "" {
-			continue
+		if part.path != "" {
+			var err error
+			if part.value, err = readFile("database.connection."+part.field, part.path); err != nil {
+				return "", err
+			}
 		}
-		value, err := readFile("database.connection."+part.field, part.path)
-		if err != nil {
-			return "", err
+		if part.value != "" {
+			fmt.Fprintf(&dsn, "%s=%s ", part.key, quote(part.value))
 		}
-		fmt.Fprintf(&dsn, "%s=%s ", part.key, quote(value))
 	}
 	return dsn.String(), nil
 }

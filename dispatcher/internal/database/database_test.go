@@ -209,6 +209,13 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 		HostFile: file(t, u.Hostname()), PortFile: file(t, u.Port()), DatabaseFile: file(t, strings.TrimPrefix(u.Path, "/")),
 		UserFile: file(t, role+"\n"), PasswordFile: password,
 	}}
+	port, err := strconv.Atoi(u.Port())
+	check(t, err)
+	known, err := Connect(ctx, config.Database{SSLMode: "disable", Connection: &config.Connection{ // all but the password
+		Host: u.Hostname(), Port: port, Database: strings.TrimPrefix(u.Path, "/"), User: role, PasswordFile: password,
+	}}, "orders")
+	check(t, err)
+	check(t, known.Close(ctx))
 	pool, err := Pool(ctx, d, "orders")
 	check(t, err)
 	defer pool.Close()

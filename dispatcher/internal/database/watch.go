@@ -3,7 +3,6 @@ package database
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -39,26 +38,13 @@ func (w *watch) configure(c *pgx.ConnConfig) {
 	}
 	validate := c.ValidateConnect
 	c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := validate(ctx, conn); err != nil {
-			return err
-		}
-		pooled, err := behindPooler(ctx, conn)
-		if pooled {
+		err := validate(ctx, conn)
+		if conn.CustomData()[pooled] != nil {
 			w.pooled.Store(true)
 			conn.CustomData()[outdated] = true // its mode cannot be changed any more
 		}
 		return err
 	}
-}
-
-// behindPooler: a pooler that shares server sessions has to give its clients process ids of its own,
-// or it could not tell whose statement a client wants to cancel.
-func behindPooler(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
-	result, err := conn.Exec(ctx, "select pg_backend_pid()").ReadAll()
-	if err != nil {
-		return false, err
-	}
-	return string(result[0].Rows[0][0]) != strconv.FormatUint(uint64(conn.PID()), 10), nil
 }
 
 // usable is asked before a connection is taken from the pool, which closes it if it is not.

@@ -7,27 +7,26 @@ import (
 
 const (
 	workers = 2
-	most    = 3 // attempts at most in any exploration
+	most    = 4 // claims of a row in any exploration
 )
 
 // phase is how far a worker has come with a lease that it was given.
 type phase byte
 
 const (
-	gone       phase = iota // never had, or its outcome is written, or the worker forgot it
-	queued                  // not begun
-	sending                 // the destination may or may not have it
-	acking                  // an outcome is sent to the store, perhaps more than once
-	nacking                 //
-	dying                   //
-	releasing               //
-	postponing              // released, to wait
+	gone      phase = iota // never had, or its outcome is written, or the worker forgot it
+	queued                 // not begun
+	sending                // the destination may or may not have it
+	acking                 // an outcome is sent to the store, perhaps more than once
+	nacking                //
+	dying                  //
+	releasing              // due as before, or to wait
 )
 
 // row is what the store holds, in small.
 type row struct {
-	status, attempts, holder byte
-	over, due                bool
+	status, attempts, lease, holder byte
+	over, due                       bool
 }
 
 // world is a state: what the store holds, and what the workers believe and have under way. A worker
@@ -35,12 +34,9 @@ type row struct {
 // out of date is nothing special.
 type world struct {
 	rows   [2]row
-	leases [2][workers][most + 1]phase // by row, worker, attempt
-	// stale are releases, also those that wait, of which the answer was lost, and whose row the same worker
-	// has claimed again under the same attempt: a retry of one would hit the new lease.
-	stale [2][workers][most + 1]bool
-	// begun are the attempts published since the last replay, as bits. confirmed is what the
-	// destination has, buried what was dead at some time.
+	leases [2][workers][most + 1]phase // by row, worker, lease number
+	// begun are the lease numbers that were published, as bits. confirmed is what the destination has,
+	// buried what was dead at some time.
 	begun             [2]byte
 	confirmed, buried [2]bool
 	replayed          bool
@@ -54,26 +50,25 @@ type game struct {
 	answers     map[question]answer
 	rows        int
 	maxAttempts int
+	maxClaims   byte // of a row, at most; what would need more is not explored
 	// ordered rows are of one key, and are claimed by the prefix rule.
 	ordered bool
 	// Rules of the engine that are broken, to see that the invariants notice.
-	retryStale   bool // a release is tried again after the row was claimed again
-	releaseBegun bool // what may be delivered is released
-	loosePrefix  bool // a claim takes rows behind one that it cannot have
-	beginAny     bool // a worker does not wait for the earlier rows of a key
-	keepRest     bool // nor gives the later ones back when one does not succeed
+	loosePrefix bool // a claim takes rows behind one that it cannot have
+	beginAny    bool // a worker does not wait for the earlier rows of a key
+	keepRest    bool // nor gives the later ones back when one does not succeed
 }
 
-// step is a state that follows, and why: what a worker does with a row under an attempt, where there are
+// step is a state that follows, and why: what a worker does with a row under a lease, where there are
 // such.
 type step struct {
-	what                 string
-	worker, row, attempt int
-	to                   world
+	what               string
+	worker, row, lease int
+	to                 world
 }
 
 func (s step) String() string {
-	return fmt.Sprintf("%s (worker %d, row %d, attempt %d)", s.what, s.worker, s.row, s.attempt)
+	return fmt.Sprintf("%s (worker %d, row %d, lease %d)", s.what, s.worker, s.row, s.lease)
 }
 
 // next lists all that can happen in a state. broken is not empty when something must never happen.
@@ -91,8 +86,7 @@ func (g game) next(w world) (steps []step, broken string) {
 			add(step{what: "becomes due", row: r, to: to})
 		}
 		if to, ok := g.call(w, r, Call{Verb: "replay"}); ok && !w.replayed && !g.ordered {
-			// What was under way before is long over: a person was here.
-			to.replayed, to.begun[r], to.leases[r], to.stale[r] = true, 0, world{}.leases[r], world{}.stale[r]
+			to.replayed = true // what was under way before may still come
 			add(step{what: "replay", row: r, to: to})
 		}
 	}
@@ -100,12 +94,12 @@ func (g game) next(w world) (steps []step, broken string) {
 		g.claims(w, worker, add)
 		crashed := w
 		for r := range g.rows {
-			crashed.leases[r][worker], crashed.stale[r][worker] = world{}.leases[r][worker], world{}.stale[r][worker]
+			crashed.leases[r][worker] = world{}.leases[r][worker]
 		}
 		add(step{what: "crashes, and forgets", worker: worker, to: crashed})
 		for r := range g.rows {
-			for attempt := 1; attempt <= g.maxAttempts; attempt++ {
-				if what := g.acts(w, r, worker, attempt, add); what != "" {
+			for lease := range most + 1 {
+				if what := g.acts(w, r, worker, lease, add); what != "" {
 					return nil, what
 				}
 			}
@@ -119,8 +113,8 @@ func (g game) call(w world, r int, c Call) (world, bool) {
 	now := w.rows[r]
 	a, known := g.answers[question{now, c}]
 	if !known {
-		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.holder), now.over, now.due}, c, g.maxAttempts)
-		a = answer{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Holder), after.Over, after.Due}, changed}
+		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.lease), int(now.holder), now.over, now.due}, c, g.maxAttempts)
+		a = answer{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due}, changed}
 		g.answers[question{now, c}] = a
 	}
 	w.rows[r] = a.row
@@ -140,7 +134,7 @@ type answer struct {
 }
 
 // outcomes are the calls by which a worker writes an outcome back.
-var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, dying: {Verb: "nack", Final: true}, releasing: {Verb: "release"}, postponing: {Verb: "nack", Unspent: true}}
+var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, dying: {Verb: "nack", Final: true}, releasing: {Verb: "release"}}
 
 // tidy makes states equal that differ in nothing that matters: a write-back that the store refuses, of
 // a lease that it no longer knows, will never do anything; and with order it does not matter here when
@@ -151,15 +145,12 @@ func (g game) tidy(w world) world {
 			w.rows[r].due = true
 		}
 		for worker := range workers {
-			for attempt, p := range w.leases[r][worker] {
+			for lease, p := range w.leases[r][worker] {
 				c, writes := outcomes[p]
-				c.Worker, c.Attempt = worker+1, attempt
-				if (p == releasing || p == postponing) && g.retryStale {
-					continue
-				}
-				if writes && (int(w.rows[r].holder) != c.Worker || int(w.rows[r].attempts) != attempt) {
+				c.Worker, c.Lease = worker+1, lease
+				if writes && !w.rows[r].heldBy(c) {
 					if _, changes := g.call(w, r, c); !changes {
-						w.leases[r][worker][attempt] = gone
+						w.leases[r][worker][lease] = gone
 					}
 				}
 			}
@@ -167,6 +158,9 @@ func (g game) tidy(w world) world {
 	}
 	return w
 }
+
+// heldBy reports whether the caller has the lease that the row is under.
+func (r row) heldBy(c Call) bool { return int(r.holder) == c.Worker && int(r.lease) == c.Lease }
 
 // claims are the ways in which a worker can claim: each row by itself, and with order a prefix of the
 // key's live rows.
@@ -186,13 +180,14 @@ func (g game) claims(w world, worker int, add func(step)) {
 		} else if !ok {
 			continue
 		}
-		if attempt := got.rows[r].attempts; got.rows[r].status == 1 {
-			if p := got.leases[r][worker][attempt]; p == releasing || p == postponing {
-				got.stale[r][worker][attempt] = g.retryStale
-			}
-			got.leases[r][worker][attempt] = queued
+		lease := got.rows[r].lease
+		if lease > g.maxClaims {
+			return
 		}
-		add(step{"claim, up to this row", worker, r, int(got.rows[r].attempts), got})
+		if got.rows[r].status == 1 {
+			got.leases[r][worker][lease] = queued
+		}
+		add(step{"claim, up to this row", worker, r, int(lease), got})
 		if to = got; g.ordered && got.rows[r].status == 3 {
 			return // the later ones are for the next claim
 		}
@@ -201,18 +196,13 @@ func (g game) claims(w world, worker int, add func(step)) {
 
 // acts are what a worker can do with a lease, on time or late. It is not empty when an invariant
 // breaks on the way.
-func (g game) acts(w world, r, worker, attempt int, add func(step)) (broken string) {
-	set := func(p phase) world { to := w; to.leases[r][worker][attempt] = p; return to }
-	tell := func(to world, what string) { add(step{what, worker, r, attempt, to}) }
+func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string) {
+	set := func(p phase) world { to := w; to.leases[r][worker][lease] = p; return to }
+	tell := func(to world, what string) { add(step{what, worker, r, lease, to}) }
 
-	p := w.leases[r][worker][attempt]
-	if w.stale[r][worker][attempt] {
-		to, _ := g.call(w, r, Call{Verb: "release", Worker: worker + 1, Attempt: attempt})
-		to.stale[r][worker][attempt] = false
-		tell(to, "an old release comes once more")
-	}
+	p := w.leases[r][worker][lease]
 	if p == queued || p == sending {
-		if to, ok := g.call(w, r, Call{Verb: "extend", Worker: worker + 1, Attempt: attempt}); ok {
+		if to, ok := g.call(w, r, Call{Verb: "extend", Worker: worker + 1, Lease: lease}); ok {
 			tell(to, "extend")
 		} else {
 			tell(g.releaseRest(set(gone), r, worker), "lost, and now known")
@@ -224,12 +214,11 @@ func (g game) acts(w world, r, worker, attempt int, add func(step)) (broken stri
 		if g.ordered && !g.beginAny && r > 0 && g.busy(w, r-1, worker) {
 			break
 		}
-		if w.begun[r]&(1<<attempt) != 0 {
-			return fmt.Sprintf("row %d is delivered twice under the fencing token %d", r, attempt)
+		if w.begun[r]&(1<<lease) != 0 {
+			return fmt.Sprintf("row %d is delivered twice under the fencing token %d", r, lease)
 		}
-		tell(g.releaseRest(set(postponing), r, worker), "finds nobody")
 		to := set(sending)
-		to.begun[r] |= 1 << attempt
+		to.begun[r] |= 1 << lease
 		tell(to, "begins")
 	case sending:
 		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.buried[r-1] {
@@ -239,28 +228,32 @@ func (g game) acts(w world, r, worker, attempt int, add func(step)) (broken stri
 		arrived.confirmed[r] = true
 		tell(arrived, "delivers")
 		failed := nacking
-		if attempt >= g.maxAttempts {
+		if int(w.rows[r].attempts) >= g.maxAttempts {
 			failed = dying
 		}
 		for _, to := range []world{w, arrived} { // the destination may have it all the same
-			to.leases[r][worker][attempt] = failed
+			to.leases[r][worker][lease] = failed
 			tell(g.releaseRest(to, r, worker), "fails")
+			to.leases[r][worker][lease] = releasing
+			tell(g.releaseRest(to, r, worker), "fails, and the fault is the destination's")
 		}
 		final := set(dying)
 		tell(g.releaseRest(final, r, worker), "refused for good")
-		if g.releaseBegun {
-			tell(set(releasing), "gives back what may be delivered")
-		}
-	case acking, nacking, dying, releasing, postponing:
+	case acking, nacking, dying, releasing:
 		c := outcomes[p]
-		c.Worker, c.Attempt = worker+1, attempt
-		to, changed := g.call(w, r, c)
-		if changed && (int(w.rows[r].holder) != c.Worker || int(w.rows[r].attempts) != attempt) {
-			return fmt.Sprintf("worker %d writes back %s of row %d, attempt %d, and no longer holds it", worker, c.Verb, r, attempt)
+		c.Worker, c.Lease = worker+1, lease
+		for _, delayed := range []bool{false, true} {
+			if c.Delayed = delayed; delayed && p != releasing {
+				break
+			}
+			to, changed := g.call(w, r, c)
+			if changed && !w.rows[r].heldBy(c) {
+				return fmt.Sprintf("worker %d writes back %s of row %d, lease %d, and no longer holds it", worker, c.Verb, r, lease)
+			}
+			tell(to, c.Verb+", and the answer is lost") // and so it tries again
+			to.leases[r][worker][lease] = gone
+			tell(to, c.Verb)
 		}
-		tell(to, c.Verb+", and the answer is lost") // and so it tries again
-		to.leases[r][worker][attempt] = gone
-		tell(to, c.Verb)
 	}
 	return ""
 }
@@ -273,9 +266,9 @@ func (g game) busy(w world, r, worker int) bool {
 // releaseRest gives the queued later rows of a key back, when an earlier one did not succeed.
 func (g game) releaseRest(w world, r, worker int) world {
 	for later := r + 1; g.ordered && !g.keepRest && later < g.rows; later++ {
-		for attempt, p := range w.leases[later][worker] {
+		for lease, p := range w.leases[later][worker] {
 			if p == queued {
-				w.leases[later][worker][attempt] = releasing
+				w.leases[later][worker][lease] = releasing
 			}
 		}
 	}
@@ -325,12 +318,13 @@ func (g game) explore() (states int, broken string) {
 	return len(all), ""
 }
 
-// lost finds a state from which there is no way to one where every row is delivered or dead; -1 for none.
+// lost finds a state from which there is no way to one where every row is delivered or dead, or to the end
+// of what is explored; -1 for none.
 func (g game) lost(all []world, before [][]int32) int32 {
 	fine := make([]bool, len(all))
 	var queue []int32
 	for i, w := range all {
-		if fine[i] = !slices.ContainsFunc(w.rows[:g.rows], func(r row) bool { return r.status < 2 }); fine[i] {
+		if fine[i] = g.done(w); fine[i] {
 			queue = append(queue, int32(i))
 		}
 	}
@@ -345,6 +339,18 @@ func (g game) lost(all []world, before [][]int32) int32 {
 		}
 	}
 	return int32(slices.Index(fine, false))
+}
+
+// done reports whether every row is delivered or dead, or one of the others has had all its claims.
+func (g game) done(w world) bool {
+	live := false
+	for _, r := range w.rows[:g.rows] {
+		if r.status < 2 && r.lease == g.maxClaims {
+			return true
+		}
+		live = live || r.status < 2
+	}
+	return !live
 }
 
 // check compares a state with the one before.
@@ -364,8 +370,8 @@ func (g game) check(was, is world) string {
 			return fmt.Sprintf("row %d is %s and held by %d", r, statuses[b.status], b.holder)
 		case a.status == 1 && b.status == 1 && a.holder != b.holder && !a.over:
 			return fmt.Sprintf("row %d changes hands before its lease is over", r)
-		case a.status == 1 && b.attempts < a.attempts && is.begun[r]&(1<<a.attempts) != 0:
-			return fmt.Sprintf("row %d takes back the token %d that was published", r, a.attempts)
+		case b.lease < a.lease:
+			return fmt.Sprintf("the token of row %d falls from %d to %d", r, a.lease, b.lease)
 		}
 	}
 	return ""

@@ -19,8 +19,8 @@ type Transition struct {
 	// Guard are the conditions that must all hold.
 	Guard []string
 	To    string
-	// Attempts is +1, -1, same or 0.
-	Attempts string
+	// Attempts is +1, -1, same or 0, and Lease is new or same.
+	Attempts, Lease string
 }
 
 // Row is what a transition looks at and changes.
@@ -28,6 +28,8 @@ type Row struct {
 	// Status is pending, processing, delivered or dead.
 	Status   string
 	Attempts int
+	// Lease is the number of the last claim; 0 before the first.
+	Lease int
 	// Holder is the worker that has the lease, from 1; 0 is none. Over means that the lease has expired.
 	Holder int
 	Over   bool
@@ -39,10 +41,10 @@ type Row struct {
 type Call struct {
 	// Verb is claim, ack, nack, extend, release or replay.
 	Verb string
-	// Worker makes the call, and Attempt is that of the lease it was given.
-	Worker, Attempt int
-	// Final is a nack with a reason to be dead, Unspent one that gives the attempt back.
-	Final, Unspent bool
+	// Worker makes the call, and Lease is the number of the lease that it was given.
+	Worker, Lease int
+	// Final is a nack with a reason to be dead, Delayed a release after which the row waits.
+	Final, Delayed bool
 }
 
 // guards are the conditions that a table may name.
@@ -51,10 +53,9 @@ var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
 	"lease over":     func(r Row, _ Call, _ int) bool { return r.Over },
 	"attempts < max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts < maxAttempts },
 	"attempts = max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts >= maxAttempts },
-	"own lease":      func(r Row, c Call, _ int) bool { return r.Holder == c.Worker && r.Attempts == c.Attempt },
-	"retry":          func(_ Row, c Call, _ int) bool { return !c.Final && !c.Unspent },
+	"own lease":      func(r Row, c Call, _ int) bool { return r.Holder == c.Worker && r.Lease == c.Lease },
+	"retry":          func(_ Row, c Call, _ int) bool { return !c.Final },
 	"final":          func(_ Row, c Call, _ int) bool { return c.Final },
-	"unspent":        func(_ Row, c Call, _ int) bool { return c.Unspent },
 	"by a person":    func(Row, Call, int) bool { return true },
 }
 
@@ -68,8 +69,8 @@ func Read(file string) (Table, error) {
 	inside := false
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(strings.TrimPrefix(line, "//"))
-		if columns := split(line); inside && len(columns) == 5 {
-			t := Transition{columns[0], columns[1], strings.Split(columns[2], ", "), columns[3], columns[4]}
+		if columns := split(line); inside && len(columns) == 6 {
+			t := Transition{columns[0], columns[1], strings.Split(columns[2], ", "), columns[3], columns[4], columns[5]}
 			for _, guard := range t.Guard {
 				if guards[guard] == nil {
 					return nil, fmt.Errorf("%s: nobody knows the guard %q of %q", file, guard, line)
@@ -77,9 +78,9 @@ func Read(file string) (Table, error) {
 			}
 			table = append(table, t)
 		} else if inside && line != "" {
-			return nil, fmt.Errorf("%s: %q has %d columns, not 5; two spaces part them", file, line, len(columns))
+			return nil, fmt.Errorf("%s: %q has %d columns, not 6; two spaces part them", file, line, len(columns))
 		} else {
-			inside = slices.Equal(columns, []string{"from", "verb", "guard", "to", "attempts"})
+			inside = slices.Equal(columns, []string{"from", "verb", "guard", "to", "attempts", "lease"})
 		}
 	}
 	if len(table) == 0 {
@@ -105,7 +106,7 @@ func (t Table) Step(r Row, c Call, maxAttempts int) (next Row, changed bool) {
 		return r, false
 	}
 	line := t[i]
-	next = Row{Status: line.To, Attempts: r.Attempts, Due: r.Due}
+	next = Row{Status: line.To, Attempts: r.Attempts, Lease: r.Lease, Due: r.Due}
 	switch line.Attempts {
 	case "+1":
 		next.Attempts++
@@ -114,12 +115,18 @@ func (t Table) Step(r Row, c Call, maxAttempts int) (next Row, changed bool) {
 	case "0":
 		next.Attempts = 0
 	}
+	switch line.Lease {
+	case "new":
+		next.Lease++
+	case "0":
+		next.Lease = 0
+	}
 	switch {
 	case line.To == "processing" && c.Verb == "claim":
 		next.Holder = c.Worker
 	case line.To == "processing":
 		next.Holder = r.Holder
-	case c.Verb == "nack" && line.To == "pending":
+	case line.To == "pending" && (c.Verb == "nack" || c.Delayed):
 		next.Due = false
 	}
 	return next, true

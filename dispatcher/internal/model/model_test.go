@@ -13,8 +13,8 @@ func TestEveryState(t *testing.T) {
 		name string
 		game
 	}{
-		{"OneRow", game{table: table, rows: 1, maxAttempts: 3}},
-		{"KeyOrder", game{table: table, rows: 2, maxAttempts: 2, ordered: true}},
+		{"OneRow", game{table: table, rows: 1, maxAttempts: 3, maxClaims: 4}},
+		{"KeyOrder", game{table: table, rows: 2, maxAttempts: 2, maxClaims: 3, ordered: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -40,12 +40,12 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		t.Fatalf("no line %s %s %s", from, verb, guard)
 		return nil
 	}
-	with := func(table Table, from, verb, guard, to, attempts string) Table {
-		return append(table, Transition{from, verb, strings.Split(guard, ", "), to, attempts})
+	with := func(table Table, from, verb, guard, to, attempts, lease string) Table {
+		return append(table, Transition{from, verb, strings.Split(guard, ", "), to, attempts, lease})
 	}
-	one := func(table Table) game { return game{table: table, rows: 1, maxAttempts: 2} }
+	one := func(table Table) game { return game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3} }
 	key := func(rule func(*game)) game {
-		g := game{table: read(t), rows: 2, maxAttempts: 2, ordered: true}
+		g := game{table: read(t), rows: 2, maxAttempts: 2, maxClaims: 3, ordered: true}
 		rule(&g)
 		return g
 	}
@@ -54,20 +54,18 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		game
 		want string
 	}{
-		{"ack by anybody", one(with(without("processing", "ack", "own lease"), "processing", "ack", "due", "delivered", "same")), "no longer holds it"},
-		{"nack by anybody", one(with(read(t), "processing", "nack", "retry", "pending", "same")), "no longer holds it"},
-		{"nack of an unspent attempt by anybody", one(with(read(t), "processing", "nack", "unspent", "pending", "-1")), "no longer holds it"},
-		{"release by anybody", one(with(read(t), "processing", "release", "due", "pending", "-1")), "no longer holds it"},
-		{"claim of a leased row", one(with(read(t), "processing", "claim", "attempts < max", "processing", "+1")), "changes hands before"},
-		{"claim without end", one(with(without("processing", "claim", "lease over, attempts = max"), "processing", "claim", "lease over", "processing", "+1")), "more than 2"},
-		{"claim without a token", one(with(without("pending", "claim", "due, attempts < max"), "pending", "claim", "due, attempts < max", "processing", "same")), "delivered twice under"},
-		{"nack gives the attempt back", one(with(without("processing", "nack", "own lease, retry"), "processing", "nack", "own lease, retry", "pending", "-1")), "takes back the token"},
+		{"ack by anybody", one(with(without("processing", "ack", "own lease"), "processing", "ack", "due", "delivered", "same", "same")), "no longer holds it"},
+		{"nack by anybody", one(with(read(t), "processing", "nack", "retry", "pending", "same", "same")), "no longer holds it"},
+		{"release by anybody", one(with(read(t), "processing", "release", "due", "pending", "-1", "same")), "no longer holds it"},
+		{"release by the worker of an older lease", one(with(read(t), "processing", "release", "own worker", "pending", "-1", "same")), "no longer holds it"},
+		{"claim of a leased row", one(with(read(t), "processing", "claim", "attempts < max", "processing", "+1", "new")), "changes hands before"},
+		{"claim without end", one(with(without("processing", "claim", "lease over, attempts = max"), "processing", "claim", "lease over", "processing", "+1", "new")), "more than 2"},
+		{"claim without a token", one(with(without("pending", "claim", "due, attempts < max"), "pending", "claim", "due, attempts < max", "processing", "+1", "same")), "delivered twice under"},
+		{"replay begins again at the first token", one(with(without("dead", "replay", "by a person"), "dead", "replay", "by a person", "pending", "0", "0")), "falls from"},
 		{"no second claim", one(without("processing", "claim", "lease over, attempts < max")), "for ever"},
 		{"no burial", one(without("processing", "claim", "lease over, attempts = max")), "for ever"},
-		{"delivered is not final", one(with(read(t), "delivered", "claim", "attempts < max", "processing", "+1")), "leaves delivered"},
-		{"dead is retried", one(with(read(t), "dead", "claim", "attempts < max", "processing", "+1")), "leaves dead"},
-		{"a begun delivery is released", key(func(g *game) { g.releaseBegun = true }), "takes back the token"},
-		{"a release hits the next lease", key(func(g *game) { g.retryStale = true }), "takes back the token"},
+		{"delivered is not final", one(with(read(t), "delivered", "claim", "attempts < max", "processing", "+1", "new")), "leaves delivered"},
+		{"dead is retried", one(with(read(t), "dead", "claim", "attempts < max", "processing", "+1", "new")), "leaves dead"},
 		{"claims beyond the prefix", key(func(g *game) { g.loosePrefix = true }), "arrives before"},
 		{"a worker does not wait in its queue", key(func(g *game) { g.beginAny = true }), "arrives before"},
 		{"a failure keeps the rest of the key", key(func(g *game) { g.keepRest = true }), "arrives before"},
@@ -80,6 +78,11 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A guard that no line of the table has: the worker alone.
+func init() {
+	guards["own worker"] = func(r Row, c Call, _ int) bool { return r.Holder == c.Worker }
 }
 
 func read(t *testing.T) Table {

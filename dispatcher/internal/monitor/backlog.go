@@ -14,6 +14,8 @@ const (
 	countEvery = 2 * time.Second
 	// lookEvery is that between two looks for the oldest transaction: those that matter take minutes.
 	lookEvery = 30 * time.Second
+	// shareEvery is that between two looks for other dispatchers of the same topics.
+	shareEvery = 15 * time.Second
 	// weighEvery is that between two looks at what the tables take on disk.
 	weighEvery = time.Minute
 )
@@ -37,6 +39,14 @@ func NewOldestTransaction(ctx context.Context, look func(context.Context) (*disp
 			oldest = &dispatcher.OldestTransaction{}
 		}
 		return oldest, err
+	})
+}
+
+// NewSharing looks for other dispatchers that deliver the same topics, and tells their names.
+func NewSharing(ctx context.Context, ask func(context.Context) ([]string, error), log *slog.Logger) *Latest[[]string] {
+	return newLatest(ctx, log.With("question", "sharing"), shareEvery, func(ctx context.Context) (*[]string, error) {
+		names, err := ask(ctx)
+		return &names, err
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 
 var (
 	started = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, State: config.Running}, Version: "v1", Worker: "w", StartedAt: started}
+	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, Concurrency: 16}, Version: "v1", Worker: "w", StartedAt: started}
 	up      = dispatcher.LinkState{Known: true, OK: true, Since: started}
 )
 
@@ -46,18 +46,25 @@ func healthy(change func(*dispatcher.Snapshot)) dispatcher.Snapshot {
 func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 	return Sources{
 		Snapshot: func() dispatcher.Snapshot { return s }, Backlog: func() *dispatcher.Depth { return depth },
+		Sharing: func() *[]string { return &[]string{"eu/orders"} },
 		OldestTransaction: func() *dispatcher.OldestTransaction {
 			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldByStandby, Name: "b", Since: started, Age: 9 * time.Second}
 		},
 	}
 }
 
-// get asks a handler for a path.
+// get asks a handler for a path, from the same machine.
 func get(t *testing.T, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
 	t.Helper()
+	return getFrom(t, "127.0.0.1:4711", path, s, depth)
+}
+
+func getFrom(t *testing.T, caller, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
+	t.Helper()
 	handler := Handler(process, sources(s, depth), prometheus.NewRegistry())
-	answer := httptest.NewRecorder()
-	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	answer, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+	request.RemoteAddr = caller
+	handler.ServeHTTP(answer, request)
 	return answer.Code, answer.Body.String()
 }
 
@@ -86,6 +93,10 @@ func TestReadyz(t *testing.T) {
 		"one topic held": {func(s *dispatcher.Snapshot) {
 			s.Held = []dispatcher.HeldTopic{{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("x")}}
 		}, "ok"},
+		"some outcomes refused": {func(s *dispatcher.Snapshot) { s.Outcomes = down(errors.New("not in this table")) }, "ok"},
+		"one call stuck":        {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
+		"every call stuck": {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 16, make([]dispatcher.StuckCall, 16) },
+			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when deliveryTimeout was over. Mend what they wait for, and restart the dispatcher."},
 		"stopping": {func(s *dispatcher.Snapshot) { s.Draining = true }, "stopping: no more rows are claimed"},
 	} {
 		wantCode := http.StatusServiceUnavailable
@@ -100,14 +111,14 @@ func TestReadyz(t *testing.T) {
 
 // A pause must be able to roll out while the destination is away, and claims nothing anyway.
 func TestPausedIsReadyWithoutItsSink(t *testing.T) {
-	paused := process
-	paused.Config.State = config.Paused
-	s := healthy(func(s *dispatcher.Snapshot) { s.Sink, s.Breaker = down(errors.New("x")), dispatcher.BreakerUnreachable })
-	if causes := unready(status(paused, s)); len(causes) != 0 {
+	s := healthy(func(s *dispatcher.Snapshot) {
+		s.Paused, s.Sink, s.Breaker = true, down(errors.New("x")), dispatcher.BreakerUnreachable
+	})
+	if causes := unready(status(process, s)); len(causes) != 0 {
 		t.Errorf("with the sink away: not ready: %q", causes)
 	}
 	s.Source = down(errors.New("x"))
-	if causes := unready(status(paused, s)); len(causes) != 1 {
+	if causes := unready(status(process, s)); len(causes) != 1 {
 		t.Errorf("with the database away: %q, want one cause", causes)
 	}
 }
@@ -165,6 +176,9 @@ func TestStatus(t *testing.T) {
 	if got.Schema != (report.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (report.InFlight{Rows: 7, Bytes: 700}) {
 		t.Errorf("schema and flight: %s", body)
 	}
+	if !slices.Equal(got.Sharing, []string{"eu/orders"}) {
+		t.Errorf("sharing %v", got.Sharing)
+	}
 	if tx := got.OldestTransaction; tx == nil || *tx != (report.OldestTransaction{Kind: report.Standby, Name: "b", Since: started, Seconds: 9}) {
 		t.Errorf("oldest transaction: %s", body)
 	}
@@ -201,9 +215,7 @@ func TestStatus(t *testing.T) {
 	if !slices.Equal(s.Held, want) || s.Sink.State != report.Reachable {
 		t.Errorf("held topics: %+v of a sink %+v", s.Held, s.Sink)
 	}
-	paused := process
-	paused.Config.State = config.Paused
-	if s := status(paused, healthy(nil)); s.State != "Paused" || unready(s) != nil {
+	if s := status(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as asked for: %+v, %v", s, unready(s))
 	}
 }

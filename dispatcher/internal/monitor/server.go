@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +25,8 @@ const stuckAfter = 90 * time.Second
 //	/healthz  200 while the process works, also when the database or the destination is away:
 //	          a restart would not help.
 //	/readyz   200 while events are delivered, or would be; else 503 and a line for each cause.
-//	/status   report.Status as JSON.
+//	/status   report.Status as JSON. The whole of it, with keys and ids, is for callers on this machine or
+//	          in this pod (kubectl port-forward, exec); others get a brief one, and so does ?brief.
 //	/metrics  for Prometheus, with exemplars when it asks for OpenMetrics.
 func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
@@ -34,12 +36,29 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, unready(status(p, from.Snapshot())))
 	})
-	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, r *http.Request) {
+		status := from.full(p)
+		if r.URL.Query().Has("brief") || !local(r.RemoteAddr) {
+			status = status.Brief()
+		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(from.full(p)) // fails only when the client is gone
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(false) // it is JSON, and else up to six times as long
+		_ = encoder.Encode(status)   // fails only when the client is gone
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	return mux
+}
+
+// local reports whether a caller is on this machine or in this pod. No other address of 127.0.0.0/8 counts: a
+// mesh's proxy in the pod may use one for calls from elsewhere (Istio's is 127.0.0.6).
+func local(remote string) bool {
+	caller, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return false
+	}
+	address := caller.Addr().Unmap()
+	return address == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || address == netip.IPv6Loopback()
 }
 
 func answer(w http.ResponseWriter, causes []string) {

@@ -3,6 +3,8 @@
 package monitor
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +29,10 @@ type Sources struct {
 	// Backlog and OldestTransaction return nil until the database has answered once.
 	Backlog           func() *dispatcher.Depth
 	OldestTransaction func() *dispatcher.OldestTransaction
+	// Sharing returns nil until the database has answered once, and may be nil.
+	Sharing func() *[]string
+	// FileProblems may be nil.
+	FileProblems func() []report.FileProblem
 }
 
 // status puts together what /status says, as far as it needs no database.
@@ -34,13 +40,16 @@ func status(p Process, s dispatcher.Snapshot) report.Status {
 	out := report.Status{
 		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
-		State:  string(p.Config.State),
-		Source: source(s.Source), Schema: schema(s.Schema), Sink: destination(s.Sink, s.Breaker),
-		Held:     held(s.Held),
+		State:  string(config.Running),
+		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s, p.Config.Concurrency),
+		Held: held(s.Held), HeldTopics: len(s.Held), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: report.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
-	if s.Draining {
+	switch {
+	case s.Draining:
 		out.State = "Draining"
+	case s.Paused:
+		out.State = string(config.Paused)
 	}
 	if s.LastError != "" {
 		out.LastError = &report.Error{At: s.LastErrorAt, Message: line(s.LastError)}
@@ -51,8 +60,17 @@ func status(p Process, s dispatcher.Snapshot) report.Status {
 // full adds what the database is asked for.
 func (from Sources) full(p Process) report.Status {
 	out := status(p, from.Snapshot())
+	if from.FileProblems != nil {
+		out.FileProblems = fileProblems(from.FileProblems())
+	}
 	if depth := from.Backlog(); depth != nil {
 		out.Backlog = backlog(depth)
+		out.AllHeld = allHeld(out.Held, out.Backlog.Topics)
+	}
+	if from.Sharing != nil {
+		if names := from.Sharing(); names != nil {
+			out.Sharing = *names
+		}
 	}
 	if t := from.OldestTransaction(); t != nil {
 		out.OldestTransaction = &report.OldestTransaction{Kind: report.TransactionKind(t.Kind), Name: line(t.Name), Since: t.Since, Seconds: t.Age.Seconds()}
@@ -60,12 +78,42 @@ func (from Sources) full(p Process) report.Status {
 	return out
 }
 
-func source(l dispatcher.LinkState) report.Link {
+// source is the database. One that answers, and refuses what is written back of some events, is Refusing.
+func source(l, outcomes dispatcher.LinkState) report.Link {
 	link := report.Link{State: state(l), Since: l.Since}
-	if link.State == report.Unreachable {
+	switch {
+	case link.State == report.Unreachable:
 		link.Reason, link.Message = database.Classify(l.Err)
+	case link.State == report.Reachable && state(outcomes) == report.Unreachable:
+		return report.Link{State: report.Refusing, Reason: report.OutcomesRefused, Since: outcomes.Since,
+			Message: line("The database refuses outcomes: what is written back of some events. They are delivered again until that is mended; see the dispatcher's log for their ids. " + outcomes.Err.Error())}
 	}
 	return link
+}
+
+// sinkLink is the destination. A sink of which every call is stuck delivers nothing, whatever else it says.
+func sinkLink(s dispatcher.Snapshot, concurrency int) report.Link {
+	if s.StuckCalls > 0 && s.StuckCalls >= concurrency {
+		return report.Link{State: report.Unreachable, Reason: report.CallsStuck, Since: s.Stuck[0].Since,
+			Message: fmt.Sprintf("All %d calls of the sink are stuck: they did not return when deliveryTimeout was over. Mend what they wait for, and restart the dispatcher.", s.StuckCalls)}
+	}
+	return destination(s.Sink, s.Breaker)
+}
+
+// fileProblems bounds what is told of files.
+func fileProblems(all []report.FileProblem) (out []report.FileProblem) {
+	for _, f := range all[:min(len(all), report.FileProblemsListed)] {
+		f.Message = line(f.Message)
+		out = append(out, f)
+	}
+	return out
+}
+
+func stuckCalls(calls []dispatcher.StuckCall) (out []report.StuckCall) {
+	for _, c := range calls {
+		out = append(out, report.StuckCall{Topic: c.Topic, EventID: c.EventID.String(), Events: c.Events, Since: c.Since})
+	}
+	return out
 }
 
 func destination(l dispatcher.LinkState, breaker dispatcher.BreakerState) report.Link {
@@ -89,6 +137,14 @@ func held(topics []dispatcher.HeldTopic) (out []report.HeldTopic) {
 		out = append(out, report.HeldTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
 	}
 	return out
+}
+
+// allHeld reports whether every topic that has events to deliver is held.
+func allHeld(held []report.HeldTopic, topics []report.TopicCounts) bool {
+	waiting := slices.DeleteFunc(slices.Clone(topics), func(t report.TopicCounts) bool { return t.Pending+t.Scheduled+t.Processing == 0 })
+	return len(waiting) > 0 && !slices.ContainsFunc(waiting, func(t report.TopicCounts) bool {
+		return !slices.ContainsFunc(held, func(h report.HeldTopic) bool { return h.Topic == t.Topic })
+	})
 }
 
 func state(l dispatcher.LinkState) report.LinkState {
@@ -148,9 +204,9 @@ func unready(s report.Status) (causes []string) {
 		delete(links, "sink") // else a pause could not roll out while the destination is away
 	}
 	for name, link := range links {
-		switch link.State {
-		case report.Reachable:
-		case report.Unknown:
+		switch {
+		case link.State == report.Reachable, link.Reason == report.OutcomesRefused: // other events flow
+		case link.State == report.Unknown:
 			causes = append(causes, name+": not tried yet")
 		default:
 			causes = append(causes, name+": "+link.Reason+": "+link.Message)

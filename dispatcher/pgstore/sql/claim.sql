@@ -1,16 +1,19 @@
 -- Leases rows that are due, and buries those found with no attempt left (CONTRACT C-20 to C-22).
 -- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes;
--- $8 worker; $9 lease.
+-- $8 worker; $9 lease; $10 whether rows with no attempt left are buried, or left alone. A row's own
+-- max_attempts comes before the dispatcher's.
+--
+-- All rows of a claim get one lease number. It is drawn only when there is a row.
 
 -- Each topic is one range of the live index, read in order. A leased row keeps its
 -- next_attempt_at, so one whose lease expired is at the front of the same range. MATERIALIZED,
 -- since a LIMIT with SKIP LOCKED that is evaluated twice locks more rows than it returns. It keeps where the
 -- rows are, and two facts that are mostly false: to keep a list of the rows costs 3 % of a claim.
 with taken as materialized (
-    select array_agg(e.ctid) as rows, max(e.attempts) >= $6::integer as spent, sum(e.payload_bytes) > $7::bigint as cut
+    select array_agg(e.ctid) as rows, bool_or(e.exhausted) as spent, sum(e.size_bytes) > $7::bigint as cut
     from unnest($2::text[], $3::integer[], $4::timestamptz[], $5::uuid[]) as share (topic, rows, floor_at, floor_id)
     cross join lateral (
-        select ctid, attempts, payload_bytes
+        select ctid, attempts >= coalesce(max_attempts, $6::integer) as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
@@ -18,6 +21,7 @@ with taken as materialized (
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
           and (status = 'pending' or locked_until < now())
+          and ($10::boolean or attempts < coalesce(max_attempts, $6))
         order by next_attempt_at, id
         limit share.rows
         for update skip locked
@@ -31,24 +35,26 @@ durable as materialized (
     where name = 'synchronous_commit' and (select spent from taken)
 ),
 letters as (
-    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
-    select e.id, e.namespace, e.topic, e.seq, e.key_hash,
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
+        aggregate_id, tenant_id, reason, attempts, details)
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
            case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
            e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
     from outbox.outbox_events as e cross join durable
-    where e.ctid = any (case when (select spent from taken) then (select rows from taken) end) and e.attempts >= $6
+    where e.ctid = any (case when (select spent from taken) then (select rows from taken) end) and e.attempts >= coalesce(e.max_attempts, $6)
 )
 -- By ctid: the rows are locked, so it holds still, and the plan is the same with any statistics.
 -- A row that another transaction changed in between is not matched, and is for the next claim.
 -- The server keeps all rows before it sends the first; to keep them once more costs a third more.
 update outbox.outbox_events
-set status = case when (select spent from taken) and attempts >= $6 then 'dead' else 'processing' end,
-    dead_reason = case when (select spent from taken) and attempts >= $6 then
+set status = case when (select spent from taken) and attempts >= coalesce(max_attempts, $6) then 'dead' else 'processing' end,
+    dead_reason = case when (select spent from taken) and attempts >= coalesce(max_attempts, $6) then
         case status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end
     end,
-    attempts = case when (select spent from taken) and attempts >= $6 then attempts else attempts + 1 end,
-    locked_by = case when (select spent from taken) and attempts >= $6 then null else $8::uuid end,
-    locked_until = case when (select spent from taken) and attempts >= $6 then null else now() + $9::interval end,
+    attempts = case when (select spent from taken) and attempts >= coalesce(max_attempts, $6) then attempts else attempts + 1 end,
+    lease = case when (select spent from taken) and attempts >= coalesce(max_attempts, $6) then lease else (select nextval('outbox.outbox_leases')) end,
+    locked_by = case when (select spent from taken) and attempts >= coalesce(max_attempts, $6) then null else $8::uuid end,
+    locked_until = case when (select spent from taken) and attempts >= coalesce(max_attempts, $6) then null else now() + $9::interval end,
     updated_at = now()
 where ctid = any (case
     when not (select cut from taken) then (select rows from taken)
@@ -60,7 +66,8 @@ where ctid = any (case
             select e.*, sum(bytes) over (rows unbounded preceding) as total
             from unnest((select rows from taken)) as found (at)
             cross join lateral (
-                select ctid, attempts >= $6 as exhausted, case when attempts < $6 then payload_bytes else 0 end as bytes
+                select ctid, attempts >= coalesce(max_attempts, $6) as exhausted,
+                       case when attempts < coalesce(max_attempts, $6) then size_bytes else 0 end as bytes
                 from outbox.outbox_events
                 where ctid = found.at
             ) as e
@@ -70,7 +77,7 @@ where ctid = any (case
     end)
 -- Nulls are for what most rows would repeat: each column costs. Headers of at most 8 bytes are none: to compare
 -- them with '{}' costs more.
-returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from taken) then true end as cut,
+returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from taken) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
+    max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload end as payload

@@ -1,7 +1,8 @@
 -- Leases rows that are due in order per key where nearly each is the first live one of its key, and buries
 -- those found with no attempt left (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
 -- comes before each row; claim_keyed.sql says why the order holds, and is for all that this one passes by.
--- $1..$9 those of claim.sql; $10 whether a dead row blocks its key; $11 keys to leave out.
+-- $1..$9 those of claim.sql; $10 whether a dead row blocks its key; $11 keys to leave out;
+-- $12 is $10 of claim.sql.
 
 -- A row that waits for another one is locked in vain. What was changed between the snapshot and the lock
 -- comes with its new ctid, which no later part of the statement finds.
@@ -20,7 +21,8 @@ with looked as materialized (
         with ordinality as share (topic, rows, floor_at, floor_id, n)
     cross join lateral (
         select ctid as row, next_attempt_at, id, seq, key_hash,
-               attempts >= $6::integer as exhausted, case when attempts < $6 then payload_bytes else 0 end as bytes
+               attempts >= coalesce(max_attempts, $6::integer) as exhausted,
+               case when attempts < coalesce(max_attempts, $6) then size_bytes else 0 end as bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
@@ -28,6 +30,7 @@ with looked as materialized (
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
           and (status = 'pending' or locked_until < now())
+          and ($12::boolean or attempts < coalesce(max_attempts, $6))
           and (key_hash is null or key_hash <> all ($11::bigint[]))
         order by next_attempt_at, id
         limit share.rows
@@ -62,19 +65,21 @@ durable as materialized (
     where name = 'synchronous_commit' and (select exhausted from given) is not null
 ),
 letters as (
-    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
-    select e.id, e.namespace, e.topic, e.seq, e.key_hash,
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
+        aggregate_id, tenant_id, reason, attempts, details)
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
            case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
            e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
     from outbox.outbox_events as e cross join durable
     where e.ctid = any ((select exhausted from given)::tid[])
 )
 update outbox.outbox_events
-set status = case when attempts < $6 then 'processing' else 'dead' end,
-    dead_reason = case when attempts < $6 then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-    attempts = case when attempts < $6 then attempts + 1 else attempts end,
-    locked_by = case when attempts < $6 then $8::uuid end,
-    locked_until = case when attempts < $6 then now() + $9::interval end,
+set status = case when attempts < coalesce(max_attempts, $6) then 'processing' else 'dead' end,
+    dead_reason = case when attempts < coalesce(max_attempts, $6) then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+    attempts = case when attempts < coalesce(max_attempts, $6) then attempts + 1 else attempts end,
+    lease = case when attempts < coalesce(max_attempts, $6) then (select nextval('outbox.outbox_leases')) else lease end,
+    locked_by = case when attempts < coalesce(max_attempts, $6) then $8::uuid end,
+    locked_until = case when attempts < coalesce(max_attempts, $6) then now() + $9::interval end,
     updated_at = now()
 where (select true from told) and ctid = any (case
     when not (select cut from given) then (select rows from given)
@@ -85,7 +90,7 @@ where (select true from told) and ctid = any (case
         where exhausted or total <= $7::bigint or total = bytes
     )
     end)
-returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from given) then true end as cut,
+returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
+    max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload end as payload

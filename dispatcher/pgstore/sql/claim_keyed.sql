@@ -4,7 +4,8 @@
 -- $7 max attempts; $8 max bytes; $9 worker; $10 lease; $11 rows of a key; $12 whether a dead row
 -- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it; $16 which
 -- ranges are steps of a pass; $17 whether many rows of the ranges are to be had: then all are locked as
--- they are read, and not looked up again; $18 keys that the ranges leave out.
+-- they are read, and not looked up again; $18 keys that the ranges leave out; $19 is
+-- $10 of claim.sql.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
 -- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
@@ -34,7 +35,7 @@ ranges as materialized (
     from unnest($2::text[], $4::timestamptz[], $5::uuid[], $6::integer[])
         with ordinality as share (topic, floor_at, floor_id, look, n)
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, payload_bytes
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, attempts >= coalesce(max_attempts, $7::integer) as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
@@ -42,6 +43,7 @@ ranges as materialized (
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
           and (status = 'pending' or locked_until < now())
+          and ($19::boolean or attempts < coalesce(max_attempts, $7))
           and (key_hash is null or key_hash <> all ($18::bigint[]))
         order by next_attempt_at, id
         limit share.look
@@ -54,7 +56,7 @@ ranges as materialized (
         with ordinality as share (topic, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, payload_bytes
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, attempts >= coalesce(max_attempts, $7::integer) as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
@@ -62,6 +64,7 @@ ranges as materialized (
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
           and (status = 'pending' or locked_until < now())
+          and ($19::boolean or attempts < coalesce(max_attempts, $7))
           and (key_hash is null or key_hash <> all ($18::bigint[]))
         order by next_attempt_at, id
         limit share.look offset share.look * turn.n
@@ -115,8 +118,8 @@ recalled as materialized (
     cross join lateral (
         select first.*, event.ctid as locked
         from (
-            select ctid as row, seq, key_hash, attempts, payload_bytes,
-                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and (
+            select ctid as row, seq, key_hash, attempts, attempts >= coalesce(max_attempts, $7::integer) as exhausted, size_bytes,
+                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and ($19::boolean or attempts < coalesce(max_attempts, $7)) and (
                        select dead.seq from outbox.outbox_dead_letters as dead
                        where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                        limit 1
@@ -140,15 +143,15 @@ heads as materialized (
 ),
 -- What was changed between the snapshot and the lock is for the next claim. (It may be returned with its
 -- new ctid, which no later part of the statement finds: they all read the snapshot. Where rows are looked
--- up by ctid, servers before 15.15, 16.11 and 17.7 tell that by row = locked alone.) A row that was tried
+-- up by ctid, servers before 14.20, 15.15, 16.11 and 17.7 tell that by row = locked alone.) A row that was tried
 -- twice comes alone: should it fail again, those behind it would only be released.
 head as materialized (
-    select range, row, seq, key_hash, attempts, payload_bytes,
+    select range, row, seq, key_hash, exhausted, size_bytes,
            case when attempts > 1 then 1 else greatest(1, least($11::integer, rows / (select n from heads)[range])) end as rows
     from found
     where row = locked
     union all
-    select range, row, seq, key_hash, attempts, payload_bytes, case when attempts > 1 then 1 else rows end
+    select range, row, seq, key_hash, exhausted, size_bytes, case when attempts > 1 then 1 else rows end
     from recalled
     where row = locked and not exists (select from found where found.row = recalled.row)
 ),
@@ -157,8 +160,8 @@ following as materialized (
     select head.range, event.*
     from head
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, payload_bytes,
-               attempts < $7::integer and next_attempt_at <= now() and (status = 'pending' or locked_until < now())
+        select ctid as row, next_attempt_at, id, seq, key_hash, size_bytes,
+               attempts < coalesce(max_attempts, $7::integer) and next_attempt_at <= now() and (status = 'pending' or locked_until < now())
                    and row_number() over (order by seq) < head.rows and (
                        select dead.seq from outbox.outbox_dead_letters as dead
                        where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
@@ -169,7 +172,7 @@ following as materialized (
         order by seq
         limit head.rows
     ) as event
-    where head.rows > 1 and head.attempts < $7::integer
+    where head.rows > 1 and not head.exhausted
       and exists (select from outbox.outbox_events as first where first.ctid = head.row)
 ),
 locked as materialized (
@@ -185,10 +188,10 @@ line as materialized (
     from (select *, row in (select row from locked) as had from following) as behind
 ),
 taken as materialized (
-    select range, row, seq, attempts >= $7::integer as exhausted, case when attempts < $7 then payload_bytes else 0 end as bytes
+    select range, row, seq, exhausted, case when exhausted then 0 else size_bytes end as bytes
     from head
     union all
-    select range, row, seq, false, payload_bytes
+    select range, row, seq, false, size_bytes
     from line
     where missing = 0
 ),
@@ -244,19 +247,21 @@ durable as materialized (
     where name = 'synchronous_commit' and (select exhausted from given) is not null
 ),
 letters as (
-    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, details)
-    select e.id, e.namespace, e.topic, e.seq, e.key_hash,
+    insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
+        aggregate_id, tenant_id, reason, attempts, details)
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
            case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
            e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
     from outbox.outbox_events as e cross join durable
     where e.ctid = any ((select exhausted from given)::tid[])
 )
 update outbox.outbox_events
-set status = case when attempts < $7 then 'processing' else 'dead' end,
-    dead_reason = case when attempts < $7 then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-    attempts = case when attempts < $7 then attempts + 1 else attempts end,
-    locked_by = case when attempts < $7 then $9::uuid end,
-    locked_until = case when attempts < $7 then now() + $10::interval end,
+set status = case when attempts < coalesce(max_attempts, $7) then 'processing' else 'dead' end,
+    dead_reason = case when attempts < coalesce(max_attempts, $7) then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
+    attempts = case when attempts < coalesce(max_attempts, $7) then attempts + 1 else attempts end,
+    lease = case when attempts < coalesce(max_attempts, $7) then (select nextval('outbox.outbox_leases')) else lease end,
+    locked_by = case when attempts < coalesce(max_attempts, $7) then $9::uuid end,
+    locked_until = case when attempts < coalesce(max_attempts, $7) then now() + $10::interval end,
     updated_at = now()
 where (select true from told) and ctid = any (case
     when not (select cut from given) then (select rows from given)
@@ -268,7 +273,7 @@ where (select true from told) and ctid = any (case
         where exhausted or total <= $8::bigint or total = bytes
     )
     end)
-returning dead_reason, id, topic, attempts, next_attempt_at, case when (select cut from given) then true end as cut,
+returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
+    max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload end as payload

@@ -3,8 +3,8 @@
 -- the same thing is held.
 --
 -- Every login may see all of them. When the transactions of other roles began is for members of
--- pg_read_all_stats. Not listed: vacuum itself, autovacuum, sessions of this dispatcher, and the
--- catalog_xmin of slots, which holds back the catalogs only.
+-- pg_read_all_stats. Not listed: vacuum itself, autovacuum, short transactions of this dispatcher's own
+-- processes, and the catalog_xmin of slots, which holds back the catalogs only.
 select 'Session' as kind, concat('pid ', pid, ' (' || nullif(application_name, '') || ')') as name,
        xact_start as since, coalesce(backend_xid, backend_xmin)::text as mark, now()
 from pg_stat_activity
@@ -13,7 +13,8 @@ where datname = current_database()
   and coalesce(backend_xid, backend_xmin) is not null
   and backend_type is distinct from 'walsender'
   and pid <> pg_backend_pid()
-  and application_name is distinct from nullif(current_setting('application_name'), '')
+  -- A dispatcher's statements end within 10 s. A longer transaction is one whose process is frozen.
+  and (application_name is distinct from nullif(current_setting('application_name'), '') or xact_start < now() - interval '10 seconds')
   and pid not in (select pid from pg_stat_progress_vacuum)
 union all
 select 'PreparedTransaction', gid, prepared, '', now()

@@ -49,7 +49,7 @@ func source(e *dispatcher.Event) types.URIRef {
 func extensions(e *dispatcher.Event) map[string]any {
 	x := make(map[string]any, len(taken)+len(e.Headers))
 	x["trackingid"] = e.ID.String()
-	x["fencingtoken"] = int32(e.Attempt)
+	x["fencingtoken"] = fmt.Sprintf("%019d", e.LeaseNumber)
 	x["attempt"] = int32(e.Attempt)
 	x["outboxnamespace"] = text(e.Namespace)
 	x["topic"] = text(e.Topic)
@@ -83,13 +83,19 @@ var taken = map[string]bool{
 
 func addHeaders(x map[string]any, headers map[string]string) {
 	// Sorted, so that names which collide get the same numbers at each delivery.
-	for _, header := range slices.Sorted(maps.Keys(headers)) {
-		base := attributeName(header)
-		name := base
-		for n := 2; x[name] != nil; n++ {
-			name = base + strconv.Itoa(n)
+	names := slices.Sorted(maps.Keys(headers))
+	for _, own := range []bool{true, false} { // a header whose name is an attribute's keeps it
+		for _, header := range names {
+			base := attributeName(header)
+			if (base == header) != own {
+				continue
+			}
+			name := base
+			for n := 2; x[name] != nil; n++ {
+				name = base + strconv.Itoa(n)
+			}
+			x[name] = text(headers[header])
 		}
-		x[name] = text(headers[header])
 	}
 }
 

@@ -15,7 +15,8 @@
 //	datacontenttype  String     application/json, always
 //	trackingid       String     the event id again, by the name that consumers dedupe on
 //	dedupekey        String     dedupe_key
-//	fencingtoken     Integer    the attempt number: for one event it only rises (CONTRACT C-27)
+//	fencingtoken     String     the lease number in 19 digits, so that it sorts as text: for one event it
+//	                            only rises (CONTRACT C-27)
 //	attempt          Integer    the number of this delivery, from 1
 //	outboxnamespace  String     namespace
 //	topic            String     topic
@@ -46,10 +47,12 @@
 //	tenant_id        headertenantid  taken: it gets the prefix "header"
 //	___              header          nothing is left of the name
 //	correlationId    correlationid2  a second header with the same attribute name gets a number;
-//	                                 headers are taken in the byte order of their names
+//	                                 headers are taken in the byte order of their names, those
+//	                                 first whose name is an attribute's as it is
 //
 // No header is dropped, and none replaces an attribute of the dispatcher. Sinks whose messages have headers
-// send traceparent and tracestate under these plain names too: see [Trace].
+// send traceparent and tracestate under these plain names too, but for SQS and SNS, which take ten
+// attributes: see [Trace].
 //
 // # Values
 //

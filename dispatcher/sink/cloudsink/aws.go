@@ -21,7 +21,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/internal/awsenv"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -81,11 +81,10 @@ func (s *awsService[C]) sink(timeout time.Duration, bytes int, route func(*dispa
 		Transport:     traced{transport(timeout)},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &sink{
+	return (&sink{
 		service: s, limits: limits{awsBatch, bytes}, batchSize: awsBatch, timeout: timeout,
-		encode:      encoder(config.CloudStructured, awsPrefix, awsAttributes...),
-		destination: fixed(route, s.own),
-	}
+		encode: encoder(config.Structured, awsPrefix, awsAttributes...),
+	}).to(route, s.own)
 }
 
 func transport(timeout time.Duration) *http.Transport {
@@ -239,7 +238,9 @@ func awsFailure(sent *sending, err error) error {
 	case errors.As(err, &credentials):
 		return &unsent{credentials}
 	case errors.As(err, &answer):
-		return awsRefusal(answer.ErrorCode(), true)
+		r := awsRefusal(answer.ErrorCode(), true)
+		r.fault = r.fault || answer.ErrorFault() == smithy.FaultServer
+		return r
 	case !sent.begun.Load():
 		return &unsent{cause(err)}
 	default:
@@ -267,6 +268,7 @@ func awsRefusal(code string, whole bool) *refusal {
 	remedy := "AWS's documentation says what it means"
 	switch code {
 	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "KMSAccessDenied", "KMS.AccessDeniedException":
+		r.noPlace = true
 		r.word, remedy = reason.AuthenticationFailed, "allow the dispatcher's role to send (sqs:SendMessage or sns:Publish, and the key's kms:GenerateDataKey) in its policy and the destination's"
 	case "ExpiredToken", "ExpiredTokenException", "RequestExpired":
 		r.unauthenticated = true
@@ -276,8 +278,10 @@ func awsRefusal(code string, whole bool) *refusal {
 		r.unauthenticated = true
 		r.word, remedy = reason.AuthenticationFailed, "check the credentials in the environment, and the region"
 	case "NonExistentQueue", "QueueDoesNotExist", "NotFound", "NotFoundException", "ResourceNotFoundException":
+		r.noPlace = true
 		remedy = "create it, or correct queueURL or topicARN, and the region"
 	case "Throttling", "ThrottlingException", "RequestThrottled", "ThrottledException", "OverLimit", "KmsThrottled", "KMSThrottling":
+		r.fault = true
 		remedy = "lower concurrency, or ask for a higher quota"
 	case "BatchRequestTooLong", "BatchRequestTooLongException", "MessageTooLong":
 		r.perMessage, r.tooLarge = true, true
@@ -286,6 +290,7 @@ func awsRefusal(code string, whole bool) *refusal {
 		r.perMessage = whole
 		remedy = "the message may be larger than the destination takes, or hold characters that it does not take"
 	case "InternalError", "InternalErrorException", "InternalFailure", "ServiceUnavailable":
+		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
 	}
 	r.what = fmt.Sprintf("answered %s; %s", code, remedy)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
 )
 
 // service is one cloud's way to send messages. Its errors are those of outcome.go. Its methods are safe
@@ -36,22 +37,26 @@ type sink struct {
 	batchSize int
 	timeout   time.Duration
 	encode    func(*dispatcher.Event) (*message, error)
+	// only is where every event goes; "" when routes or the events' own topics say so.
+	only string
 	// destination is the name of where an event goes, in the service's words.
 	destination func(*dispatcher.Event) (string, error)
 }
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// fixed is the route of events that all go to one place, or each to its own topic's.
-func fixed(route func(*dispatcher.Event) (string, error), name string) func(*dispatcher.Event) (string, error) {
+// to sends events by their routes; without routes all of them to one place, or each to its own topic's.
+func (s *sink) to(route func(*dispatcher.Event) (string, error), name string) *sink {
 	switch {
 	case route != nil:
-		return route
+		s.destination = route
 	case name != "":
-		return func(*dispatcher.Event) (string, error) { return name, nil }
+		s.only = name
+		s.destination = func(*dispatcher.Event) (string, error) { return name, nil }
 	default:
-		return func(e *dispatcher.Event) (string, error) { return e.Topic, nil }
+		s.destination = func(e *dispatcher.Event) (string, error) { return e.Topic, nil }
 	}
+	return s
 }
 
 // BatchSize is 10 for SQS and SNS, whose requests take no more, 500 for Pub/Sub and 100 for Service Bus.
@@ -92,7 +97,7 @@ func (s *sink) message(e *dispatcher.Event) (to string, m *message, err error) {
 		return "", nil, fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err)
 	}
 	if m, err = s.encode(e); err != nil {
-		return "", nil, fmt.Errorf("event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
+		return "", nil, cloudevent.Unwritable(s.name(to), e, err)
 	}
 	if size := m.size(); size > s.bytes {
 		return "", nil, s.tooLarge(to, fmt.Errorf("%d bytes of a message, and it takes %d", size, s.bytes))
@@ -153,6 +158,11 @@ func (s *sink) Probe(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return s.outcome(ctx, limited, "", s.probe(limited))
+}
+
+// Limit is the service's own. Of Service Bus, only the link says it.
+func (s *sink) Limit(context.Context) (bytes int, setting string) {
+	return s.bytes, "the limit of " + s.name("")
 }
 
 // Close ends the connections.

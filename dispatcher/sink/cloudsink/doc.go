@@ -23,11 +23,11 @@
 //	endpoint    the region's       where the service is called, as for a VPC endpoint
 //	timeout     10s                of one request
 //
-//	pubsub      default            meaning
+//	pubSub      default            meaning
 //	----------  -----------------  --------------------------------------------------------------
 //	project     none, required     the id of the project that has the topics
 //	topic       the event's topic  where every event goes
-//	mode        Binary             Binary: attributes ce-<name>, Content-Type application/json, the
+//	contentMode Binary             Binary: attributes ce-<name>, content-type application/json, the
 //	                               payload as data. Structured: one JSON object
 //	endpoint    Google's           a region's address with https, or an emulator's with http, which
 //	                               gets no credentials
@@ -38,7 +38,7 @@
 //	namespace   none, required     the namespace's host name
 //	queue       the event's topic  where every event goes
 //	topic       the event's topic  where every event goes; queue or topic, not both
-//	mode        Binary             Binary: application properties cloudEvents:<name>, the payload as
+//	contentMode Binary             Binary: application properties cloudEvents:<name>, the payload as
 //	                               body. Structured: one JSON object
 //	endpoint    namespace          host or host:port that is connected to instead
 //	timeout     10s                of one delivery
@@ -82,16 +82,22 @@
 //	token that cannot be got
 //	the service answers: expired or wrong             unavailable: it took nothing, and would take
 //	credentials; Service Bus: no access               no other event either
-//	the service answers: access denied, throttled, no failed: it took nothing
-//	such queue or topic, full, trouble of its own,
-//	any other
+//	the service answers: access denied, no such queue unavailable when every event goes there (it is
+//	or topic                                          set, no routes), else destination's fault
+//	the service answers: throttled, full, trouble of  destination's fault
+//	its own
+//	the service answers anything else                 failed: it took nothing
 //	larger than the service takes                     dead: permanent_failure
 //	no answer within timeout, or the connection broke failed: it may have been taken
 //	ctx ended                                         interrupted, and never sent later
 //
-// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes back
-// as it was, and claiming pauses (CONTRACT C-32). SQS and SNS answer for each message. Pub/Sub answers
+// A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
+// while other events of the topic are delivered; while none is, the attempt is given back. An unavailable
+// event goes back as it was, and claiming pauses (CONTRACT C-32). SQS and SNS answer for each message. Pub/Sub answers
 // for a request: one that may be refused for a single message is sent again message by message.
+//
+// A connection to Service Bus that was idle for 30 seconds is given up: the service ends idle links, which
+// its SDK tells only when something was sent.
 //
 // # How to secure it
 //

@@ -15,7 +15,7 @@ func TestExercise(t *testing.T) {
 		"SNS":      func(t *testing.T) place { return newSNS(t, "") },
 		"SNS FIFO": func(t *testing.T) place { return newSNS(t, ".fifo") },
 	}
-	for _, mode := range []config.CloudMode{config.CloudBinary, config.CloudStructured} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		places["PubSub "+string(mode)] = func(t *testing.T) place {
 			p, _ := newPubSub(t, mode)
 			return p

@@ -39,6 +39,7 @@ const (
 	failed      class = "failed"
 	unavailable class = "unavailable"
 	dead        class = "dead"
+	fault       class = "destination's fault"
 )
 
 // verify checks an error's class, its word, a part of its text, that it is one line with a remedy, and
@@ -54,6 +55,8 @@ func verify(t *testing.T, what string, err error, is class, word, text string) {
 		got = dead
 	} else if dispatcher.IsUnavailable(err) {
 		got = unavailable
+	} else if dispatcher.IsDestinationFault(err) {
+		got = fault
 	}
 	if got != is || reason.Of(err) != word || !strings.Contains(err.Error(), text) {
 		t.Errorf("%s: %s, %s: %v\nwant %s, %s: ... %s", what, got, reason.Of(err), err, is, word, text)
@@ -82,9 +85,9 @@ func TestFaults(t *testing.T) {
 	}{
 		"SQS":    {func(t *testing.T) place { return newSQS(t, "") }, sqsBytes},
 		"SNS":    {func(t *testing.T) place { return newSNS(t, "") }, snsBytes},
-		"PubSub": {func(t *testing.T) place { p, _ := newPubSub(t, config.CloudBinary); return p }, pubsubBytes},
+		"PubSub": {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, pubsubBytes},
 		// The stand-in's limit, which its link tells.
-		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.CloudBinary) }, 262144},
+		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 262144},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := test.open(t)
@@ -96,10 +99,18 @@ func TestFaults(t *testing.T) {
 			verify(t, "too large, of three", large[1], dead, reason.Refusing, "the message is too large")
 
 			inner := p.sink.destination
-			for to, text := range map[string]string{p.missing: "; create ", "no such name?": "has no destination", "": "has no destination"} {
+			for to, want := range map[string]struct {
+				is   class
+				text string
+			}{p.missing: {fault, "; create "}, "no such name?": {failed, "has no destination"}, "": {failed, "has no destination"}} {
 				p.sink.destination = func(*dispatcher.Event) (string, error) { return to, nil }
-				verify(t, "to "+to, deliver(t, p.sink, newEvent()), failed, reason.Refusing, text)
+				verify(t, "to "+to, deliver(t, p.sink, newEvent()), want.is, reason.Refusing, want.text)
 			}
+			only := p.sink.only
+			p.sink.only = p.missing
+			p.sink.destination = func(*dispatcher.Event) (string, error) { return p.missing, nil }
+			verify(t, "all to "+p.missing, deliver(t, p.sink, newEvent()), unavailable, reason.Refusing, "; create ")
+			p.sink.only = only
 			p.sink.destination = func(*dispatcher.Event) (string, error) { return "", errors.New("no route; add one") }
 			verify(t, "no route", deliver(t, p.sink, newEvent()), failed, reason.Refusing, "has no destination: no route; add one")
 			p.sink.destination = inner
@@ -121,6 +132,14 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// AWS counts an attribute's name, its type and its value.
+func TestSize(t *testing.T) {
+	m := message{body: []byte("ab"), contentType: "t", attributes: map[string]string{"ce_id": "7"}}
+	if want := len("ab") + len("content-type"+"String"+"t") + len("ce_id"+"String"+"7"); m.size() != want {
+		t.Errorf("the size is %d, want %d", m.size(), want)
+	}
+}
+
 // awsAnswers is a server that answers what no stand-in can be made to answer.
 func awsAnswers(t *testing.T, status int, body string) *httptest.Server {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -139,16 +158,16 @@ func TestAWSAnswers(t *testing.T) {
 		is         class
 		word, text string
 	}{
-		"AccessDeniedException":       {failed, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
+		"AccessDeniedException":       {unavailable, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
 		"ExpiredTokenException":       {unavailable, reason.AuthenticationFailed, "renew the credentials"},
 		"InvalidClientTokenId":        {unavailable, reason.AuthenticationFailed, "check the credentials"},
 		"UnrecognizedClientException": {unavailable, reason.AuthenticationFailed, "check the credentials"},
 		"SignatureDoesNotMatch":       {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"QueueDoesNotExist":           {failed, reason.Refusing, "create it"},
-		"NotFound":                    {failed, reason.Refusing, "create it"},
-		"ThrottlingException":         {failed, reason.Refusing, "lower concurrency"},
-		"OverLimit":                   {failed, reason.Refusing, "lower concurrency"},
-		"ServiceUnavailable":          {failed, reason.Refusing, "the event is retried"},
+		"QueueDoesNotExist":           {unavailable, reason.Refusing, "create it"},
+		"NotFound":                    {unavailable, reason.Refusing, "create it"},
+		"ThrottlingException":         {fault, reason.Refusing, "lower concurrency"},
+		"OverLimit":                   {fault, reason.Refusing, "lower concurrency"},
+		"ServiceUnavailable":          {fault, reason.Refusing, "the event is retried"},
 		"SomethingNew":                {failed, reason.Refusing, "AWS's documentation"},
 	} {
 		said := payloadSecret + " echoed"
@@ -181,7 +200,7 @@ func TestAWSEntries(t *testing.T) {
 		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+payloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
 	s, err := NewSQS(config.SQSSink{QueueURL: server.URL + "/" + account + "/orders"}, nil)
 	all := opened(t, s, err).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
-	verify(t, "0", all[0], failed, reason.Refusing, "answered InternalError; ")
+	verify(t, "0", all[0], fault, reason.Refusing, "answered InternalError; ")
 	verify(t, "1", all[1], failed, reason.Refusing, "answered InvalidMessageContents; ")
 	verify(t, "2", all[2], failed, reason.ConnectionFailed, "gave no valid answer")
 }
@@ -219,14 +238,14 @@ func TestPubSubAnswers(t *testing.T) {
 		is         class
 		word, text string
 	}{
-		codes.PermissionDenied:  {failed, reason.AuthenticationFailed, "roles/pubsub.publisher"},
+		codes.PermissionDenied:  {unavailable, reason.AuthenticationFailed, "roles/pubsub.publisher"},
 		codes.Unauthenticated:   {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		codes.ResourceExhausted: {failed, reason.Refusing, "lower concurrency"},
+		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
 		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
-		codes.Internal:          {failed, reason.Refusing, "the event is retried"},
-		codes.Unavailable:       {failed, reason.ConnectionFailed, "gave no valid answer"}, // it may have been taken
+		codes.Internal:          {fault, reason.Refusing, "the event is retried"},
+		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid answer"}, // it may have been taken
 	} {
-		p, server := newPubSub(t, config.CloudBinary, pstest.WithErrorInjection("Publish", code, payloadSecret))
+		p, server := newPubSub(t, config.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
 			verify(t, code.String(), err, want.is, want.word, want.text)
 		}
@@ -234,9 +253,9 @@ func TestPubSubAnswers(t *testing.T) {
 			t.Errorf("%s: %d messages were taken", code, n)
 		}
 	}
-	silent, _ := newPubSub(t, config.CloudBinary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
+	silent, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
 	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
-	denied, _ := newPubSub(t, config.CloudBinary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
+	denied, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
 	if err := denied.sink.Probe(t.Context()); err != nil {
 		t.Errorf("who may only publish may not ask, and the service is there: %v", err)
 	}
@@ -251,9 +270,9 @@ func TestServiceBusAnswers(t *testing.T) {
 		verify(t, string(k), s.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
 	}
 	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
-	verify(t, "full", deliver(t, full, newEvent()), failed, reason.Refusing, "answered amqp:resource-limit-exceeded; it is full")
+	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "answered amqp:resource-limit-exceeded; it is full")
 	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
-	verify(t, "missing, Probe", missing.Probe(t.Context()), failed, reason.Refusing, "create it")
+	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
 	if err := newServiceBusSink(t, address, "", "", "good").Probe(t.Context()); err != nil {
 		t.Errorf("Probe without a queue or topic: %v", err)
 	}

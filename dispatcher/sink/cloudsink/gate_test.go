@@ -93,8 +93,15 @@ func (r reader) Read(p []byte) (int, error) {
 // close breaks all connections and takes no more.
 func (g *gate) close() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.listener.Close()
+	g.mu.Unlock()
+	g.cut()
+}
+
+// cut breaks all connections.
+func (g *gate) cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for c := range g.conns {
 		c.Close()
 	}

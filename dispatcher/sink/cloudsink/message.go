@@ -29,26 +29,32 @@ type message struct {
 	at int
 }
 
-// size is what services count.
+// attributeType is the type that AWS counts with each attribute.
+const attributeType = "String"
+
+// size is what services count, at most.
 func (m *message) size() int {
-	n := len(m.body) + len(m.contentType) + 2*len(m.key)
+	n := len(m.body) + len("content-type") + len(m.contentType) + len(attributeType) + 2*len(m.key)
 	for name, value := range m.attributes {
-		n += len(name) + len(value)
+		n += len(name) + len(value) + len(attributeType)
 	}
 	return n
 }
 
 // encoder returns the encoder of a mode. prefix is that of the attributes' names; keep are the ones
-// that go beside the body in mode Structured.
-func encoder(mode config.CloudMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
+// that go beside the body with contentMode Structured.
+func encoder(mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
 	return func(e *dispatcher.Event) (*message, error) {
 		ce := cloudevent.New(e)
 		m := &message{id: e.ID.String(), key: e.Key(), attributes: map[string]string{}}
+		if len(keep) == 0 { // there is room beside the attributes
+			cloudevent.Trace(e, func(name, value string) { m.attributes[name] = value })
+		}
 		all := map[string]string{}
 		if err := (*binding.EventMessage)(&ce).ReadBinary(context.Background(), attributes(all)); err != nil {
 			return nil, err
 		}
-		if mode == config.CloudBinary {
+		if mode == config.Binary {
 			m.contentType, m.body = all["datacontenttype"], e.Payload
 			delete(all, "datacontenttype")
 			for name, value := range all {

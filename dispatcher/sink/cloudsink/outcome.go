@@ -19,6 +19,10 @@ type refusal struct {
 	what string
 	// unauthenticated: the service knows nobody by these credentials, whatever is sent.
 	unauthenticated bool
+	// noPlace: the queue or topic is missing, or closed to the dispatcher.
+	noPlace bool
+	// fault: it speaks of the service's own trouble.
+	fault bool
 	// tooLarge: the message will never be taken.
 	tooLarge bool
 	// perMessage: it may be about one message of several.
@@ -43,6 +47,7 @@ func (n *noCredentials) Unwrap() error { return n.err }
 func (s *sink) outcome(ctx, limited context.Context, to string, err error) error {
 	var refused *refusal
 	var nothing *unsent
+	fault := dispatcher.IsDestinationFault(err)
 	switch {
 	case err == nil:
 		return nil
@@ -50,8 +55,13 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 		return s.tooLarge(to, refused)
 	case errors.As(err, &refused):
 		err = reason.With(refused.word, fmt.Errorf("%s: %w", s.name(to), refused))
-		if refused.unauthenticated {
+		switch {
+		case refused.unauthenticated:
 			return dispatcher.Unavailable(err)
+		case refused.noPlace:
+			return reason.NoDestination(to == "" || to == s.only, err) // "" is a probe's
+		case refused.fault:
+			return dispatcher.DestinationFault(err)
 		}
 		return err
 	case ctx.Err() != nil:
@@ -59,12 +69,17 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 	case errors.As(err, &nothing):
 		return dispatcher.Unavailable(s.unreachable(limited, to, nothing))
 	case expired(limited):
+		fault = false
 		err = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or look whether the service is slow", s.timeout))
 	default:
 		// Only fixed words: what cannot be read may echo the message.
 		err = errors.New("broke off, or gave no valid answer; look whether the service has trouble")
 	}
-	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
+	err = reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
+	if fault {
+		return dispatcher.DestinationFault(err)
+	}
+	return err
 }
 
 // unreachable is a failure before anything was sent. The texts of credential errors name roles and files.

@@ -50,11 +50,10 @@ func NewPubSub(cfg config.PubSubSink, route func(*dispatcher.Event) (string, err
 		return nil, err
 	}
 	s := &pubsubService{project: cfg.Project, topic: cfg.Topic, options: pubsubOptions(cfg)}
-	return &sink{
+	return (&sink{
 		service: s, limits: limits{pubsubBatch, pubsubBytes}, batchSize: pubsubBatch, timeout: cfg.Timeout.D(),
-		encode:      encoder(cfg.Mode, "ce-"),
-		destination: fixed(route, cfg.Topic),
-	}, nil
+		encode: encoder(cfg.ContentMode, "ce-"),
+	}).to(route, cfg.Topic), nil
 }
 
 func pubsubOptions(cfg config.PubSubSink) []option.ClientOption {
@@ -146,7 +145,7 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 	req := &pubsubpb.PublishRequest{Topic: s.path(to), Messages: make([]*pubsubpb.PubsubMessage, len(messages))}
 	for i, m := range messages {
 		attributes := m.attributes
-		attributes["Content-Type"] = m.contentType
+		attributes["content-type"] = m.contentType // attributes' names have a case
 		req.Messages[i] = &pubsubpb.PubsubMessage{
 			Data: m.body, Attributes: attributes, OrderingKey: shortKey(m.key, pubsubKey, nil),
 		}
@@ -177,17 +176,23 @@ func pubsubFailure(sent *sending, err error) error {
 		r.unauthenticated = true
 		r.word, remedy = reason.AuthenticationFailed, "check the credentials in the environment"
 	case code == codes.PermissionDenied:
+		r.noPlace = true
 		r.word, remedy = reason.AuthenticationFailed, "give the dispatcher's service account the role roles/pubsub.publisher, and check that the project has the Pub/Sub API enabled"
 	case code == codes.NotFound:
+		r.noPlace = true
 		remedy = "create the topic, or set topic and project to one that exists"
 	case code == codes.ResourceExhausted:
+		r.fault = true
 		remedy = "lower concurrency, or ask for a higher quota"
 	case code == codes.InvalidArgument, code == codes.FailedPrecondition:
 		r.perMessage = true
 		remedy = "the message may break the topic's schema, or a limit of Pub/Sub such as 1024 bytes of an attribute"
 	case code == codes.Internal, code == codes.Aborted:
+		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
-	default: // Unavailable, DeadlineExceeded, Canceled, Unknown: no answer
+	case code == codes.Unavailable: // the service's own word for its trouble, or gRPC's for no answer
+		return dispatcher.DestinationFault(err)
+	default: // DeadlineExceeded, Canceled, Unknown: no answer
 		return err
 	}
 	r.what = fmt.Sprintf("answered %s; %s", code, remedy)

@@ -52,8 +52,7 @@ func TestRoutes(t *testing.T) {
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			address := busServer.get(t).Address
 			s := newServiceBusSink(t, address, configured, "", "good")
-			s.destination = fixed(route, configured)
-			return s, func() int { return len(readQueue(t, address, to)) }
+			return s.to(route, configured), func() int { return len(readQueue(t, address, to)) }
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -35,6 +34,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/cloud"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
@@ -73,12 +73,7 @@ func (s *shared) get(t *testing.T) *cloud.Server {
 	t.Helper()
 	// It ends with this process.
 	s.once.Do(func() { s.Server, s.err = s.start(context.Background()) })
-	if errors.Is(s.err, cloud.ErrMissing) {
-		t.Skip(s.err)
-	}
-	if s.err != nil {
-		t.Fatal(s.err)
-	}
+	need.Server(t, s.err, cloud.ErrMissing)
 	return s.Server
 }
 
@@ -103,6 +98,11 @@ func (p place) destination() sinktest.Destination {
 	return sinktest.Destination{
 		Sink: p.sink, Arrived: p.arrived, Stop: p.close, Start: p.open, Hang: p.hangUp,
 		Refuse: func(id uuid.UUID) { refused[id] = true },
+		Idle: func() {
+			p.cut()
+			time.Sleep(50 * time.Millisecond) // the clients hear of it in goroutines of their own
+		},
+		Cannot: map[string]string{"Missing": "a queue or topic of a stand-in is not the account's to delete; TestFaults has one that is missing"},
 	}
 }
 
@@ -241,7 +241,7 @@ func newSNS(t *testing.T, suffix string) place {
 	}}
 }
 
-func newPubSub(t *testing.T, mode config.CloudMode, options ...pstest.ServerReactorOption) (place, *pstest.Server) {
+func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerReactorOption) (place, *pstest.Server) {
 	server := pstest.NewServer(options...)
 	t.Cleanup(func() { _ = server.Close() })
 	topic := newName("")
@@ -249,10 +249,10 @@ func newPubSub(t *testing.T, mode config.CloudMode, options ...pstest.ServerReac
 		t.Fatal(err)
 	}
 	g := newGate(t, server.Addr)
-	s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: topic, Mode: mode, Endpoint: "http://" + g.address}, nil)
+	s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: topic, ContentMode: mode, Endpoint: "http://" + g.address}, nil)
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
-			got := httpMessage(t, m.Attributes["Content-Type"], "ce-", m.Attributes, m.Data)
+			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)
 			if m.OrderingKey != got.Attributes["partitionkey"] {
 				t.Errorf("the ordering key is %q, want the event's %q", m.OrderingKey, got.Attributes["partitionkey"])
 			}
@@ -283,8 +283,8 @@ func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Acc
 	return azcore.AccessToken{Token: string(k), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-func newServiceBusSink(t *testing.T, address, queue string, mode config.CloudMode, k token) *sink {
-	s, service, err := newServiceBus(config.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, Mode: mode}, nil)
+func newServiceBusSink(t *testing.T, address, queue string, mode config.ContentMode, k token) *sink {
+	s, service, err := newServiceBus(config.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, ContentMode: mode}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,11 +296,13 @@ func newServiceBusSink(t *testing.T, address, queue string, mode config.CloudMod
 	return s
 }
 
-func newServiceBusPlace(t *testing.T, mode config.CloudMode) place {
+func newServiceBusPlace(t *testing.T, mode config.ContentMode) place {
 	backend := busServer.get(t).Address
 	g := newGate(t, backend)
 	queue := newName("")
-	return place{gate: g, sink: newServiceBusSink(t, g.address, queue, mode, "good"), missing: "missing-" + queue, arrived: func() []sinktest.Message {
+	s := newServiceBusSink(t, g.address, queue, mode, "good")
+	s.service.(*serviceBusService).idle = 20 * time.Millisecond // less than Idle takes
+	return place{gate: g, sink: s, missing: "missing-" + queue, arrived: func() []sinktest.Message {
 		return readQueue(t, backend, queue)
 	}}
 }

@@ -41,9 +41,15 @@ type serviceBusService struct {
 
 	noToken atomic.Pointer[noCredentials] // the newest failure to get a token
 
+	// idle is how long a client is kept that nobody uses: the service ends links and connections that are
+	// idle, and the SDK tells that only when something was sent.
+	idle time.Duration
+
 	mu      sync.Mutex
 	client  *azservicebus.Client
 	senders map[string]*azservicebus.Sender
+	using   int       // deliveries
+	used    time.Time // when the last of them ended
 	closing sync.WaitGroup
 }
 
@@ -66,7 +72,7 @@ func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 	}
 	entity := cfg.Queue + cfg.Topic // at most one is set
 	s := &serviceBusService{
-		namespace: cfg.Namespace, entity: entity, senders: map[string]*azservicebus.Sender{},
+		namespace: cfg.Namespace, entity: entity, idle: 30 * time.Second, senders: map[string]*azservicebus.Sender{},
 		credential: func() (azcore.TokenCredential, error) { return azidentity.NewDefaultAzureCredential(nil) },
 		options: azservicebus.ClientOptions{
 			ApplicationID:  "outbox-dispatcher",
@@ -75,11 +81,10 @@ func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 			RetryOptions: azservicebus.RetryOptions{MaxRetries: -1},
 		},
 	}
-	return &sink{
+	return (&sink{
 		service: s, limits: limits{serviceBusBatch, serviceBusBytes}, batchSize: serviceBusBatch, timeout: cfg.Timeout.D(),
-		encode:      encoder(cfg.Mode, serviceBusPrefix),
-		destination: fixed(route, entity),
-	}, s, nil
+		encode: encoder(cfg.ContentMode, serviceBusPrefix),
+	}).to(route, entity), s, nil
 }
 
 var serviceBusEntity = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]*[A-Za-z0-9_])?$`)
@@ -132,11 +137,32 @@ func (s *serviceBusService) sender(to string) (*azservicebus.Client, *azserviceb
 func (s *serviceBusService) retire(client *azservicebus.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != client {
-		return // it was given up before
+	if s.client == client { // else it was given up before
+		s.drop()
 	}
+}
+
+// drop gives the client up. The caller holds s.mu.
+func (s *serviceBusService) drop() {
+	client := s.client
 	s.client, s.senders = nil, map[string]*azservicebus.Sender{}
 	s.closing.Go(func() { _ = closeClient(context.Background(), client) })
+}
+
+// use begins a delivery, with a new client if the old one was idle for long.
+func (s *serviceBusService) use() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil && s.using == 0 && time.Since(s.used) > s.idle {
+		s.drop()
+	}
+	s.using++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.using--
+		s.used = time.Now()
+	}
 }
 
 // closeClient says goodbye to the service, if that is still there.
@@ -163,6 +189,7 @@ func (r remembered) GetToken(ctx context.Context, o policy.TokenRequestOptions) 
 // send sends each message by itself, all at once on one link, because a batch has only one session and
 // one answer. Before that, the link is opened: a failure up to there sent nothing.
 func (s *serviceBusService) send(ctx context.Context, to string, messages []*message) ([]error, error) {
+	defer s.use()()
 	client, sender, err := s.ready(ctx, to)
 	if err != nil {
 		return nil, err
@@ -223,7 +250,7 @@ func linkFailure(err error) error {
 	switch {
 	case errors.As(err, &answer) && answer.Code == azservicebus.CodeNotFound,
 		errors.As(err, &said) && said.Condition == amqp.ErrCondNotFound:
-		return &refusal{word: reason.Refusing, what: "answered " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
+		return &refusal{word: reason.Refusing, noPlace: true, what: "answered " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
 	case errors.As(err, &answer) && answer.Code == azservicebus.CodeUnauthorizedAccess:
 		return &unsent{&noCredentials{errors.New("the service answers that access is not authorized: the identity needs the role Azure Service Bus Data Sender")}}
 	case errors.As(err, &said):
@@ -248,13 +275,20 @@ func serviceBusFailure(err error) error {
 	remedy := "the service's documentation says what it means"
 	switch said.Condition {
 	case amqp.ErrCondUnauthorizedAccess:
+		r.noPlace = true
 		r.word, remedy = reason.AuthenticationFailed, "give the dispatcher's identity the role Azure Service Bus Data Sender"
 	case amqp.ErrCondResourceLimitExceeded:
+		r.fault = true
 		remedy = "it is full: let consumers take from it, or raise its size"
 	case "com.microsoft:server-busy":
+		r.fault = true
 		remedy = "lower concurrency, or choose a larger tier"
 	case amqp.ErrCondNotFound, "com.microsoft:entity-disabled":
+		r.noPlace = true
 		remedy = "create or enable it, or set queue or topic to one that takes messages"
+	case amqp.ErrCondInternalError:
+		r.fault = true
+		remedy = "the service has trouble, and the event is retried"
 	case amqp.ErrCondConnectionForced, amqp.ErrCondDetachForced, amqp.ErrCondLinkRedirect, "com.microsoft:timeout":
 		return err // the connection ended, with no answer about the message
 	}

@@ -43,7 +43,7 @@ func publishSNS(ctx context.Context, client *sns.Client, topic string, entries [
 	for _, e := range entries {
 		attributes := map[string]types.MessageAttributeValue{}
 		for name, value := range e.attributes {
-			attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+			attributes[name] = types.MessageAttributeValue{DataType: aws.String(attributeType), StringValue: &value}
 		}
 		in.PublishBatchRequestEntries = append(in.PublishBatchRequestEntries, types.PublishBatchRequestEntry{
 			Id: e.id, Message: e.body, MessageAttributes: attributes, MessageGroupId: e.group, MessageDeduplicationId: e.once,

@@ -52,7 +52,7 @@ func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entrie
 	for _, e := range entries {
 		attributes := map[string]types.MessageAttributeValue{}
 		for name, value := range e.attributes {
-			attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+			attributes[name] = types.MessageAttributeValue{DataType: aws.String(attributeType), StringValue: &value}
 		}
 		in.Entries = append(in.Entries, types.SendMessageBatchRequestEntry{
 			Id: e.id, MessageBody: e.body, MessageAttributes: attributes, MessageGroupId: e.group, MessageDeduplicationId: e.once,

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 )
 
 // A whole outbox arrives, in the order of its keys, though every connection breaks half-way. The
@@ -24,8 +24,8 @@ func TestVolume(t *testing.T) {
 	}{
 		"SQS FIFO":   {func(t *testing.T) place { return newSQS(t, ".fifo") }, 100},
 		"SNS FIFO":   {func(t *testing.T) place { return newSNS(t, ".fifo") }, 100},
-		"PubSub":     {func(t *testing.T) place { p, _ := newPubSub(t, config.CloudBinary); return p }, 5000},
-		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.CloudBinary) }, 1000},
+		"PubSub":     {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, 5000},
+		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, _ := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS"))

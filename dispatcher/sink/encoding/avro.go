@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -65,8 +66,8 @@ func (c *avroCodec) appendTo(dst, payload []byte) ([]byte, error) {
 	if _, err := c.schema.Decode(out[len(dst):], &back); err != nil {
 		return nil, avroMisfit(err)
 	}
-	if path, ok := leftOut(v, back); ok {
-		return nil, &misfit{path, "is not in the schema"}
+	if m := changed(v, back); m != nil {
+		return nil, m
 	}
 	return out, nil
 }
@@ -91,31 +92,43 @@ func avroMisfit(err error) error {
 	return m
 }
 
-// leftOut returns the path of the first field of in that out does not have.
-func leftOut(in, out any) (path string, found bool) {
+// changed returns the first place at which out is not what in says: a field that is left out, or a number
+// that is infinity in an Avro float or double.
+func changed(in, out any) *misfit {
 	switch in := in.(type) {
 	case map[string]any:
 		fields, ok := out.(map[string]any)
 		if name, value, one := only(in); one && !has(fields, name) && (!ok || isObject(value)) {
-			return leftOut(value, out) // a union's branch with its name: {"string": "x"}
+			return changed(value, out) // a union's branch with its name: {"string": "x"}
 		}
 		for _, name := range slices.Sorted(maps.Keys(in)) {
 			if !has(fields, name) {
-				return "/" + pointer(name), true
+				return &misfit{"/" + pointer(name), "is not in the schema"}
 			}
-			if path, found := leftOut(in[name], fields[name]); found {
-				return "/" + pointer(name) + path, true
+			if m := changed(in[name], fields[name]); m != nil {
+				return &misfit{"/" + pointer(name) + m.path, m.why}
 			}
 		}
 	case []any:
 		items, _ := out.([]any)
 		for i := range min(len(in), len(items)) {
-			if path, found := leftOut(in[i], items[i]); found {
-				return "/" + strconv.Itoa(i) + path, true
+			if m := changed(in[i], items[i]); m != nil {
+				return &misfit{"/" + strconv.Itoa(i) + m.path, m.why}
+			}
+		}
+	case json.Number:
+		switch f := out.(type) {
+		case float64:
+			if math.IsInf(f, 0) {
+				return &misfit{why: "does not fit the Avro type double"}
+			}
+		case float32:
+			if math.IsInf(float64(f), 0) {
+				return &misfit{why: "does not fit the Avro type float"}
 			}
 		}
 	}
-	return "", false
+	return nil
 }
 
 func only(object map[string]any) (name string, value any, one bool) {

@@ -18,7 +18,7 @@
 //	union                 the bare value, which takes the first branch that it fits, or an object
 //	                      with the branch's name: {"string": "x"}, {"shop.Address": {...}}
 //	int, long             a whole number within the type's range
-//	float, double         a number, rounded as the type does
+//	float, double         a number, rounded as the type does; one that would be infinity does not fit
 //	bytes, fixed          a string of one character for each byte, from \u0001 to \u00ff (jsonb has no
 //	                      \u0000)
 //	enum                  the symbol

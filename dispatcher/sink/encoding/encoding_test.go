@@ -126,6 +126,20 @@ func TestAvro(t *testing.T) {
 	}
 }
 
+// A number that a float or a double cannot hold is none of theirs. What is infinity for one of them is not.
+func TestAvroInfinity(t *testing.T) {
+	for text, tests := range map[string]map[string]string{
+		`"double"`: {`1e308`: "a0c8eb85f3cce17f", `1e400`: "does not fit the Avro type double", `-1e400`: "does not fit the Avro type double"},
+		`"float"`:  {`1.5`: "0000c03f", `1e39`: "does not fit the Avro type float"},
+		`{"type":"record","name":"r","fields":[{"name":"a","type":{"type":"array","items":["null","double"]}}]}`: {
+			`{"a": [1, 1e400]}`: "/a/1 does not fit the Avro type double", `{"a": [{"double": 1e400}]}`: "/a/0 does not fit the Avro type double"},
+	} {
+		for payload, want := range tests {
+			check(t, codecOf(t, config.KafkaAvro, text), payload, want)
+		}
+	}
+}
+
 // Bytes are one character each, wherever they are.
 func TestAvroBytes(t *testing.T) {
 	for text, test := range map[string]struct{ payload, want string }{

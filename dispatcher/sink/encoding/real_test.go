@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/registry"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	hackregistry "github.com/outbox-operator/outbox-operator/hack/registry"
 )
 
@@ -27,12 +28,7 @@ func TestRealRegistry(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	server, err := hackregistry.Start(ctx)
-	if errors.Is(err, hackregistry.ErrMissing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, hackregistry.ErrMissing)
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)

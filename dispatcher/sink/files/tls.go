@@ -22,8 +22,8 @@ func TLS(cfg *config.TLS) (*tls.Config, error) {
 			return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
 		}
 	}
-	if cfg.CertFile != "" {
-		cert, err := keyPair(cfg.CertFile, cfg.KeyFile)
+	if cfg.ClientCertFile != "" {
+		cert, err := keyPair(cfg.ClientCertFile, cfg.ClientKeyFile)
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,7 @@ func TLS(cfg *config.TLS) (*tls.Config, error) {
 
 // TLSPaths are the files that cfg names, for [Watch].
 func TLSPaths(cfg *config.TLS) (paths []string) {
-	for _, path := range []string{cfg.CAFile, cfg.CertFile, cfg.KeyFile} {
+	for _, path := range []string{cfg.CAFile, cfg.ClientCertFile, cfg.ClientKeyFile} {
 		if path != "" {
 			paths = append(paths, path)
 		}
@@ -44,18 +44,18 @@ func TLSPaths(cfg *config.TLS) (paths []string) {
 	return paths
 }
 
-func keyPair(certFile, keyFile string) (*tls.Certificate, error) {
-	certPEM, err := Read("tls.certFile", certFile)
+func keyPair(clientCertFile, clientKeyFile string) (*tls.Certificate, error) {
+	certPEM, err := Read("tls.clientCertFile", clientCertFile)
 	if err != nil {
 		return nil, err
 	}
-	keyPEM, err := Read("tls.keyFile", keyFile)
+	keyPEM, err := Read("tls.clientKeyFile", clientKeyFile)
 	if err != nil {
 		return nil, err
 	}
 	cert, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("tls.certFile %s and tls.keyFile %s: %w; write a certificate and its key in PEM into them", certFile, keyFile, err)
+		return nil, fmt.Errorf("tls.clientCertFile %s and tls.clientKeyFile %s: %w; write a certificate and its key in PEM into them", clientCertFile, clientKeyFile, err)
 	}
 	return &cert, nil
 }

@@ -24,11 +24,42 @@ func authorizations(t *testing.T) (address string, got chan string) {
 	return address, got
 }
 
+// Files are looked at each second, and at once when what they held was refused.
+//
+// CONTRACT: C-102
+func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
+	got := make(chan string, 10)
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Get("Authorization")
+		if r.Header.Get("Authorization") == "Bearer one" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	token := file(t, "token", "one\n")
+	cfg := plant(t, "http", address)
+	cfg.Auth = &config.HTTPAuth{TokenFile: token}
+	s := open(t, cfg)
+	s.authorization.Every = time.Hour
+	want(t, "the old token", post(t, s), true, reason.AuthenticationFailed, "401")
+	write(t, token, "another")
+	for range 2 {
+		if err := post(t, s); err != nil {
+			t.Errorf("the new token: %v", err)
+		}
+		write(t, token, "nobody has refused the other one") // and so it is not read
+	}
+	for _, wanted := range []string{"Bearer one", "Bearer another", "Bearer another"} {
+		if g := <-got; g != wanted {
+			t.Errorf("the request had %q, want %q", g, wanted)
+		}
+	}
+}
+
 func TestCredentialsAreReadAgain(t *testing.T) {
 	address, got := authorizations(t)
 	token := file(t, "token", "one\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.HTTPAuth{BearerTokenFile: token}
+	cfg.Auth = &config.HTTPAuth{TokenFile: token}
 	s := open(t, cfg)
 	for _, test := range []struct{ content, want string }{{"one\n", "Bearer one"}, {"two\n", "Bearer two"}, {"ab\r\n", "Bearer ab"}} {
 		// As a mounted Secret changes: another file takes the name. Same size, same time.
@@ -90,26 +121,27 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	empty := file(t, "empty", "\n")
 	broken := file(t, "broken", "this is "+tokenSecret+"\nand no token, and no PEM")
 	good := file(t, "good", "good")
-	certFile, keyFile := file(t, "tls.crt", cert.CertPEM), file(t, "tls.key", second.KeyPEM)
+	clientCertFile, clientKeyFile := file(t, "tls.crt", cert.CertPEM), file(t, "tls.key", second.KeyPEM)
 	for _, test := range []struct {
 		name, word string
 		auth       *config.HTTPAuth
 		tls        *config.TLS
 		texts      []string
 	}{
-		{"no token", reason.AuthenticationFailed, &config.HTTPAuth{BearerTokenFile: missing}, nil, []string{"auth.bearerTokenFile", missing}},
-		{"empty token", reason.AuthenticationFailed, &config.HTTPAuth{BearerTokenFile: empty}, nil, []string{"auth.bearerTokenFile", empty, "is empty"}},
-		{"broken token", reason.AuthenticationFailed, &config.HTTPAuth{BearerTokenFile: broken}, nil, []string{"auth.bearerTokenFile", broken}},
+		{"no token", reason.AuthenticationFailed, &config.HTTPAuth{TokenFile: missing}, nil, []string{"auth.tokenFile", missing}},
+		{"empty token", reason.AuthenticationFailed, &config.HTTPAuth{TokenFile: empty}, nil, []string{"auth.tokenFile", empty, "is empty"}},
+		{"broken token", reason.AuthenticationFailed, &config.HTTPAuth{TokenFile: broken}, nil, []string{"auth.tokenFile", broken}},
 		{"no user", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: missing, PasswordFile: good}}, nil, []string{"auth.basic.usernameFile", missing}},
 		{"colon in user", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: file(t, "u", "a:"+tokenSecret), PasswordFile: good}}, nil, []string{"auth.basic.usernameFile", "colon"}},
+		{"colon in a user as it is", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{Username: "a:" + tokenSecret, PasswordFile: good}}, nil, []string{"auth.basic.username has a colon"}},
 		{"no password", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: good, PasswordFile: missing}}, nil, []string{"auth.basic.passwordFile", missing}},
 		{"no authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: missing}, []string{"tls.caFile", missing}},
 		{"empty authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: empty}, []string{"tls.caFile", empty}},
 		{"broken authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: broken}, []string{"tls.caFile", broken, "PEM"}},
-		{"no certificate", reason.CertificateInvalid, nil, &config.TLS{CertFile: missing, KeyFile: keyFile}, []string{"tls.certFile", missing}},
-		{"no key", reason.CertificateInvalid, nil, &config.TLS{CertFile: certFile, KeyFile: missing}, []string{"tls.keyFile", missing}},
-		{"broken key", reason.CertificateInvalid, nil, &config.TLS{CertFile: certFile, KeyFile: broken}, []string{"tls.keyFile", broken}},
-		{"another certificate's key", reason.CertificateInvalid, nil, &config.TLS{CertFile: certFile, KeyFile: keyFile}, []string{certFile, keyFile, "does not match"}},
+		{"no certificate", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: missing, ClientKeyFile: clientKeyFile}, []string{"tls.clientCertFile", missing}},
+		{"no key", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: clientCertFile, ClientKeyFile: missing}, []string{"tls.clientKeyFile", missing}},
+		{"broken key", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: clientCertFile, ClientKeyFile: broken}, []string{"tls.clientKeyFile", broken}},
+		{"another certificate's key", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}, []string{clientCertFile, clientKeyFile, "does not match"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address := closedPort(t)
@@ -158,14 +190,14 @@ func TestClientCertificateIsReadAgain(t *testing.T) {
 	}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		names <- r.TLS.PeerCertificates[0].Subject.CommonName
 	}))
-	certFile, keyFile := file(t, "tls.crt", ""), file(t, "tls.key", "")
+	clientCertFile, clientKeyFile := file(t, "tls.crt", ""), file(t, "tls.key", "")
 	cfg := plant(t, "https", address)
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), CertFile: certFile, KeyFile: keyFile}
+	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}
 	s := open(t, cfg)
 	for _, name := range []string{"first", "a second one"} {
 		cert := ca.Sign(t, name, sinktest.InAnHour())
-		write(t, certFile, cert.CertPEM)
-		write(t, keyFile, cert.KeyPEM)
+		write(t, clientCertFile, cert.CertPEM)
+		write(t, clientKeyFile, cert.KeyPEM)
 		if err := post(t, s); err != nil {
 			t.Fatal(err)
 		}
@@ -182,39 +214,37 @@ func TestNewRefuses(t *testing.T) {
 		cfg  config.HTTPSink
 		text string
 	}{
-		"no url":            {config.HTTPSink{}, "url is not"},
-		"no scheme":         {config.HTTPSink{URL: "consumer.example/events"}, "url is not"},
-		"other scheme":      {config.HTTPSink{URL: "ftp://consumer.example"}, "url is not"},
-		"no host":           {config.HTTPSink{URL: "http:///events"}, "url is not"},
-		"unreadable url":    {config.HTTPSink{URL: "http://u:" + tokenSecret + "@host:port/"}, "url is not"},
-		"password":          {config.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "user or password"},
-		"mode":              {config.HTTPSink{URL: url, Mode: "binary"}, "Binary, Structured or Batch"},
-		"batch size":        {config.HTTPSink{URL: url, Mode: config.Batch, BatchSize: -1}, "batchSize"},
-		"timeout":           {config.HTTPSink{URL: url, Timeout: -1}, "timeout"},
-		"attribute":         {config.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `"ce-id"`},
-		"credential":        {config.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `"authorization"`},
-		"header name":       {config.HTTPSink{URL: url, Headers: map[string]string{"a b": "x"}}, `"a b"`},
-		"header value":      {config.HTTPSink{URL: url, Headers: map[string]string{"x-a": tokenSecret + "\n"}}, `"x-a"`},
-		"two credentials":   {config.HTTPSink{URL: url, Auth: &config.HTTPAuth{BearerTokenFile: "a", Basic: &config.BasicAuth{}}}, "keep one"},
-		"half of basic":     {config.HTTPSink{URL: url, Auth: &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: "a"}}}, "passwordFile"},
-		"tls without https": {config.HTTPSink{URL: "http://consumer.example", TLS: &config.TLS{CAFile: "a"}}, "https://"},
-		"half of a pair":    {config.HTTPSink{URL: url, TLS: &config.TLS{CertFile: "a"}}, "tls.keyFile"},
+		"no url":            {config.HTTPSink{}, "sink.http.url must be"},
+		"no scheme":         {config.HTTPSink{URL: "consumer.example/events"}, "sink.http.url must be"},
+		"other scheme":      {config.HTTPSink{URL: "ftp://consumer.example"}, "sink.http.url must be"},
+		"no host":           {config.HTTPSink{URL: "http:///events"}, "sink.http.url must be"},
+		"unreadable url":    {config.HTTPSink{URL: "http://u:" + tokenSecret + "@host:port/"}, "sink.http.url must be"},
+		"password":          {config.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
+		"mode":              {config.HTTPSink{URL: url, ContentMode: "binary"}, "sink.http.contentMode "},
+		"batch size":        {config.HTTPSink{URL: url, ContentMode: config.Batch, BatchSize: -1}, "sink.http.batchSize "},
+		"timeout":           {config.HTTPSink{URL: url, Timeout: -1}, "sink.http.timeout "},
+		"attribute":         {config.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `sink.http.headers["ce-id"] `},
+		"credential":        {config.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `sink.http.headers["authorization"] `},
+		"of the connection": {config.HTTPSink{URL: url, Headers: map[string]string{"Connection": "close"}}, `sink.http.headers["Connection"] `},
+		"header value":      {config.HTTPSink{URL: url, Headers: map[string]string{"x-a": tokenSecret + "\n"}}, `sink.http.headers["x-a"] `},
+		"two credentials":   {config.HTTPSink{URL: url, Auth: &config.HTTPAuth{TokenFile: "a", Basic: &config.BasicAuth{}}}, "sink.http.auth "},
+		"tls without https": {config.HTTPSink{URL: "http://consumer.example", TLS: &config.TLS{CAFile: "a"}}, "sink.http.tls needs an https:// url"},
+		"half of a pair":    {config.HTTPSink{URL: url, TLS: &config.TLS{ClientCertFile: "a"}}, "sink.http.tls has only one of"},
 	} {
 		got, err := New(test.cfg, nil)
 		if err == nil || got != nil {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		_ = verify(t, err)
-		if !strings.HasPrefix(err.Error(), "http sink: ") || !strings.Contains(err.Error(), test.text) {
-			t.Errorf("%s: the error does not say %q: %v", name, test.text, err)
+		if text := err.Error(); !strings.HasPrefix(text, test.text) || strings.Contains(text, tokenSecret) {
+			t.Errorf("%s: the error does not begin with %q, or holds a secret: %v", name, test.text, err)
 		}
 	}
 	s, err := New(config.HTTPSink{URL: url}, nil)
 	if err != nil || s.BatchSize() != 1 || s.(*sink).timeout != 10*time.Second || s.(*sink).mode != config.Binary {
 		t.Errorf("the defaults are %+v, %v", s, err)
 	}
-	s, err = New(config.HTTPSink{URL: url, Mode: config.Batch}, nil)
+	s, err = New(config.HTTPSink{URL: url, ContentMode: config.Batch}, nil)
 	if err != nil || s.BatchSize() != 100 {
 		t.Errorf("the default of batchSize is %+v, %v; want 100", s, err)
 	}

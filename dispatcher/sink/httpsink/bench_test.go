@@ -27,9 +27,9 @@ func BenchmarkDeliver(b *testing.B) {
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(func() { _ = server.Close() })
 	e := benchEvent()
-	for _, mode := range []config.HTTPMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		b.Run(string(mode), func(b *testing.B) {
-			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), Mode: mode}, nil)
+			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), ContentMode: mode}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

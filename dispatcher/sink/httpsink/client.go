@@ -34,15 +34,9 @@ type client struct {
 
 // newClient returns the client for cfg. When a file of tls changes, a new one takes its place; the
 // old one's connections are closed when they have been idle.
-func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration, maxConnections int) (*files.Watched[*client], error) {
+func newClient(cfg *config.TLS, timeout time.Duration, maxConnections int) *files.Watched[*client] {
 	if cfg == nil {
 		cfg = &config.TLS{}
-	}
-	switch {
-	case *cfg != config.TLS{} && u.Scheme != "https":
-		return nil, errors.New("http sink: tls needs an https:// url; change url, or remove tls")
-	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
-		return nil, errors.New("http sink: tls.certFile and tls.keyFile belong together; set both, or neither")
 	}
 	return files.Watch(func() (*client, error) {
 		tlsConfig, err := files.TLS(cfg)
@@ -51,7 +45,7 @@ func newClient(cfg *config.TLS, u *url.URL, timeout time.Duration, maxConnection
 		}
 		tlsConfig.NextProtos = []string{"h2", "http/1.1"}
 		return &client{Transport: transport(tlsConfig.Clone(), timeout, maxConnections), tls: tlsConfig}, nil
-	}, files.TLSPaths(cfg)...), nil
+	}, files.TLSPaths(cfg)...)
 }
 
 func transport(tlsConfig *tls.Config, timeout time.Duration, maxConnections int) *http.Transport {

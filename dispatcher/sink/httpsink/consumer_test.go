@@ -44,7 +44,7 @@ func plant(t *testing.T, scheme, address string) config.HTTPSink {
 		URL:     scheme + "://" + address + "/events?key=" + querySecret,
 		Timeout: config.Duration(20 * time.Second),
 		Headers: map[string]string{"X-Key": headerSecret},
-		Auth:    &config.HTTPAuth{BearerTokenFile: file(t, "token", tokenSecret+"\n")},
+		Auth:    &config.HTTPAuth{TokenFile: file(t, "token", tokenSecret+"\n")},
 	}
 }
 
@@ -105,6 +105,11 @@ func verify(t *testing.T, err error) error {
 // serve answers on address, or on a free port when it is empty, until the test or stop ends it.
 func serve(t *testing.T, address string, tlsConfig *tls.Config, handler http.Handler) (at string, stop func()) {
 	t.Helper()
+	return serveWith(t, address, tlsConfig, handler, nil)
+}
+
+func serveWith(t *testing.T, address string, tlsConfig *tls.Config, handler http.Handler, watch func(net.Conn, http.ConnState)) (at string, stop func()) {
+	t.Helper()
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
@@ -113,7 +118,7 @@ func serve(t *testing.T, address string, tlsConfig *tls.Config, handler http.Han
 		t.Fatal(err)
 	}
 	at = listener.Addr().String()
-	server := &http.Server{Handler: handler, TLSConfig: tlsConfig, ErrorLog: quiet}
+	server := &http.Server{Handler: handler, TLSConfig: tlsConfig, ErrorLog: quiet, ConnState: watch}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if tlsConfig == nil {
@@ -186,7 +191,9 @@ func readEvents(t *testing.T, r *http.Request) (got []sinktest.Message, err erro
 // destination is a consumer as sinktest.Exercise drives it.
 func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinktest.Destination {
 	c := &consumer{t: t, refused: map[string]bool{}, waiting: make(chan struct{}, 1)}
-	address, stop := serve(t, "", tlsConfig, c)
+	idle := &idleConns{}
+	serve := func(address string) (string, func()) { return serveWith(t, address, tlsConfig, c, idle.watch) }
+	address, stop := serve("")
 	scheme := "http"
 	if tlsConfig != nil {
 		scheme = "https"
@@ -196,7 +203,9 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 		Sink:   open(t, cfg),
 		Refuse: func(id uuid.UUID) { c.refused[id.String()] = true },
 		Stop:   func() { stop() },
-		Start:  func() { _, stop = serve(t, address, tlsConfig, c) },
+		Start:  func() { _, stop = serve(address) },
+		Idle:   idle.close,
+		Cannot: map[string]string{"Missing": "an answer of 404 may be about one event"},
 		Hang: func() <-chan struct{} {
 			c.hang = true
 			return c.waiting
@@ -207,6 +216,34 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 			return c.arrived
 		},
 	}
+}
+
+// idleConns are the connections of a server that wait for a request.
+type idleConns struct {
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+}
+
+func (i *idleConns) watch(c net.Conn, state http.ConnState) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.conns == nil {
+		i.conns = map[net.Conn]bool{}
+	}
+	if delete(i.conns, c); state == http.StateIdle {
+		i.conns[c] = true
+	}
+}
+
+// close ends them as a server does after its timeout. It returns later than a goroutine takes, in which
+// net/http hears of it.
+func (i *idleConns) close() {
+	i.mu.Lock()
+	for c := range i.conns {
+		_ = c.Close()
+	}
+	i.mu.Unlock()
+	time.Sleep(50 * time.Millisecond)
 }
 
 // quiet is for servers whose handshakes are meant to fail.

@@ -6,16 +6,17 @@
 //	setting         default         meaning
 //	--------------  --------------  -------------------------------------------------------------
 //	url             none, required  where events are posted; http or https
-//	mode            Binary          Binary: attributes as headers ce-<name>, the payload as body.
+//	contentMode     Binary          Binary: attributes as headers ce-<name>, the payload as body.
 //	                                Structured: one JSON object. Batch: a JSON array
-//	batchSize       100             events in a request of mode Batch, 1 to 1000
+//	batchSize       100             events in a request of contentMode Batch, 1 to 1000
 //	timeout         10s             of one request
 //	headers         none            added to every request; not for secrets
-//	auth            none            bearerTokenFile, or basic with usernameFile and passwordFile
+//	auth            none            tokenFile, sent as Bearer; or basic with username or usernameFile,
+//	                                and passwordFile
 //	signing         none            secretFile: signatures as Standard Webhooks says
 //	maxConnections  0, no bound     requests at a time, and so connections. Events that wait for
 //	                                their turn do not time out
-//	tls             none            caFile, certFile and keyFile (mutual TLS), serverName
+//	tls             none            caFile, serverName; clientCertFile and clientKeyFile (mutual TLS)
 //
 // # Guarantees
 //
@@ -27,7 +28,7 @@
 // A route leads from url to where an event goes, as a link in a page does (RFC 3986): from
 // https://host/in/any, orders leads to /in/orders and /orders to /orders. Scheme, host and port are
 // url's: a route that leads elsewhere, or has a segment .. to climb up, is refused, because it may be
-// made from what is in an event. The query of url is kept unless the route has one. In mode Batch
+// made from what is in an event. The query of url is kept unless the route has one. With contentMode Batch
 // there is a request for each destination.
 //
 // # Signatures
@@ -36,7 +37,7 @@
 //
 //	header             value
 //	-----------------  --------------------------------------------------------------------------
-//	webhook-id         the event id: the same at each attempt. For several events in mode Batch a
+//	webhook-id         the event id: the same at each attempt. For several events with contentMode Batch a
 //	                   UUID made from their ids; consumers dedupe on the events' own ids
 //	webhook-timestamp  the time of this sending, on the dispatcher's clock
 //	webhook-signature  v1, and HMAC-SHA256 of id, timestamp and the whole body, in base64; one for
@@ -44,7 +45,7 @@
 //
 // The file has a secret on each line: whsec_ and 24 to 64 random bytes in base64. To change a secret
 // without a gap, write the new one as a second line, let consumers change, and remove the old one. Only
-// the body and the id are signed: in mode Binary not the attributes, which are headers. Choose
+// the body and the id are signed: with contentMode Binary not the attributes, which are headers. Choose
 // Structured or Batch when consumers must be able to trust those.
 //
 // # Outcomes
@@ -54,8 +55,8 @@
 //	what happened                                      outcome
 //	-------------------------------------------------  ------------------------------------------
 //	2xx                                                delivered
-//	408, 425, 429, 5xx                                 failed; the pause of Retry-After is kept,
-//	                                                   up to an hour
+//	429, 5xx: the destination, or a gateway before it  destination's fault
+//	408, 425                                           failed
 //	401, and 407 of a proxy: credentials that are      unavailable: nothing was taken, and no other
 //	missing, wrong or expired                          event would be
 //	3xx (redirects are not followed), other 4xx        failed: the event was refused
@@ -65,15 +66,20 @@
 //	of the configuration that cannot be used
 //	the connection broke, no or no valid answer came   failed: the request may have been received
 //
-// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
-// back as it was, and claiming pauses (CONTRACT C-32).
+// A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
+// where others of the topic were delivered since the event was claimed, or since it failed before that; else the
+// attempt is given back. An unavailable
+// event goes back as it was, and claiming pauses (CONTRACT C-32). The pause of Retry-After is kept, up to
+// an hour, with 408, 425, 429 and 5xx.
 //
 // No request is sent twice in one delivery, not even by net/http on a connection that the server
 // has closed: a second one would carry the same fencing token (CONTRACT C-27).
 //
-// In mode Batch the one answer is every event's, but for a refusal that may be about a single event
+// With contentMode Batch the one answer is every event's, but for a refusal that may be about a single event
 // (400, 409, 413, 422): then each event is sent by itself, so that one does not fail the others. They
-// go under the same fencing token: a destination that refuses a batch must have taken none of it.
+// go under the same fencing token: a destination that refuses a batch must have taken none of it. After any
+// other failure of a batch its events come again in smaller ones, with later tokens, so that one which makes
+// the destination fail is soon alone.
 //
 // # How to secure it
 //
@@ -83,10 +89,10 @@
 //
 // # Header values
 //
-// In mode Binary the attributes' values are percent-encoded as section 3.1.3.2 of the binding
+// With contentMode Binary the attributes' values are percent-encoded as section 3.1.3.2 of the binding
 // demands: space, double quote, percent, and what is not printable ASCII. Some readers, the SDKs
 // for Go and Java among them, do not decode them. A consumer that uses one, and has such values,
-// should be sent mode Structured.
+// should be sent contentMode Structured.
 //
 // # Files
 //

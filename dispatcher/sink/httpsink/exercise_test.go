@@ -15,10 +15,10 @@ import (
 
 // CONTRACT: C-32, C-70, C-71, C-73
 func TestExercise(t *testing.T) {
-	for _, mode := range []config.HTTPMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.HTTPSink{Mode: mode}, nil)
+				return destination(t, config.HTTPSink{ContentMode: mode}, nil)
 			})
 		})
 	}
@@ -44,7 +44,7 @@ func TestRequest(t *testing.T) {
 	e := newEvent()
 	e.EventType = `a "b" 100% é` + "\n"
 	for _, test := range []struct {
-		mode              config.HTTPMode
+		mode              config.ContentMode
 		contentType, body string
 	}{
 		{"", "application/json", string(e.Payload)},
@@ -52,7 +52,7 @@ func TestRequest(t *testing.T) {
 		{config.Batch, "application/cloudevents-batch+json", `[{"specversion":"1.0",`},
 	} {
 		cfg := plant(t, "http", address)
-		cfg.Mode = test.mode
+		cfg.ContentMode = test.mode
 		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)
 		}

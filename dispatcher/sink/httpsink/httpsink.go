@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -15,15 +16,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
-const (
-	defaultTimeout   = 10 * time.Second
-	defaultBatchSize = 100
-	// maxDrain is how much of an answer's body is read, so that the connection can be used again.
-	maxDrain = 64 << 10
-)
+// maxDrain is how much of an answer's body is read, so that the connection can be used again.
+const maxDrain = 64 << 10
 
 type sink struct {
-	mode      config.HTTPMode
+	mode      config.ContentMode
 	batchSize int
 	timeout   time.Duration
 	base      target
@@ -52,54 +49,30 @@ func New(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (di
 }
 
 func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
-	u, err := parseURL(cfg.URL)
+	cfg.ApplyDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(cfg.URL)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("sink.http.url cannot be read; correct it") // not err, which quotes it
 	}
-	s := &sink{mode: cfg.Mode, batchSize: 1, timeout: cfg.Timeout.D(), base: newTarget(u), route: route}
-	if s.timeout == 0 {
-		s.timeout = defaultTimeout
-	}
-	switch cfg.Mode {
-	case "":
-		s.mode = config.Binary
-	case config.Binary, config.Structured:
-	case config.Batch:
-		s.batchSize = cfg.BatchSize
-		if s.batchSize == 0 {
-			s.batchSize = defaultBatchSize
-		}
-	default:
-		return nil, fmt.Errorf("http sink: mode %q is unknown; use Binary, Structured or Batch", cfg.Mode)
-	}
-	if s.timeout < 0 || s.batchSize < 1 {
-		return nil, errors.New("http sink: timeout and batchSize must be positive; correct them, or leave them out for their defaults")
-	}
-	if s.header, err = headers(cfg.Headers); err != nil {
-		return nil, err
-	}
-	if s.authorization, err = newAuthorization(cfg.Auth); err != nil {
-		return nil, err
-	}
-	if s.signing, err = newSigning(cfg.Signing); err != nil {
-		return nil, err
-	}
-	if cfg.MaxConnections < 0 {
-		return nil, errors.New("http sink: maxConnections must not be negative; correct it, or leave it out for no bound")
+	u.Fragment, u.RawFragment = "", ""
+	s := &sink{
+		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), base: newTarget(u), route: route,
+		header: headers(cfg.Headers), authorization: newAuthorization(cfg.Auth), signing: newSigning(cfg.Signing),
+		client: newClient(cfg.TLS, cfg.Timeout.D(), cfg.MaxConnections),
 	}
 	if cfg.MaxConnections > 0 {
 		s.slots = make(chan struct{}, cfg.MaxConnections)
 	}
-	if s.client, err = newClient(cfg.TLS, u, s.timeout, cfg.MaxConnections); err != nil {
-		return nil, err
-	}
 	return s, nil
 }
 
-// BatchSize is 1, and in mode Batch the configured size.
+// BatchSize is 1, and with contentMode Batch the configured size.
 func (s *sink) BatchSize() int { return s.batchSize }
 
-// Deliver posts the batch: in mode Batch with one request for each target, else with one for each event.
+// Deliver posts the batch: with contentMode Batch with one request for each target, else with one for each event.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	errs := make([]error, len(batch))
 	for _, p := range s.parcels(batch, errs) {
@@ -186,9 +159,16 @@ func (s *sink) post(ctx context.Context, to target, events []*dispatcher.Event) 
 	case sent.maybe() && !reason.IsCertificateRefused(err):
 		return s.broken(limited, to, err)
 	default:
+		if reason.IsCertificateRefused(err) {
+			s.client.LookAgain()
+		}
 		return s.unreachable(to, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
+		s.authorization.LookAgain()
+		s.signing.LookAgain()
+	}
 	if resp.StatusCode != http.StatusSwitchingProtocols { // whose body is the open connection
 		// The status is the answer; a body that cannot be read changes nothing.
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)

@@ -34,7 +34,10 @@ func (t target) answered(resp *http.Response) error {
 		return reason.With(reason.AuthenticationFailed, err)
 	case retried(code):
 		if pause := retryAfter(resp.Header); pause > 0 {
-			return dispatcher.RetryAfter(pause, err)
+			err = dispatcher.RetryAfter(pause, err)
+		}
+		if code >= 500 || code == http.StatusTooManyRequests {
+			err = dispatcher.DestinationFault(err)
 		}
 	case code == http.StatusBadRequest, code == http.StatusConflict,
 		code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
@@ -68,7 +71,7 @@ func remedy(code int) string {
 	case code == http.StatusRequestEntityTooLarge:
 		return "raise the destination's limit, lower batchSize, or make smaller events"
 	case code == http.StatusUnsupportedMediaType:
-		return "choose the mode that the destination understands"
+		return "choose the contentMode that the destination understands"
 	case code == http.StatusTooManyRequests:
 		return "lower maxConnections, or raise the destination's limit"
 	case retried(code):

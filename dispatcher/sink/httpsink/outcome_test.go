@@ -26,6 +26,7 @@ func TestAnswers(t *testing.T) {
 		retryAfter  string
 		delivered   bool
 		unavailable bool
+		fault       bool
 		pause       time.Duration
 		word        string
 	}{
@@ -51,16 +52,16 @@ func TestAnswers(t *testing.T) {
 		{status: 415, word: reason.Refusing},
 		{status: 422, word: reason.Refusing},
 		{status: 425, retryAfter: "3", pause: 3 * time.Second, word: reason.Refusing},
-		{status: 429, word: reason.Refusing},
-		{status: 429, retryAfter: "7", pause: 7 * time.Second, word: reason.Refusing},
-		{status: 429, retryAfter: now.Add(90 * time.Second).Format(http.TimeFormat), pause: 90 * time.Second, word: reason.Refusing},
-		{status: 429, retryAfter: "soon", word: reason.Refusing},
-		{status: 500, word: reason.Refusing},
-		{status: 502, word: reason.Refusing},
-		{status: 503, retryAfter: "86400", pause: time.Hour, word: reason.Refusing},
-		{status: 504, word: reason.Refusing},
-		{status: 507, retryAfter: "60", pause: time.Minute, word: reason.Refusing}, // full
-		{status: 599, word: reason.Refusing},
+		{status: 429, fault: true, word: reason.Refusing},
+		{status: 429, fault: true, retryAfter: "7", pause: 7 * time.Second, word: reason.Refusing},
+		{status: 429, fault: true, retryAfter: now.Add(90 * time.Second).Format(http.TimeFormat), pause: 90 * time.Second, word: reason.Refusing},
+		{status: 429, fault: true, retryAfter: "soon", word: reason.Refusing},
+		{status: 500, fault: true, word: reason.Refusing},
+		{status: 502, fault: true, word: reason.Refusing},
+		{status: 503, fault: true, retryAfter: "86400", pause: time.Hour, word: reason.Refusing},
+		{status: 504, fault: true, word: reason.Refusing},
+		{status: 507, fault: true, retryAfter: "60", pause: time.Minute, word: reason.Refusing}, // full
+		{status: 599, fault: true, word: reason.Refusing},
 	} {
 		t.Run(fmt.Sprintf("%d %s", test.status, test.retryAfter), func(t *testing.T) {
 			requests := 0
@@ -89,6 +90,9 @@ func TestAnswers(t *testing.T) {
 			}
 			if got := dispatcher.IsUnavailable(err); got != test.unavailable {
 				t.Errorf("that the answer spends no attempt: %t, want %t: %v", got, test.unavailable, err)
+			}
+			if got := dispatcher.IsDestinationFault(err); got != test.fault {
+				t.Errorf("that the answer speaks of the destination: %t, want %t: %v", got, test.fault, err)
 			}
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
 				t.Errorf("an answer is never final: %v", err)
@@ -135,7 +139,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// In mode Batch the one answer is every event's, unless it may be about a single one: then each is
+// With contentMode Batch the one answer is every event's, unless it may be about a single one: then each is
 // sent by itself, and answered by itself.
 //
 // CONTRACT: C-32
@@ -153,7 +157,7 @@ func TestBatchAnswers(t *testing.T) {
 		}
 	}))
 	cfg := plant(t, "http", address)
-	cfg.Mode, cfg.BatchSize = config.Batch, 3
+	cfg.ContentMode, cfg.BatchSize = config.Batch, 3
 	s := open(t, cfg)
 	if s.BatchSize() != 3 {
 		t.Errorf("BatchSize is %d, want 3", s.BatchSize())
@@ -199,7 +203,7 @@ func TestExpiresWithinBatch(t *testing.T) {
 		requests++
 	}))
 	cfg := plant(t, "http", address)
-	cfg.Mode = config.Batch
+	cfg.ContentMode = config.Batch
 	errs := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
 	if verify(t, errs[0]) != nil {
 		t.Errorf("an event that was taken: %v", errs[0])

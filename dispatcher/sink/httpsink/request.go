@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,32 +22,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
 )
 
-// reserved are the headers that this package or net/http sets.
-var reserved = []string{"Authorization", "Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding",
-	"Webhook-Id", "Webhook-Signature", "Webhook-Timestamp"}
-
 // headers returns what every request carries.
-func headers(configured map[string]string) (http.Header, error) {
+func headers(configured map[string]string) http.Header {
 	h := http.Header{"User-Agent": {userAgent()}}
 	for name, value := range configured {
-		key := http.CanonicalHeaderKey(name)
-		switch {
-		case slices.Contains(reserved, key), strings.HasPrefix(key, "Ce-"):
-			return nil, fmt.Errorf("http sink: header %q is set by the dispatcher itself; remove it from headers", name)
-		case !validName(name):
-			return nil, fmt.Errorf("http sink: header name %q is not valid; use letters, digits and dashes", name)
-		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F }):
-			return nil, fmt.Errorf("http sink: the value of header %q holds a control character; remove it", name)
-		}
-		h[key] = []string{value}
+		h.Set(name, value)
 	}
-	return h, nil
-}
-
-func validName(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
-	})
+	return h
 }
 
 // userAgent is outbox-dispatcher with the version of this module, where the build knows it.
@@ -75,7 +54,10 @@ func (s *sink) request(ctx context.Context, to target, events []*dispatcher.Even
 	}
 	body, err := s.encode(header, events)
 	if err != nil {
-		return nil, nil, fmt.Errorf("http sink: event %s cannot be written as a CloudEvent: %w; correct the row", events[0].ID, err)
+		if err = cloudevent.Unwritable("http sink", events[0], err); len(events) > 1 {
+			err = refusedContent{err} // each is written by itself: one of them is to blame
+		}
+		return nil, nil, err
 	}
 	if len(events) == 1 {
 		cloudevent.Trace(events[0], header.Set)

@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -29,14 +28,11 @@ const (
 type secrets [][]byte
 
 // newSigning returns the secrets of cfg's file.
-func newSigning(cfg *config.HTTPSigning) (*files.Watched[secrets], error) {
-	switch {
-	case cfg == nil:
-		return files.Watch(func() (secrets, error) { return nil, nil }), nil
-	case cfg.SecretFile == "":
-		return nil, errors.New("http sink: signing needs secretFile; set it, or remove signing")
+func newSigning(cfg *config.HTTPSigning) *files.Watched[secrets] {
+	if cfg == nil {
+		return files.Watch(func() (secrets, error) { return nil, nil })
 	}
-	return files.Watch(func() (secrets, error) { return readSecrets(cfg.SecretFile) }, cfg.SecretFile), nil
+	return files.Watch(func() (secrets, error) { return readSecrets(cfg.SecretFile) }, cfg.SecretFile)
 }
 
 // readSecrets reads one secret from each line, or from between spaces.

@@ -45,9 +45,9 @@ func webhooks(t *testing.T) (address string, got chan webhook) {
 func TestSignatures(t *testing.T) {
 	address, got := webhooks(t)
 	older, newer := secret('a', 24), secret('b', 64)
-	for _, mode := range []config.HTTPMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		cfg := plant(t, "http", address)
-		cfg.Mode = mode
+		cfg.ContentMode = mode
 		cfg.Signing = &config.HTTPSigning{SecretFile: file(t, "secret", newer+"\n"+older+"\n")}
 		s := open(t, cfg)
 		one, two := newEvent(), newEvent()
@@ -164,9 +164,9 @@ func TestTraceHeaders(t *testing.T) {
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
 	e := newEvent()
 	e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
-	for _, mode := range []config.HTTPMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		cfg := plant(t, "http", address)
-		cfg.Mode = mode
+		cfg.ContentMode = mode
 		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)
 		}

@@ -21,19 +21,6 @@ func newTarget(u *url.URL) target {
 	return target{u, (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()}
 }
 
-// parseURL never quotes the URL: it may hold a password.
-func parseURL(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return nil, errors.New("http sink: url is not an http:// or https:// URL with a host; write it as https://host/path")
-	case u.User != nil:
-		return nil, errors.New("http sink: url holds a user or password; put them into files and name those in auth.basic")
-	}
-	u.Fragment, u.RawFragment = "", ""
-	return u, nil
-}
-
 // to says where the event goes: to url, or where its route leads from there.
 func (s *sink) to(e *dispatcher.Event) (target, error) {
 	if s.route == nil {

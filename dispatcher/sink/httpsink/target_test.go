@@ -38,7 +38,7 @@ func TestResolve(t *testing.T) {
 		"orders\r\nX-Injected: true": noPath,
 		"%zz":                        noPath,
 	} {
-		base, err := parseURL("https://h:8443/a/b?key=1")
+		base, err := url.Parse("https://h:8443/a/b?key=1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,10 +78,10 @@ func TestRoutes(t *testing.T) {
 		}
 	}))
 	routes := []string{"a", "b", "a", "//elsewhere.invalid/" + payloadSecret, "b", "c", ""}
-	for mode, calls := range map[config.HTTPMode]int{config.Batch: 3, config.Binary: 5} {
+	for mode, calls := range map[config.ContentMode]int{config.Batch: 3, config.Binary: 5} {
 		requests = nil
 		cfg := plant(t, "http", address)
-		cfg.Mode = mode
+		cfg.ContentMode = mode
 		var batch []*dispatcher.Event
 		byID := map[*dispatcher.Event]string{}
 		for _, route := range routes {

@@ -79,7 +79,10 @@ func TestCertificates(t *testing.T) {
 				cfg.TLS.CAFile = file(t, "ca.crt", test.ca)
 			}
 			if test.client != nil {
-				cfg.TLS.CertFile, cfg.TLS.KeyFile = file(t, "tls.crt", test.client.CertPEM), file(t, "tls.key", test.client.KeyPEM)
+				cfg.TLS.ClientCertFile, cfg.TLS.ClientKeyFile = file(t, "tls.crt", test.client.CertPEM), file(t, "tls.key", test.client.KeyPEM)
+			}
+			if *cfg.TLS == (config.TLS{}) {
+				cfg.TLS = nil
 			}
 			s := open(t, cfg)
 			var delivered, probed error

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
@@ -25,9 +25,9 @@ func TestNothingIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []config.HTTPMode{config.Binary, config.Batch} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
-			d := destination(t, config.HTTPSink{Mode: mode}, nil)
+			d := destination(t, config.HTTPSink{ContentMode: mode}, nil)
 			outboxtest.Deliver(t, outboxtest.Run{
 				Sink: d.Sink, Events: events, Keys: 1000, Arrived: d.Arrived,
 				Halfway: func() { d.Stop(); d.Start() },

@@ -9,7 +9,7 @@ import (
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/twmb/franz-go/pkg/sasl/aws"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/internal/awsenv"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 

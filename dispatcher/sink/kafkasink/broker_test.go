@@ -2,7 +2,6 @@ package kafkasink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
@@ -86,12 +86,7 @@ func broker(t testing.TB) *kafka.Broker {
 		theBroker.clients, theBroker.err = kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)))
 		theBroker.admin = kadm.NewClient(theBroker.clients)
 	})
-	if errors.Is(theBroker.err, kafka.ErrMissing) {
-		t.Skip(theBroker.err)
-	}
-	if theBroker.err != nil {
-		t.Fatal(theBroker.err)
-	}
+	need.Server(t, theBroker.err, kafka.ErrMissing)
 	return theBroker.Broker
 }
 

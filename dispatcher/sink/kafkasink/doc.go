@@ -7,13 +7,13 @@
 //	---------------  -----------------  ---------------------------------------------------------
 //	brokers          none, required     host:port of some brokers; the others are found
 //	topic            the event's topic  where every event goes
-//	mode             Binary             Binary: attributes as headers ce_<name>, content-type
+//	contentMode      Binary             Binary: attributes as headers ce_<name>, content-type
 //	                                    application/json, the payload as value.
 //	                                    Structured: one JSON object, and content-type
 //	                                    application/cloudevents+json
 //	encoding         JSON               what the payload becomes as value: JSON (as it is), Avro or
 //	                                    Protobuf, by a schema of schemaRegistry: see package
-//	                                    encoding. For mode Binary; content-type is then
+//	                                    encoding. For contentMode Binary; content-type is then
 //	                                    application/avro or application/protobuf
 //	subject          <topic>-value      the schema's in the registry; <topic> is the Kafka topic
 //	clientID         outbox-dispatcher  the brokers' logs, quotas and metrics know it
@@ -21,12 +21,12 @@
 //	maxMessageBytes  1000000            of a batch and so of a record, before compression; no
 //	                                    more than the topic's max.message.bytes
 //	timeout          30s                of a delivery with all retries (delivery.timeout.ms)
-//	sasl             none               mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 with
-//	                                    usernameFile and passwordFile; OAUTHBEARER with
-//	                                    tokenFile; AWS_MSK_IAM with the pod's identity or
-//	                                    its environment, see below
-//	tls              none               even empty it makes connections TLS; caFile, certFile and
-//	                                    keyFile (mutual TLS), serverName
+//	auth             none               mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 with basic
+//	                                    (username or usernameFile, and passwordFile);
+//	                                    OAUTHBEARER with tokenFile; AWS_MSK_IAM with the
+//	                                    pod's identity or its environment, see below
+//	tls              none               even empty it makes connections TLS; caFile, serverName;
+//	                                    clientCertFile and clientKeyFile (mutual TLS)
 //
 // # Guarantees
 //
@@ -44,13 +44,16 @@
 //	confirmed by all in-sync replicas                 delivered
 //	not leader, too few replicas, a lost connection   tried again until timeout
 //	the record's partition has no leader              unavailable: nothing was sent
-//	it lost its leader while a record waited for its  failed, after 2 to 3 seconds without one: it
-//	answer                                            may have been written
-//	timeout, and a record may have left               failed: it may have been written
+//	it lost its leader while a record waited for its  destination's fault, after 2 to 3 seconds
+//	answer                                            without one: it may have been written
+//	timeout, and a record may have left               destination's fault: it may have been written
 //	timeout, and no record left; no connection: DNS,  unavailable: nothing was sent
 //	dial, TLS, login, a file that cannot be used
 //	the producer is refused (cluster authorization)   unavailable: nothing was sent
-//	the topic is missing, or may not be written       failed
+//	the topic is missing, or may not be written       unavailable when every event goes to it (topic
+//	                                                  is set, no routes), else destination's fault
+//	a broker has trouble of its own, or too few       destination's fault
+//	replicas
 //	the record is too large                           dead: permanent_failure
 //	the payload does not fit its schema               dead: schema_validation_failed
 //	the subject is not registered, or its schema      failed
@@ -60,8 +63,9 @@
 //	any other answer of a broker                      failed
 //	ctx ended                                         interrupted, and never sent later
 //
-// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
-// back as it was, and claiming pauses (CONTRACT C-32).
+// A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
+// while other events of the topic are delivered; while none is, the attempt is given back. An unavailable
+// event goes back as it was, and claiming pauses (CONTRACT C-32).
 //
 // A broker whose disk is full ends, or takes the partitions of that disk away: the outcome is that of a
 // lost connection or a missing leader.
@@ -81,6 +85,16 @@
 // producer, and those of other partitions are delivered meanwhile, in the same batch too. What the brokers
 // say of the leaders counts: for some seconds they list one that was lost (broker.session.timeout.ms), and
 // one that says nothing may be asked first.
+//
+// # Streams and outages
+//
+// While events flow, the engine looks for them every 8 ms and has one call of a topic at a time, unless it
+// lasts for longer than 50 ms: the brokers get a stream of 500 events a second in about 100 requests. An
+// event that comes alone goes at once.
+//
+// A client tries again what failed after a second at the latest, and the engine asks a destination that is
+// away every two seconds: the first event is delivered within about three seconds after the brokers are
+// back.
 //
 // # How to secure it
 //
@@ -103,6 +117,7 @@
 //
 // # Probe
 //
-// Probe makes a connection of its own, with TLS and login, and asks for the cluster's brokers. It
-// sends no record and asks for no topic. When the schema registry was away, it is asked again.
+// Probe makes a connection of its own, with TLS and login, and asks for the cluster's brokers. When every
+// event goes to one topic, it asks for that, and from Kafka 2.3 on whether the user may write it. It sends
+// no record. When the schema registry was away, it is asked again.
 package kafkasink

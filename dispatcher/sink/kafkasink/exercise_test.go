@@ -19,7 +19,7 @@ import (
 
 // CONTRACT: C-32, C-70, C-71, C-73
 func TestExercise(t *testing.T) {
-	for _, mode := range []config.KafkaMode{config.KafkaBinary, config.KafkaStructured} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, mode) })
 		})
@@ -27,11 +27,13 @@ func TestExercise(t *testing.T) {
 }
 
 // destination is a topic of the real broker as sinktest.Exercise drives it.
-func destination(t *testing.T, mode config.KafkaMode) sinktest.Destination {
+func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 	topic := newTopic(t, 3)
 	cfg := plainConfig(t, topic)
-	cfg.Mode = mode
+	cfg.ContentMode = mode
 	s := open(t, cfg)
+	relayed, closeAll := sinktest.Relayed(t, s.dial)
+	s.dial = relayed
 	patience := s.timeout
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
@@ -46,6 +48,18 @@ func destination(t *testing.T, mode config.KafkaMode) sinktest.Destination {
 		// The record that finds the broker dead may have been sent, and is waited for.
 		Stop:  func() { kill(t); s.timeout = time.Second },
 		Start: func() { restart(t); s.timeout = patience },
+		Idle:  closeAll,
+		Missing: func() func() {
+			if _, err := theBroker.admin.DeleteTopics(t.Context(), topic); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if _, err := theBroker.admin.CreateTopic(t.Context(), 3, 1, nil, topic); err != nil {
+					t.Fatal(err)
+				}
+				ends(t, topic)
+			}
+		},
 		Hang: func() <-chan struct{} {
 			waiting := make(chan struct{}, 1)
 			s.watch(func(request []byte) {

@@ -81,21 +81,22 @@ func count(t *testing.T, c *kfake.Cluster) int64 {
 func TestAnswersOfBrokers(t *testing.T) {
 	const all = 1 << 30
 	for _, test := range []struct {
-		code        *kerr.Error
-		times       int
-		unavailable bool
-		word, text  string // "" means delivered
+		code       *kerr.Error
+		times      int
+		fault      bool
+		word, text string // "" means delivered
 	}{
 		{kerr.NotLeaderForPartition, 1, false, "", ""},
 		{kerr.LeaderNotAvailable, 2, false, "", ""},
 		{kerr.NotEnoughReplicas, 1, false, "", ""},
 		{kerr.RequestTimedOut, 1, false, "", ""},
-		{kerr.NotEnoughReplicas, all, false, reason.ConnectionFailed, "; check that the brokers run and that its partitions have enough in-sync replicas"},
-		{kerr.NotLeaderForPartition, all, false, reason.ConnectionFailed, "no confirmation within 1s; "},
+		{kerr.NotEnoughReplicas, all, true, reason.ConnectionFailed, "; check that the brokers run and that its partitions have enough in-sync replicas"},
+		{kerr.NotLeaderForPartition, all, true, reason.ConnectionFailed, "no confirmation within 1s; "},
+		{kerr.UnknownServerError, 1, true, reason.Refusing, "; the broker's log says more"},
 		{kerr.InvalidRecord, 1, false, reason.Refusing, "INVALID_RECORD"},
 		{kerr.PolicyViolation, 1, false, reason.Refusing, "; the broker's log says more"},
-		{kerr.TopicAuthorizationFailed, 1, false, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it"},
-		{kerr.UnknownTopicID, all, false, reason.Refusing, "; create it"},
+		{kerr.TopicAuthorizationFailed, 1, true, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it"},
+		{kerr.UnknownTopicID, all, true, reason.Refusing, "; create it"},
 	} {
 		t.Run(test.code.Message, func(t *testing.T) {
 			timeout := 20 * time.Second
@@ -111,7 +112,8 @@ func TestAnswersOfBrokers(t *testing.T) {
 				}
 				return
 			}
-			sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
+			sinktest.Want(t, "Deliver", err, false, test.word, test.text)
+			sinktest.Fault(t, "Deliver", err, test.fault)
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
 				t.Errorf("only an event that is too large is dead at once: %v", err)
 			}

@@ -21,17 +21,21 @@ const (
 	// batchSize is what one Deliver takes: enough to fill the batches of many partitions.
 	batchSize = 500
 	// linger lets the records of one Deliver meet in a partition's batch. It is only waited for when
-	// there are fewer than a batch.
-	linger = 2 * time.Millisecond
+	// there are fewer than a batch. It is as long as handing them over takes: that a stream comes in batches is
+	// the engine's affair, which lets events gather.
+	linger = time.Millisecond
 	// connectTimeout bounds a connection with its TLS handshake, and a probe.
 	connectTimeout = 10 * time.Second
 )
 
 type sink struct {
-	mode    config.KafkaMode
-	timeout time.Duration
+	mode     config.ContentMode
+	timeout  time.Duration
+	maxBytes int // of a batch, and so of a record
 	// brokers are those of the configuration, as errors name them.
 	brokers string
+	// topic is where every event goes; "" when routes or the events' own topics say so.
+	topic string
 	// destination is the Kafka topic that an event goes to.
 	destination func(*dispatcher.Event) (string, error)
 	// encoder makes values of payloads, by the schema of subject or else of the Kafka topic. nil: a
@@ -67,7 +71,7 @@ func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dis
 		return nil, err
 	}
 	s := &sink{
-		mode: cfg.Mode, timeout: cfg.Timeout.D(), brokers: strings.Join(cfg.Brokers, ", "),
+		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: cfg.MaxMessageBytes, brokers: strings.Join(cfg.Brokers, ", "),
 		destination: route,
 		subject:     cfg.Subject,
 		dial:        files.Dialer(cfg.TLS, connectTimeout),
@@ -83,9 +87,10 @@ func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dis
 		}
 	}
 	if route == nil {
+		s.topic = cfg.Topic
 		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Topic, e.Topic), nil }
 	}
-	s.options = append(options(cfg), login(cfg.SASL)...)
+	s.options = append(options(cfg), login(cfg.Auth)...)
 	// What kgo finds wrong is found now. Nothing is dialled before the first use.
 	ses, err := s.newSession()
 	if err != nil {
@@ -116,8 +121,16 @@ func options(cfg config.KafkaSink) []kgo.Opt {
 		// A topic that is missing is told soon. One that was just made may be unknown to some broker.
 		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.UnknownTopicRetries(2),
+		kgo.RetryBackoffFn(backoff),
 		kgo.DisableClientMetrics(),
 	}
+}
+
+// backoff is how long a client waits before it tries again what failed so often: a second at most, as long as
+// the deliveries that wait for it look at the leaders. kgo's own grows to 5 s, which a broker that is back
+// would be waited for.
+func backoff(fails int) time.Duration {
+	return min(leaderWait, 100*time.Millisecond<<min(max(fails, 0), 10))
 }
 
 // BatchSize is 500.
@@ -189,8 +202,8 @@ func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []er
 	return errs
 }
 
-// Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers. It also
-// asks the schema registry, if that was away.
+// Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers, and for the
+// topic if every event goes there. It also asks the schema registry, if that was away.
 func (s *sink) Probe(ctx context.Context) error {
 	ses, err := s.newSession()
 	if err == nil {
@@ -199,6 +212,11 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 	if err != nil {
 		return s.unreachable(ctx, err)
+	}
+	if s.topic != "" {
+		if err := s.probeTopic(ctx, ses); err != nil {
+			return err
+		}
 	}
 	if s.encoder != nil {
 		return s.encoder.Probe(ctx)

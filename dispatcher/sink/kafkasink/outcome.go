@@ -64,11 +64,12 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf(
 			"topic %s at %s took no record: %w; check that its partitions have leaders, and that the brokers answer", r.Topic, s.brokers, cause)))
 	}
-	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written, so this counts as an attempt", r.Topic, s.brokers, cause)
+	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written", r.Topic, s.brokers, cause)
 	if trouble != nil {
 		err = fmt.Errorf("%w. Then: %w", err, s.connectFailure(*trouble))
 	}
-	return reason.With(reason.ConnectionFailed, err)
+	// No record makes a broker silent: what it does not take, it refuses.
+	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, err))
 }
 
 // leaderless is what became of a record whose partition has no leader.
@@ -77,7 +78,7 @@ func (s *sink) leaderless(r *kgo.Record, err *noLeader) error {
 	if !err.taken {
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, failure))
 	}
-	return reason.With(reason.ConnectionFailed, fmt.Errorf("%w. The record may have been written, so this counts as an attempt", failure))
+	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, fmt.Errorf("%w. The record may have been written", failure)))
 }
 
 // refused is a broker's answer. Only Kafka's own words for its error codes are quoted.
@@ -89,16 +90,25 @@ func (s *sink) refused(r *kgo.Record, answer *kerr.Error) error {
 	case kerr.MessageTooLarge, kerr.RecordListTooLarge:
 		return say("%w: about %d bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events", errBatchTooLarge, size(r))
 	case kerr.UnknownTopicOrPartition, kerr.UnknownTopicID:
-		return say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", answer, r.Topic)
+		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.Refusing, say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", answer, r.Topic)))
 	case kerr.TopicAuthorizationFailed:
-		return reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", answer, r.Topic))
+		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", answer, r.Topic)))
 	case kerr.ClusterAuthorizationFailed:
-		return reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite on the cluster", answer))
+		return dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite on the cluster", answer)))
 	case kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend:
-		return say("%w; bring its brokers back, or lower the topic's min.insync.replicas", answer)
+		return dispatcher.DestinationFault(say("%w; bring its brokers back, or lower the topic's min.insync.replicas", answer))
 	default:
-		return say("%w; the broker's log says more", answer)
+		err := say("%w; the broker's log says more", answer)
+		if ofBroker(answer) {
+			return dispatcher.DestinationFault(err)
+		}
+		return err
 	}
+}
+
+// ofBroker reports whether an answer speaks of the broker's moment. CORRUPT_MESSAGE is said of a record.
+func ofBroker(answer *kerr.Error) bool {
+	return answer == kerr.UnknownServerError || answer.Retriable && answer != kerr.CorruptMessage
 }
 
 // size is about what the record takes in a batch.
@@ -132,7 +142,7 @@ func (s *sink) connectFailure(err error) error {
 	case errors.Is(err, errLogin):
 		err = reason.With(reason.AuthenticationFailed, fmt.Errorf("%w; %s", errLogin, loginRemedy(nil)))
 	case errors.As(err, &eof):
-		err = reason.With(reason.ConnectionFailed, errors.New("closed without an answer; the port may want TLS, in tls, or a login, in sasl"))
+		err = reason.With(reason.ConnectionFailed, errors.New("closed without an answer; the port may want TLS, in tls, or a login, in auth"))
 	}
 	return peer.Unreachable("Kafka at "+s.brokers, min(s.timeout, connectTimeout), err)
 }
@@ -140,11 +150,11 @@ func (s *sink) connectFailure(err error) error {
 func loginRemedy(answer *kerr.Error) string {
 	switch answer {
 	case kerr.UnsupportedSaslMechanism:
-		return "set sasl.mechanism to one that is enabled at this port, and check the port in brokers"
+		return "set auth.mechanism to one that is enabled at this port, and check the port in brokers"
 	case kerr.IllegalSaslState:
-		return "no login is wanted there: remove sasl, or use the port that wants one"
+		return "no login is wanted there: remove auth, or use the port that wants one"
 	default:
-		return "check sasl.mechanism, and the user and password or token in sasl's files"
+		return "check auth.mechanism, and the user and password or token in auth's files"
 	}
 }
 

@@ -34,7 +34,7 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 	}
 	r := &kgo.Record{Topic: topic, Key: []byte(e.Key())}
 	ce := cloudevent.New(e)
-	if s.mode == config.KafkaStructured {
+	if s.mode == config.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		r.Value = body.Bytes()
@@ -50,7 +50,7 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 		err = (*binding.EventMessage)(&ce).ReadBinary(ctx, (*headers)(r))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kafka sink: event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
+		return nil, cloudevent.Unwritable("kafka sink", e, err)
 	}
 	cloudevent.Trace(e, (*headers)(r).add)
 	return r, nil

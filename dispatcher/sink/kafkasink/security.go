@@ -20,7 +20,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
 // a broker asks for the credentials again.
-func login(cfg *config.KafkaSASL) []kgo.Opt {
+func login(cfg *config.KafkaAuth) []kgo.Opt {
 	if cfg == nil {
 		return nil
 	}
@@ -28,12 +28,12 @@ func login(cfg *config.KafkaSASL) []kgo.Opt {
 	switch cfg.Mechanism {
 	case config.SASLPlain:
 		m = plain.Plain(func(context.Context) (auth plain.Auth, err error) {
-			auth.User, auth.Pass, err = password(cfg)
+			auth.User, auth.Pass, err = files.Basic("auth.basic", cfg.Basic)
 			return auth, err
 		})
 	case config.SASLScram256, config.SASLScram512:
 		user := func(context.Context) (auth scram.Auth, err error) {
-			auth.User, auth.Pass, err = password(cfg)
+			auth.User, auth.Pass, err = files.Basic("auth.basic", cfg.Basic)
 			return auth, err
 		}
 		m = scram.Sha256(user)
@@ -42,7 +42,7 @@ func login(cfg *config.KafkaSASL) []kgo.Opt {
 		}
 	case config.SASLOAuthBearer:
 		m = oauth.Oauth(func(context.Context) (auth oauth.Auth, err error) {
-			auth.Token, err = files.Credential("sasl.tokenFile", cfg.TokenFile)
+			auth.Token, err = files.Credential("auth.tokenFile", cfg.TokenFile)
 			return auth, err
 		})
 	case config.SASLAWSIAM:
@@ -69,12 +69,4 @@ func (e exchange) Challenge(answer []byte) (done bool, next []byte, err error) {
 		err = errLogin
 	}
 	return done, next, err
-}
-
-func password(cfg *config.KafkaSASL) (user, pass string, err error) {
-	if user, err = files.Credential("sasl.usernameFile", cfg.UsernameFile); err != nil {
-		return "", "", err
-	}
-	pass, err = files.Credential("sasl.passwordFile", cfg.PasswordFile)
-	return user, pass, err
 }

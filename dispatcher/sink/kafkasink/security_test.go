@@ -20,12 +20,12 @@ func token(user string, until time.Time) string {
 	return part(`{"alg":"none"}`) + "." + part(`{"sub":%q,"iat":%d,"exp":%d}`, user, until.Add(-2*time.Hour).Unix(), until.Unix()) + "."
 }
 
-func passwordLogin(t *testing.T, mechanism, user, password string) *config.KafkaSASL {
-	return &config.KafkaSASL{Mechanism: mechanism, UsernameFile: sinktest.File(t, "user", user+"\n"), PasswordFile: sinktest.File(t, "password", password+"\n")}
+func passwordLogin(t *testing.T, mechanism, user, password string) *config.KafkaAuth {
+	return &config.KafkaAuth{Mechanism: mechanism, Basic: sinktest.Login(t, user, password)}
 }
 
-func tokenLogin(t *testing.T, token string) *config.KafkaSASL {
-	return &config.KafkaSASL{Mechanism: config.SASLOAuthBearer, TokenFile: sinktest.File(t, "token", token+"\n")}
+func tokenLogin(t *testing.T, token string) *config.KafkaAuth {
+	return &config.KafkaAuth{Mechanism: config.SASLOAuthBearer, TokenFile: sinktest.File(t, "token", token+"\n")}
 }
 
 // Each way to be secure, on the real broker, as it should be and as it should not.
@@ -38,28 +38,29 @@ func TestSecurity(t *testing.T) {
 	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
 	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	named := trust(ca.PEM)
 	named.ServerName = "kafka.example"
 	for _, test := range []struct {
 		name, listener string
-		sasl           *config.KafkaSASL
+		auth           *config.KafkaAuth
 		tls            *config.TLS
 		word, text     string // "" means delivered
 	}{
-		{name: "PLAIN", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), tls: trust(ca.PEM)},
-		{name: "SCRAM-SHA-256", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, sinktest.PasswordSecret)},
-		{name: "SCRAM-SHA-512", listener: "SASLTLS", sasl: passwordLogin(t, config.SASLScram512, alice, sinktest.PasswordSecret), tls: trust(ca.PEM)},
-		{name: "OAUTHBEARER", listener: "SASLTLS", sasl: tokenLogin(t, token(alice, sinktest.InAnHour())), tls: trust(ca.PEM)},
-		{name: "PLAIN, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
-		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", sasl: passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
-		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", sasl: passwordLogin(t, config.SASLScram512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password"},
-		{name: "OAUTHBEARER, expired token", listener: "SASL", sasl: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
-		{name: "OAUTHBEARER, no token", listener: "SASL", sasl: tokenLogin(t, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check sasl.mechanism, and the user and password or token"},
-		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in sasl"},
-		{name: "a login that nobody asked for", listener: kafka.Plain, sasl: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
-		{name: "mechanism unknown there", listener: "SASLTLS", sasl: &config.KafkaSASL{Mechanism: config.SASLAWSIAM}, tls: trust(ca.PEM), word: reason.AuthenticationFailed, text: "; set sasl.mechanism to one that is enabled"},
+		{name: "PLAIN", listener: "SASLTLS", auth: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), tls: trust(ca.PEM)},
+		{name: "SCRAM-SHA-256", listener: "SASL", auth: passwordLogin(t, config.SASLScram256, alice, sinktest.PasswordSecret)},
+		{name: "SCRAM-SHA-512", listener: "SASLTLS", auth: passwordLogin(t, config.SASLScram512, alice, sinktest.PasswordSecret), tls: trust(ca.PEM)},
+		{name: "a user as it is", listener: "SASL", auth: &config.KafkaAuth{Mechanism: config.SASLScram512, Basic: &config.BasicAuth{Username: alice, PasswordFile: sinktest.File(t, "password", sinktest.PasswordSecret)}}},
+		{name: "OAUTHBEARER", listener: "SASLTLS", auth: tokenLogin(t, token(alice, sinktest.InAnHour())), tls: trust(ca.PEM)},
+		{name: "PLAIN, wrong password", listener: "SASL", auth: passwordLogin(t, config.SASLPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password"},
+		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", auth: passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password"},
+		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", auth: passwordLogin(t, config.SASLScram512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password"},
+		{name: "OAUTHBEARER, expired token", listener: "SASL", auth: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password or token"},
+		{name: "OAUTHBEARER, no token", listener: "SASL", auth: tokenLogin(t, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password or token"},
+		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in auth"},
+		{name: "a login that nobody asked for", listener: kafka.Plain, auth: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
+		{name: "mechanism unknown there", listener: "SASLTLS", auth: &config.KafkaAuth{Mechanism: config.SASLAWSIAM}, tls: trust(ca.PEM), word: reason.AuthenticationFailed, text: "; set auth.mechanism to one that is enabled"},
 		{name: "TLS", listener: "TLS", tls: trust(ca.PEM)},
 		{name: "TLS, two authorities", listener: "TLS", tls: trust(other.PEM + ca.PEM)},
 		{name: "TLS, other authority", listener: "TLS", tls: trust(other.PEM), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
@@ -79,7 +80,7 @@ func TestSecurity(t *testing.T) {
 			t.Setenv("AWS_SECRET_ACCESS_KEY", sinktest.WrongSecret)
 			cfg := plainConfig(t, topic)
 			cfg.Brokers = []string{broker(t).Address(test.listener)}
-			cfg.SASL, cfg.TLS = test.sasl, test.tls
+			cfg.Auth, cfg.TLS = test.auth, test.tls
 			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
 	}
@@ -90,23 +91,23 @@ func TestFilesAreReadAgain(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("SASL")}
-	cfg.SASL = passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret)
+	cfg.Auth = passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret)
 	s := open(t, cfg)
 	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	sinktest.Write(t, cfg.SASL.PasswordFile, sinktest.PasswordSecret)
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right password: %v", err)
 	}
-	sinktest.Write(t, cfg.SASL.PasswordFile, "\n")
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, "\n")
 	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
 
 	cfg = plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("MUTUAL")}
 	client := theBroker.ca.Sign(t, "client", sinktest.InAnHour())
-	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.other.PEM), CertFile: sinktest.File(t, "tls.crt", client.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", client.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
 	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	sinktest.Write(t, cfg.TLS.KeyFile, client.KeyPEM)
+	sinktest.Write(t, cfg.TLS.ClientKeyFile, client.KeyPEM)
 	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
 	sinktest.Write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
 	if err := send(t, s); err != nil {

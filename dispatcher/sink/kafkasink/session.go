@@ -117,11 +117,16 @@ func (s *session) ready(ctx context.Context, timeout time.Duration) error {
 
 // ping asks any broker for the list of them.
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
+	return bounded(ctx, timeout, s.client.Ping)
+}
+
+// bounded calls kgo, and does not wait for its answer longer than timeout.
+func bounded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	done := make(chan error, 1)
 	go func() {
 		defer cancel()
-		done <- s.client.Ping(ctx)
+		done <- call(ctx)
 	}()
 	select {
 	case err := <-done:

@@ -15,9 +15,9 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 )
 
 // 100,000 events out of an outbox. Half-way the broker is killed. Kafka's own consumer reads them back.

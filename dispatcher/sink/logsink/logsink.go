@@ -1,12 +1,13 @@
 // Package logsink writes events as lines of JSON, for trying an outbox out. Each line is the event
 // in the JSON format of CloudEvents 1.0, with the attributes that package cloudevent documents,
-// and without its data unless that was asked for (CONTRACT C-73).
+// and without its data (CONTRACT C-73) unless payload is Include, which is Omit by default.
 package logsink
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -22,7 +23,9 @@ import (
 const batchSize = 100
 
 // New returns a sink that writes to w, with one Write for each event.
-func New(cfg config.LogSink, w io.Writer) dispatcher.Sink { return &sink{payload: cfg.Payload, w: w} }
+func New(cfg config.LogSink, w io.Writer) dispatcher.Sink {
+	return &sink{payload: cfg.Payload == config.LogPayloadInclude, w: w}
+}
 
 type sink struct {
 	payload bool
@@ -69,13 +72,13 @@ func (s *sink) line(e *dispatcher.Event) ([]byte, error) {
 		var data bytes.Buffer
 		// The error of Compact quotes the payload, so it is not passed on.
 		if json.Compact(&data, e.Payload) != nil {
-			return nil, fmt.Errorf("the payload of event %s is not JSON; correct the row, or log without payloads", e.ID)
+			return nil, cloudevent.Unwritable("log sink", e, errors.New("the payload is not JSON"))
 		}
 		ce.DataEncoded = data.Bytes()
 	}
 	var line bytes.Buffer
 	if err := event.WriteJson(&ce, &line); err != nil {
-		return nil, fmt.Errorf("cannot write event %s as JSON: %w; please report this", e.ID, err)
+		return nil, cloudevent.Unwritable("log sink", e, err)
 	}
 	line.WriteByte('\n')
 	return line.Bytes(), nil

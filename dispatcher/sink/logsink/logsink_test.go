@@ -27,15 +27,18 @@ func (w *writes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+const local = "a line is written to this process's own output"
+
 // CONTRACT: C-70, C-71
 func TestExercise(t *testing.T) {
-	for name, cfg := range map[string]config.LogSink{"WithPayload": {Payload: true}, "WithoutPayload": {}} {
+	for name, cfg := range map[string]config.LogSink{"WithPayload": {Payload: config.LogPayloadInclude}, "WithoutPayload": {}} {
 		t.Run(name, func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
 				w := &writes{}
 				return sinktest.Destination{
 					Sink:      logsink.New(cfg, w),
-					NoPayload: !cfg.Payload,
+					NoPayload: cfg.Payload != config.LogPayloadInclude,
+					Cannot:    map[string]string{"Refuse": local, "Hang": local, "Stop": local, "Idle": local, "Missing": local},
 					Arrived:   func() []sinktest.Message { return parse(t, w.lines) },
 				}
 			})
@@ -61,7 +64,7 @@ func parse(t *testing.T, lines [][]byte) (got []sinktest.Message) {
 // CONTRACT: C-73
 func TestNoPayloadUnlessAskedFor(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte("{\"secret\":\n \"4111\"}")}
-	for asked, want := range map[bool]bool{false: false, true: true} {
+	for asked, want := range map[config.LogPayload]bool{"": false, config.LogPayloadOmit: false, config.LogPayloadInclude: true} {
 		var out strings.Builder
 		if err := logsink.New(config.LogSink{Payload: asked}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)
@@ -83,7 +86,7 @@ func (f failing) Write([]byte) (int, error) { return f.n, errors.New("no space l
 func TestWriteFails(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte(`"4111"`)}
 	for _, w := range []io.Writer{failing{0}, failing{5}} {
-		err := logsink.New(config.LogSink{Payload: true}, w).Deliver(t.Context(), []*dispatcher.Event{e})[0]
+		err := logsink.New(config.LogSink{Payload: config.LogPayloadInclude}, w).Deliver(t.Context(), []*dispatcher.Event{e})[0]
 		if err == nil || !strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "4111") {
 			t.Errorf("want the writer's error without the payload, got %v", err)
 		}
@@ -93,7 +96,7 @@ func TestWriteFails(t *testing.T) {
 		}
 	}
 	e.Payload = []byte(`{"4111"`)
-	err := logsink.New(config.LogSink{Payload: true}, io.Discard).Deliver(t.Context(), []*dispatcher.Event{e})[0]
+	err := logsink.New(config.LogSink{Payload: config.LogPayloadInclude}, io.Discard).Deliver(t.Context(), []*dispatcher.Event{e})[0]
 	if err == nil || strings.Contains(err.Error(), "4111") {
 		t.Errorf("a payload that is not JSON: %v", err)
 	}

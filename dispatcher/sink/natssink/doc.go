@@ -3,23 +3,23 @@
 //
 // # Settings
 //
-//	setting  default            meaning
-//	-------  -----------------  -----------------------------------------------------------------
-//	servers  none, required     nats://host:port or tls://host:port of the servers; which one is
-//	                            connected to is left to chance. One tls:// means TLS for all
-//	subject  the event's topic  where every event goes
-//	stream   any                the stream that must take the events (Nats-Expected-Stream):
-//	                            another refuses them
-//	mode     Binary             Binary: attributes as headers ce-<name>, content-type
-//	                            application/json, the payload as data.
-//	                            Structured: one JSON object, and content-type
-//	                            application/cloudevents+json
-//	timeout  10s                of a delivery with its confirmation; of a connection, at most 10s
-//	auth     none               exactly one of credentialsFile (a .creds file: JWT and seed),
-//	                            nkeyFile (a seed), basic with usernameFile and passwordFile,
-//	                            tokenFile
-//	tls      none               even empty it makes connections TLS; caFile, certFile and keyFile
-//	                            (mutual TLS), serverName
+//	setting      default            meaning
+//	-----------  -----------------  -----------------------------------------------------------------
+//	servers      none, required     nats://host:port or tls://host:port of the servers; which one is
+//	                                connected to is left to chance. One tls:// means TLS for all
+//	subject      the event's topic  where every event goes
+//	stream       any                the stream that must take the events (Nats-Expected-Stream):
+//	                                another refuses them
+//	contentMode  Binary             Binary: attributes as headers ce-<name>, content-type
+//	                                application/json, the payload as data.
+//	                                Structured: one JSON object, and content-type
+//	                                application/cloudevents+json
+//	timeout      10s                of a delivery with its confirmation; of a connection, at most 10s
+//	auth         none               exactly one of credentialsFile (a .creds file: JWT and seed),
+//	                                nkeyFile (a seed), tokenFile, and basic with username or
+//	                                usernameFile, and passwordFile
+//	tls          none               even empty it makes connections TLS; caFile, serverName; clientCertFile
+//	                                and clientKeyFile (mutual TLS)
 //
 // # Guarantees
 //
@@ -47,24 +47,26 @@
 //	------------------------------------------------  -------------------------------------------
 //	confirmed, also as a duplicate                    delivered
 //	no stream takes it (no responders): none captures published again after 250 ms, twice; then
-//	the subject, or it has no leader just now         failed
-//	refused: stream or account full, too many         failed
-//	requests, sealed, not the expected stream
-//	the user may not publish to the subject           failed
+//	the subject, or it has no leader just now         unavailable when every event goes to it
+//	answered by what is no stream, by another stream  (subject is set, no routes), else
+//	than stream, by a sealed one                      destination's fault
+//	the user may not publish to the subject           the same
+//	stream, account or server full; too many          destination's fault
+//	requests; trouble of the servers' own
+//	any other refusal                                 failed
 //	larger than the server's max_payload or the       dead: permanent_failure
 //	stream's max_msg_size, or 64 KB of headers
-//	answered by what is no stream                     failed
-//	timeout, or the connection was lost               failed: it may have been stored
+//	timeout, or the connection was lost               destination's fault: it may have been stored
 //	the connection was lost before the message left;  unavailable: nothing was sent
 //	no connection: DNS, dial, TLS, login, a user who
 //	may not subscribe, a file that cannot be used
 //	ctx ended                                         interrupted, and never sent later
 //
-// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes back as
-// it was, and claiming pauses (CONTRACT C-32).
+// A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
+// while other events of the topic are delivered; while none is, the attempt is given back. An unavailable
+// event goes back as it was, and claiming pauses (CONTRACT C-32).
 //
-// A stream without a majority of its servers is silent at first, then has no leader: events fail, and
-// spend attempts, until it is back. A subject with subscribers and no stream is silent too, because the
+// A stream without a majority of its servers is silent at first, and then has no leader. A subject with subscribers and no stream is silent too, because the
 // servers only tell that nobody at all is there.
 //
 // # Sessions
@@ -79,12 +81,15 @@
 //
 // Use tls with caFile, and a .creds file, an NKey or mutual TLS, which show no secret to who listens;
 // a password or token never without tls. The user needs two permissions: publish to the subjects, and
-// subscribe to _INBOX.>, where the confirmations come. None of JetStream's API ($JS.API.>). All files are
+// subscribe to _INBOX.>, where the confirmations come. Of JetStream's API, nothing but what Probe asks. All files are
 // read for each connection, so new ones need no restart; connections that are open stay.
 //
 // # Probe
 //
 // Probe makes a connection of its own, with TLS and login, subscribes as deliveries do, and has the
-// server answer. It publishes nothing, and does not ask for JetStream or a stream, which would need
-// another permission: that one is missing, a delivery says.
+// server answer. It publishes no event. When every event goes to one subject, it also asks JetStream which
+// streams take that ($JS.API.STREAM.NAMES), and the server what the user may publish to
+// ($SYS.REQ.USER.INFO). Allow the user to publish to these two, so that Probe and dispatcher check find
+// what is missing; where a user may not ask, a delivery says. A stream of another account, or of another
+// JetStream domain, is not found so: deny $JS.API.STREAM.NAMES to a user whose subject is imported.
 package natssink

@@ -19,7 +19,7 @@ import (
 
 // CONTRACT: C-32, C-70, C-73
 func TestExercise(t *testing.T) {
-	for _, mode := range []config.NATSMode{config.NATSBinary, config.NATSStructured} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, mode) })
 		})
@@ -27,12 +27,14 @@ func TestExercise(t *testing.T) {
 }
 
 // destination is a stream of the real server as sinktest.Exercise drives it.
-func destination(t *testing.T, mode config.NATSMode) sinktest.Destination {
+func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	cfg := plainConfig(srv, stream)
-	cfg.Mode = mode
+	cfg.ContentMode = mode
 	s := open(t, cfg)
+	relayed, closeAll := sinktest.Relayed(t, s.dial)
+	s.dial = relayed
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
@@ -45,6 +47,21 @@ func destination(t *testing.T, mode config.NATSMode) sinktest.Destination {
 		Refuse: func(id uuid.UUID) { refused[id] = true },
 		Stop:   func() { kill(t, srv) },
 		Start:  func() { restart(t, srv) },
+		Idle: func() {
+			closeAll()
+			<-s.current.gone
+		},
+		Missing: func() func() {
+			if err := admin(t, srv).DeleteStream(t.Context(), stream); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				_, err := admin(t, srv).CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 		Hang: func() <-chan struct{} {
 			waiting := make(chan struct{}, 1)
 			s.watch(func() {
@@ -95,10 +112,10 @@ func message(t testing.TB, m jetstream.Msg) sinktest.Message {
 // CONTRACT: C-70
 func TestHeaders(t *testing.T) {
 	srv := server(t)
-	for _, mode := range []config.NATSMode{config.NATSBinary, config.NATSStructured} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		stream := newStream(t, srv, nil)
 		cfg := plainConfig(srv, stream)
-		cfg.Mode, cfg.Stream, cfg.Timeout = mode, stream, config.Duration(5*time.Second)
+		cfg.ContentMode, cfg.Stream, cfg.Timeout = mode, stream, config.Duration(5*time.Second)
 		s := open(t, cfg)
 		e := sinktest.NewEvent()
 		e.EventType = "a \"b\" 100% é\nc"
@@ -106,7 +123,7 @@ func TestHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]string{messageID: e.ID.String(), expectedStream: stream, contentType: "application/cloudevents+json", dataType: "", "ce-type": ""}
-		if mode == config.NATSBinary {
+		if mode == config.Binary {
 			want[contentType], want[dataType] = "application/json", "application/json"
 			want["ce-type"] = "a%20%22b%22%20100%25%20%C3%A9%EF%BF%BDc" // the line break is not allowed in a String
 		}
@@ -116,7 +133,7 @@ func TestHeaders(t *testing.T) {
 				t.Errorf("mode %s: header %s is %q, want %q", mode, name, got, value)
 			}
 		}
-		if mode == config.NATSBinary && string(m.Data()) != string(e.Payload) {
+		if mode == config.Binary && string(m.Data()) != string(e.Payload) {
 			t.Errorf("the data is %s, want the payload", m.Data())
 		}
 	}

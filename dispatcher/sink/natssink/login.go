@@ -69,12 +69,8 @@ func login(o *nats.Options, auth *config.NATSAuth) error {
 		o.SignatureCB, o.Nkey, err = keyPair("auth.nkeyFile", auth.NKeyFile, content, "a user's seed, which starts with SU")
 		return err
 	case auth.Basic != nil:
-		user, err := files.Read("auth.basic.usernameFile", auth.Basic.UsernameFile)
-		if err != nil {
-			return err
-		}
-		password, err := files.Read("auth.basic.passwordFile", auth.Basic.PasswordFile)
-		o.User, o.Password = string(user), string(password)
+		var err error
+		o.User, o.Password, err = files.Basic("auth.basic", auth.Basic)
 		return err
 	default:
 		token, err := files.Read("auth.tokenFile", auth.TokenFile)

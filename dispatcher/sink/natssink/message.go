@@ -37,7 +37,7 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	}
 	m := &nats.Msg{Subject: subject, Header: make(nats.Header, 22+len(e.Headers))}
 	ce := cloudevent.New(e)
-	if s.mode == config.NATSStructured {
+	if s.mode == config.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		m.Data = body.Bytes()
@@ -47,7 +47,7 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), headers(m.Header))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("nats sink: event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
+		return nil, cloudevent.Unwritable("nats sink", e, err)
 	}
 	cloudevent.Trace(e, headers(m.Header).set)
 	headers(m.Header).set(messageID, ce.ID())

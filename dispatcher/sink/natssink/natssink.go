@@ -28,11 +28,13 @@ const (
 )
 
 type sink struct {
-	mode    config.NATSMode
+	mode    config.ContentMode
 	stream  string
 	timeout time.Duration
 	// servers are those of the configuration, as errors name them.
 	servers string
+	// subject is where every event goes; "" when routes or the events' own topics say so.
+	subject string
 	// destination is the subject that an event goes to.
 	destination func(*dispatcher.Event) (string, error)
 	// options returns how to connect, from the files as they are now.
@@ -63,13 +65,14 @@ func build(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (
 		return nil, err
 	}
 	s := &sink{
-		mode: cfg.Mode, stream: cfg.Stream, timeout: cfg.Timeout.D(),
+		mode: cfg.ContentMode, stream: cfg.Stream, timeout: cfg.Timeout.D(),
 		servers:     strings.Join(cfg.Servers, ", "),
 		destination: route,
 		options:     func() (nats.Options, error) { return options(cfg) },
 		dial:        dial,
 	}
 	if route == nil {
+		s.subject = cfg.Subject
 		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Subject, e.Topic), nil }
 	}
 	return s, nil
@@ -160,7 +163,8 @@ func (s *sink) leave(ses *session) {
 	ses.leave()
 }
 
-// Probe logs in to a server on a connection of its own, and has it answer.
+// Probe logs in to a server on a connection of its own, and has it answer. If every event goes to one
+// subject, it asks which stream takes that.
 func (s *sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	ses := s.open()
@@ -169,7 +173,12 @@ func (s *sink) Probe(ctx context.Context) error {
 	if err := ses.wait(ctx); err != nil {
 		return s.unreachable(ctx, err)
 	}
-	return nil
+	if s.subject == "" {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, min(s.timeout, connectTimeout))
+	defer cancel()
+	return s.probeStream(ctx, limited, ses)
 }
 
 // Close ends the connections. Nothing is in flight then: Deliver waits for its answers.

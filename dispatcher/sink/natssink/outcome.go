@@ -24,6 +24,7 @@ var (
 
 // streamError is a stream's refusal.
 type streamError struct {
+	Status      int    `json:"code"` // as in HTTP
 	Code        int    `json:"err_code"`
 	Description string `json:"description"`
 }
@@ -63,7 +64,7 @@ func (e *streamError) remedy() string {
 	case messageTooLarge:
 		return "raise the stream's max_msg_size, or make smaller events"
 	case headersTooLarge:
-		return "use mode Structured, or fewer and shorter headers"
+		return "use contentMode Structured, or fewer and shorter headers"
 	case otherStream:
 		return "set stream to the one that captures the subject, or correct the streams' subjects"
 	case storeFailed:
@@ -89,32 +90,55 @@ func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, 
 	case err == nil:
 		return nil
 	case errors.As(err, &refusal):
-		err = say("%w; %s", refusal, refusal.remedy())
-		if refusal.Code == messageTooLarge || refusal.Code == headersTooLarge {
-			err = dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
-		}
-		return err
+		return s.refused(m.Subject, refusal, say("%w; %s", refusal, refusal.remedy()))
 	case errors.Is(err, errTooLarge):
 		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, say("%w", err))
 	case errors.Is(err, errNoStream):
 		if has, _ := ses.conn.ConnectedServerJetStream(); !has && !ses.over() {
-			return say("%w, and the server has no JetStream; enable it, and create a stream that captures the subject", err)
+			return s.noStream(m.Subject, say("%w, and the server has no JetStream; enable it, and create a stream that captures the subject", err))
 		}
-		return say("%w; create one that captures it, as with nats stream add --subjects %s, in an account with JetStream, or bring the servers of its stream back", err, m.Subject)
+		return s.noStream(m.Subject, say("%w; create one that captures it, as with nats stream add --subjects %s, in an account with JetStream, or bring the servers of its stream back", err, m.Subject))
 	case errors.Is(err, errNoAck):
-		return say("%w; create one that captures it, and let nothing else answer there", err)
+		return s.noStream(m.Subject, say("%w; create one that captures it, and let nothing else answer there", err))
 	case errors.Is(err, errDenied):
-		return reason.With(reason.AuthenticationFailed, say("%w; allow it in the permissions of the dispatcher's user, under publish", err))
+		return reason.NoDestination(m.Subject == s.subject, reason.With(reason.AuthenticationFailed, say("%w; allow it in the permissions of the dispatcher's user, under publish", err)))
 	case ctx.Err() != nil:
 		return s.interrupted(ctx)
 	case errors.Is(err, errUnsent):
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("the connection was lost before the message was sent; check that the servers run%s", ses.then())))
 	case limited.Err() != nil:
-		return reason.With(reason.ConnectionFailed, say("%w; check that the servers answer, that a stream captures the subject and that most of its servers run, or raise timeout. The message may have been stored, so this counts as an attempt",
+		return silent(say("%w; check that the servers answer, that a stream captures the subject and that most of its servers run, or raise timeout. The message may have been stored",
 			reason.TimedOut(fmt.Sprintf("no confirmation within %s", s.timeout))))
 	default:
-		return reason.With(reason.ConnectionFailed, say("the connection was lost before the confirmation; check that the servers run. The message may have been stored, so this counts as an attempt%s", ses.then()))
+		return silent(say("the connection was lost before the confirmation; check that the servers run. The message may have been stored%s", ses.then()))
 	}
+}
+
+// silent is for a message that was sent and not answered. No message makes a stream silent: what it does not
+// take, it refuses.
+func silent(err error) error {
+	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, err))
+}
+
+// noStream is for a subject that no stream takes events from, or not the one of the configuration.
+func (s *sink) noStream(subject string, err error) error {
+	return reason.NoDestination(subject == s.subject, reason.With(reason.Refusing, err))
+}
+
+// refused is a stream's answer, which err tells.
+func (s *sink) refused(subject string, answer *streamError, err error) error {
+	switch answer.Code {
+	case messageTooLarge, headersTooLarge:
+		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
+	case otherStream, sealed, notEnabledAccount, notEnabled:
+		return s.noStream(subject, err)
+	case accountResources, memoryResources, tooManyRequests:
+		return dispatcher.DestinationFault(err)
+	}
+	if answer.Status >= 500 { // full, without leader or resources, or in trouble of another kind
+		return dispatcher.DestinationFault(err)
+	}
+	return err
 }
 
 // then adds the last that the server said. nats.go's texts for it name no credentials.

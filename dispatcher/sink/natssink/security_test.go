@@ -39,7 +39,7 @@ func TestLogin(t *testing.T) {
 		plain: newStream(t, plain, nil),
 	}
 	basic := func(user, password string) *config.NATSAuth {
-		return &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: sinktest.File(t, "user", user+"\n"), PasswordFile: sinktest.File(t, "password", password+"\n")}}
+		return &config.NATSAuth{Basic: sinktest.Login(t, user, password)}
 	}
 	creds := func(content string) *config.NATSAuth {
 		return &config.NATSAuth{CredentialsFile: sinktest.File(t, "user.creds", content)}
@@ -83,6 +83,42 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// Where every event goes to a subject that the user may not publish to, none spends an attempt. Probe says
+// so when the user may ask.
+//
+// CONTRACT: C-32
+func TestNoRight(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %[1]q},
+		{user: mute, password: %[1]q, permissions: {publish: ["other.>"], subscribe: ["_INBOX.>"]}},
+		{user: asks, password: %[1]q, permissions: {publish: ["other.>", "$JS.API.STREAM.NAMES", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>"]}},
+		{user: denied, password: %[1]q, permissions: {publish: {deny: ["*.events"]}}}]}}`, sinktest.PasswordSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
+	for user, probed := range map[string]bool{"mute": false, "asks": true, "denied": true} {
+		cfg := plainConfig(srv, stream)
+		cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, user, sinktest.PasswordSecret)}
+		s := open(t, cfg)
+		const text = "; allow it in the permissions of the dispatcher's user, under publish"
+		sinktest.Want(t, user+", Deliver", send(t, s), true, reason.AuthenticationFailed, text)
+		if err := s.Probe(t.Context()); probed {
+			sinktest.Want(t, user+", Probe", err, true, reason.AuthenticationFailed, text)
+		} else if err != nil {
+			t.Errorf("%s may not ask: %v", user, err)
+		}
+	}
+}
+
+func TestCovers(t *testing.T) {
+	for pattern, want := range map[string]bool{
+		"a.b.c": true, "a.*.c": true, "a.>": true, ">": true, "*.*.*": true,
+		"a.b": false, "a.b.c.d": false, "a.b.c.>": false, "*": false, "a.*.d": false,
+	} {
+		if covers(pattern, "a.b.c") != want {
+			t.Errorf("%s covers a.b.c: %v, want %v", pattern, !want, want)
+		}
+	}
+}
+
 // A message that the user may not publish fails soon, alone, and is told from one that is lost.
 //
 // CONTRACT: C-32
@@ -93,7 +129,7 @@ func TestNotAuthorized(t *testing.T) {
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
 	cfg := plainConfig(srv, stream)
 	cfg.Subject = ""
-	cfg.Auth = &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: sinktest.File(t, "user", "mute"), PasswordFile: sinktest.File(t, "password", sinktest.PasswordSecret)}}
+	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "mute", sinktest.PasswordSecret)}
 	s := open(t, cfg)
 	batch := make([]*dispatcher.Event, batchSize)
 	for i := range batch { // the refusals come before the others are stored
@@ -110,6 +146,7 @@ func TestNotAuthorized(t *testing.T) {
 			}
 		} else {
 			sinktest.Want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
+			sinktest.Fault(t, "a message that the user may not publish", err, true)
 		}
 	}
 	if err := s.Probe(t.Context()); err != nil {
@@ -143,7 +180,7 @@ func TestTLS(t *testing.T) {
 	}
 	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	named := trust(ca.PEM)
 	named.ServerName = "nats.example"
@@ -206,7 +243,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
 	cfg := plainConfig(srv, stream)
-	cfg.Auth = &config.NATSAuth{Basic: &config.BasicAuth{UsernameFile: sinktest.File(t, "user", "alice"), PasswordFile: sinktest.File(t, "password", sinktest.WrongSecret)}}
+	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "alice", sinktest.WrongSecret)}
 	s := open(t, cfg)
 	if err := send(t, s); err != nil {
 		t.Fatal(err)
@@ -231,10 +268,10 @@ func TestFilesAreReadAgain(t *testing.T) {
 		sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), sinktest.File(t, "ca", ca.PEM))})
 	stream = newStream(t, srv, nil, client.Secure(&tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own.TLS}, MinVersion: tls.VersionTLS12}))
 	cfg = plainConfig(srv, stream)
-	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), CertFile: sinktest.File(t, "tls.crt", own.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", own.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
 	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	sinktest.Write(t, cfg.TLS.KeyFile, own.KeyPEM)
+	sinktest.Write(t, cfg.TLS.ClientKeyFile, own.KeyPEM)
 	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
 	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
 	if err := send(t, s); err != nil {

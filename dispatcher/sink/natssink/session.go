@@ -326,10 +326,15 @@ func (ses *session) heard(err error) {
 		return
 	}
 	for id, p := range ses.waiting {
-		if strings.HasSuffix(err.Error(), fmt.Sprintf("Publish to %q", p.msgs[p.i].Subject)) {
+		if isDenied(err, p.msgs[p.i].Subject) {
 			ses.put(id, errDenied)
 		}
 	}
+}
+
+// isDenied reports whether err says that the user may not publish to the subject.
+func isDenied(err error, subject string) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.HasSuffix(err.Error(), fmt.Sprintf("Publish to %q", subject))
 }
 
 // troubled is the last that was heard, or nil.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/nats"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 )
 
 // A whole outbox through the engine into a stream, whose server is killed half-way. Another client reads

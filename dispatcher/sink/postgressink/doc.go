@@ -6,11 +6,16 @@
 //	setting                 default              meaning
 //	----------------------  -------------------  ------------------------------------------------
 //	database.dsnFile        one of the three     a file with a connection string
-//	database.connection     is required          files with host, port, database, user, password
+//	database.connection     is required          host, port, database and user, or their files
+//	                                             (hostFile, ...); passwordFile
 //	database.dsn                                 a connection string, for trying things out
 //	database.sslMode        the string's         disable, prefer, require, verify-ca, verify-full;
 //	                                             verify-full with caFile
 //	database.caFile         none                 the certificates of the server's authority
+//	database.clientCertFile none                 the certificate that the login shows, with
+//	                                             clientKeyFile
+//	database.iam            none                 provider AWS (with region), Google or Azure: a
+//	                                             login without a password
 //	table                   public.inbox_events  the table, with its schema
 //	timeout                 30s                  of a delivery
 //
@@ -33,7 +38,7 @@
 //	    tenant_id      uuid,
 //	    dedupe_key     text,
 //	    sequence       bigint      not null,     -- the outbox's order: of one key it only rises
-//	    fencing_token  integer     not null,     -- the number of the delivery that got here first
+//	    fencing_token  bigint      not null,     -- the lease number of the delivery that got here first
 //	    headers        jsonb       not null,
 //	    payload        jsonb       not null,
 //	    created_at     timestamptz not null,     -- on the clock of the outbox's database
@@ -66,14 +71,16 @@
 //	the server only reads (25006)                      unavailable: nothing was inserted
 //	a constraint, a trigger or the data refuses it     failed, and the others are inserted
 //	too large for an index (54000)                     dead: permanent_failure
-//	the table, a column or its primary key is missing  failed
-//	no right to insert                                 failed
-//	full: no space on the disk (53100)                 failed
+//	the table, a column or its primary key is missing  unavailable: nothing was inserted
+//	no right to insert                                 unavailable: nothing was inserted
+//	out of disk, memory or connections (class 53), or  destination's fault
+//	trouble of its system (class 58)
 //	any other answer                                   failed
 //	ctx ended                                          interrupted, and nothing is sent later
 //
-// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
-// back as it was, and claiming pauses (CONTRACT C-32).
+// A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
+// while other events of the topic are delivered; while none is, the attempt is given back. An unavailable
+// event goes back as it was, and claiming pauses (CONTRACT C-32).
 //
 // A batch that is refused for one of its events is halved until that one is alone.
 //
@@ -89,6 +96,6 @@
 //
 // # Probe
 //
-// Probe makes a connection of its own, with TLS and login, to a server that takes writes. It looks at no
-// table.
+// Probe makes a connection of its own, with TLS and login, to a server that takes writes, and has it plan
+// the insert without running it (EXPLAIN): the table, its columns, its primary key and the rights are there.
 package postgressink

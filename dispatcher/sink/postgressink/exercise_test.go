@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
@@ -36,6 +36,14 @@ func TestExercise(t *testing.T) {
 				}
 			},
 			Hang: func() <-chan struct{} { return locked(t, dsn) },
+			// The pool asks a connection that was idle for a second whether it lives.
+			Idle: func() {
+				exec(t, dsn, `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'outbox-dispatcher/inbox'; select pg_sleep(1.2)`)
+			},
+			Missing: func() func() {
+				exec(t, dsn, `alter table inbox_events rename to elsewhere`)
+				return func() { exec(t, dsn, `alter table elsewhere rename to inbox_events`) }
+			},
 		}
 	})
 }
@@ -124,7 +132,7 @@ func TestSecondDelivery(t *testing.T) {
 			}
 		}
 		for _, e := range batch {
-			e.Attempt++
+			e.LeaseNumber++
 		}
 	}
 	all := rows(t, dsn)
@@ -132,7 +140,7 @@ func TestSecondDelivery(t *testing.T) {
 		t.Errorf("%d rows are there, want 10", len(all))
 	}
 	for _, m := range all {
-		if m.Attributes["fencingtoken"] != "1" {
+		if m.Attributes["fencingtoken"] != "0000000000000000001" {
 			t.Errorf("a second delivery changed the row: %v", m.Attributes)
 		}
 	}

@@ -9,7 +9,7 @@ create table public.inbox_events (
     tenant_id      uuid,
     dedupe_key     text,
     sequence       bigint      not null,     -- the outbox's order: of one key it only rises
-    fencing_token  integer     not null,     -- the number of the delivery that got here first
+    fencing_token  bigint      not null,     -- the lease number of the delivery that got here first
     headers        jsonb       not null,
     payload        jsonb       not null,
     created_at     timestamptz not null,     -- on the clock of the outbox's database

@@ -22,6 +22,8 @@ const (
 	permissionDenied = "42501"
 	readOnly         = "25006"
 	diskFull         = "53100"
+	resources        = "53"  // class: disk, memory, connections
+	systemError      = "58"  // class: such as one of input and output
 	programLimit     = "54"  // class: a row that is too large for an index, and the like
 	shuttingDown     = "57P" // the statement may have been committed, as behind a synchronous standby
 )
@@ -69,19 +71,20 @@ func (s *sink) refused(pg *pgconn.PgError) error {
 	say := func(remedy string, args ...any) error {
 		return fmt.Errorf("table %s: %s (SQLSTATE %s); %s", s.cfg.Table, cause(pg), pg.Code, fmt.Sprintf(remedy, args...))
 	}
+	away := func(word string, err error) error { return dispatcher.Unavailable(reason.With(word, err)) }
 	switch pg.Code {
 	case undefinedTable, undefinedSchema:
-		return say("create it, as the postgres sink's documentation says, or correct table")
+		return away(reason.Refusing, say("create it, as the postgres sink's documentation says, or correct table"))
 	case undefinedColumn:
-		return say("add the column, as the postgres sink's documentation says")
+		return away(reason.Refusing, say("add the column, as the postgres sink's documentation says"))
 	case noUniqueID:
-		return say("make id its primary key: without it, events would be inserted twice")
+		return away(reason.Refusing, say("make id its primary key: without it, events would be inserted twice"))
 	case permissionDenied:
-		return reason.With(reason.AuthenticationFailed, say("have its owner run: grant insert, select (id) on %s to <the sink's user>; and grant usage on its schema", s.cfg.Table))
+		return away(reason.AuthenticationFailed, say("have its owner run: grant insert, select (id) on %s to <the sink's user>; and grant usage on its schema", s.cfg.Table))
 	case readOnly:
-		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("name all servers with commas in the connection's host, of which the one that takes writes is used; if none does, promote one")))
+		return away(reason.ConnectionFailed, say("name all servers with commas in the connection's host, of which the one that takes writes is used; if none does, promote one"))
 	case diskFull:
-		return say("free space on the server's disk, or enlarge it")
+		return dispatcher.DestinationFault(say("free space on the server's disk, or enlarge it"))
 	}
 	switch class(pg) {
 	case programLimit:
@@ -92,7 +95,11 @@ func (s *sink) refused(pg *pgconn.PgError) error {
 		return say("a trigger of the table refuses the event: change the trigger, or correct what the producer writes")
 	}
 	_, message := database.Classify(pg)
-	return fmt.Errorf("table %s: %s", s.cfg.Table, message)
+	err := fmt.Errorf("table %s: %s", s.cfg.Table, message)
+	if c := class(pg); c == resources || c == systemError {
+		return dispatcher.DestinationFault(err)
+	}
+	return err
 }
 
 // cause is the server's message where it names objects and no values. Messages of data, and of triggers,

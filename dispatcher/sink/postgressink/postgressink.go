@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -111,9 +112,9 @@ func columns(batch []*dispatcher.Event) []any {
 		}
 		return values
 	}
-	sequences, tokens, created := make([]int64, n), make([]int32, n), make([]time.Time, n)
+	sequences, tokens, created := make([]int64, n), make([]int64, n), make([]time.Time, n)
 	for i, e := range batch {
-		ids[i], sequences[i], tokens[i], created[i] = e.ID, e.Seq, int32(e.Attempt), e.CreatedAt
+		ids[i], sequences[i], tokens[i], created[i] = e.ID, e.Seq, e.LeaseNumber, e.CreatedAt
 		if e.TenantID.Valid {
 			tenants[i] = &e.TenantID.UUID
 		}
@@ -139,7 +140,8 @@ func columns(batch []*dispatcher.Event) []any {
 	}
 }
 
-// Probe logs in on a connection of its own, to a server that takes writes.
+// Probe logs in on a connection of its own, to a server that takes writes, and has it plan the insert: the
+// table, its columns, its primary key and the rights must be there.
 func (s *sink) Probe(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout.D())
 	defer cancel()
@@ -147,8 +149,17 @@ func (s *sink) Probe(ctx context.Context) error {
 	if err != nil {
 		return s.unreachable(ctx, err)
 	}
-	_ = conn.Close(limited) // the server ends it in any case
-	return nil
+	defer conn.Close(limited)
+	_, err = conn.Exec(limited, "explain "+s.insert, columns(nil)...)
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pg):
+		return dispatcher.Unavailable(s.refused(pg))
+	default:
+		return s.unreachable(ctx, err)
+	}
 }
 
 // Close ends the connections. Nothing is in flight then: Deliver waits for its answers.

@@ -3,7 +3,6 @@ package rabbitsink
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
 )
@@ -82,12 +82,7 @@ func broker(t testing.TB) *rabbitmq.Broker {
 			},
 		})
 	})
-	if errors.Is(theBroker.err, rabbitmq.ErrMissing) {
-		t.Skip(theBroker.err)
-	}
-	if theBroker.err != nil {
-		t.Fatal(theBroker.err)
-	}
+	need.Server(t, theBroker.err, rabbitmq.ErrMissing)
 	return theBroker.Broker
 }
 
@@ -190,13 +185,13 @@ func consume(t testing.TB, queue string) (all []amqp.Delivery) {
 	return all
 }
 
-// received reads a message as the CloudEvents AMQP binding says. Its names are those of the HTTP
-// binding with another prefix, and the SDK reads that one without any client of RabbitMQ.
+// received reads a message as the RabbitMQ binding of CloudEvents says. Its names are those of the
+// HTTP binding, which the SDK reads without any client of RabbitMQ.
 func received(t *testing.T, d amqp.Delivery) sinktest.Message {
 	t.Helper()
 	h := http.Header{"Content-Type": {d.ContentType}}
 	for name, value := range d.Headers {
-		if name, ours := strings.CutPrefix(name, "cloudEvents_"); ours {
+		if name, ours := strings.CutPrefix(name, "ce-"); ours {
 			h.Set("ce-"+name, value.(string))
 		}
 	}
@@ -216,7 +211,7 @@ func plainConfig(t testing.TB, queue string) config.RabbitMQSink {
 }
 
 func password(t testing.TB, user, password string) *config.RabbitMQAuth {
-	return &config.RabbitMQAuth{UsernameFile: sinktest.File(t, "user", user+"\n"), PasswordFile: sinktest.File(t, "password", password+"\n")}
+	return &config.RabbitMQAuth{Basic: sinktest.Login(t, user, password)}
 }
 
 func open(t testing.TB, cfg config.RabbitMQSink) *sink {

@@ -11,33 +11,33 @@
 //	exchange        default exchange   where every event goes; in the default exchange, routing
 //	                                   keys are the names of queues
 //	routingKey      the event's topic  that of every event
-//	mode            Binary             Binary: attributes as headers cloudEvents_<name>, and the
-//	                                   payload as body. Structured: one JSON object, and
+//	contentMode     Binary             Binary: attributes as headers ce-<name>, and the payload
+//	                                   as body. Structured: one JSON object, and
 //	                                   content-type application/cloudevents+json
 //	channels        4                  so many deliveries publish side by side, on one connection
 //	connectionName  outbox-dispatcher  RabbitMQ lists the connection by it
 //	heartbeat       10s                a connection is dead after three times of it in silence
 //	timeout         30s                of the wait for confirmations
-//	auth            none, required     mechanism PLAIN with usernameFile and passwordFile, or
-//	                                   EXTERNAL with the certificate of tls
-//	tls             none               even empty it makes connections TLS; caFile, certFile and
-//	                                   keyFile (mutual TLS), serverName
+//	auth            none, required     mechanism PLAIN with basic (username or usernameFile, and
+//	                                   passwordFile), or EXTERNAL with the certificate of tls
+//	tls             none               even empty it makes connections TLS; caFile, serverName;
+//	                                   clientCertFile and clientKeyFile (mutual TLS)
 //
 // # Messages
 //
-// There is no CloudEvents binding for AMQP 0-9-1. This is the one for AMQP 1.0 as RabbitMQ converts it:
-// its application properties are headers here, with the prefix that the binding prefers, cloudEvents_.
-// A consumer that speaks AMQP 1.0 with RabbitMQ finds them where the binding says. In both modes the
-// properties are
+// ContentMode Binary is that of the RabbitMQ Protocol Binding for CloudEvents, of Knative's eventing-rabbitmq, which
+// the CloudEvents SDK for Python reads. A consumer that speaks AMQP 1.0 with RabbitMQ finds the headers as
+// application properties with these names, and not with those of the AMQP 1.0 binding: send it mode
+// Structured. In both modes the properties are
 //
-//	content-type   application/json, or application/cloudevents+json in mode Structured
+//	content-type   application/json, or application/cloudevents+json with contentMode Structured
 //	message-id     the event id: consumers dedupe on it
 //	type           the event type; left out when it has more than 255 bytes
-//	timestamp      when the event was made, in whole seconds; cloudEvents_time has the fraction
+//	timestamp      when the event was made, in whole seconds; ce-time has the fraction
 //	delivery-mode  2, persistent
 //
 // To spread the keys over queues in their order, use an x-consistent-hash exchange with the hash-header
-// cloudEvents_partitionkey (CONTRACT C-71).
+// ce-partitionkey (CONTRACT C-71).
 //
 // # Guarantees
 //
@@ -52,24 +52,29 @@
 //	what happened                                     outcome
 //	------------------------------------------------  -------------------------------------------
 //	confirmed (basic.ack)                             delivered
-//	returned: no queue takes the routing key          failed
-//	refused (basic.nack): a queue is full or failed   failed
-//	the exchange is missing, or may not be written    failed, and with it what waited on the channel
-//	the routing key may not be used                   failed
-//	larger than max_message_size, or headers larger   dead: permanent_failure
-//	than a frame
+//	the exchange is missing, or may not be written    unavailable, and with it what waited on the
+//	                                                  channel
+//	returned: no queue takes the routing key          destination's fault; unavailable when every
+//	                                                  event goes to one queue (the default exchange,
+//	                                                  routingKey is set, no routes)
+//	refused (basic.nack): a queue is full or failed   destination's fault
+//	the routing key may not be used                   destination's fault
+//	larger than max_message_size, headers larger      dead: permanent_failure
+//	than a frame, a header's name of more than 255
+//	bytes with its prefix
 //	any other reason to close the channel             failed
-//	timeout, or a lost connection: a message was      failed: it may have been written
+//	timeout, or a lost connection: a message was      destination's fault: it may have been written
 //	written in whole or in part
 //	the same, and nothing of it was written; no       unavailable: nothing was sent
 //	connection: DNS, dial, TLS, login, vhost, a file
 //	that cannot be used
 //	the broker blocks publishers (low on memory or    unavailable: nothing was sent; one that was
-//	on disk)                                          sent before waits for timeout, then failed
+//	on disk)                                          sent before waits for timeout
 //	ctx ended                                         interrupted, and never sent later
 //
-// A failed event spends an attempt and is retried by the backoff policy. An unavailable one goes
-// back as it was, and claiming pauses (CONTRACT C-32).
+// A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
+// while other events of the topic are delivered; while none is, the attempt is given back. An unavailable
+// event goes back as it was, and claiming pauses (CONTRACT C-32).
 //
 // When the broker closes a channel because of one message, it does not say which. Those without an
 // answer are sent again, each alone. Some of them may then be there twice, with the same attempt.
@@ -99,6 +104,6 @@
 // # Probe
 //
 // Probe makes a connection of its own, with TLS and login, opens a channel, and asks whether the
-// exchange exists (a passive declaration, for which RabbitMQ asks no permission). It publishes nothing,
-// so it learns that publishers are blocked only from the connection that does.
+// exchange exists (a passive declaration, for which RabbitMQ asks no permission). In place of the default
+// exchange it asks for the queue, when every event goes to one. It publishes nothing, so it learns that publishers are blocked only from the connection that does.
 package rabbitsink

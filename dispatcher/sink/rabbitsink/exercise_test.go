@@ -1,6 +1,9 @@
 package rabbitsink
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +17,7 @@ import (
 
 // CONTRACT: C-32, C-70, C-73
 func TestExercise(t *testing.T) {
-	for _, mode := range []config.RabbitMQMode{config.RabbitMQBinary, config.RabbitMQStructured} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, mode) })
 		})
@@ -22,10 +25,10 @@ func TestExercise(t *testing.T) {
 }
 
 // destination is an exchange of the real broker as sinktest.Exercise drives it.
-func destination(t *testing.T, mode config.RabbitMQMode) sinktest.Destination {
+func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "shop.#")
 	cfg := plainConfig(t, "shop.orders")
-	cfg.Exchange, cfg.Mode = exchange, mode
+	cfg.Exchange, cfg.ContentMode = exchange, mode
 	cfg.Timeout = config.Duration(15 * time.Second)
 	s := open(t, cfg)
 	refused := map[uuid.UUID]bool{}
@@ -40,6 +43,23 @@ func destination(t *testing.T, mode config.RabbitMQMode) sinktest.Destination {
 		Refuse: func(id uuid.UUID) { refused[id] = true },
 		Stop:   func() { flush(t); kill(t) },
 		Start:  func() { restart(t) },
+		Idle: func() {
+			ses := s.live()
+			control(t, "close_all_connections", "idle for too long")
+			eventually(t, "the connection is closed", ses.IsClosed)
+		},
+		Missing: func() func() {
+			if err := admin(t).ExchangeDelete(exchange, false, false); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				channel := admin(t)
+				if err := errors.Join(channel.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil),
+					channel.QueueBind(queue, "shop.#", exchange, false, nil)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 		Hang: func() <-chan struct{} {
 			if err := send(t, s); err != nil { // makes the connection
 				t.Fatal(err)
@@ -54,6 +74,33 @@ func destination(t *testing.T, mode config.RabbitMQMode) sinktest.Destination {
 			}
 			return got
 		},
+	}
+}
+
+// The names of headers, to the letter: those of the RabbitMQ Protocol Binding for CloudEvents, 3.1.3.1, and
+// the trace context's own.
+//
+// CONTRACT: C-70
+func TestHeaders(t *testing.T) {
+	queue := newQueue(t, nil)
+	s := open(t, plainConfig(t, queue))
+	e := sinktest.NewEvent()
+	e.EventType, e.AggregateID, e.DedupeKey = "OrderPlaced", "order-7", "key-1"
+	e.Headers = map[string]string{"correlation_id": "c-42", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+		t.Fatal(err)
+	}
+	d := consume(t, queue)[0]
+	want := []string{
+		"ce-aggregateid", "ce-attempt", "ce-correlationid", "ce-dedupekey", "ce-fencingtoken", "ce-id", "ce-outboxnamespace",
+		"ce-partitionkey", "ce-sequence", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-topic", "ce-traceparent",
+		"ce-trackingid", "ce-type", "traceparent",
+	}
+	if got := slices.Sorted(maps.Keys(d.Headers)); !slices.Equal(got, want) {
+		t.Errorf("the headers are\n\t%q\nwant\n\t%q", got, want)
+	}
+	if d.Headers["ce-type"] != "OrderPlaced" || d.ContentType != "application/json" {
+		t.Errorf("ce-type is %v, and the content type %s", d.Headers["ce-type"], d.ContentType)
 	}
 }
 

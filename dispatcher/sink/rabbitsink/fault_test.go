@@ -25,9 +25,9 @@ func TestMissingExchange(t *testing.T) {
 	cfg.Exchange = "missing-" + queue
 	s := open(t, cfg)
 	for i, err := range s.Deliver(t.Context(), newEvents(50)) {
-		sinktest.Want(t, "Deliver", err, false, reason.Refusing, `exchange "`+cfg.Exchange+`" at `)
+		sinktest.Want(t, "Deliver", err, true, reason.Refusing, `exchange "`+cfg.Exchange+`" at `)
 		if i == 0 {
-			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "does not exist; declare it, or correct exchange")
+			sinktest.Want(t, "Deliver", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
 		}
 	}
 	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "does not exist; declare it, or correct exchange")
@@ -44,7 +44,7 @@ func TestMissingExchange(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range s.Deliver(t.Context(), newEvents(50)) {
-		sinktest.Want(t, "the exchange was deleted", err, false, reason.Refusing, "does not exist; declare it, or correct exchange")
+		sinktest.Want(t, "the exchange was deleted", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
 	}
 }
 
@@ -73,6 +73,7 @@ func TestUnroutable(t *testing.T) {
 			for i, err := range s.Deliver(t.Context(), batch) {
 				if i%3 == 0 {
 					sinktest.Want(t, "no queue", err, false, reason.Refusing, test.text)
+					sinktest.Fault(t, "no queue", err, true)
 				} else if err != nil {
 					t.Errorf("an event beside one without a queue: %v", err)
 				}
@@ -81,6 +82,21 @@ func TestUnroutable(t *testing.T) {
 				t.Errorf("%d messages arrived", n)
 			}
 		})
+	}
+}
+
+// Where every event goes to one queue by the default exchange, Probe asks for that.
+//
+// CONTRACT: C-32
+func TestMissingQueue(t *testing.T) {
+	queue := "missing-" + sinktest.NewEvent().ID.String()
+	s := open(t, plainConfig(t, queue))
+	sinktest.Reaches(t, s, reason.Refusing, `queue "`+queue+`" at`)
+	if _, err := admin(t).QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(send(t, s), s.Probe(t.Context())); err != nil {
+		t.Errorf("the queue was declared: %v", err)
 	}
 }
 
@@ -93,7 +109,7 @@ func TestTooLarge(t *testing.T) {
 	batch := newEvents(50)
 	batch[20].Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", messageLimit) + `"`)
 	batch[30].Headers["large"] = strings.Repeat("7", 200_000) // more than a frame
-	batch[31].Headers[strings.Repeat("n", 250)] = "a name that is too long"
+	batch[31].Headers[strings.Repeat("n", 253)] = "a name that is too long"
 	for i, err := range s.Deliver(t.Context(), batch) {
 		dead, _ := dispatcher.PermanentReason(err)
 		switch i {
@@ -102,8 +118,7 @@ func TestTooLarge(t *testing.T) {
 		case 30:
 			sinktest.Want(t, "large headers", err, false, reason.Refusing, "bytes of headers, and the broker takes frames of 131072; make them smaller")
 		case 31:
-			sinktest.Want(t, "a long name", err, false, reason.Refusing, "; correct the row")
-			continue
+			sinktest.Want(t, "a long name", err, false, reason.Refusing, "a header's name has 256 bytes, and RabbitMQ takes 255")
 		default:
 			if err != nil {
 				t.Errorf("event %d, of few bytes: %v", i, err)
@@ -132,7 +147,7 @@ func TestNotAuthorized(t *testing.T) {
 	cfg.Exchange, cfg.Auth = exchange, password(t, mallory, sinktest.PasswordSecret)
 	s := open(t, cfg)
 	for _, err := range s.Deliver(t.Context(), newEvents(3)) {
-		sinktest.Want(t, "an exchange", err, false, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
+		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
 	}
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe asks for more than a login: %v", err)
@@ -149,6 +164,7 @@ func TestNotAuthorized(t *testing.T) {
 	}
 	for i, err := range s.Deliver(t.Context(), batch) {
 		if i == 7 {
+			sinktest.Fault(t, "a routing key", err, true)
 			sinktest.Want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
 		} else if err != nil {
 			t.Errorf("an event beside one with a forbidden key: %v", err)
@@ -166,6 +182,7 @@ func TestFullQueue(t *testing.T) {
 	var full error
 	eventually(t, "the queue is full", func() bool { full = send(t, s); return full != nil })
 	sinktest.Want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
+	sinktest.Fault(t, "a full queue", full, true)
 	if _, err := admin(t).QueuePurge(queue, false); err != nil {
 		t.Fatal(err)
 	}

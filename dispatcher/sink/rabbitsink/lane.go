@@ -63,12 +63,17 @@ func (s *sink) call(ctx context.Context, ses *session, f func() error) error {
 	return nil
 }
 
-// checkExchange asks for the exchange, without making it.
-func (s *sink) checkExchange(ctx context.Context, ses *session) error {
+// checkPlace asks for the exchange, or for the queue that every event goes to by the default exchange,
+// without making it.
+func (s *sink) checkPlace(ctx context.Context, ses *session) error {
 	return s.call(ctx, ses, func() error {
 		channel, err := ses.Channel()
-		if err == nil && s.cfg.Exchange != amqp.DefaultExchange {
+		switch {
+		case err != nil:
+		case s.cfg.Exchange != amqp.DefaultExchange:
 			err = channel.ExchangeDeclarePassive(s.cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil)
+		case s.key != "":
+			_, err = channel.QueueDeclarePassive(s.key, true, false, false, false, nil)
 		}
 		return err
 	})

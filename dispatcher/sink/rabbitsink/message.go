@@ -3,7 +3,6 @@ package rabbitsink
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -19,8 +18,8 @@ import (
 )
 
 const (
-	// prefix is that of the attributes' headers.
-	prefix = "cloudEvents_"
+	// prefix is that of the attributes' headers: the RabbitMQ Protocol Binding for CloudEvents, 3.1.3.1.
+	prefix = "ce-"
 	// shortString is the most bytes of a name in AMQP 0-9-1.
 	shortString = 255
 )
@@ -45,7 +44,7 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 	if len(ce.Type()) <= shortString {
 		m.Type = ce.Type()
 	}
-	if s.cfg.Mode == config.RabbitMQStructured {
+	if s.cfg.ContentMode == config.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		m.ContentType, m.Body, m.Headers = event.ApplicationCloudEventsJSON, body.Bytes(), amqp.Table{}
@@ -54,7 +53,7 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), (*headers)(m))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq sink: event %s cannot be written as a message: %w; correct the row", e.ID, err)
+		return nil, cloudevent.Unwritable("rabbitmq sink", e, err)
 	}
 	cloudevent.Trace(e, func(name, value string) { m.Headers[name] = value })
 	return m, nil
@@ -73,7 +72,7 @@ func (m *message) fits(frame int) error {
 		"rabbitmq sink: event %s has about %d bytes of headers, and the broker takes frames of %d; make them smaller, or raise its frame_max", m.MessageId, size, frame))
 }
 
-// headers takes an event's attributes in the binary mode of the CloudEvents AMQP binding.
+// headers takes an event's attributes in the binary mode of the RabbitMQ binding.
 type headers message
 
 var _ binding.BinaryWriter = (*headers)(nil)
@@ -92,7 +91,7 @@ func (h *headers) SetExtension(name string, value any) error {
 		return err
 	}
 	if len(prefix+name) > shortString {
-		return errors.New("a header has a longer name than RabbitMQ takes")
+		return fmt.Errorf("a header's name has %d bytes, and RabbitMQ takes %d; use contentMode Structured, or a shorter name", len(prefix+name), shortString)
 	}
 	h.Headers[prefix+name] = text
 	return nil

@@ -35,19 +35,29 @@ func (s *sink) at(key string) string {
 	return fmt.Sprintf("exchange %q, routing key %q at %s", s.cfg.Exchange, key, s.addresses)
 }
 
-func (s *sink) noExchange() error {
-	return fmt.Errorf("exchange %q at %s does not exist; declare it, or correct exchange", s.cfg.Exchange, s.addresses)
+// noPlace is for the exchange, or with the default exchange the one queue, that Probe asks for.
+func (s *sink) noPlace() error {
+	err := fmt.Errorf("exchange %q at %s does not exist; declare it, or correct exchange", s.cfg.Exchange, s.addresses)
+	if s.cfg.Exchange == amqp.DefaultExchange {
+		err = s.noQueue(s.key)
+	}
+	return dispatcher.Unavailable(reason.With(reason.Refusing, err))
+}
+
+func (s *sink) noQueue(name string) error {
+	return fmt.Errorf("%s does not exist; declare it, or set routingKey to the name of a queue, or exchange to one that has queues", s.at(name))
 }
 
 func (s *sink) notTaken(m *message) error {
-	return fmt.Errorf("%s: the broker did not take the message (basic.nack); a queue is full or has failed: make room in it, raise its max-length, or look into the broker's log", s.at(m.key))
+	return dispatcher.DestinationFault(fmt.Errorf("%s: the broker did not take the message (basic.nack); a queue is full or has failed: make room in it, raise its max-length, or look into the broker's log", s.at(m.key)))
 }
 
 func (s *sink) unroutable(m *message) error {
 	if s.cfg.Exchange == amqp.DefaultExchange {
-		return fmt.Errorf("%s does not exist; declare it, or set routingKey to the name of a queue, or exchange to one that has queues", s.at(m.key))
+		return reason.NoDestination(m.key == s.key, reason.With(reason.Refusing, s.noQueue(m.key)))
 	}
-	return fmt.Errorf("%s: no queue is bound for it; bind one, or correct routingKey", s.at(m.key))
+	// Which queues are bound cannot be asked.
+	return dispatcher.DestinationFault(fmt.Errorf("%s: no queue is bound for it; bind one, or correct routingKey", s.at(m.key)))
 }
 
 // outcome says what became of a message.
@@ -63,11 +73,14 @@ func (s *sink) outcome(ctx context.Context, e end, a *attempt) error {
 		return s.isBlocked(*e.blocked)
 	case !a.sent:
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf("%s: %w; check that the broker runs and the network is well", s.at(a.key), s.silence(e))))
-	case e.blocked != nil:
-		return reason.With(reason.Refusing, fmt.Errorf("%s: %w. The message may have been written, so this counts as an attempt. %w", s.at(a.key), s.silence(e), s.isBlocked(*e.blocked)))
-	default:
-		return reason.With(reason.ConnectionFailed, fmt.Errorf("%s: %w; check that the broker runs and keeps up, or raise timeout. The message may have been written, so this counts as an attempt", s.at(a.key), s.silence(e)))
 	}
+	// No message makes a broker silent: what it does not take, it refuses.
+	err := fmt.Errorf("%s: %w; check that the broker runs and keeps up, or raise timeout. The message may have been written", s.at(a.key), s.silence(e))
+	word := reason.ConnectionFailed
+	if e.blocked != nil {
+		word, err = reason.Refusing, fmt.Errorf("%s: %w. The message may have been written. %w", s.at(a.key), s.silence(e), s.isBlocked(*e.blocked))
+	}
+	return dispatcher.DestinationFault(reason.With(word, err))
 }
 
 // silence is why there is no answer, when the broker did not refuse.
@@ -90,13 +103,15 @@ func (s *sink) refused(m *message, e *amqp.Error) error {
 	}
 	switch {
 	case e.Code == amqp.NotFound:
-		return s.noExchange()
+		return s.noPlace()
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "size"):
 		return &refusal{say("the message is too large: %d bytes; raise the broker's max_message_size, or make smaller events", len(m.Body)), true, true}
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "to topic"):
-		return &refusal{reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")), true, false}
+		return &refusal{dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions"))), true, false}
 	case e.Code == amqp.AccessRefused:
-		return reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write to the exchange, or it is internal; allow the user to write, as with rabbitmqctl set_permissions -p %s USER '' '^%s$' ''", s.cfg.VHost, s.cfg.Exchange))
+		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write to the exchange, or it is internal; allow the user to write, as with rabbitmqctl set_permissions -p %s USER '' '^%s$' ''", s.cfg.VHost, s.cfg.Exchange)))
+	case e.Code == amqp.InternalError, e.Code == amqp.ResourceError, e.Code == amqp.ResourceLocked:
+		return dispatcher.DestinationFault(say("the broker has trouble; its log says more"))
 	default:
 		return &refusal{say("the broker refuses a message; its log says more"), true, false}
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const (
@@ -33,6 +32,8 @@ type sink struct {
 	timeout time.Duration
 	// addresses are those of the configuration, as errors name them.
 	addresses string
+	// key is that of every event; "" when routes or the events' topics say so.
+	key string
 	// routingKey is that of an event.
 	routingKey func(*dispatcher.Event) (string, error)
 	// turns are held by deliveries that use a lane. idle are the other lanes; the last one used comes
@@ -75,6 +76,7 @@ func build(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error
 		turns:      make(chan struct{}, cfg.Channels),
 	}
 	if route == nil {
+		s.key = cfg.RoutingKey
 		s.routingKey = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.RoutingKey, e.Topic), nil }
 	}
 	s.open, s.close = context.WithCancel(context.Background())
@@ -161,8 +163,8 @@ func (s *sink) returnLane(l *lane) {
 	<-s.turns
 }
 
-// Probe logs in on a connection of its own, opens a channel, and asks for the exchange, which every
-// user may. A connection that the broker blocks is known only by one that has published.
+// Probe logs in on a connection of its own, opens a channel, and asks for the exchange, or for the queue
+// if every event goes to one by the default exchange. Every user may ask. A connection that the broker blocks is known only by one that has published.
 func (s *sink) Probe(ctx context.Context) error {
 	if err := s.blocked(); err != nil {
 		return err
@@ -172,13 +174,13 @@ func (s *sink) Probe(ctx context.Context) error {
 		return s.unreachable(ctx, err)
 	}
 	defer ses.close(closeTimeout)
-	err = s.checkExchange(ctx, ses)
+	err = s.checkPlace(ctx, ses)
 	var answer *amqp.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &answer) && answer.Code == amqp.NotFound:
-		return dispatcher.Unavailable(reason.With(reason.Refusing, s.noExchange()))
+		return s.noPlace()
 	default:
 		return s.unreachable(ctx, err)
 	}

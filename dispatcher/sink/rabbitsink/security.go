@@ -23,11 +23,7 @@ func newLogin(cfg *config.RabbitMQAuth) (amqp.Authentication, error) {
 	if cfg.Mechanism == config.RabbitMQExternal {
 		return &amqp.ExternalAuth{}, nil
 	}
-	user, err := files.Credential("auth.usernameFile", cfg.UsernameFile)
-	if err != nil {
-		return nil, err
-	}
-	password, err := files.Credential("auth.passwordFile", cfg.PasswordFile)
+	user, password, err := files.Basic("auth.basic", cfg.Basic)
 	if err != nil {
 		return nil, err
 	}

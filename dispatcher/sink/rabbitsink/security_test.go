@@ -19,7 +19,7 @@ func TestSecurity(t *testing.T) {
 	ca, other := theBroker.ca, theBroker.other
 	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	known, unknown := ca.Sign(t, client, sinktest.InAnHour()), ca.Sign(t, "stranger", sinktest.InAnHour())
 	stranger, late := other.Sign(t, client, sinktest.InAnHour()), ca.Sign(t, client, time.Now().Add(-time.Minute))
@@ -74,11 +74,11 @@ func TestFilesAreReadAgain(t *testing.T) {
 	cfg.Auth = password(t, alice, sinktest.WrongSecret)
 	s := open(t, cfg)
 	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	sinktest.Write(t, cfg.Auth.PasswordFile, sinktest.PasswordSecret)
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right password: %v", err)
 	}
-	sinktest.Write(t, cfg.Auth.PasswordFile, "\n")
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, "\n")
 	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
 	if err := send(t, s); err != nil {
 		t.Errorf("the connection that is open: %v", err)
@@ -87,10 +87,10 @@ func TestFilesAreReadAgain(t *testing.T) {
 	cfg = plainConfig(t, queue)
 	cfg.Addresses = []string{broker(t).Address("MUTUAL")}
 	known := theBroker.ca.Sign(t, client, sinktest.InAnHour())
-	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.other.PEM), CertFile: sinktest.File(t, "tls.crt", known.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", known.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
 	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	sinktest.Write(t, cfg.TLS.KeyFile, known.KeyPEM)
+	sinktest.Write(t, cfg.TLS.ClientKeyFile, known.KeyPEM)
 	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
 	sinktest.Write(t, cfg.TLS.CAFile, theBroker.ca.PEM)
 	if err := send(t, s); err != nil {

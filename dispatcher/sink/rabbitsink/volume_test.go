@@ -8,8 +8,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 )
 
 // A whole outbox arrives in a durable queue, in the order of its keys, though the broker ends half-way.

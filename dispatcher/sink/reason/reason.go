@@ -29,6 +29,16 @@ const (
 // With marks err with a word, for a sink that knows better than [Of] could guess.
 func With(word string, err error) error { return &marked{word, err} }
 
+// NoDestination marks err as the answer that the place is missing, or closed to the dispatcher, which
+// speaks of no event. Where every event goes to that place, and so Probe asks for it, the destination is
+// unavailable. Where routes or topics choose the place, it is the destination's fault (CONTRACT C-32).
+func NoDestination(every bool, err error) error {
+	if every {
+		return dispatcher.Unavailable(err)
+	}
+	return dispatcher.DestinationFault(err)
+}
+
 // Of returns the word for a failure of Deliver or Probe: the one given to [With], else one
 // guessed from the kind of error. It returns "" for nil.
 func Of(err error) string {

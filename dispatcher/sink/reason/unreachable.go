@@ -52,7 +52,7 @@ func (p Peer) remedy(err error) string {
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	var host x509.HostnameError
-	client := fmt.Sprintf("%[1]s.clientCertificate (in a dispatcher's file: %[1]s.certFile and %[1]s.keyFile)", p.TLS)
+	client := fmt.Sprintf("%[1]s.clientCertificate (in a dispatcher's file: %[1]s.clientCertFile and %[1]s.clientKeyFile)", p.TLS)
 	switch {
 	case errors.As(err, &dns):
 		return "check the hosts in " + p.Hosts + ", and the dispatcher's DNS"

@@ -2,7 +2,6 @@ package redissink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/redis"
 )
 
@@ -24,11 +24,7 @@ func TestCluster(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	nodes, err := redis.StartCluster(ctx, 3, redis.Options{Settings: map[string]string{"cluster-require-full-coverage": "no"}})
-	if errors.Is(err, redis.ErrMissing) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, redis.ErrMissing)
 	for _, node := range nodes {
 		t.Cleanup(func() {
 			if err := node.Stop(context.Background()); err != nil {
@@ -47,7 +43,7 @@ func TestCluster(t *testing.T) {
 	}
 	sinktest.Want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set cluster to true")
 
-	s := open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Cluster: true})
+	s := open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Topology: config.RedisCluster})
 	if err := s.Probe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +113,7 @@ func TestCluster(t *testing.T) {
 	for _, node := range nodes {
 		node.Kill()
 	}
-	for _, s := range []*sink{s, open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Cluster: true})} {
+	for _, s := range []*sink{s, open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Topology: config.RedisCluster})} {
 		for _, err := range s.Deliver(t.Context(), inStreams(30)) {
 			sinktest.Want(t, "no cluster", err, true, reason.ConnectionFailed, "; check that it runs")
 		}

@@ -38,7 +38,7 @@ func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
 	}
 	f = append(f, "*")
 	ce := cloudevent.New(e)
-	if s.cfg.Mode == config.RedisStructured {
+	if s.cfg.ContentMode == config.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		f = append(f, fieldEvent, body.Bytes())
@@ -47,7 +47,7 @@ func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
 		f = append(f, fieldData, []byte(e.Payload))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redis sink: event %s cannot be written as a CloudEvent: %w; correct the row", e.ID, err)
+		return nil, cloudevent.Unwritable("redis sink", e, err)
 	}
 	return &entry{stream: stream, args: f}, nil
 }

@@ -19,19 +19,26 @@ import (
 // CONTRACT: C-32, C-70, C-71, C-73
 func TestExercise(t *testing.T) {
 	srv := server(t, redis.Options{})
-	for _, mode := range []config.RedisMode{config.RedisBinary, config.RedisStructured} {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, mode) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, mode, nil) })
 		})
 	}
+	t.Run("TLS", func(t *testing.T) {
+		ca := sinktest.NewAuthority(t, "redis")
+		leaf := ca.Sign(t, "redis", sinktest.InAnHour())
+		srv := server(t, redis.Options{TLS: &redis.TLS{CertPEM: leaf.CertPEM, KeyPEM: leaf.KeyPEM}})
+		trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
+		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, config.Binary, trust) })
+	})
 }
 
 // destination is a stream of the real server as sinktest.Exercise drives it.
-func destination(t *testing.T, srv *redis.Server, mode config.RedisMode) sinktest.Destination {
+func destination(t *testing.T, srv *redis.Server, mode config.ContentMode, trust *config.TLS) sinktest.Destination {
 	do(t, srv, "set", "taken", "no stream")
 	stream := "orders-" + uuid.NewString()
 	cfg := settings(srv)
-	cfg.Mode = mode
+	cfg.ContentMode, cfg.Stream, cfg.TLS = mode, stream, trust
 	s := open(t, cfg)
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
@@ -45,6 +52,11 @@ func destination(t *testing.T, srv *redis.Server, mode config.RedisMode) sinktes
 		Refuse: func(id uuid.UUID) { refused[id] = true },
 		Stop:   srv.Kill,
 		Start:  func() { restart(t, srv) },
+		Idle:   func() { killClients(t, srv) },
+		Missing: func() func() {
+			do(t, srv, "set", stream, "no stream")
+			return func() { do(t, srv, "del", stream) }
+		},
 		Hang: func() <-chan struct{} {
 			waiting := make(chan struct{}, 10)
 			s.watch(func() { waiting <- struct{}{} })
@@ -62,6 +74,22 @@ func destination(t *testing.T, srv *redis.Server, mode config.RedisMode) sinktes
 			}
 			return got
 		},
+	}
+}
+
+// killClients has the server close all connections but the one that asks for it.
+func killClients(t *testing.T, srv *redis.Server) {
+	t.Helper()
+	c := client(t, srv)
+	for left := 2; left > 1; {
+		if err := c.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.ClientList(t.Context()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = strings.Count(list, "\n")
 	}
 }
 

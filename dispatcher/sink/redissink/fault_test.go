@@ -3,6 +3,7 @@ package redissink
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,11 +23,11 @@ func TestAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		setup       []string
-		unavailable bool
+		unavailable bool // else it is the destination's fault
 		word, text  string
 	}{
 		{"full", []string{"config set maxmemory 1"}, false, reason.Refusing, "; raise maxmemory, set maxLen"},
-		{"not a stream", []string{"set orders text"}, false, reason.Refusing, "; set stream to another key"},
+		{"not a stream", []string{"set orders text"}, true, reason.Refusing, "; set stream to another key"},
 		{"disk full", []string{"config set dir /proc", "set a b", "bgsave"}, false, reason.Refusing, "; free space on the server's disk"},
 		{"too few replicas there", []string{"config set min-replicas-to-write 1"}, false, reason.Refusing, "; bring replicas back, or lower the server's min-replicas-to-write"},
 		{"a replica", []string{"replicaof 127.0.0.1 1"}, true, reason.ConnectionFailed, "; set addresses to the master"},
@@ -49,10 +50,48 @@ func TestAnswers(t *testing.T) {
 				}
 			}
 			sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
+			sinktest.Fault(t, "Deliver", err, !test.unavailable)
 			if probed := s.Probe(t.Context()); test.unavailable != (probed != nil) && test.name != "disk full" {
 				t.Errorf("Deliver: %v, and Probe: %v", err, probed)
 			}
 		})
+	}
+}
+
+// Connections that were idle for long are given up.
+func TestIdleLanesAreDropped(t *testing.T) {
+	srv := server(t, redis.Options{})
+	s := open(t, settings(srv))
+	old := make([]*lane, 3)
+	for i := range old {
+		old[i] = s.take(srv.Address)
+	}
+	for _, l := range old {
+		s.give(l)
+	}
+	if got := s.take(srv.Address); got != old[2] {
+		t.Error("the lane that was used last is not taken again")
+	}
+	old[0].used, old[1].used = time.Now().Add(-2*idleTimeout), time.Now().Add(-idleTimeout-time.Second)
+	if l := s.take(srv.Address); slices.Contains(old, l) || len(s.idle[srv.Address]) != 0 {
+		t.Error("a lane is kept that was idle for longer than idleTimeout")
+	}
+}
+
+// Where routes or topics choose the stream, one that cannot be written is no reason to let the others wait.
+//
+// CONTRACT: C-32
+func TestNoStreamOfSeveral(t *testing.T) {
+	srv := server(t, redis.Options{})
+	do(t, srv, "set", "orders", "text")
+	cfg := settings(srv)
+	cfg.Stream = ""
+	s := open(t, cfg)
+	err := send(t, s)
+	sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; set stream to another key")
+	sinktest.Fault(t, "Deliver", err, true)
+	if err := s.Probe(t.Context()); err != nil {
+		t.Errorf("Probe asks for the server alone: %v", err)
 	}
 }
 
@@ -115,7 +154,9 @@ func TestReplicas(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Replicas, cfg.Timeout = 1, config.Duration(2*time.Second)
 	s := open(t, cfg)
-	sinktest.Want(t, "without a replica", send(t, s), false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
+	alone := send(t, s)
+	sinktest.Want(t, "without a replica", alone, false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
+	sinktest.Fault(t, "without a replica", alone, true)
 	host, port, _ := strings.Cut(srv.Address, ":")
 	do(t, replica, "replicaof", host, port)
 	for end := time.Now().Add(30 * time.Second); ; { // until it has copied its master
@@ -183,17 +224,16 @@ func TestInterruptedIsNeverSentLater(t *testing.T) {
 	}
 }
 
-// A connection that the server closed while it was idle costs no event an attempt.
+// What was answered outlives kill -9, and a connection that is not made has sent nothing.
 //
 // CONTRACT: C-32
-func TestIdleConnectionIsClosed(t *testing.T) {
+func TestKilled(t *testing.T) {
 	srv := server(t, redis.Options{})
 	s := open(t, settings(srv))
 	for range 3 {
 		if err := send(t, s); err != nil {
 			t.Fatal(err)
 		}
-		do(t, srv, "client", "kill", "type", "normal", "skipme", "yes")
 	}
 	srv.Kill()
 	sinktest.Want(t, "a server that is gone", send(t, s), true, reason.ConnectionFailed, "; check that it runs")

@@ -2,6 +2,7 @@ package redissink
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -22,26 +23,36 @@ type lane struct {
 	// sent is true when something of this delivery left, or may have.
 	sent atomic.Bool
 
+	used time.Time // when it was given back
+
 	mu   sync.Mutex
 	cut  bool
 	conn net.Conn
 }
 
-// take returns an idle lane, or makes one. Nothing is dialled yet.
+// take returns an idle lane, or makes one. Nothing is dialled yet. Lanes that were idle for long are given
+// up: who keeps no state for a silent connection, such as a load balancer, may drop it without a word.
 func (s *sink) take(address string) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if idle := s.idle[address]; len(idle) > 0 {
-		l := idle[len(idle)-1]
-		s.idle[address] = idle[:len(idle)-1]
-		l.sent.Store(false)
-		return l
+	idle := s.idle[address]
+	for len(idle) > 0 && time.Since(idle[0].used) > idleTimeout {
+		go idle[0].close()
+		idle = idle[1:]
 	}
-	return s.newLane(address)
+	s.idle[address] = idle
+	if len(idle) == 0 {
+		return s.newLane(address)
+	}
+	l := idle[len(idle)-1]
+	s.idle[address] = idle[:len(idle)-1]
+	l.sent.Store(false)
+	return l
 }
 
 // give takes back a lane whose commands were all answered.
 func (s *sink) give(l *lane) {
+	l.used = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle[l.address] = append(s.idle[l.address], l)
@@ -93,12 +104,17 @@ func (l *lane) open(raw net.Conn) (net.Conn, error) {
 	if err := raw.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
 		return nil, err
 	}
-	c := &conn{raw, l}
-	if plain, ok := raw.(syscall.Conn); ok {
-		return struct { // go-redis looks whether an idle one is closed
+	c, below := &conn{raw, l}, raw
+	if secure, ok := raw.(*tls.Conn); ok {
+		below = secure.NetConn()
+	}
+	// go-redis looks into the socket of an idle connection before it uses that. What is there to be read is
+	// its end: with TLS the alert that says so. Nobody asked for anything else.
+	if socket, ok := below.(syscall.Conn); ok {
+		return struct {
 			*conn
 			syscall.Conn
-		}{c, plain}, nil
+		}{c, socket}, nil
 	}
 	return c, nil
 }

@@ -36,6 +36,7 @@ func (s *sink) answered(en *entry, answer redis.Error) error {
 	away := func(remedy string) error {
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("%s", remedy)))
 	}
+	fault := func(remedy string) error { return dispatcher.DestinationFault(say("%s", remedy)) }
 	word, _, _ := strings.Cut(answer.Error(), " ")
 	switch word {
 	case "LOADING":
@@ -51,26 +52,32 @@ func (s *sink) answered(en *entry, answer redis.Error) error {
 	case "NOAUTH":
 		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say(noLogin)))
 	case "NOPERM":
-		return reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream))
+		return reason.NoDestination(en.stream == s.stream, reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream)))
 	case "WRONGTYPE":
-		return say("set stream to another key, or have the key removed that is no stream")
+		return s.noStream(en, quote(answer))
 	case "OOM":
-		return say("raise maxmemory, set maxLen, or have consumers and XTRIM remove what is read")
+		return fault("raise maxmemory, set maxLen, or have consumers and XTRIM remove what is read")
 	case "MISCONF":
-		return say("free space on the server's disk: it cannot save its data, and its log says why")
+		return fault("free space on the server's disk: it cannot save its data, and its log says why")
 	case "NOREPLICAS":
-		return say("bring replicas back, or lower the server's min-replicas-to-write")
+		return fault("bring replicas back, or lower the server's min-replicas-to-write")
 	case "MOVED", "ASK":
 		if s.cluster == nil {
-			return say("the server is a node of a cluster: set cluster to true")
+			return fault("the server is a node of a cluster: set cluster to true")
 		}
-		return say("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
+		return fault("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
 	}
 	if isTooLarge(answer) {
 		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
 			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en)))
 	}
 	return say("the server's log says more")
+}
+
+// noStream is for a key that holds something else.
+func (s *sink) noStream(en *entry, err error) error {
+	return reason.NoDestination(en.stream == s.stream, reason.With(reason.Refusing, fmt.Errorf(
+		"stream %s at %s: %w; set stream to another key, or have the key removed that is no stream", en.stream, en.address, err)))
 }
 
 // quote is an answer without what it quotes of the command, which may be the payload, and without a full
@@ -139,7 +146,7 @@ func loginFailure(answer redis.Error) (word, remedy string) {
 	case redis.IsAuthError(answer):
 		return reason.AuthenticationFailed, "check the user and the password in the Secret of auth (in a dispatcher's file: usernameFile and passwordFile)"
 	case strings.HasPrefix(text, "DENIED"):
-		return reason.AuthenticationFailed, "give the server a password, and name it in auth (in a dispatcher's file: passwordFile), or turn its protected-mode off"
+		return reason.AuthenticationFailed, "give the server a password, and name it in auth (in a dispatcher's file: auth.passwordFile), or turn its protected-mode off"
 	case redis.IsMaxClientsError(answer):
 		return reason.ConnectionFailed, "raise the server's maxclients"
 	case strings.Contains(text, "DB index"):

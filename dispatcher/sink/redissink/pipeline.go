@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // pipeline adds the entries at one server in one round trip, and sets their answers. It returns how many
@@ -63,7 +65,7 @@ func (s *sink) replicated(ctx context.Context, en *entry, wait *redis.IntCmd) er
 	case err == nil && got >= int64(s.cfg.Replicas):
 		return nil
 	case err == nil:
-		return fmt.Errorf("stream %s at %s: the master has the event, and %d of %d replicas confirmed it in time; bring replicas back, or lower replicas. It counts as an attempt", en.stream, en.address, got, s.cfg.Replicas)
+		return dispatcher.DestinationFault(fmt.Errorf("stream %s at %s: the master has the event, and %d of %d replicas confirmed it in time; bring replicas back, or lower replicas", en.stream, en.address, got, s.cfg.Replicas))
 	default:
 		return s.refused(ctx, en, err)
 	}
@@ -96,6 +98,28 @@ func (s *sink) ping(ctx context.Context, address string) error {
 		}
 	}
 	return nil
+}
+
+// probeStream asks at a server whether the stream may be written. An entry with the id 0-0 is never added,
+// and is refused for the lack of a right before it is for that. The key's type takes a right of its own:
+// who does not have it learns from a delivery that the key is no stream.
+func (s *sink) probeStream(ctx, limited context.Context, address string) error {
+	l := s.newLane(address)
+	defer l.close()
+	add, kind := redis.NewStringCmd(limited, "xadd", s.stream, "0-0", fieldData, ""), redis.NewStatusCmd(limited, "type", s.stream)
+	l.do(limited, []redis.Cmder{add, kind})
+	en := &entry{stream: s.stream, address: address}
+	var answer redis.Error
+	switch is := kind.Val(); {
+	case !errors.As(add.Err(), &answer):
+		return s.unreachable(ctx, address, add.Err())
+	case is != "" && is != "none" && is != "stream":
+		return s.noStream(en, fmt.Errorf("the key holds a %s, which is no stream", is))
+	case redis.HasErrorPrefix(answer, "NOPERM"):
+		return s.answered(en, answer)
+	default:
+		return nil
+	}
 }
 
 // errReplica is a server that only reads.

@@ -22,6 +22,8 @@ const (
 	batchSize = 500
 	// connectTimeout bounds a connection with its TLS handshake and login, and a probe.
 	connectTimeout = 10 * time.Second
+	// idleTimeout is how long an idle connection is kept.
+	idleTimeout = 30 * time.Second
 	// maxRedirects is how often a cluster may send an event to another node in one delivery.
 	maxRedirects = 4
 )
@@ -30,6 +32,8 @@ type sink struct {
 	cfg config.RedisSink
 	// servers are those of the configuration, as errors name them.
 	servers string
+	// stream is where every event goes; "" when routes or the events' own topics say so.
+	stream string
 	// destination is the stream that an event goes to.
 	destination func(*dispatcher.Event) (string, error)
 	dial        dialer
@@ -64,9 +68,10 @@ func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) 
 		dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*lane{},
 	}
 	if route == nil {
+		s.stream = cfg.Stream
 		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Stream, e.Topic), nil }
 	}
-	if cfg.Cluster {
+	if cfg.Topology == config.RedisCluster {
 		s.cluster = s.newCluster()
 	}
 	return s, nil
@@ -155,7 +160,7 @@ func (s *sink) sendTo(ctx, limited context.Context, address string, entries []*e
 }
 
 // Probe logs in on a connection of its own, to every master of a cluster, and asks whether it takes
-// commands and is no replica.
+// commands and is no replica. If every event goes to one stream, it asks whether that may be written.
 func (s *sink) Probe(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, min(s.cfg.Timeout.D(), connectTimeout))
 	defer cancel()
@@ -168,7 +173,14 @@ func (s *sink) Probe(ctx context.Context) error {
 			return s.unreachable(ctx, address, err)
 		}
 	}
-	return nil
+	if s.stream == "" {
+		return nil
+	}
+	address, err := s.addresses(ctx, limited)(s.stream)
+	if err != nil {
+		return err
+	}
+	return s.probeStream(ctx, limited, address)
 }
 
 // Close ends the connections. Nothing is in flight then: Deliver waits for its answers.

@@ -11,16 +11,13 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // credentials reads the login's files. go-redis asks for it at each connection.
 func (s *sink) credentials(context.Context) (user, password string, err error) {
-	for _, f := range []struct {
-		field, path string
-		value       *string
-	}{{"usernameFile", s.cfg.UsernameFile, &user}, {"passwordFile", s.cfg.PasswordFile, &password}} {
-		if f.path == "" {
-			continue
-		}
-		if *f.value, err = files.Credential(f.field, f.path); err != nil {
-			return "", "", err
-		}
+	switch auth := s.cfg.Auth; {
+	case auth == nil:
+		return "", "", nil
+	case auth.Basic != nil:
+		return files.Basic("auth.basic", auth.Basic)
+	default:
+		password, err = files.Credential("auth.passwordFile", auth.PasswordFile)
+		return "", password, err
 	}
-	return user, password, nil
 }

@@ -13,9 +13,10 @@ import (
 // login names files with a user and a password; no user is the user default.
 func login(t *testing.T, cfg config.RedisSink, user, password string) config.RedisSink {
 	if user != "" {
-		cfg.UsernameFile = sinktest.File(t, "user", user+"\n")
+		cfg.Auth = &config.RedisAuth{Basic: sinktest.Login(t, user, password)}
+	} else {
+		cfg.Auth = &config.RedisAuth{PasswordFile: sinktest.File(t, "password", password+"\n")}
 	}
-	cfg.PasswordFile = sinktest.File(t, "password", password+"\n")
 	return cfg
 }
 
@@ -37,7 +38,6 @@ func TestLogin(t *testing.T) {
 		cfg         config.RedisSink
 		unavailable bool
 		word, text  string // "" means delivered
-		probed      bool   // Probe finds nothing
 	}{
 		{name: "password", cfg: login(t, wanted, "", sinktest.PasswordSecret)},
 		{name: "user with the rights that doc.go names", cfg: login(t, wanted, "outbox", sinktest.PasswordSecret)},
@@ -45,8 +45,8 @@ func TestLogin(t *testing.T) {
 		{name: "wrong password of a user", cfg: login(t, wanted, "outbox", sinktest.WrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
 		{name: "unknown user", cfg: login(t, wanted, sinktest.WrongSecret, sinktest.PasswordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
 		{name: "no login", cfg: wanted, unavailable: true, word: reason.AuthenticationFailed, text: "; a login is wanted there: name the Secret"},
-		{name: "no right to add", cfg: login(t, wanted, "mallory", sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; allow it, as with ACL SETUSER <user> +xadd", probed: true},
-		{name: "no right to the stream", cfg: other, word: reason.AuthenticationFailed, text: "~invoices", probed: true},
+		{name: "no right to add", cfg: login(t, wanted, "mallory", sinktest.PasswordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; allow it, as with ACL SETUSER <user> +xadd"},
+		{name: "no right to the stream", cfg: other, unavailable: true, word: reason.AuthenticationFailed, text: "~invoices"},
 		{name: "no such database", cfg: database, unavailable: true, word: reason.Refusing, text: "; set database to a number that the server has"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -59,12 +59,6 @@ func TestLogin(t *testing.T) {
 				return
 			}
 			sinktest.Want(t, "Deliver", delivered, test.unavailable, test.word, test.text)
-			if test.probed {
-				if probed != nil {
-					t.Errorf("Probe: %v", probed)
-				}
-				return
-			}
 			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 		})
 	}
@@ -86,7 +80,7 @@ func TestTLS(t *testing.T) {
 	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
 	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
 	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), CertFile: sinktest.File(t, "tls.crt", l.CertPEM), KeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
 	}
 	named := trust(ca.PEM)
 	named.ServerName = "redis.example"
@@ -123,11 +117,11 @@ func TestFilesAreReadAgain(t *testing.T) {
 	cfg := login(t, settings(srv), "outbox", sinktest.WrongSecret)
 	s := open(t, cfg)
 	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	sinktest.Write(t, cfg.PasswordFile, sinktest.PasswordSecret)
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret)
 	if err := send(t, s); err != nil {
 		t.Errorf("the right password: %v", err)
 	}
-	sinktest.Write(t, cfg.PasswordFile, "\n")
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, "\n")
 	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
 	if err := send(t, s); err != nil {
 		t.Errorf("a connection that is open: %v", err)
@@ -136,10 +130,10 @@ func TestFilesAreReadAgain(t *testing.T) {
 	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
 	own, ours := ca.Sign(t, "redis", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
 	cfg = settings(server(t, redis.Options{TLS: &redis.TLS{CertPEM: own.CertPEM, KeyPEM: own.KeyPEM, ClientCAPEM: ca.PEM}}))
-	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), CertFile: sinktest.File(t, "tls.crt", ours.CertPEM), KeyFile: sinktest.File(t, "tls.key", "")}
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", ours.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
 	s = open(t, cfg)
 	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	sinktest.Write(t, cfg.TLS.KeyFile, ours.KeyPEM)
+	sinktest.Write(t, cfg.TLS.ClientKeyFile, ours.KeyPEM)
 	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
 	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
 	if err := send(t, s); err != nil {

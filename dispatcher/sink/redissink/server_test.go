@@ -2,7 +2,7 @@ package redissink
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
 	"net"
 	"strings"
 	"testing"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/hack/redis"
 )
@@ -26,11 +27,7 @@ func server(t testing.TB, opts redis.Options) *redis.Server {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s, err := redis.Start(ctx, opts)
-	if errors.Is(err, redis.ErrMissing) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	need.Server(t, err, redis.ErrMissing)
 	t.Cleanup(func() {
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -49,7 +46,11 @@ func restart(t testing.TB, s *redis.Server) {
 // client is another client, of the user default.
 func client(t testing.TB, s *redis.Server) *goredis.Client {
 	t.Helper()
-	c := goredis.NewClient(&goredis.Options{Addr: s.Address})
+	opt := &goredis.Options{Addr: s.Address, PoolSize: 1}
+	if s.TLS() {
+		opt.TLSConfig = &tls.Config{InsecureSkipVerify: true} // it is this test's own
+	}
+	c := goredis.NewClient(opt)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

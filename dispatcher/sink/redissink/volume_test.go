@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/outboxtest"
 	"github.com/outbox-operator/outbox-operator/hack/redis"
 )
 

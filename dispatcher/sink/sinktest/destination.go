@@ -3,6 +3,7 @@ package sinktest
 import (
 	"context"
 	"io"
+	"reflect"
 	"testing"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
@@ -19,16 +20,39 @@ type Destination struct {
 	Sink dispatcher.Sink
 	// Arrived returns everything that the destination took, in any order.
 	Arrived func() []Message
-	// Refuse makes the destination refuse one event. nil: it cannot refuse.
+	// Refuse makes the destination refuse one event.
 	Refuse func(id uuid.UUID)
 	// NoPayload says that this sink does not publish payloads.
 	NoPayload bool
 	// Hang makes the destination take requests and never answer, until the test ends. It returns
-	// a channel that gets a value for each request that waits. nil: it cannot hang.
+	// a channel that gets a value for each request that waits.
 	Hang func() (waiting <-chan struct{})
 	// Stop makes the destination unreachable, Start brings it back at the same address.
-	// nil: it is always there.
 	Stop, Start func()
+	// Idle closes the connections that nobody uses, at the destination's end, and returns when the sink
+	// can know of it.
+	Idle func()
+	// Missing takes away the place that the sink is configured for (a topic, a stream, a table), or the
+	// right to write there. restore gives it back.
+	Missing func() (restore func())
+	// Cannot says by their names why hooks are nil: Refuse, Hang, Stop, Idle or Missing. One that is nil
+	// and not named here is an error.
+	Cannot map[string]string
+}
+
+// lacks reports whether the destination has no hook of this name.
+func (d Destination) lacks(t *testing.T, name string, hook any) bool {
+	t.Helper()
+	why, told := d.Cannot[name]
+	switch missing := reflect.ValueOf(hook).IsNil(); {
+	case missing && !told:
+		t.Fatalf("the destination has no hook %s; set it, or say in Cannot why there is none", name)
+	case !missing && told:
+		t.Fatalf("the destination has a hook %s, and Cannot says that there is none: %s", name, why)
+	case told:
+		t.Logf("no %s: %s", name, why)
+	}
+	return told
 }
 
 // Message is an event as it arrived.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
@@ -63,12 +64,26 @@ func Want(t testing.TB, what string, err error, unavailable bool, word, text str
 	}
 }
 
+// Fault checks whether an error is the destination's fault.
+func Fault(t testing.TB, what string, err error, fault bool) {
+	t.Helper()
+	if dispatcher.IsDestinationFault(err) != fault {
+		t.Errorf("%s: that it is the destination's fault is %v, want %v: %v", what, !fault, fault, err)
+	}
+}
+
 // File makes a file, such as one with a password, and returns its path.
 func File(t testing.TB, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	Write(t, path, content)
 	return path
+}
+
+// Login makes files with a user and a password, each with a line break at its end.
+func Login(t testing.TB, user, password string) *config.BasicAuth {
+	t.Helper()
+	return &config.BasicAuth{UsernameFile: File(t, "user", user+"\n"), PasswordFile: File(t, "password", password+"\n")}
 }
 
 // Write writes a file anew.

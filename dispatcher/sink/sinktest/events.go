@@ -46,6 +46,8 @@ func wholeEvent() *dispatcher.Event {
 		Payload:   []byte(`{"order":7,"secret":"` + secret + `"}`),
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 890_123_000, time.UTC),
 		Attempt:   3,
+		// More than a float holds.
+		LeaseNumber: 9007199254740997,
 	}
 }
 
@@ -59,7 +61,7 @@ var wholeAttributes = map[string]string{
 	"datacontenttype": "application/json",
 	"trackingid":      "0197a1e0-0000-7000-8000-000000000001",
 	"dedupekey":       "11111111-2222-4333-8444-555555555555/order-7",
-	"fencingtoken":    "3",
+	"fencingtoken":    "0009007199254740997",
 	"attempt":         "3",
 	"outboxnamespace": "shop",
 	"topic":           "orders",
@@ -77,14 +79,15 @@ var wholeAttributes = map[string]string{
 // bareEvent has only what every row has.
 func bareEvent() *dispatcher.Event {
 	return &dispatcher.Event{
-		ID:        uuid.MustParse("0197a1e0-0000-7000-8000-000000000002"),
-		Seq:       1,
-		Namespace: "shop",
-		Topic:     "orders",
-		Headers:   map[string]string{},
-		Payload:   []byte(`{"secret":"` + secret + `"}`),
-		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
-		Attempt:   1,
+		ID:          uuid.MustParse("0197a1e0-0000-7000-8000-000000000002"),
+		Seq:         1,
+		Namespace:   "shop",
+		Topic:       "orders",
+		Headers:     map[string]string{},
+		Payload:     []byte(`{"secret":"` + secret + `"}`),
+		CreatedAt:   time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
+		Attempt:     1,
+		LeaseNumber: 1,
 	}
 }
 
@@ -96,7 +99,7 @@ var bareAttributes = map[string]string{
 	"time":            "2026-03-04T05:06:07Z",
 	"datacontenttype": "application/json",
 	"trackingid":      "0197a1e0-0000-7000-8000-000000000002",
-	"fencingtoken":    "1",
+	"fencingtoken":    "0000000000000000001",
 	"attempt":         "1",
 	"outboxnamespace": "shop",
 	"topic":           "orders",

@@ -28,6 +28,8 @@ func Exercise(t *testing.T, open func(t *testing.T) Destination) {
 		{"Cancelled", exerciseCancelled},
 		{"Hanging", exerciseHanging},
 		{"Unreachable", exerciseUnreachable},
+		{"Idle", exerciseIdle},
+		{"Missing", exerciseMissing},
 		{"Probe", exerciseProbe},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,8 +125,8 @@ func exerciseConcurrent(t *testing.T, d Destination) {
 
 // A refused event is its own failure, with an error that holds no payload (CONTRACT C-32, C-73).
 func exerciseRefused(t *testing.T, d Destination) {
-	if d.Refuse == nil {
-		t.Skip("this destination cannot refuse an event")
+	if d.lacks(t, "Refuse", d.Refuse) {
+		return
 	}
 	batch := events(3)
 	d.Refuse(batch[1].ID)
@@ -165,8 +167,8 @@ func exerciseCancelled(t *testing.T, d Destination) {
 
 // Deliver returns soon after ctx's end, though the destination is silent.
 func exerciseHanging(t *testing.T, d Destination) {
-	if d.Hang == nil {
-		t.Skip("this destination cannot hang")
+	if d.lacks(t, "Hang", d.Hang) {
+		return
 	}
 	waiting := d.Hang()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -191,8 +193,8 @@ func exerciseHanging(t *testing.T, d Destination) {
 
 // An unreachable destination is told from a refused event, and is found again (CONTRACT C-32).
 func exerciseUnreachable(t *testing.T, d Destination) {
-	if d.Stop == nil {
-		t.Skip("this destination cannot be unreachable")
+	if d.lacks(t, "Stop", d.Stop) {
+		return
 	}
 	before := events(1)
 	delivered(t, d, before)
@@ -217,6 +219,53 @@ func exerciseUnreachable(t *testing.T, d Destination) {
 	after := events(1)
 	delivered(t, d, after)
 	arrivedOnce(t, d, append(before, after...))
+}
+
+// Connections that the destination closed while nobody used them cost no event an attempt (CONTRACT C-32).
+func exerciseIdle(t *testing.T, d Destination) {
+	if d.lacks(t, "Idle", d.Idle) {
+		return
+	}
+	const workers = 4 // each with a connection, if the sink has several
+	sent := make([][]*dispatcher.Event, workers)
+	for range 3 {
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				batch := events(1)
+				delivered(t, d, batch)
+				sent[w] = append(sent[w], batch...)
+			})
+		}
+		wg.Wait()
+		d.Idle()
+	}
+	after := events(1)
+	delivered(t, d, after)
+	arrivedOnce(t, d, append(slices.Concat(sent...), after...))
+}
+
+// While the configured place is missing, or closed to the sink, Probe says so, and no event spends an
+// attempt (CONTRACT C-32).
+func exerciseMissing(t *testing.T, d Destination) {
+	if d.lacks(t, "Missing", d.Missing) {
+		return
+	}
+	restore := d.Missing()
+	if err := d.Sink.Probe(t.Context()); !dispatcher.IsUnavailable(err) {
+		t.Errorf("Probe, and the configured place is missing: %v; want an error that is Unavailable", err)
+	}
+	for _, err := range deliver(t, t.Context(), d, events(min(d.Sink.BatchSize(), 3))) {
+		if !dispatcher.IsUnavailable(err) {
+			t.Errorf("Deliver, and the configured place is missing: %v; want an error that is Unavailable", err)
+		}
+		noPayload(t, err)
+	}
+	restore()
+	eventually(t, "Probe finds the place again", func() error { return d.Sink.Probe(t.Context()) })
+	after := events(1)
+	eventually(t, "Deliver finds the place again", func() error { return deliver(t, t.Context(), d, after)[0] })
+	arrivedOnce(t, d, after)
 }
 
 // Probe publishes nothing, and can be repeated.

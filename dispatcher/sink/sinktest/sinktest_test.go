@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,21 +34,25 @@ func TestExerciseBroken(t *testing.T) {
 
 func TestExerciseNotices(t *testing.T) {
 	for broken, complaint := range map[string]string{
-		"short answer":         "TestExerciseBroken/Answers",
-		"changes events":       "TestExerciseBroken/Answers",
-		"loses an event":       "TestExerciseBroken/Answers",
-		"publishes twice":      "TestExerciseBroken/Concurrent",
-		"forgets an attribute": "TestExerciseBroken/Attributes",
-		"adds an attribute":    "TestExerciseBroken/Attributes",
-		"answers reversed":     "TestExerciseBroken/Refused",
-		"refusal unavailable":  "TestExerciseBroken/Refused",
-		"quotes the payload":   "TestExerciseBroken/Refused",
-		"ignores ctx":          "TestExerciseBroken/Cancelled",
-		"hides ctx":            "TestExerciseBroken/Hanging",
-		"outage is a refusal":  "TestExerciseBroken/Unreachable",
-		"probe is blind":       "TestExerciseBroken/Unreachable",
-		"probe publishes":      "TestExerciseBroken/Probe",
-		"close fails":          "TestExerciseBroken/Answers",
+		"short answer":           "TestExerciseBroken/Answers",
+		"changes events":         "TestExerciseBroken/Answers",
+		"loses an event":         "TestExerciseBroken/Answers",
+		"publishes twice":        "TestExerciseBroken/Concurrent",
+		"forgets an attribute":   "TestExerciseBroken/Attributes",
+		"adds an attribute":      "TestExerciseBroken/Attributes",
+		"answers reversed":       "TestExerciseBroken/Refused",
+		"refusal unavailable":    "TestExerciseBroken/Refused",
+		"quotes the payload":     "TestExerciseBroken/Refused",
+		"ignores ctx":            "TestExerciseBroken/Cancelled",
+		"hides ctx":              "TestExerciseBroken/Hanging",
+		"outage is a refusal":    "TestExerciseBroken/Unreachable",
+		"probe is blind":         "TestExerciseBroken/Unreachable",
+		"probe publishes":        "TestExerciseBroken/Probe",
+		"close fails":            "TestExerciseBroken/Answers",
+		"uses dead connections":  "TestExerciseBroken/Idle",
+		"probe asks for nothing": "TestExerciseBroken/Missing",
+		"missing is a refusal":   "TestExerciseBroken/Missing",
+		"a hook is forgotten":    "TestExerciseBroken/Missing",
 	} {
 		t.Run(broken, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestExerciseBroken$")
@@ -81,12 +86,23 @@ func memory(broken string) Destination {
 		Stop:   func() { sw.Down.Store(true) },
 		Start:  func() { sw.Down.Store(false) },
 	}
-	d.Sink = &breakable{Sink: sw, broken: broken, record: record, hang: func() dispatcher.Sink {
+	b := &breakable{}
+	d.Idle = func() { b.stale.Store(true) }
+	d.Missing = func() func() {
+		b.missing.Store(true)
+		return func() { b.missing.Store(false) }
+	}
+	if broken == "a hook is forgotten" {
+		d.Missing = nil
+	}
+	b.Sink, b.broken, b.record = sw, broken, record
+	b.hang = func() dispatcher.Sink {
 		if hang {
 			return hanging
 		}
 		return nil
-	}}
+	}
+	d.Sink = b
 	d.Hang = func() <-chan struct{} {
 		hang = true
 		waiting := make(chan struct{}, 1)
@@ -122,6 +138,8 @@ type breakable struct {
 	broken string
 	record *Recording
 	hang   func() dispatcher.Sink
+	// stale is true after Idle; missing while the place is missing.
+	stale, missing atomic.Bool
 }
 
 func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
@@ -131,6 +149,15 @@ func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) []er
 			return all(batch, errors.New("something happened; look"))
 		}
 		return errs
+	}
+	stale, missing := b.stale.Swap(false), b.missing.Load()
+	switch {
+	case stale && b.broken == "uses dead connections":
+		return all(batch, errors.New("the connection is closed; look"))
+	case missing && b.broken == "missing is a refusal":
+		return all(batch, errMissing)
+	case missing:
+		return all(batch, dispatcher.Unavailable(errMissing))
 	}
 	switch b.broken {
 	case "ignores ctx":
@@ -163,12 +190,17 @@ func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) []er
 	return errs
 }
 
+var errMissing = errors.New("the place is missing; create it")
+
 func (b *breakable) Probe(ctx context.Context) error {
 	switch b.broken {
 	case "probe is blind":
 		return nil
 	case "probe publishes":
 		b.record.Deliver(ctx, events(1))
+	}
+	if b.missing.Load() && b.broken != "probe asks for nothing" {
+		return dispatcher.Unavailable(errMissing)
 	}
 	return b.Sink.Probe(ctx)
 }

@@ -22,8 +22,11 @@ func Install(ctx context.Context, pkg string, installed func() bool) error {
 		return err
 	}
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return err
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		fmt.Fprintf(os.Stderr, "Waiting for another installation to end, to install %s: it holds %s.\n", pkg, lock.Name())
+		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+			return fmt.Errorf("lock %s: %w", lock.Name(), err)
+		}
 	}
 	if installed() {
 		return nil

@@ -1,0 +1,272 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Outbox is the database of a transactional outbox: how to reach it, who migrates its schema, and how
+// long rows are kept. OutboxDispatchers of the same Kubernetes namespace refer to it by spec.outboxRef.
+// The operator runs one migration Job for it, and reports here what its dispatchers see.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=outboxes,shortName=ob,categories=outbox
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Schema",type=integer,JSONPath=`.status.schemaVersion`,description="Version of the outbox schema"
+// +kubebuilder:printcolumn:name="Dispatchers",type=integer,JSONPath=`.status.dispatcherCount`,description="OutboxDispatchers that refer to it"
+// +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now, of all dispatchers"
+// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Dead rows that no person has handled yet, of all dispatchers"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of jobs; choose another name"
+type Outbox struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is what is wanted.
+	// +required
+	Spec OutboxSpec `json:"spec,omitzero"`
+
+	// status is what was observed.
+	// +optional
+	Status OutboxStatus `json:"status,omitzero"`
+}
+
+// OutboxList is a list of Outboxes.
+//
+// +kubebuilder:object:root=true
+type OutboxList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []Outbox `json:"items"`
+}
+
+// OutboxSpec says how to reach the outbox's PostgreSQL, and what becomes of its tables. It is the spec of
+// an Outbox, and spec.database of an OutboxDispatcher that has a database of its own.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertificate))",message="a database needs a secret, or server and user with iam or tls.clientCertificate, which need no password; add what is missing"
+// +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
+// +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['disable', 'prefer'])",fieldPath=".tls",message="tls must not have the mode disable or prefer with iam, whose token is for connections with TLS; set mode to require or verify-full, or leave it out with a ca"
+// +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secret) ? !has(self.migration.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.migration.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".migration",message="migration.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
+type OutboxSpec struct {
+	// secret holds the dispatcher's login. It needs only the rights that
+	// `dispatcher migrate grants` prints. When not set: server and user say what
+	// there is to say, and there is no password.
+	// +optional
+	Secret DatabaseSecret `json:"secret,omitzero"`
+
+	// server is where the database is, for a Secret that does not say it. When not
+	// set: the Secret says it.
+	// +optional
+	Server *DatabaseServer `json:"server,omitempty"`
+
+	// user is the dispatcher's login. When not set: the Secret says it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	User string `json:"user,omitempty"`
+
+	// iam makes the password of each connection from the pod's identity in a cloud:
+	// see podTemplate.spec.serviceAccountName. When not set: the Secret has it.
+	// +optional
+	IAM *DatabaseIAM `json:"iam,omitempty"`
+
+	// schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
+	// +optional
+	// +kubebuilder:default=outbox
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case letters, digits and underscores, that starts with a letter or an underscore and not with pg_; such as outbox"
+	Schema string `json:"schema,omitempty"`
+
+	// tls says how the connection is secured.
+	// +optional
+	TLS *DatabaseTLS `json:"tls,omitempty"`
+
+	// migration says who creates and upgrades the schema. Without it the operator
+	// does not: run `dispatcher migrate up` yourself.
+	// +optional
+	Migration *Migration `json:"migration,omitempty"`
+
+	// retention says how long rows are kept.
+	// +optional
+	Retention Retention `json:"retention,omitzero"`
+}
+
+// Migration says who creates and upgrades the outbox schema.
+type Migration struct {
+	// policy is Job (the operator runs a Job that migrates the schema, and grants
+	// the dispatcher's login what it needs) or None. Defaults to Job.
+	// +optional
+	// +kubebuilder:default=Job
+	Policy MigrationPolicy `json:"policy,omitempty"`
+
+	// secret holds the login that the Job uses; it needs an owner's rights.
+	// Without it and without user the Job uses the dispatchers' login, which must
+	// then own the schema.
+	// +optional
+	Secret *DatabaseSecret `json:"secret,omitempty"`
+
+	// user is the login of the Job. When not set: the Secret says it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	User string `json:"user,omitempty"`
+
+	// clientCertificate is the certificate that the Job's login shows. When not set:
+	// that of tls.
+	// +optional
+	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
+
+	// podTemplate is merged (as a strategic merge patch) over the Job's pod
+	// template that the operator makes, whose container is named "dispatcher":
+	// labels, resources, tolerations, serviceAccountName, imagePullSecrets. When
+	// not set: the podTemplate of the dispatcher whose database this is, and for
+	// an Outbox none. Then an Outbox's Job runs as the service account "default".
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	PodTemplate *runtime.RawExtension `json:"podTemplate,omitempty"`
+}
+
+// MigrationPolicy says who migrates.
+// +kubebuilder:validation:Enum=Job;None
+type MigrationPolicy string
+
+const (
+	// MigrationJob lets the operator run a Job.
+	MigrationJob MigrationPolicy = "Job"
+	// MigrationNone leaves it to somebody else.
+	MigrationNone MigrationPolicy = "None"
+)
+
+// Retention says how long rows are kept.
+type Retention struct {
+	// delivered is 0s, which deletes a row as soon as it is delivered, instead of
+	// marking it so; then its dedupe key is free again. When not set, delivered
+	// rows stay.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) == duration('0s')",message="delivered must be 0s, which deletes a row as soon as it is delivered; to keep rows for a time is not there yet, and without delivered they stay"
+	Delivered *metav1.Duration `json:"delivered,omitempty"`
+}
+
+// OutboxRef names an Outbox in the same Kubernetes namespace.
+type OutboxRef struct {
+	// name is the Outbox's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an Outbox: lower-case letters, digits and dashes, such as orders"
+	Name string `json:"name,omitempty"`
+}
+
+// OutboxStatus is what was observed. The operator opens no connection to the database: what is known comes
+// from the migration Job, and from the dispatchers.
+type OutboxStatus struct {
+	// observedGeneration is the generation that this status is about.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions say what works: Ready (dispatchers can work with the outbox),
+	// ReferencesResolved, SchemaReady, SourceReachable; and what does not:
+	// VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause in
+	// one word, message a sentence with the remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// migration is where the migration Job stands: Running, Failed (until an
+	// attempt succeeds) or Succeeded. Absent when the operator does not migrate.
+	// +optional
+	// +kubebuilder:validation:Enum=Running;Failed;Succeeded
+	Migration string `json:"migration,omitempty"`
+
+	// schemaVersion is the version of the schema that a dispatcher has seen last.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SchemaVersion *int64 `json:"schemaVersion,omitempty"`
+
+	// dispatcherCount counts the OutboxDispatchers that refer to it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DispatcherCount int32 `json:"dispatcherCount"`
+
+	// dispatchers are those that refer to it, the first 64 by name.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Dispatchers []OutboxUser `json:"dispatchers,omitempty"`
+
+	// pending counts the rows that are due now, of all dispatchers. Above 10000 it
+	// is an estimate. While topics are shared (see TopicsShared), their rows count
+	// for each dispatcher.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Pending *int64 `json:"pending,omitempty"`
+
+	// dead counts the dead rows that no person has handled yet, of all dispatchers.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Dead *int64 `json:"dead,omitempty"`
+
+	// backlog is what waits in each outbox namespace that a dispatcher has counted,
+	// the first 64 by name.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +kubebuilder:validation:MaxItems=64
+	Backlog []NamespaceBacklog `json:"backlog,omitempty"`
+}
+
+// OutboxUser is an OutboxDispatcher that refers to an Outbox.
+type OutboxUser struct {
+	// name is the OutboxDispatcher's.
+	// +required
+	// +kubebuilder:validation:MaxLength=48
+	Name string `json:"name,omitempty"`
+
+	// namespace is the outbox namespace whose events it delivers.
+	// +required
+	// +kubebuilder:validation:MaxLength=255
+	Namespace string `json:"namespace,omitempty"`
+
+	// topics are those that it delivers, the first 16. Empty means all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=255
+	Topics []string `json:"topics,omitempty"`
+}
+
+// NamespaceBacklog is what waits in an outbox namespace.
+type NamespaceBacklog struct {
+	// namespace is the outbox namespace.
+	// +required
+	// +kubebuilder:validation:MaxLength=255
+	Namespace string `json:"namespace,omitempty"`
+
+	// pending counts the rows that are due now.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Pending int64 `json:"pending"`
+
+	// dead counts the dead rows that no person has handled yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Dead int64 `json:"dead"`
+
+	// oldestPending is the creation time of the pending row that is due first.
+	// +optional
+	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
+}

@@ -1,0 +1,87 @@
+// Package gitops_test plays what GitOps tools conclude from the conditions of an object. The Lua of Argo CD is
+// played in hack/gitops, which has the interpreter.
+package gitops_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/yaml"
+)
+
+type tool struct {
+	Name, Argo, Kstatus, Flux string
+	Generation, Observed      int64
+	Conditions                []any
+}
+
+func (c tool) object() map[string]any {
+	o := map[string]any{
+		"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher",
+		"metadata": map[string]any{"name": "orders", "namespace": "shop", "generation": c.Generation},
+	}
+	if c.Observed > 0 {
+		o["status"] = map[string]any{"observedGeneration": c.Observed, "conditions": c.Conditions}
+	}
+	return o
+}
+
+func load(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = yaml.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+func TestConclusions(t *testing.T) {
+	var cases []tool
+	load(t, "testdata/cases.yaml", &cases)
+	var kustomization struct {
+		Spec struct{ HealthCheckExprs []map[string]string }
+	}
+	load(t, "flux.yaml", &kustomization)
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			result, err := status.Compute(&unstructured.Unstructured{Object: c.object()})
+			if err != nil || result.Status.String() != c.Kstatus {
+				t.Errorf("kstatus concludes %v (%v), want %s", result, err, c.Kstatus)
+			}
+			if got := flux(t, kustomization.Spec.HealthCheckExprs[0], c.object()); got != c.Flux {
+				t.Errorf("Flux concludes %s, want %s", got, c.Flux)
+			}
+		})
+	}
+}
+
+// flux evaluates the expressions in Flux' order. One that cannot be computed yet is waited for.
+func flux(t *testing.T, expressions map[string]string, object map[string]any) string {
+	t.Helper()
+	env, err := cel.NewEnv(cel.Variable("metadata", cel.DynType), cel.Variable("status", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, conclusion := range []string{"inProgress", "failed", "current"} {
+		ast, issues := env.Compile(expressions[conclusion])
+		if issues.Err() != nil {
+			t.Fatal(issues.Err())
+		}
+		program, err := env.Program(ast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch value, _, err := program.Eval(object); {
+		case err != nil:
+			return "inProgress"
+		case value.Value() == true:
+			return conclusion
+		}
+	}
+	return "inProgress"
+}

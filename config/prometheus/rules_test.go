@@ -1,0 +1,119 @@
+// Package prometheus_test plays the alert rules with promtool.
+package prometheus_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/need"
+	"github.com/outbox-operator/outbox-operator/hack/promtool"
+)
+
+type rule struct {
+	Alert, Expr         string
+	Labels, Annotations map[string]string
+}
+
+// rules returns the rules, and the file of rules that Prometheus itself reads.
+func rules(t *testing.T) (all []rule, file []byte) {
+	t.Helper()
+	var object struct {
+		Spec map[string]any
+	}
+	if err := yaml.UnmarshalStrict(read(t, "rules.yaml"), &struct {
+		APIVersion, Kind, Metadata any
+		Spec                       *map[string]any
+	}{Spec: &object.Spec}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := yaml.Marshal(object.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var groups struct {
+		Groups []struct{ Rules []rule }
+	}
+	if err := yaml.Unmarshal(file, &groups); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range groups.Groups {
+		all = append(all, group.Rules...)
+	}
+	return all, file
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Each alert fires when it should and not when it should not.
+func TestRules(t *testing.T) {
+	dir := t.TempDir()
+	all, file := rules(t)
+	cases := read(t, filepath.Join("testdata", "alerts.yaml"))
+	for name, text := range map[string][]byte{"rules.yaml": file, "alerts.yaml": cases} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "alerts.yaml"}} {
+		need.Server(t, promtool.Run(t.Context(), dir, args...), promtool.ErrMissing)
+	}
+	for _, r := range all {
+		if !strings.Contains(string(cases), `ALERTS{alertname="`+r.Alert+`"`) {
+			t.Errorf("no case of testdata/alerts.yaml lets %s fire", r.Alert)
+		}
+	}
+}
+
+// Each alert has a page that says what to do and a row in the README, each page has an alert, and an alert
+// asks for metrics that there are.
+func TestRunbooks(t *testing.T) {
+	readme, metrics := string(read(t, "README.md")), string(read(t, "../../dispatcher/metrics/README.md"))
+	all, _ := rules(t)
+	var alerts []string
+	for _, r := range all {
+		alerts = append(alerts, r.Alert)
+		page := "runbooks/" + r.Alert + ".md"
+		if !strings.HasSuffix(r.Annotations["runbook_url"], "/config/prometheus/"+page) {
+			t.Errorf("%s: runbook_url is %q, want the URL of %s", r.Alert, r.Annotations["runbook_url"], page)
+		}
+		if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			t.Errorf("%s misses its severity, summary or description", r.Alert)
+		}
+		if !strings.Contains(readme, "| ["+r.Alert+"]("+page+") |") {
+			t.Errorf("README.md has no row for %s", r.Alert)
+		}
+		for _, metric := range regexp.MustCompile(`\boutbox_[a-z_]+\b`).FindAllString(r.Expr, -1) {
+			if metric != "outbox_namespace" && !strings.Contains(metrics, "| `"+metric+"` |") {
+				t.Errorf("%s asks for %s, which is no metric", r.Alert, metric)
+			}
+		}
+		text := string(read(t, page))
+		for _, heading := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## Look here\n", "\n## Do this\n"} {
+			if !strings.Contains(text, heading) {
+				t.Errorf("%s misses the heading %q", page, strings.TrimSpace(heading))
+			}
+		}
+	}
+	pages, err := filepath.Glob("runbooks/*.md")
+	if err != nil || len(pages) < len(alerts) {
+		t.Errorf("%d pages for %d alerts: %v", len(pages), len(alerts), err)
+	}
+	for _, page := range pages {
+		if !slices.Contains(alerts, strings.TrimSuffix(filepath.Base(page), ".md")) {
+			t.Errorf("%s speaks of an alert that is not there", page)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+// Package apply makes objects as a reconciler wants them.
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+)
+
+// Applier applies whole objects on the server's side, under one field manager. It remembers what it
+// applied and which version that made: the same object over the same version needs no request, and
+// an object that somebody edited has another version, so it is applied again. After a restart it
+// remembers nothing and applies everything once.
+type Applier struct {
+	client    client.Client
+	live      client.Reader
+	condition string
+
+	mu      sync.Mutex
+	applied map[types.NamespacedName]map[string]stamp // by owner, then by kind and name
+}
+
+// stamp is what was applied, and the version of the object that came of it.
+type stamp struct{ hash, version string }
+
+// New returns an Applier for owners of one kind. It reads with c, and with live what c's cache does not
+// hold. What cannot be applied is a problem with the condition.
+func New(c client.Client, live client.Reader, condition string) *Applier {
+	return &Applier{client: c, live: live, condition: condition, applied: map[types.NamespacedName]map[string]stamp{}}
+}
+
+// Apply makes the object as desired and reads it into current. An object of that name that is not
+// the owner's is left alone, which is a [problem.Problem].
+func (a *Applier) Apply(ctx context.Context, owner client.Object, want runtime.ApplyConfiguration, current client.Object) error {
+	wanted, err := identify(want)
+	if err != nil {
+		return err
+	}
+	key, what := client.ObjectKeyFromObject(&wanted.meta), wanted.meta.Kind+" "+wanted.meta.Name
+	id := wanted.meta.Kind + "/" + wanted.meta.Name
+	exists, err := a.find(ctx, owner, &wanted.meta, current)
+	if err != nil {
+		return err
+	}
+	if exists && a.last(owner, id) == (stamp{wanted.hash, version(current)}) && sameMetadata(&wanted.meta, current) {
+		return nil
+	}
+	options := []client.ApplyOption{client.FieldOwner(desired.Manager)}
+	if exists { // else a conflict tells that somebody else was faster
+		options = append(options, client.ForceOwnership)
+	}
+	if err := a.client.Apply(ctx, want, options...); err != nil {
+		if refused(err) {
+			return problem.Stalling(a.condition, v1alpha1.ReasonApplyRefused,
+				problem.Sentence(fmt.Sprintf("the API server refuses the %s: %s; change what it names, or spec.podTemplate", what, err)))
+		}
+		return fmt.Errorf("apply the %s: %w", what, err)
+	}
+	made, err := identify(want) // Apply has put the server's answer into it
+	if err != nil {
+		return err
+	}
+	a.remember(owner, id, stamp{wanted.hash, version(&made.meta)})
+	if err := a.client.Get(ctx, key, current); err != nil {
+		return fmt.Errorf("read the %s that was just applied: %w", what, err)
+	}
+	return nil
+}
+
+// find reports whether the object is there and ours, and reads it into current from the cache. The
+// cache holds only what has our label, so what is not in it is looked for at the API server.
+func (a *Applier) find(ctx context.Context, owner client.Object, want *metav1.PartialObjectMetadata, current client.Object) (bool, error) {
+	var found metav1.Object = current
+	key := client.ObjectKeyFromObject(want)
+	err := a.client.Get(ctx, key, current)
+	if apierrors.IsNotFound(err) {
+		meta := &metav1.PartialObjectMetadata{TypeMeta: want.TypeMeta}
+		found, err = meta, a.live.Get(ctx, key, meta)
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s %s: %w", want.Kind, want.Name, err)
+	}
+	if metav1.IsControlledBy(found, owner) {
+		return true, nil
+	}
+	gvk, err := a.client.GroupVersionKindFor(owner)
+	if err != nil {
+		return false, fmt.Errorf("find the kind of %T: %w", owner, err)
+	}
+	if ref := metav1.GetControllerOf(found); ref != nil && ref.Kind == gvk.Kind && ref.Name == owner.GetName() {
+		return false, fmt.Errorf("%s %s belongs to a deleted %s of this name, and is not collected yet", want.Kind, want.Name, gvk.Kind)
+	}
+	return false, problem.Stalling(a.condition, v1alpha1.ReasonForeignObject,
+		fmt.Sprintf("%s %q exists and does not belong to this %s; delete it, or choose another name for the %s.", want.Kind, want.Name, gvk.Kind, gvk.Kind))
+}
+
+// identity is an apply configuration's metadata and the hash of the whole.
+type identity struct {
+	meta metav1.PartialObjectMetadata
+	hash string
+}
+
+func identify(c runtime.ApplyConfiguration) (id identity, err error) {
+	b, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(b, &id.meta)
+	}
+	if err != nil {
+		return id, fmt.Errorf("encode %T: %w", c, err)
+	}
+	id.hash = desired.Hash(json.RawMessage(b))
+	return id, nil
+}
+
+// version changes when somebody changes the object. The generation, where there is one, does not
+// count what controllers write into the status.
+func version(o client.Object) string {
+	if g := o.GetGeneration(); g != 0 {
+		return string(o.GetUID()) + "/" + strconv.FormatInt(g, 10)
+	}
+	return string(o.GetUID()) + "/" + o.GetResourceVersion()
+}
+
+// sameMetadata compares the labels and annotations that are wanted; the generation does not count
+// them.
+func sameMetadata(want, have client.Object) bool {
+	return contains(have.GetLabels(), want.GetLabels()) && contains(have.GetAnnotations(), want.GetAnnotations())
+}
+
+func contains(have, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := have[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *Applier) last(owner client.Object, id string) stamp {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.applied[client.ObjectKeyFromObject(owner)][id]
+}
+
+func (a *Applier) remember(owner client.Object, id string, s stamp) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := client.ObjectKeyFromObject(owner)
+	if a.applied[key] == nil {
+		a.applied[key] = map[string]stamp{}
+	}
+	a.applied[key][id] = s
+}
+
+// Drop forgets one object that was deleted; id is its kind and its name, with a slash between.
+func (a *Applier) Drop(owner client.Object, id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.applied[client.ObjectKeyFromObject(owner)], id)
+}
+
+// Forget drops what is remembered of an owner that is gone.
+func (a *Applier) Forget(owner types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.applied, owner)
+}
+
+// refused reports whether the API server will give the same answer again.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}

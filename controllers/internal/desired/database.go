@@ -1,0 +1,88 @@
+package desired
+
+import (
+	"cmp"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+// database is how the dispatchers reach the outbox. field is the field of the spec that says it.
+func (m *mounts) database(field string, d *v1alpha1.OutboxSpec) config.Database {
+	c := config.Database{Schema: d.Schema}
+	c.DSNFile, c.Connection = m.connection(field+".secret", d, d.Secret, d.User)
+	m.secure(field, d, &c)
+	return c
+}
+
+// migration is how the migration Job reaches the outbox: as the dispatchers do, but for its own login.
+func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database {
+	c := m.database(field, d)
+	own := d.Migration
+	if own == nil {
+		return c
+	}
+	login := &mounts{dir: "migration"}
+	if hasOwnLogin(own) {
+		var secret v1alpha1.DatabaseSecret
+		if own.Secret != nil {
+			secret = *own.Secret
+		}
+		c.DSNFile, c.Connection = login.connection(field+".migration.secret", d, secret, own.User)
+	}
+	if own.ClientCertificate != nil {
+		c.ClientCertFile, c.ClientKeyFile = login.clientCertificate(field+".migration.clientCertificate", own.ClientCertificate)
+	}
+	m.refs = append(m.refs, login.refs...)
+	return c
+}
+
+// hasOwnLogin reports whether the migration logs in as somebody else than the dispatchers.
+func hasOwnLogin(m *v1alpha1.Migration) bool { return m.Secret != nil || m.User != "" }
+
+// inbox is how a sink reaches its database.
+func (m *mounts) inbox(field string, d v1alpha1.InboxDatabase) config.InboxDatabase {
+	c := m.database(field, &v1alpha1.OutboxSpec{Secret: d.Secret, Server: d.Server, User: d.User, IAM: d.IAM, TLS: d.TLS})
+	return config.InboxDatabase{
+		DSNFile: c.DSNFile, Connection: c.Connection, SSLMode: c.SSLMode, CAFile: c.CAFile,
+		ClientCertFile: c.ClientCertFile, ClientKeyFile: c.ClientKeyFile, IAM: c.IAM,
+	}
+}
+
+// connection is a connection string's file, or the parts of a connection: of the spec, or in the secret.
+func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, secret v1alpha1.DatabaseSecret, user string) (dsnFile string, c *config.Connection) {
+	if secret.DSNKey != "" || d.Server == nil && secret.Keys == nil && user == "" {
+		return m.key(field, secret.Name, cmp.Or(secret.DSNKey, "dsn"), "dsn"), nil
+	}
+	keys := v1alpha1.ConnectionKeys{}
+	if secret.Keys != nil {
+		keys = *secret.Keys
+	}
+	c = &config.Connection{User: user}
+	if s := d.Server; s != nil {
+		c.Host, c.Port, c.Database = s.Host, int(s.Port), s.Database
+	} else {
+		c.HostFile = m.key(field, secret.Name, cmp.Or(keys.Host, "host"), "host")
+		c.PortFile = m.key(field, secret.Name, cmp.Or(keys.Port, "port"), "port")
+		c.DatabaseFile = m.key(field, secret.Name, cmp.Or(keys.Database, "dbname"), "dbname")
+	}
+	if user == "" {
+		c.UserFile = m.key(field, secret.Name, cmp.Or(keys.User, "username"), "username")
+	}
+	if d.IAM == nil && (secret.Name != "" || secret.Keys != nil) {
+		c.PasswordFile = m.key(field, secret.Name, cmp.Or(keys.Password, "password"), "password")
+	}
+	return "", c
+}
+
+// secure is what the database's tls and iam say.
+func (m *mounts) secure(field string, d *v1alpha1.OutboxSpec, c *config.Database) {
+	if tls := d.TLS; tls != nil {
+		c.SSLMode = tls.Mode
+		c.CAFile = m.ca(field+".tls.ca", tls.CA)
+		c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".tls.clientCertificate", tls.ClientCertificate)
+	}
+	if d.IAM != nil {
+		c.IAM = &config.IAM{Provider: d.IAM.Provider, Region: d.IAM.Region}
+	}
+}

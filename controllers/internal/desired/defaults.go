@@ -1,0 +1,62 @@
+package desired
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+// withoutDefaults leaves out each value that a dispatcher fills in by itself. So a file names no field that
+// its spec does not use, and a dispatcher that does not know the field yet can read it. Each call of build
+// makes the same configuration anew.
+func withoutDefaults(build func() config.Config) config.Config {
+	made, given, filled, trial := build(), build(), build(), build()
+	filled.ApplyDefaults()
+	all, values, want, tried := scalars(&made), scalars(&given), scalars(&filled), scalars(&trial)
+	for i := range all {
+		if values[i].IsZero() {
+			continue
+		}
+		for j := range tried {
+			tried[j].Set(values[j])
+		}
+		tried[i].SetZero()
+		trial.ApplyDefaults()
+		if slices.EqualFunc(tried, want, same) {
+			all[i].SetZero()
+		}
+	}
+	return made
+}
+
+func same(a, b reflect.Value) bool {
+	if a.Kind() != reflect.Pointer || a.IsNil() || b.IsNil() {
+		return a.Equal(b)
+	}
+	return a.Elem().Equal(b.Elem())
+}
+
+// scalars are the single values of a configuration, always in the same order. Lists have no defaults.
+func scalars(c *config.Config) (all []reflect.Value) {
+	var visit func(v reflect.Value)
+	visit = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Pointer:
+			if v.Type().Elem().Kind() != reflect.Struct {
+				all = append(all, v)
+			} else if !v.IsNil() {
+				visit(v.Elem())
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				visit(v.Field(i))
+			}
+		case reflect.Slice, reflect.Map:
+		default:
+			all = append(all, v)
+		}
+	}
+	visit(reflect.ValueOf(c).Elem())
+	return all
+}

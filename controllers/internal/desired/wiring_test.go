@@ -1,0 +1,324 @@
+package desired
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+// notInTheFile are optional parts of the resource whose presence alone changes nothing in the files of the
+// pods, with the reason.
+var notInTheFile = map[string]string{
+	"database.tls":               "empty, it leaves all to the DSN, as without it",
+	"serviceAccount":             "it is an object of its own, and in the pod template",
+	"serviceAccount.annotations": "likewise",
+	"imagePullSecrets":           "it is in the pod template",
+	"sink.postgres.database.tls": "empty, it leaves all to the DSN, as without it",
+}
+
+// notHere are parts of the resource that are not tried, with the reason.
+var notHere = map[string]string{
+	"database":  "as a whole it is there, also when it comes from an Outbox; its fields are tried",
+	"outboxRef": "the reconciler puts the spec of the Outbox into database",
+}
+
+// notInTheResource are fields of the file that no resource sets, with the reason.
+var notInTheResource = map[string]string{
+	"name":                       "it is the resource's own name: DispatcherName",
+	"server.address":             "it is the port of the pods' probes",
+	"database.dsn":               "connections are in Secrets, and so in files",
+	"sink.postgres.database.dsn": "likewise",
+	"state":                      "it is a file of its own, which pods read again: StateConfigMap",
+	"stateFile":                  "it is where the pods have that file",
+}
+
+// Two values of a field of the resource give two different workloads, and an optional part that is there
+// another file than one that is not. Whatever the resource says reaches the pods, and every Secret that
+// the file names is mounted.
+//
+// CONTRACT: C-100
+func TestEveryFieldReachesThePods(t *testing.T) {
+	inFile := map[string]bool{} // the fields of the file, and whether one of the resource sets them
+	paths(reflect.TypeFor[config.Config](), "", func(path string) { inFile[path] = false })
+	leaves := 0
+	spec().walk(func(f field) {
+		switch {
+		case notHere[strings.Split(f.path, ".")[0]] != "" && (f.path == "database" || !strings.HasPrefix(f.path, "database.")):
+		case f.optional():
+			with, without := f.with(func(v reflect.Value) { present(v) }), f.with(reflect.Value.SetZero)
+			same := maps.Equal(filesOf(with), filesOf(without))
+			if _, other := notInTheFile[f.path]; same != (other || strings.HasSuffix(f.path, "tls.ca")) { // it has a member
+				t.Errorf("%s: the file is the same with and without it = %v, want %v", f.path, same, other)
+			}
+			for _, path := range changed(inFile, with, without) {
+				inFile[path] = true
+			}
+		case f.leaf():
+			leaves++
+			one, two := f.with(value(1)), f.with(value(2))
+			if workload(t, one) == workload(t, two) {
+				t.Errorf("%s: the workload is the same, whatever it is", f.path)
+			}
+			fields := changed(inFile, one, two)
+			for _, path := range fields {
+				inFile[path] = true
+			}
+			if _, same := inFile[f.path]; same && f.path != "state" && !slices.Equal(fields, []string{f.path}) {
+				t.Errorf("%s: changes %v in the file, want the field of the same name", f.path, fields)
+			}
+		}
+	})
+	if leaves < 170 {
+		t.Errorf("only %d fields were tried", leaves)
+	}
+	for path, set := range inFile {
+		if _, other := notInTheResource[path]; set == other {
+			t.Errorf("%s of the file: a field of the resource sets it = %v, want %v", path, set, !other)
+		}
+	}
+}
+
+// field is a field of the spec.
+type field struct {
+	path string
+	typ  reflect.Type
+	// in is the field in a spec, in which all that the field is in is made first.
+	in func(*v1alpha1.OutboxDispatcherSpec) reflect.Value
+}
+
+// spec is all of it.
+func spec() field {
+	return field{"", reflect.TypeFor[v1alpha1.OutboxDispatcherSpec](), func(s *v1alpha1.OutboxDispatcherSpec) reflect.Value { return reflect.ValueOf(s).Elem() }}
+}
+
+// leaf reports whether a field has a value rather than fields.
+func (f field) leaf() bool { return len(f.fields()) == 0 }
+
+// fields are those of the struct that f is, points to or lists.
+func (f field) fields() []reflect.StructField {
+	typ := f.typ
+	if f.optional() {
+		typ = typ.Elem()
+	}
+	if typ.Kind() != reflect.Struct || slices.Contains(values, typ) {
+		return nil
+	}
+	return reflect.VisibleFields(typ)
+}
+
+// values are the structs that are written as one value.
+var values = []reflect.Type{reflect.TypeFor[metav1.Duration](), reflect.TypeFor[runtime.RawExtension]()}
+
+// optional reports whether a field points to, or lists, a struct.
+func (f field) optional() bool {
+	return (f.typ.Kind() == reflect.Pointer || f.typ.Kind() == reflect.Slice) &&
+		f.typ.Elem().Kind() == reflect.Struct && !slices.Contains(values, f.typ.Elem())
+}
+
+// walk visits f and all that is in it.
+func (f field) walk(see func(field)) {
+	see(f)
+	for i, inner := range f.fields() {
+		path := f.path
+		if f.typ.Kind() == reflect.Slice {
+			path += "[]"
+		}
+		field{strings.TrimPrefix(path+"."+named(inner), "."), inner.Type, func(s *v1alpha1.OutboxDispatcherSpec) reflect.Value {
+			v := f.in(s)
+			if f.optional() {
+				v = present(v)
+			}
+			if v.Type() == reflect.TypeFor[v1alpha1.Sink]() && v.Field(i).IsNil() {
+				v.SetZero() // there is one sink
+			}
+			return v.Field(i)
+		}}.walk(see)
+	}
+}
+
+// present makes what v points to or lists, once, and returns it.
+func present(v reflect.Value) reflect.Value {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		return v.Elem()
+	}
+	if v.Len() == 0 {
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	}
+	return v.Index(0)
+}
+
+// with is the smallest resource in which set was done to the field.
+func (f field) with(set func(v reflect.Value)) *v1alpha1.OutboxDispatcher {
+	obd := minimal()
+	set(f.in(&obd.Spec))
+	return obd
+}
+
+// value sets a leaf to the first or the second of two values. What is made of a resource asks for no
+// more than that they are of the type: what they may be is asked before.
+func value(n int) func(reflect.Value) {
+	return func(v reflect.Value) {
+		if v.Kind() == reflect.Pointer {
+			v.Set(reflect.New(v.Type().Elem()))
+			v = v.Elem()
+		}
+		switch at := v.Addr().Interface().(type) {
+		case *metav1.Duration:
+			at.Duration = time.Duration(n) * time.Second
+			return
+		case *runtime.RawExtension:
+			at.Raw = fmt.Appendf(nil, `{"metadata":{"labels":{"team":"v%d"}}}`, n)
+			return
+		case *v1alpha1.MigrationPolicy:
+			*at = [...]v1alpha1.MigrationPolicy{v1alpha1.MigrationJob, v1alpha1.MigrationNone}[n-1]
+			return
+		}
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString(fmt.Sprintf("v%d", n))
+		case reflect.Bool:
+			v.SetBool(n == 1)
+		case reflect.Slice:
+			v.Set(reflect.ValueOf([]string{fmt.Sprintf("v%d", n)}))
+		default:
+			v.SetInt(int64(n))
+		}
+	}
+}
+
+// workload is what the operator makes of the resource. Every
+// Secret's and every schema's file that the dispatchers' file names is mounted, and no other.
+func workload(t *testing.T, obd *v1alpha1.OutboxDispatcher) string {
+	t.Helper()
+	deployment, err := Deployment(obd, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	migration, err := NewMigration(obd, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mounted []string
+	for _, volume := range deployment.Spec.Template.Spec.Volumes {
+		switch *volume.Name {
+		case "secrets":
+			for _, source := range volume.Projected.Sources {
+				var item corev1ac.KeyToPathApplyConfiguration
+				if source.Secret != nil {
+					item = source.Secret.Items[0]
+				} else {
+					item = source.ConfigMap.Items[0]
+				}
+				mounted = append(mounted, secretsDir+"/"+*item.Path)
+			}
+		case "schemas":
+			for _, source := range volume.Projected.Sources {
+				mounted = append(mounted, schemasDir+"/"+*source.ConfigMap.Items[0].Path)
+			}
+		}
+	}
+	slices.Sort(mounted)
+	named := regexp.MustCompile(`(`+secretsDir+`|`+schemasDir+`)/[^\s"]+`).FindAllString(render(Config(obd)), -1)
+	slices.Sort(named)
+	if !slices.Equal(mounted, named) {
+		t.Errorf("the file names %v, and mounted are %v", named, mounted)
+	}
+	made := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd), deployment}
+	if migration != nil {
+		made = append(made, MigrationConfigMap(obd), migration.Job(1))
+	}
+	text, err := json.Marshal(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// filesOf are the files of all pods.
+func filesOf(obd *v1alpha1.OutboxDispatcher) map[string]string {
+	all := map[string]string{"dispatcher": ConfigMap(obd).Data[keyConfig]}
+	if migration := MigrationConfigMap(obd); migration != nil {
+		maps.Copy(all, migration.Data)
+	}
+	return all
+}
+
+// changed are those of the file's fields in which the two resources differ.
+func changed(fields map[string]bool, one, two *v1alpha1.OutboxDispatcher) (paths []string) {
+	a, b := flat(Config(one)), flat(Config(two))
+	for path := range fields {
+		if a[path] != b[path] {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// flat is what the file has at each path, also where that is more than a value.
+func flat(c config.Config) map[string]string {
+	var whole any
+	if err := yaml.Unmarshal([]byte(render(c)), &whole); err != nil {
+		panic(err) // it was just written
+	}
+	all := map[string]string{}
+	flatten(whole, func(path string, v any) { all[path] = fmt.Sprint(v) })
+	return all
+}
+
+// flatten visits a value and all that is in it, with its path; [] is any element of a list.
+func flatten(v any, see func(path string, v any)) {
+	var visit func(path string, v any)
+	visit = func(path string, v any) {
+		see(path, v)
+		switch v := v.(type) {
+		case map[string]any:
+			for name, inner := range v {
+				visit(strings.TrimPrefix(path+"."+name, "."), inner)
+			}
+		case []any:
+			for _, inner := range v {
+				visit(path+"[]", inner)
+			}
+		}
+	}
+	visit("", v)
+}
+
+// paths visits the fields of the file that have values.
+func paths(typ reflect.Type, path string, see func(path string)) {
+	switch {
+	case typ.Kind() == reflect.Pointer:
+		paths(typ.Elem(), path, see)
+	case typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Struct:
+		paths(typ.Elem(), path+"[]", see)
+	case typ.Kind() == reflect.Struct:
+		for i := range typ.NumField() {
+			paths(typ.Field(i).Type, strings.TrimPrefix(path+"."+named(typ.Field(i)), "."), see)
+		}
+	default:
+		see(path)
+	}
+}
+
+// named is the field's name in JSON.
+func named(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}

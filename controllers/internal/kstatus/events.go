@@ -1,0 +1,48 @@
+package kstatus
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// Event is one of events.k8s.io. Its reason is the condition's.
+type Event struct{ Kind, Reason, Action, Note string }
+
+// Watch says which status of a condition is bad, and what the operator was doing when it saw it. Each
+// condition has an action of its own: two events of one pass with the same reason and action would be
+// taken for a series.
+type Watch struct {
+	Condition, Action string
+	Bad               metav1.ConditionStatus
+}
+
+// expected are reasons of False that every start goes through.
+var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonScaledToZero}
+
+// Transitions are the events that a change of the conditions is worth: one that became bad or has
+// another reason for it, one that is good again, and Ready (CONTRACT C-43).
+func Transitions(watched []Watch, before, after []metav1.Condition) []Event {
+	var events []Event
+	for _, w := range watched {
+		was, is := meta.FindStatusCondition(before, w.Condition), meta.FindStatusCondition(after, w.Condition)
+		if is == nil || (was != nil && was.Status == is.Status && was.Reason == is.Reason) {
+			continue
+		}
+		switch ready := w.Condition == api.ReadyCondition; {
+		case is.Status == w.Bad && !ready: // Ready's cause has told it
+			kind := corev1.EventTypeWarning
+			if slices.Contains(expected, is.Reason) {
+				kind = corev1.EventTypeNormal
+			}
+			events = append(events, Event{kind, is.Reason, w.Action, is.Message})
+		case is.Status != w.Bad && is.Status != metav1.ConditionUnknown && (ready || was != nil && was.Status == w.Bad):
+			events = append(events, Event{corev1.EventTypeNormal, is.Reason, w.Action, is.Message})
+		}
+	}
+	return events
+}

@@ -1,0 +1,135 @@
+package manager_test
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+// namespacedAccount is the operator of config/namespaced, in a namespace of its own: that of config/default has
+// rights in the whole cluster on this API server.
+const (
+	namespacedHome    = "outbox-namespaced"
+	namespacedAccount = "system:serviceaccount:" + namespacedHome + ":outbox-operator"
+)
+
+var namespacedOnce sync.Once
+
+// installNamespaced applies config/namespaced. It makes team-a and team-b, which are served, and team-c.
+func installNamespaced(t *testing.T) {
+	t.Helper()
+	namespacedOnce.Do(func() {
+		g, admin := NewWithT(t), operatortest.Admin(t)
+		for _, name := range []string{"team-a", "team-b", "team-c"} {
+			g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+		}
+		root, err := envtest.Root()
+		g.Expect(err).NotTo(HaveOccurred())
+		manifests, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(root, "config", "namespaced"))
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = envtest.Kubectl(t, strings.ReplaceAll(manifests, "outbox-system", namespacedHome), "apply", "--server-side", "--force-conflicts", "-f", "-")
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+}
+
+// With the Roles of config/namespaced alone the operator serves its namespaces, and asks for nothing beyond them.
+func TestNamespaced(t *testing.T) {
+	installNamespaced(t)
+	g, admin := NewWithT(t), operatortest.Admin(t)
+	var mu sync.Mutex
+	var outside, refused []string
+	cfg := operatortest.As(t, namespacedAccount, func(req *http.Request, resp *http.Response) {
+		if _, _, ok := parse(req.URL.Path); !ok {
+			return // discovery
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if resp.StatusCode == http.StatusForbidden {
+			refused = append(refused, req.Method+" "+req.URL.Path)
+		}
+		served := slices.ContainsFunc([]string{"team-a", "team-b", namespacedHome}, func(name string) bool {
+			return strings.Contains(req.URL.Path+"/", "/namespaces/"+name+"/")
+		})
+		if !served {
+			outside = append(outside, req.Method+" "+req.URL.Path)
+		}
+	})
+	metrics := freeAddress(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	mgr, err := manager.New(ctx, cfg, manager.Options{
+		DispatcherImage: "outbox-operator:v1",
+		ObserveInterval: 100 * time.Millisecond,
+		WatchNamespaces: []string{"team-a", "team-b"},
+		LeaderElect:     true,
+		LeaderNamespace: namespacedHome,
+		MetricsAddress:  metrics,
+		MetricsInsecure: true,
+		ProbeAddress:    "0",
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+
+	deployment := func(namespace string) error {
+		return admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
+	}
+	for _, namespace := range []string{"team-c", "team-a", "team-b"} {
+		for _, o := range orders(namespace) {
+			g.Expect(admin.Create(t.Context(), o)).To(Succeed())
+		}
+	}
+	for _, namespace := range []string{"team-a", "team-b"} {
+		g.Eventually(func() error { return deployment(namespace) }).Should(Succeed(), namespace)
+	}
+	g.Expect(apierrors.IsNotFound(deployment("team-c"))).To(BeTrue(), "team-c is not served")
+	g.Eventually(func() int {
+		resp, err := http.Get("http://" + metrics + "/metrics") //nolint:noctx // a moment, in a test
+		if err != nil {
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}).Should(Equal(http.StatusOK))
+	cancel()
+	g.Expect(<-ended).To(Succeed())
+	g.Expect(refused).To(BeEmpty(), "used and not granted")
+	g.Expect(outside).To(BeEmpty(), "asked beyond the namespaces")
+
+	// A Role that may get namespaces may get the one that it is in.
+	operator, err := client.New(operatortest.As(t, namespacedAccount, func(*http.Request, *http.Response) {}), client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(operator.Get(t.Context(), client.ObjectKey{Name: "team-a"}, &corev1.Namespace{})).To(Succeed())
+	g.Expect(apierrors.IsForbidden(operator.Get(t.Context(), client.ObjectKey{Name: "team-c"}, &corev1.Namespace{}))).To(BeTrue())
+}
+
+// orders are a plain OutboxDispatcher and the Secret that it names.
+func orders(namespace string) []client.Object {
+	return []client.Object{
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: namespace}, StringData: map[string]string{"dsn": "postgres://db"}},
+		&v1alpha1.OutboxDispatcher{
+			ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: namespace},
+			Spec: v1alpha1.OutboxDispatcherSpec{
+				Namespace: "shop",
+				Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}},
+				Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			},
+		},
+	}
+}

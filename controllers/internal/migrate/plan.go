@@ -1,0 +1,148 @@
+// Package migrate runs the Job that migrates an outbox schema, for any kind that has one.
+package migrate
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+// Delays before a failed migration is tried again by itself.
+const (
+	firstRetry = 10 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// State is where the migration stands; empty when the operator does not migrate, or does
+// not know.
+type State string
+
+// The states.
+const (
+	Running   State = "Running"
+	Failed    State = "Failed" // until an attempt succeeds, also while the next one runs
+	Succeeded State = "Succeeded"
+)
+
+// Migration is what a pass knows of the migration.
+type Migration struct {
+	State State
+	// Detail says why it failed, or why it does not start.
+	Detail string
+	// Retry is the time until the next attempt, 0 for none.
+	Retry time.Duration
+	// Pods are those of the object's own Job, of the one that failed last or that runs.
+	Pods []corev1.Pod
+	// Of is the kind and the name of another object that runs the Job, empty for the object's own.
+	Of string
+	// Selector selects the Jobs' pods.
+	Selector string
+}
+
+// Sooner is the earlier of the next attempt and the interval.
+func (m Migration) Sooner(interval time.Duration) time.Duration {
+	if m.Retry > 0 {
+		return min(m.Retry, interval)
+	}
+	return interval
+}
+
+// plan is what to do about the migration.
+type plan struct {
+	Migration
+	// attempt is the number of the Job to make, 0 for none.
+	attempt int
+	// remove are Jobs that nobody needs any more.
+	remove []batchv1.Job
+	// tells is the Job whose pod says why it failed or does not start, nil for none.
+	tells *batchv1.Job
+}
+
+// planFor decides by the Jobs that are there. The hash says which migration is wanted; empty
+// means none. A failed one is tried again after a delay that grows with the attempt, which the Job
+// carries, so a restart of the operator forgets nothing.
+func planFor(jobs []batchv1.Job, hash string, now time.Time) plan {
+	var current, others []batchv1.Job
+	for _, job := range jobs {
+		if hash != "" && job.Labels[desired.LabelMigration] == hash {
+			current = append(current, job)
+		} else {
+			others = append(others, job)
+		}
+	}
+	if hash == "" {
+		return plan{remove: others}
+	}
+	if len(current) == 0 {
+		return plan{Migration: Migration{State: Running}, attempt: 1, remove: others}
+	}
+	slices.SortFunc(current, func(a, b batchv1.Job) int { return attempt(a) - attempt(b) })
+	earlier, last := current[:len(current)-1], current[len(current)-1]
+	p := plan{tells: &last}
+	failedAt, failed := finished(last, batchv1.JobFailed)
+	_, succeeded := finished(last, batchv1.JobComplete)
+	switch {
+	case succeeded:
+		p.State = Succeeded
+	case failed:
+		p.State = Failed
+		if wait := failedAt.Add(retryDelay(attempt(last))).Sub(now); wait > 0 {
+			p.Retry = wait
+		} else {
+			p.attempt = attempt(last) + 1
+		}
+	case len(earlier) > 0: // it runs again; the attempt before tells why it had to
+		p.State = Failed
+		p.tells = &earlier[len(earlier)-1]
+		earlier = earlier[:len(earlier)-1]
+	default:
+		p.State = Running
+	}
+	p.remove = slices.Concat(others, earlier)
+	return p
+}
+
+// retryDelay doubles with each attempt that failed.
+func retryDelay(attempt int) time.Duration {
+	delay := firstRetry
+	for range attempt - 1 {
+		if delay *= 2; delay >= lastRetry {
+			return lastRetry
+		}
+	}
+	return delay
+}
+
+// attempt is the Job's number, from 1.
+func attempt(job batchv1.Job) int {
+	n, err := strconv.Atoi(job.Annotations[desired.AnnotationAttempt])
+	if err != nil || n < 1 {
+		return 1 // somebody edited it; the delay starts over
+	}
+	return n
+}
+
+// finished is when the Job got the condition, and whether it has.
+func finished(job batchv1.Job, condition batchv1.JobConditionType) (time.Time, bool) {
+	for _, c := range job.Status.Conditions {
+		if c.Type == condition && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// failure is the reason of a Job that failed, empty for one that has not.
+func failure(job *batchv1.Job) string {
+	for _, c := range job.Status.Conditions {
+		if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
+			return c.Reason
+		}
+	}
+	return ""
+}

@@ -1,0 +1,102 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+)
+
+// Runner runs migration Jobs, and looks at them. All fields are required.
+type Runner struct {
+	// Client reads from the cache, and deletes.
+	Client client.Client
+	// Live reads Events from the API server, while a Job does not start.
+	Live client.Reader
+	// Applied makes the Jobs.
+	Applied *apply.Applier
+}
+
+// Run takes the owner's migration a step further: it makes the Job that is wanted (nil for none), again
+// after a failure, and deletes those that nobody needs.
+func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (Migration, error) {
+	p, err := r.plan(ctx, owner, wanted)
+	if err != nil {
+		return Migration{}, err
+	}
+	if p.attempt > 0 {
+		if err := r.Applied.Apply(ctx, owner, wanted.Job(p.attempt), &batchv1.Job{}); err != nil {
+			return p.Migration, err
+		}
+	}
+	for i := range p.remove {
+		job := &p.remove[i]
+		err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return p.Migration, fmt.Errorf("delete the old migration Job %s: %w", job.Name, err)
+		}
+		r.Applied.Drop(owner, "Job/"+job.Name)
+	}
+	return r.explain(ctx, owner, p)
+}
+
+// Look tells of a migration that another owner runs.
+func (r *Runner) Look(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (Migration, error) {
+	p, err := r.plan(ctx, owner, wanted)
+	if err != nil {
+		return Migration{}, err
+	}
+	p.Of = desired.Kind(owner) + " " + owner.GetName()
+	told, err := r.explain(ctx, owner, p)
+	told.Pods = nil // what they miss is the owner's to tell
+	return told, err
+}
+
+// plan lists the owner's Jobs, and decides by them.
+func (r *Runner) plan(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (plan, error) {
+	selector := desired.Selector(owner, desired.ComponentMigration)
+	var jobs batchv1.JobList
+	if err := r.Client.List(ctx, &jobs, client.InNamespace(owner.GetNamespace()), client.MatchingLabels(selector)); err != nil {
+		return plan{}, fmt.Errorf("list the migration Jobs: %w", err)
+	}
+	hash := ""
+	if wanted != nil {
+		hash = wanted.Hash
+	}
+	p := planFor(slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !metav1.IsControlledBy(&j, owner) }), hash, time.Now())
+	p.Selector = labels.SelectorFromSet(selector).String()
+	return p, nil
+}
+
+// explain adds what the failed attempt said last, or what keeps the running one from starting.
+func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migration, error) {
+	if p.tells == nil {
+		return p.Migration, nil
+	}
+	var err error
+	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.tells.Name})
+	if err != nil || p.State == Succeeded {
+		return p.Migration, err
+	}
+	if p.State == Failed {
+		p.Detail = pods.LastWords(p.Pods)
+	} else {
+		p.Detail = pods.Trouble(p.Pods)
+	}
+	if p.Detail == "" {
+		p.Detail, err = pods.Blocked(ctx, r.Live, p.tells, p.Pods)
+	}
+	if p.Detail == "" && failure(p.tells) == batchv1.JobReasonDeadlineExceeded {
+		p.Detail = "it did not end in time"
+	}
+	return p.Migration, err
+}

@@ -1,0 +1,85 @@
+package observe
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// OldTransaction is the age from which what holds vacuum back is worth telling.
+const OldTransaction = 15 * time.Minute
+
+// essence is what is told at once when it changes: all of an answer but numbers, times and what names the
+// process. Of a count it is that there is one.
+func essence(s report.Status) string {
+	s.InFlight, s.StartedAt, s.Worker = report.InFlight{}, time.Time{}, ""
+	if s.Backlog != nil {
+		s.Backlog = &report.Backlog{}
+	}
+	s.Source.Since, s.Sink.Since = time.Time{}, time.Time{}
+	held := make([]report.HeldTopic, len(s.Held))
+	for i, h := range s.Held {
+		h.Since = time.Time{}
+		held[i] = h
+	}
+	s.Held = held
+	if t := s.OldestTransaction; t != nil {
+		s.OldestTransaction = &report.OldestTransaction{}
+		if t.Seconds > OldTransaction.Seconds() {
+			s.OldestTransaction = &report.OldestTransaction{Kind: t.Kind, Name: t.Name}
+		}
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("encode a status: %v", err)) // plain data only
+	}
+	return desired.Hash(json.RawMessage(b))
+}
+
+// NewestBacklog is the count with the latest time of the database, nil when none was told.
+func NewestBacklog(answers []report.Status) *report.Backlog {
+	var newest *report.Backlog
+	for i := range answers {
+		if b := answers[i].Backlog; b != nil && (newest == nil || b.ObservedAt.After(newest.ObservedAt)) {
+			newest = b
+		}
+	}
+	return newest
+}
+
+// moved reports whether a count is worth telling at once: it came to 0 or went from there, or it differs by
+// more than 1 %.
+func moved(told, now *report.Backlog) bool {
+	if told == nil || now == nil {
+		return now != nil // the last count stays
+	}
+	before, after := counts(told), counts(now)
+	for i := range before {
+		if (before[i] == 0) != (after[i] == 0) || max(before[i]-after[i], after[i]-before[i])*100 > before[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// differs reports whether anything of a count is another, be it by one.
+func differs(told, now *report.Backlog) bool {
+	if told == nil || now == nil {
+		return now != nil
+	}
+	return counts(told) != counts(now) || told.Estimated != now.Estimated || !sameTime(told.OldestPending, now.OldestPending)
+}
+
+func counts(b *report.Backlog) [5]int64 {
+	return [5]int64{b.Pending, b.Scheduled, b.Processing, b.Dead, b.BlockedKeys}
+}
+
+func sameTime(a, b *time.Time) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Equal(*b)
+}

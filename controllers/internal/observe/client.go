@@ -1,0 +1,88 @@
+package observe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+const (
+	// timeout bounds one question.
+	timeout = 2 * time.Second
+	// maxHeader and maxBody bound an answer. A pod keeps to report.MaxBrief; a version to come may say more.
+	maxHeader = 16 << 10
+	maxBody   = 4 * report.MaxBrief
+)
+
+// Client asks pods for their status. What an answer takes of the memory is bounded, whatever a pod sends.
+type Client struct {
+	// URL is where a pod answers. Defaults to [PodURL].
+	URL  func(*corev1.Pod) string
+	http http.Client
+
+	decoding sync.Mutex // one at a time: JSON grows when it is decoded
+}
+
+// NewClient returns a Client that goes to the pods directly, never through a proxy.
+func NewClient() *Client {
+	return &Client{
+		URL: PodURL,
+		http: http.Client{
+			Timeout:       timeout,
+			Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// PodURL is the brief status at the pod's address.
+func PodURL(pod *corev1.Pod) string {
+	return "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(desired.Port)) + report.BriefPath
+}
+
+// Running reports whether a pod can be asked: it runs, ready or not, and is not about to go.
+func Running(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
+}
+
+// ask returns the brief status that is at the URL.
+func (c *Client) ask(ctx context.Context, url string) (*report.Status, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %s", url, resp.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of %s: %w", url, err)
+	}
+	if len(body) > maxBody {
+		return nil, fmt.Errorf("%s answered with more than %d bytes, which no dispatcher does", url, maxBody)
+	}
+	c.decoding.Lock()
+	defer c.decoding.Unlock()
+	var status report.Status
+	if err := json.Unmarshal(body, &status); err != nil {
+		return nil, fmt.Errorf("%s did not answer with a status: %w", url, err)
+	}
+	status = status.Brief() // also of a pod that says more
+	return &status, nil
+}

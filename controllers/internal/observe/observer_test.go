@@ -1,0 +1,333 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
+
+// stage plays the pods, and the reconciler that is told of news. Its time is synctest's.
+type stage struct {
+	*Observer
+	mu     sync.Mutex
+	says   map[string]func() (*report.Status, error) // by pod
+	asked  map[string][]time.Duration                // when, since the start
+	now    int                                       // asked and not answered
+	most   int
+	news   int
+	began  time.Time
+	cancel context.CancelFunc
+}
+
+func newStage() *stage {
+	s := &stage{Observer: New(NewClient(), 10*time.Second), says: map[string]func() (*report.Status, error){}, asked: map[string][]time.Duration{}, began: time.Now()}
+	s.url = func(p *corev1.Pod) string { return p.Name }
+	s.ask = func(ctx context.Context, url string) (*report.Status, error) {
+		s.mu.Lock()
+		s.asked[url] = append(s.asked[url], time.Since(s.began))
+		s.now++
+		s.most = max(s.most, s.now)
+		says := s.says[url]
+		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			s.now--
+			s.mu.Unlock()
+		}()
+		if says == nil { // silent
+			select {
+			case <-ctx.Done():
+			case <-time.After(timeout):
+			}
+			return nil, errors.New("deadline exceeded")
+		}
+		return says()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.Start(ctx, func(types.NamespacedName) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.news++
+	})
+	return s
+}
+
+// end lets all goroutines of the stage end.
+func (s *stage) end() {
+	s.cancel()
+	s.Forget(orders)
+}
+
+func (s *stage) set(pod string, says func() (*report.Status, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.says[pod] = says
+}
+
+// heardNews returns how often it told since the last call.
+func (s *stage) heardNews() int {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.news = 0 }()
+	return s.news
+}
+
+func (s *stage) timesAsked(pod string) []time.Duration {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[pod]
+}
+
+func well(change func(*report.Status)) func() (*report.Status, error) {
+	return func() (*report.Status, error) {
+		s := &report.Status{Name: "shop/orders", Source: report.Link{State: report.Reachable}, Sink: report.Link{State: report.Reachable}, Schema: report.Schema{State: "Ready"},
+			Backlog:           &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 1000}},
+			OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 1", Seconds: float64(time.Now().Unix() % 100)}}
+		if change != nil {
+			change(s)
+		}
+		return s, nil
+	}
+}
+
+func pods(names ...string) (all []corev1.Pod) {
+	for _, name := range names {
+		p := running(name)
+		p.UID, p.ResourceVersion = types.UID(name), "1"
+		all = append(all, p)
+	}
+	return all
+}
+
+// look is a pass of the reconciler.
+func (s *stage) look(pods []corev1.Pod) Heard { return s.Observe(orders, "shop/orders", pods) }
+
+func TestObserverTellsWhatMatters(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*report.Status)
+		soon   bool // within an interval
+		later  bool // within a minute
+	}{
+		"nothing":            {nil, false, false},
+		"the link":           {func(s *report.Status) { s.Sink.State = report.Unreachable }, true, true},
+		"the words":          {func(s *report.Status) { s.Sink.Message = "x" }, true, true},
+		"the schema":         {func(s *report.Status) { s.Schema.State = "TooOld" }, true, true},
+		"a held topic":       {func(s *report.Status) { s.Held = []report.HeldTopic{{Topic: "a"}} }, true, true},
+		"all topics held":    {func(s *report.Status) { s.AllHeld = true }, true, true},
+		"an old transaction": {func(s *report.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
+		"its age":            {func(s *report.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
+		"in flight":          {func(s *report.Status) { s.InFlight.Rows = 7 }, false, false},
+		"more than 1 %":      {func(s *report.Status) { s.Backlog.Pending = 1011 }, true, true},
+		"less than 1 %":      {func(s *report.Status) { s.Backlog.Pending = 1009 }, false, true},
+		"to 0":               {func(s *report.Status) { s.Backlog.Pending = 0 }, true, true},
+		"from 0":             {func(s *report.Status) { s.Backlog.Dead = 1 }, true, true},
+		"the oldest":         {func(s *report.Status) { s.Backlog.OldestPending = &s.Backlog.ObservedAt }, false, true},
+		"no count":           {func(s *report.Status) { s.Backlog = nil }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage()
+				defer s.end()
+				s.set("a", well(nil))
+				if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 0 || got.Unasked != 1 {
+					t.Fatalf("heard %+v of a pod that appears now", got)
+				}
+				if got := s.heardNews(); got != 1 {
+					t.Fatalf("told %d times of a new pod's first answer, want at once", got)
+				}
+				if got := s.look(pods("a")); len(got.Answers) != 1 || got.Unasked != 0 {
+					t.Fatalf("heard %+v", got)
+				}
+				s.set("a", well(c.change))
+				time.Sleep(11 * time.Second)
+				if got := s.heardNews(); got > 0 != c.soon {
+					t.Errorf("after an interval: told %d times", got)
+				}
+				if c.soon {
+					s.look(pods("a"))
+				}
+				time.Sleep(61 * time.Second)
+				if got := s.heardNews(); got > 0 != (c.later && !c.soon) && name != "the oldest" {
+					t.Errorf("after a minute: told %d times", got)
+				} else if name == "the oldest" && got == 0 {
+					t.Error("after a minute: not told")
+				}
+			})
+		})
+	}
+}
+
+func TestObserverKeepsAnAnswerForThreeIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.end()
+		s.set("a", well(nil))
+		s.look(pods("a"))
+		s.heardNews()
+		s.set("a", nil)
+		time.Sleep(29 * time.Second)
+		if got := s.look(pods("a")); len(got.Answers) != 1 || got.Silent != 0 || s.heardNews() != 0 {
+			t.Errorf("before three intervals: %+v", got)
+		}
+		time.Sleep(4 * time.Second) // the last question has 2 s
+		if s.heardNews() != 1 {
+			t.Error("nobody was told that the pod is silent")
+		}
+		if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 1 {
+			t.Errorf("after three intervals: %+v", got)
+		}
+		asked := len(s.timesAsked("a"))
+		time.Sleep(10 * time.Minute)
+		if again := len(s.timesAsked("a")) - asked; again < 5 || again > 9 {
+			t.Errorf("a silent pod was asked %d times in 10 minutes, want about every 2 minutes at the end", again)
+		}
+		if s.heardNews() != 0 {
+			t.Error("silence is told again and again")
+		}
+		s.set("a", well(nil))
+		changed := pods("a")
+		changed[0].ResourceVersion = "2"
+		s.look(changed)
+		if s.heardNews() != 1 || len(s.look(changed).Answers) != 1 {
+			t.Error("a pod that changed was not asked at once")
+		}
+	})
+}
+
+func TestObserverPausesOfASilentPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.end()
+		s.look(pods("a"))
+		time.Sleep(8 * time.Minute)
+		got := s.timesAsked("a")
+		want := []time.Duration{0, 12, 34, 76, 158, 280, 402} // 2 s of question, then 10, 20, 40, 80, 120, 120 s
+		for i, at := range want {
+			if i >= len(got) || got[i] != at*time.Second {
+				t.Fatalf("asked at %v, want at %v s", got, want)
+			}
+		}
+		if s.heardNews() != 2 {
+			t.Error("want to hear once that it did not answer at first, and once that it is silent")
+		}
+	})
+}
+
+// However many pods are silent, those that answer are asked, and never more than 32 at once.
+func TestObserverIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.cancel()
+		for i := range 1000 {
+			name := fmt.Sprintf("pod-%d", i)
+			if i%2 == 0 {
+				s.set(name, func() (*report.Status, error) {
+					time.Sleep(time.Millisecond)
+					return well(nil)()
+				})
+			}
+			s.Observe(types.NamespacedName{Name: name}, "shop/orders", pods(name))
+		}
+		time.Sleep(3 * time.Minute)
+		for i := 0; i < 1000; i += 2 {
+			if asked := len(s.timesAsked(fmt.Sprintf("pod-%d", i))); asked < 12 {
+				t.Errorf("a pod that answers was asked %d times in 18 intervals", asked)
+				break
+			}
+		}
+		s.cancel()
+		time.Sleep(time.Second) // for those who answer now
+		if s.most != inFlight {
+			t.Errorf("%d pods were asked at once, want %d", s.most, inFlight)
+		}
+		for i := range 1000 {
+			s.Forget(types.NamespacedName{Name: fmt.Sprintf("pod-%d", i)})
+		}
+	})
+}
+
+// Of many pods of one dispatcher 20 are asked in an interval, and all in their turn.
+func TestObserverAsksManyPodsInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.end()
+		var names []string
+		for i := range 200 {
+			names = append(names, fmt.Sprintf("pod-%d", i))
+			s.set(names[i], well(nil))
+		}
+		s.look(pods(names...))
+		for range 60 {
+			before := 0
+			for _, name := range names {
+				before += len(s.timesAsked(name))
+			}
+			time.Sleep(10 * time.Second)
+			after := 0
+			for _, name := range names {
+				after += len(s.timesAsked(name))
+			}
+			if after-before > 2*perInterval {
+				t.Fatalf("%d pods were asked in an interval, want about %d", after-before, perInterval)
+			}
+		}
+		if got := len(s.look(pods(names...)).Answers); got != mostPods {
+			t.Errorf("%d pods have an answer, want %d", got, mostPods)
+		}
+	})
+}
+
+func TestObserverForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.end()
+		for _, name := range []string{"a", "b", "c"} {
+			s.set(name, well(nil))
+		}
+		s.set("c", well(func(s *report.Status) { s.Name = "shop/invoices" })) // its address was given away
+		s.look(pods("a", "b", "c"))
+		synctest.Wait()
+		if got := s.look(pods("b")); len(got.Answers) != 1 {
+			t.Errorf("heard %+v, want what b said", got)
+		}
+		asked := len(s.timesAsked("a"))
+		time.Sleep(time.Hour)
+		if again := len(s.timesAsked("a")); again != asked {
+			t.Errorf("a pod that is gone was asked %d times", again-asked)
+		}
+		s.Forget(orders)
+		asked = len(s.timesAsked("b"))
+		s.heardNews()
+		time.Sleep(time.Hour)
+		if again := len(s.timesAsked("b")); again != asked || s.heardNews() != 0 {
+			t.Errorf("a pod of a dispatcher that is gone was asked %d times", again-asked)
+		}
+	})
+}
+
+func TestObserverHearsNothingOfAnotherDispatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.end()
+		s.set("a", well(func(s *report.Status) { s.Name = "shop/invoices" }))
+		s.look(pods("a"))
+		time.Sleep(time.Minute)
+		if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 1 {
+			t.Errorf("heard %+v, want nothing: the pod's address was given to another", got)
+		}
+	})
+}

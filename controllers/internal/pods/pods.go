@@ -1,0 +1,95 @@
+// Package pods says in words what keeps pods from running, and what they said last.
+package pods
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+)
+
+// List is the pods with the labels, by name.
+func List(ctx context.Context, c client.Reader, namespace string, labels map[string]string) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(labels)); err != nil {
+		return nil, fmt.Errorf("list the pods with the labels %v: %w", labels, err)
+	}
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods.Items, nil
+}
+
+// Trouble says why a pod does not come up, empty when none is in trouble. It names no pod and
+// holds no count, so it stays the same while the cause does.
+func Trouble(pods []corev1.Pod) string {
+	for i := range pods {
+		pod := &pods[i]
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+				return "No node takes a pod: " + c.Message
+			}
+		}
+		for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			if text := containerTrouble(status); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+func containerTrouble(status corev1.ContainerStatus) string {
+	waiting := status.State.Waiting
+	if waiting == nil {
+		return ""
+	}
+	switch waiting.Reason {
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
+		return fmt.Sprintf("The image %q cannot be pulled; check its name and the pull secrets.", status.Image)
+	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+		return problem.Sentence(fmt.Sprintf("the container %q cannot be started: %s", status.Name, waiting.Message))
+	case "CrashLoopBackOff":
+		text := fmt.Sprintf("The container %q ends again and again", status.Name)
+		if ended := LastEnd(status); ended != nil && LastLine(ended.Message) != "" {
+			return problem.Sentence(text + ": " + LastLine(ended.Message))
+		}
+		return text + "; see `kubectl logs` with --previous."
+	}
+	return ""
+}
+
+// LastEnd is how the container ended last, nil when it has not.
+func LastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+	if t := status.State.Terminated; t != nil {
+		return t
+	}
+	return status.LastTerminationState.Terminated
+}
+
+// LastLine is the end of what a container left behind.
+func LastLine(words string) string {
+	words = strings.TrimSpace(words)
+	return problem.Clip(strings.TrimSpace(words[strings.LastIndex(words, "\n")+1:]), problem.MaxMessage/2)
+}
+
+// LastWords is the last line that the dispatcher's container of the last pod left behind.
+func LastWords(pods []corev1.Pod) string {
+	for i := len(pods) - 1; i >= 0; i-- {
+		for _, status := range pods[i].Status.ContainerStatuses {
+			if t := status.State.Terminated; t != nil && t.ExitCode != 0 {
+				if last := LastLine(t.Message); last != "" {
+					return last
+				}
+				return fmt.Sprintf("it ended with exit code %d (%s)", t.ExitCode, t.Reason)
+			}
+		}
+	}
+	return ""
+}

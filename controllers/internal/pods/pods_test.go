@@ -1,0 +1,38 @@
+package pods
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestWhatPodsLeaveBehind(t *testing.T) {
+	container := func(state corev1.ContainerState) []corev1.Pod {
+		return []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "image:1", State: state}}}}}
+	}
+	waiting := func(reason, message string) []corev1.Pod {
+		return container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}})
+	}
+	ended := func(code int32, message string) []corev1.Pod {
+		return container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}})
+	}
+	for want, got := range map[string]string{
+		`The image "image:1" cannot be pulled; check its name and the pull secrets.`:                Trouble(waiting("ImagePullBackOff", "Back-off 5m0s")),
+		`The container "dispatcher" ends again and again; see ` + "`kubectl logs` with --previous.": Trouble(waiting("CrashLoopBackOff", "back-off 10s")),
+		`The container "dispatcher" ends again and again: the port is taken.`: Trouble([]corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "dispatcher", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "log line\nthe port is taken"}}}}}}}),
+		`The container "dispatcher" cannot be started: no such key.`: Trouble(waiting("CreateContainerConfigError", "no such key")),
+		"No node takes a pod: 0/1 nodes are available": Trouble([]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}),
+		"correct the password":              LastWords(ended(1, "log line\ncorrect the password\n")),
+		"it ended with exit code 2 (Error)": LastWords(ended(2, "")),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := Trouble(waiting("ContainerCreating", "")) + LastWords(ended(0, "done")) + Trouble(nil) + LastWords(nil); got != "" {
+		t.Errorf("got %q, want nothing: no pod is in trouble", got)
+	}
+}

@@ -1,0 +1,21 @@
+package problem
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestSentence(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://a answered 500":    "http://a answered 500.",    // a URL is written as it is
+		"spec.routes[0].to is bad": "spec.routes[0].to is bad.", // and so is a field
+		"":                         "",
+		"it failed":                "It failed.",
+		"Done. ":                   "Done.",
+		strings.Repeat("é", 1000):  "É" + strings.Repeat("é", 499) + "…",
+	} {
+		if got := Sentence(text); got != want {
+			t.Errorf("Sentence(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

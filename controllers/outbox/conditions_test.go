@@ -1,0 +1,105 @@
+package outbox
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+)
+
+// dispatcher has conditions of the types and reasons.
+func dispatcher(name string, conditions ...metav1.Condition) api.OutboxDispatcher {
+	return api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.OutboxDispatcherSpec{Namespace: "shop"},
+		Status: api.OutboxDispatcherStatus{Conditions: conditions}}
+}
+
+func is(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: reason + "."}
+}
+
+// CONTRACT: C-104
+func TestConditions(t *testing.T) {
+	const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
+	connected, fits := is(api.SourceReachableCondition, yes, api.ReasonConnected), is(api.SchemaReadyCondition, yes, api.ReasonUpToDate)
+	for name, c := range map[string]struct {
+		o      observed
+		ready  string
+		also   []string
+		absent []string
+	}{
+		"nothing is known": {observed{}, "Unknown/NotObserved",
+			[]string{"SourceReachable=Unknown/NotObserved", "VacuumHeldBack=Unknown/NotObserved", "TopicsShared=False/NotShared"}, []string{"Reconciling", "Stalled"}},
+		"migrated, and nobody uses it": {observed{migration: migrate.Migration{State: migrate.Succeeded}}, "True/UpToDate",
+			[]string{"SourceReachable=Unknown/NotObserved", "ReferencesResolved=True/Resolved"}, nil},
+		"migrates": {observed{migration: migrate.Migration{State: migrate.Running}}, "False/Migrating", []string{"Reconciling=True/Migrating"}, nil},
+		"in use":   {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a"), dispatcher("b", connected, fits)}}, "True/UpToDate", []string{"SourceReachable=True/Connected"}, nil},
+		"migrates again while it is in use": {observed{migration: migrate.Migration{State: migrate.Running},
+			dispatchers: []api.OutboxDispatcher{dispatcher("b", connected, fits)}}, "True/UpToDate", []string{"Reconciling=True/Migrating"}, nil},
+		"one cannot log in": {observed{migration: migrate.Migration{State: migrate.Succeeded},
+			dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits), dispatcher("b", is(api.SourceReachableCondition, no, api.ReasonAuthenticationFailed))}},
+			"False/AuthenticationFailed", []string{"SourceReachable=False/AuthenticationFailed"}, []string{"Reconciling", "Stalled"}},
+		"too new, whatever migrates": {observed{migration: migrate.Migration{State: migrate.Failed},
+			dispatchers: []api.OutboxDispatcher{dispatcher("a", is(api.SchemaReadyCondition, no, api.ReasonTooNew))}}, "False/TooNew", []string{"Reconciling=True/MigrationFailed"}, nil},
+		"a foreign object": {observed{problem: problem.Stalling(api.SchemaReadyCondition, api.ReasonForeignObject, "x")}, "False/ForeignObject",
+			[]string{"Stalled=True/ForeignObject"}, []string{"Reconciling"}},
+		"a key is missing": {observed{missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretKeyNotFound, "x"), migration: migrate.Migration{State: migrate.Running}},
+			"False/SecretKeyNotFound", []string{"ReferencesResolved=False/SecretKeyNotFound"}, nil},
+		"vacuum": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", is(api.VacuumHeldBackCondition, no, api.ReasonNotHeldBack)),
+			dispatcher("b", is(api.VacuumHeldBackCondition, yes, api.ReasonReplicationSlot))}}, "Unknown/NotObserved", []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
+		"topics shared": {observed{migration: migrate.Migration{State: migrate.Succeeded}, dispatchers: []api.OutboxDispatcher{
+			dispatcher("a", is(api.TopicsSharedCondition, yes, api.ReasonTopicsShared))}}, "True/UpToDate", []string{"TopicsShared=True/TopicsShared"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.o.outbox = &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "n"}, Spec: api.OutboxSpec{Migration: &api.Migration{}}}
+			got := conditions(c.o)
+			if ready := meta.FindStatusCondition(got, api.ReadyCondition); ready == nil || string(ready.Status)+"/"+ready.Reason != c.ready || ready.Message == "" {
+				t.Errorf("Ready is %+v, want %s", ready, c.ready)
+			}
+			for _, want := range c.also {
+				if !slices.ContainsFunc(got, func(c metav1.Condition) bool { return c.Type+"="+string(c.Status)+"/"+c.Reason == want }) {
+					t.Errorf("want %s in %+v", want, got)
+				}
+			}
+			for _, absent := range c.absent {
+				if meta.FindStatusCondition(got, absent) != nil {
+					t.Errorf("want no %s in %+v", absent, got)
+				}
+			}
+		})
+	}
+}
+
+// Lists are bounded, and counts are sums.
+func TestStatusIsBounded(t *testing.T) {
+	var all []api.OutboxDispatcher
+	for i := range 100 {
+		d := dispatcher(fmt.Sprintf("d%03d", i))
+		d.Spec.Namespace = fmt.Sprintf("n%03d", i/2)
+		for j := range 30 {
+			d.Spec.Topics = append(d.Spec.Topics, fmt.Sprintf("t%02d", j))
+		}
+		d.Status.Pending, d.Status.Dead = ptr.To[int64](2), ptr.To[int64](1)
+		d.Status.OldestPending = ptr.To(metav1.NewTime(time.Unix(int64(1000-i), 0)))
+		all = append(all, d)
+	}
+	var s api.OutboxStatus
+	setStatus(&s, observed{outbox: &api.Outbox{}, dispatchers: all})
+	if s.DispatcherCount != 100 || len(s.Dispatchers) != listed || len(s.Dispatchers[0].Topics) != listedTopics {
+		t.Errorf("%d dispatchers, %d listed with %d topics", s.DispatcherCount, len(s.Dispatchers), len(s.Dispatchers[0].Topics))
+	}
+	if *s.Pending != 200 || *s.Dead != 100 || len(s.Backlog) != 50 || s.Backlog[0].Pending != 4 || s.Backlog[0].OldestPending.Unix() != 999 {
+		t.Errorf("pending %d, dead %d, by namespace %+v", *s.Pending, *s.Dead, s.Backlog[0])
+	}
+	setStatus(&s, observed{outbox: &api.Outbox{}})
+	if s.Pending != nil || s.Backlog != nil || s.Dispatchers != nil {
+		t.Errorf("status %+v without a dispatcher", s)
+	}
+}

@@ -1,0 +1,202 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
+)
+
+// Reconciler migrates Outboxes and reports on them. All fields are required.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Live reads from the API server what is read seldom.
+	Live client.Reader
+	// Events records events of events.k8s.io.
+	Events events.EventRecorder
+	// Platform is what all pods have in common.
+	Platform desired.Platform
+	// Interval is the time between two looks at a migration that is under way.
+	Interval time.Duration
+
+	applied    *apply.Applier
+	migrations *migrate.Runner
+	reporter   *kstatus.Reporter
+}
+
+// What the manager may do for Outboxes, beside what it may for OutboxDispatchers.
+//
+// +kubebuilder:rbac:groups=outbox.dev,resources=outboxes,verbs=list;watch
+// +kubebuilder:rbac:groups=outbox.dev,resources=outboxes/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=list
+
+// refIndex finds dispatchers by the name of their Outbox.
+const refIndex = "spec.outboxRef.name"
+
+// SetupWithManager starts the reconciler with the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
+	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Applied: r.applied}
+	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, refIndex, func(o client.Object) []string {
+		if ref := o.(*v1alpha1.OutboxDispatcher).Spec.OutboxRef; ref != nil {
+			return []string{ref.Name}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("index the OutboxDispatchers by Outbox: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("outbox").
+		For(&v1alpha1.Outbox{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&batchv1.Job{}).
+		Owns(&corev1.ConfigMap{}).
+		Watches(&v1alpha1.OutboxDispatcher{}, handler.Funcs{
+			CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { soon(q, e.Object) },
+			UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { soon(q, e.ObjectOld, e.ObjectNew) },
+			DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { soon(q, e.Object) },
+		}).
+		Complete(r)
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// gather is how long changes of dispatchers are gathered before their Outbox is looked at.
+const gather = 500 * time.Millisecond
+
+// soon enqueues the Outboxes of dispatchers.
+func soon(q queue, dispatchers ...client.Object) {
+	for _, o := range dispatchers {
+		if ref := o.(*v1alpha1.OutboxDispatcher).Spec.OutboxRef; ref != nil {
+			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}}, gather)
+		}
+	}
+}
+
+// Reconcile does one pass.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+	outbox := &v1alpha1.Outbox{}
+	if err := r.Client.Get(ctx, req.NamespacedName, outbox); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.applied.Forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !outbox.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil // owner references take the rest along
+	}
+	before, o := outbox.DeepCopy(), observed{outbox: outbox}
+	defer func() { err = errors.Join(err, r.report(ctx, before, o, err)) }()
+
+	o.migration, err = r.migrate(ctx, outbox)
+	if err != nil && !errors.As(err, &o.problem) {
+		return ctrl.Result{}, err
+	}
+	if o.missing, err = references.Missing(ctx, r.Live, references.OfOutbox(outbox), o.migration.Pods); err != nil {
+		return ctrl.Result{}, err
+	}
+	if o.dispatchers, err = r.dispatchers(ctx, outbox); err != nil {
+		return ctrl.Result{}, err
+	}
+	if o.migration.State == migrate.Running || o.migration.State == migrate.Failed {
+		result.RequeueAfter = o.migration.Sooner(r.Interval)
+	}
+	return result, nil
+}
+
+// migrate runs the migration Job, and applies the files that it loads.
+func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (migrate.Migration, error) {
+	wanted, err := desired.NewOutboxMigration(outbox, r.Platform)
+	if errors.Is(err, desired.ErrPodTemplate) {
+		return migrate.Migration{}, problem.Stalling(v1alpha1.SchemaReadyCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
+	}
+	if err != nil {
+		return migrate.Migration{}, err
+	}
+	var needed []string
+	if files := desired.OutboxConfigMap(outbox); files != nil {
+		if err := r.applied.Apply(ctx, outbox, files, &corev1.ConfigMap{}); err != nil {
+			return migrate.Migration{}, err
+		}
+		needed = append(needed, *files.Name)
+	}
+	made, err := r.migrations.Run(ctx, outbox, wanted)
+	if err != nil {
+		return made, err
+	}
+	return made, r.collect(ctx, outbox, needed)
+}
+
+// collect deletes files that neither the next Job nor one that is there needs.
+func (r *Reconciler) collect(ctx context.Context, outbox *v1alpha1.Outbox, needed []string) error {
+	ours := []client.ListOption{client.InNamespace(outbox.Namespace), client.MatchingLabels(desired.Selector(outbox, desired.ComponentMigration)), client.UnsafeDisableDeepCopy}
+	var files corev1.ConfigMapList
+	var jobs batchv1.JobList
+	if err := errors.Join(r.Client.List(ctx, &files, ours...), r.Client.List(ctx, &jobs, ours...)); err != nil {
+		return fmt.Errorf("list the ConfigMaps and Jobs of Outbox %s: %w", outbox.Name, err)
+	}
+	for _, job := range jobs.Items {
+		needed = append(needed, desired.ConfigNames(&job.Spec.Template.Spec)...)
+	}
+	for _, m := range files.Items {
+		if slices.Contains(needed, m.Name) || !metav1.IsControlledBy(&m, outbox) {
+			continue
+		}
+		gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace}}
+		if err := r.Client.Delete(ctx, gone, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the old ConfigMap %s: %w", m.Name, err)
+		}
+		r.applied.Drop(outbox, "ConfigMap/"+m.Name)
+	}
+	return nil
+}
+
+// dispatchers are those that refer to the Outbox, by name. They are the cache's own, and only read.
+func (r *Reconciler) dispatchers(ctx context.Context, outbox *v1alpha1.Outbox) ([]v1alpha1.OutboxDispatcher, error) {
+	var found v1alpha1.OutboxDispatcherList
+	err := r.Client.List(ctx, &found, client.InNamespace(outbox.Namespace), client.MatchingFields{refIndex: outbox.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the OutboxDispatchers of Outbox %s: %w", outbox.Name, err)
+	}
+	slices.SortFunc(found.Items, func(a, b v1alpha1.OutboxDispatcher) int { return strings.Compare(a.Name, b.Name) })
+	return found.Items, nil
+}
+
+// report writes the status, if anything changed, and then tells of it.
+func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o observed, failure error) error {
+	outbox := o.outbox
+	if failure != nil {
+		kstatus.SetFailure(&outbox.Status.Conditions, outbox.Generation, failure)
+	} else {
+		setStatus(&outbox.Status, o)
+	}
+	return r.reporter.Report(ctx, before, outbox, func() []kstatus.Event {
+		return kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions)
+	})
+}

@@ -1,0 +1,73 @@
+package outboxdispatcher
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// Who claims from the same tables, and whose migration is that of another. CONTRACT: C-104
+func TestPeers(t *testing.T) {
+	secret := func(name string) *api.OutboxSpec {
+		return &api.OutboxSpec{Secret: api.DatabaseSecret{Name: name}, Schema: "outbox", Migration: &api.Migration{}}
+	}
+	server := func(host, user string) *api.OutboxSpec {
+		return &api.OutboxSpec{Server: &api.DatabaseServer{Host: host, Port: 5432, Database: "shop"}, User: user, Schema: "outbox", Migration: &api.Migration{},
+			IAM: &api.DatabaseIAM{Provider: "AWS"}}
+	}
+	with := func(d *api.OutboxSpec, change func(*api.OutboxSpec)) *api.OutboxSpec { change(d); return d }
+	for name, c := range map[string]struct {
+		a, b            *api.OutboxSpec
+		tables, migrate bool
+	}{
+		"one Secret":                      {secret("db"), secret("db"), true, true},
+		"two Secrets":                     {secret("db"), secret("other"), false, false},
+		"two schemas":                     {secret("db"), with(secret("db"), func(d *api.OutboxSpec) { d.Schema = "other" }), false, false},
+		"one server without a Secret":     {server("a", "orders"), server("a", "orders"), true, true},
+		"two servers without a Secret":    {server("a", "orders"), server("b", "orders"), false, false},
+		"two logins of a server":          {server("a", "orders"), server("a", "returns"), true, false},
+		"two servers with one Secret":     {with(server("a", ""), func(d *api.OutboxSpec) { d.Secret.Name = "db" }), with(server("b", ""), func(d *api.OutboxSpec) { d.Secret.Name = "db" }), false, false},
+		"a server, and a Secret that may": {server("a", "orders"), secret("db"), false, false},
+		"other owners":                    {secret("db"), with(secret("db"), func(d *api.OutboxSpec) { d.Migration.User = "owner" }), true, false},
+		"another retention":               {secret("db"), with(secret("db"), func(d *api.OutboxSpec) { d.Retention.Delivered = &metav1.Duration{} }), true, true},
+	} {
+		a := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: api.OutboxDispatcherSpec{Database: c.a}}
+		b := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: api.OutboxDispatcherSpec{Database: c.b}}
+		if got := outboxKey(a) == outboxKey(b) && sameTables(a, b); got != c.tables {
+			t.Errorf("%s: the same tables = %v", name, got)
+		}
+		if got := len(older([]*api.OutboxDispatcher{a}, b)) == 1; c.tables && got != c.migrate {
+			t.Errorf("%s: one migration = %v", name, got)
+		}
+	}
+}
+
+// An edit wakes the peers only when they look at what it changes: of a thousand dispatchers of one database each
+// would wake all others.
+func TestConcernsPeers(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*api.OutboxDispatcher)
+		want   bool
+	}{
+		"replicas":    {func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](7) }, false},
+		"batchSize":   {func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 }, false},
+		"the status":  {func(o *api.OutboxDispatcher) { o.Status.Pods = "1/1" }, false},
+		"topics":      {func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"orders"} }, true},
+		"namespace":   {func(o *api.OutboxDispatcher) { o.Spec.Namespace = "shop" }, true},
+		"outboxRef":   {func(o *api.OutboxDispatcher) { o.Spec.OutboxRef, o.Spec.Database = &api.OutboxRef{Name: "shop"}, nil }, true},
+		"schema":      {func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
+		"its removal": {func(o *api.OutboxDispatcher) { o.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, true},
+	} {
+		before := &api.OutboxDispatcher{Spec: api.OutboxDispatcherSpec{Database: &api.OutboxSpec{}}}
+		after := before.DeepCopy()
+		c.change(after)
+		if got := concernsPeers(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package outboxdispatcher
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+// stateOfPods is what the pods are told of spec.state.
+type stateOfPods struct {
+	// resumes means that they are told Paused until the rollout has ended, and then Running.
+	resumes bool
+	// late says why they are not told at once, empty when they are.
+	late string
+}
+
+// stop applies what stops delivery, before all that may fail (CONTRACT C-105).
+func (r *Reconciler) stop(ctx context.Context, s *scope) error {
+	if err := r.scale(ctx, s); err != nil {
+		return err
+	}
+	told := &corev1.ConfigMap{}
+	key := types.NamespacedName{Namespace: s.obd.Namespace, Name: *desired.StateConfigMap(s.obd).Name}
+	if err := r.Client.Get(ctx, key, told); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
+	}
+	s.state.resumes = s.deployment != nil && desired.State(told) == v1alpha1.StatePaused && s.obd.Spec.State != v1alpha1.StatePaused
+	if s.state.resumes {
+		return nil
+	}
+	return r.tell(ctx, s)
+}
+
+// scale sets the replicas of a Deployment that runs. One that does not run starts with the template that the
+// spec asks for now, which workload applies, and never with one from before.
+func (r *Reconciler) scale(ctx context.Context, s *scope) error {
+	want := desired.Replicas(s.obd)
+	if s.deployment == nil || *s.deployment.Spec.Replicas == want || *s.deployment.Spec.Replicas == 0 {
+		return nil
+	}
+	scaled := s.deployment.DeepCopy()
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"replicas":%d}}`, scaled.UID, want)
+	if err := r.Client.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
+		return fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
+	}
+	s.deployment = scaled
+	return nil
+}
+
+// resume lets pods claim again when all of them are of the newest template: who pauses because of a
+// mistake, and corrects it, does not go on with it.
+func (r *Reconciler) resume(ctx context.Context, s *scope) error {
+	if !s.state.resumes || !complete(s.deployment, s.obd) {
+		return nil
+	}
+	s.state.resumes = false
+	return r.tell(ctx, s)
+}
+
+// tell tells the pods of the state. The kubelet may take 90 seconds to show them another content of a
+// ConfigMap; it looks at once when a pod's annotation changes.
+func (r *Reconciler) tell(ctx context.Context, s *scope) error {
+	if err := r.applied.Apply(ctx, s.obd, desired.StateConfigMap(s.obd), &corev1.ConfigMap{}); err != nil {
+		return err
+	}
+	state := string(s.obd.Spec.State)
+	for i := range s.pods {
+		pod := s.pods[i].DeepCopy()
+		told := pod.Annotations[desired.AnnotationState]
+		if told == "" {
+			told = string(v1alpha1.StateRunning)
+		}
+		if told == state || pod.DeletionTimestamp != nil {
+			continue
+		}
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, pod.UID, desired.AnnotationState, state)
+		err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager))
+		if client.IgnoreNotFound(err) != nil {
+			s.state.late = "The pods hear of the state within 90 seconds, and not at once: to annotate them failed"
+			if reason := apierrors.ReasonForError(err); reason != "" {
+				s.state.late += fmt.Sprintf(", because the API server says %s", reason)
+			}
+		}
+	}
+	return nil
+}

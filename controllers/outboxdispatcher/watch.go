@@ -1,0 +1,88 @@
+package outboxdispatcher
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+// What the manager may do to find the pods of a Deployment: pods are owned by ReplicaSets.
+//
+// +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=list;watch
+
+// queue is what a source puts requests into.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// observation asks for a pass of an OutboxDispatcher about which something was seen. It waits behind those
+// that somebody edited.
+func observation(q queue, obd types.NamespacedName) {
+	request := reconcile.Request{NamespacedName: obd}
+	if p, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		p.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, request)
+		return
+	}
+	q.Add(request)
+}
+
+// observedPods asks for a pass when a pod or a ReplicaSet of an OutboxDispatcher comes, changes or goes, so
+// that its pods are known as soon as the cache has them.
+func observedPods() handler.EventHandler {
+	enqueue := func(o client.Object, q queue) {
+		if name := o.GetLabels()[desired.LabelDispatcher]; name != "" {
+			observation(q, types.NamespacedName{Namespace: o.GetNamespace(), Name: name})
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueue(e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(e.Object, q) },
+	}
+}
+
+// heardNews asks for a pass when the observer has heard something new.
+func (r *Reconciler) heardNews() source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		r.Observer.Start(ctx, func(obd types.NamespacedName) { observation(q, obd) })
+		return nil
+	})
+}
+
+// owned are the pods of the Deployment's ReplicaSets. Labels prove nothing: anybody can set them.
+func (r *Reconciler) owned(ctx context.Context, deployment *appsv1.Deployment, pods []corev1.Pod) (ours []corev1.Pod, err error) {
+	if deployment == nil {
+		return nil, nil
+	}
+	owners := map[types.UID]bool{} // of ReplicaSets: whether the Deployment owns them
+	for _, pod := range pods {
+		ref := metav1.GetControllerOf(&pod)
+		if ref == nil || ref.Kind != "ReplicaSet" {
+			continue
+		}
+		if _, known := owners[ref.UID]; !known {
+			set := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"}}
+			err := r.Client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}, set)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("read ReplicaSet %s: %w", ref.Name, err)
+			}
+			owners[ref.UID] = !apierrors.IsNotFound(err) && set.UID == ref.UID && metav1.IsControlledBy(set, deployment)
+		}
+		if owners[ref.UID] {
+			ours = append(ours, pod)
+		}
+	}
+	return ours, nil
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	hackkafka "github.com/outbox-operator/outbox-operator/hack/kafka"
+	hacknats "github.com/outbox-operator/outbox-operator/hack/nats"
+	"github.com/outbox-operator/outbox-operator/hack/need"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	hackredis "github.com/outbox-operator/outbox-operator/hack/redis"
+)
+
+// check tells at which level transactions run: that of the login's default, where the dispatcher cannot ask for
+// another, with the remedy.
+func TestCheckTellsTheIsolation(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	o := newOutbox(t, srv.DSN("postgres")).migrated(t)
+	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
+	o.exec(t, "alter role "+o.dispatcher+" set default_transaction_isolation = 'serializable'")
+	run(t, "", "check", "-f", file).ok(t, "ok   isolation: read committed, asked for by the dispatcher: the default of "+o.dispatcher+" is serializable\n")
+
+	o.exec(t, "alter database postgres set default_transaction_isolation = 'serializable'")
+	check(t, os.WriteFile(filepath.Join(o.dir, o.dispatcher), []byte(pgtest.Bouncer(t, srv).DSN("postgres")), 0o600))
+	run(t, "", "check", "-f", file).ok(t, "WARN isolation: transactions of ", " run at serializable behind the connection pooler", "run: alter role ")
+}
+
+// A destination that answers, without the one place that every event goes to: check says so, and no event
+// spends an attempt.
+//
+// CONTRACT: C-32
+func TestCheckAsksForTheConfiguredPlace(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o.enqueue(t, 1)
+	for sink, open := range map[string]func(t *testing.T) (yaml, text string){
+		"Kafka": func(t *testing.T) (yaml, text string) {
+			b, err := hackkafka.Start(t.Context(), hackkafka.Options{})
+			started(t, b, err, hackkafka.ErrMissing)
+			return fmt.Sprintf("{kafka: {brokers: ['%s'], topic: typo}}", b.Address(hackkafka.Plain)), "topic typo at "
+		},
+		"NATS": func(t *testing.T) (yaml, text string) {
+			s, err := hacknats.Start(t.Context(), hacknats.Options{})
+			started(t, s, err, nil)
+			return fmt.Sprintf("{nats: {servers: ['%s'], subject: typo}}", s.URL()), "subject typo at "
+		},
+		"Redis": func(t *testing.T) (yaml, text string) {
+			s, err := hackredis.Start(t.Context(), hackredis.Options{})
+			started(t, s, err, hackredis.ErrMissing)
+			c := goredis.NewClient(&goredis.Options{Addr: s.Address})
+			check(t, c.Set(t.Context(), "typo", "text", 0).Err())
+			check(t, c.Close())
+			return fmt.Sprintf("{redis: {addresses: ['%s'], stream: typo}}", s.Address), "the key holds a string, which is no stream"
+		},
+	} {
+		t.Run(sink, func(t *testing.T) {
+			yaml, text := open(t)
+			file := o.file(t, o.dispatcher, dispatching(yaml))
+			run(t, "", "check", "-f", file).ended(t, 1, "FAIL sink: ", text, "dispatcher: 1 of 5 checks failed")
+			run(t, "", "once", "-f", file).ended(t, 1, text)
+			if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
+				t.Error("the event spent an attempt")
+			}
+		})
+	}
+}
+
+// A destination that takes smaller messages than enqueue is warned of.
+func TestCheckWarnsOfSmallMessages(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	for limit, want := range map[string]string{"1MB": "WARN sink: it takes messages of 1048576 bytes (the server's max_payload)", "2MB": ""} {
+		s, err := hacknats.Start(t.Context(), hacknats.Options{Settings: "max_payload: " + limit + "\n"})
+		started(t, s, err, nil)
+		conn, err := nats.Connect(s.URL())
+		check(t, err)
+		defer conn.Close()
+		js, err := jetstream.New(conn)
+		check(t, err)
+		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
+		check(t, err)
+		file := o.file(t, o.dispatcher, dispatching(fmt.Sprintf("{nats: {servers: ['%s'], subject: orders}}", s.URL())))
+		result := run(t, "", "check", "-f", file)
+		result.ok(t, "ok   sink: ", want)
+		if want == "" && strings.Contains(result.out, "WARN") {
+			t.Errorf("a limit of 2 MB is no reason to warn:\n%s", result.out)
+		}
+	}
+}
+
+// started is a server of this test, which ends with it.
+func started(t *testing.T, s interface{ Stop(context.Context) error }, err, missing error) {
+	t.Helper()
+	need.Server(t, err, missing)
+	t.Cleanup(func() { check(t, s.Stop(context.Background())) })
+}

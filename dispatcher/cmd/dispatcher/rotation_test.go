@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	natsclient "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/postgressink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/nats"
+	"github.com/outbox-operator/outbox-operator/hack/need"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/redis"
+)
+
+// rotation is a destination whose login changes while events are delivered.
+type rotation struct {
+	sink          string // of the file
+	before, after map[string]string
+	// rotate makes the destination take the new login alone, and sends away who is there.
+	rotate func(t *testing.T)
+}
+
+const older, newer = "older-" + secret, "newer-" + secret
+
+// rotations are the destinations whose logins are in the mounted files.
+var rotations = map[string]func(t *testing.T, m mounted, o *outbox) rotation{
+	"http token":              rotateHTTPToken,
+	"http client certificate": rotateHTTPCertificate,
+	"nats":                    rotateNATS,
+	"postgres":                rotatePostgres,
+	"rabbitmq":                rotateRabbitMQ,
+	"redis":                   rotateRedis,
+}
+
+// A login that is rotated is read by the process that runs: events wait while the old one is refused, none is dead
+// and none is lost. The files are swapped as the kubelet does it.
+//
+// CONTRACT: C-102
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	for name, of := range rotations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+			m := mounted(t.TempDir())
+			r := of(t, m, o)
+			m.set(t, r.before)
+			p := start(t, o.file(t, o.dispatcher, dispatching(r.sink)+"backoff: {base: 100ms, max: 1s}\n"))
+			o.enqueue(t, 5)
+			await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })
+
+			r.rotate(t)
+			o.enqueue(t, 5)
+			await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != report.Reachable })
+			m.set(t, r.after)
+			await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered'") == 10 })
+			p.ready(t)
+			if n := o.count(t, "status <> 'delivered'"); n != 0 {
+				t.Errorf("%d events are not delivered", n)
+			}
+		})
+	}
+}
+
+// The same for the outbox's own database, whose connections go on when the password changes, until they end.
+//
+// CONTRACT: C-102
+func TestDatabasePasswordIsRotated(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
+	o.enqueue(t, 5)
+	await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })
+	o.exec(t, "alter role "+o.dispatcher+" password '"+newer+"'")
+	o.enqueue(t, 5)
+	await(t, "the connections go on", func() bool { return o.count(t, "status = 'delivered'") == 10 })
+	o.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+o.dispatcher+"'")
+	o.enqueue(t, 5)
+	p.unready(t, "database: AuthenticationFailed: ")
+	o.login(t, o.dispatcher, newer)
+	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 15 })
+	p.ready(t)
+}
+
+func rotateHTTPToken(t *testing.T, m mounted, _ *outbox) rotation {
+	var token atomic.Value
+	token.Store(older)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+token.Load().(string) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return rotation{
+		sink:   fmt.Sprintf("{http: {url: '%s', auth: {tokenFile: %s}}}", server.URL, m.file("token")),
+		before: map[string]string{"token": older}, after: map[string]string{"token": newer},
+		rotate: func(*testing.T) { token.Store(newer) },
+	}
+}
+
+func rotateHTTPCertificate(t *testing.T, m mounted, _ *outbox) rotation {
+	servers, before, after := sinktest.NewAuthority(t, "servers"), sinktest.NewAuthority(t, "before"), sinktest.NewAuthority(t, "after")
+	var clients atomic.Pointer[x509.CertPool]
+	clients.Store(before.Pool())
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	leaf := servers.Sign(t, "server", sinktest.InAnHour())
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: []tls.Certificate{leaf.TLS}, ClientCAs: clients.Load(), ClientAuth: tls.RequireAndVerifyClientCert, SessionTicketsDisabled: true}, nil
+	}, Certificates: []tls.Certificate{leaf.TLS}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	files := func(of *sinktest.Authority) map[string]string {
+		own := of.Sign(t, "client", sinktest.InAnHour())
+		return map[string]string{"ca.crt": servers.PEM, "tls.crt": own.CertPEM, "tls.key": own.KeyPEM}
+	}
+	return rotation{
+		sink: fmt.Sprintf("{http: {url: '%s', tls: {caFile: %s, clientCertFile: %s, clientKeyFile: %s}}}",
+			server.URL, m.file("ca.crt"), m.file("tls.crt"), m.file("tls.key")),
+		before: files(before), after: files(after),
+		rotate: func(*testing.T) { clients.Store(after.Pool()); server.CloseClientConnections() },
+	}
+}
+
+func rotateNATS(t *testing.T, m mounted, _ *outbox) rotation {
+	with := func(password string) nats.Options {
+		return nats.Options{Settings: fmt.Sprintf("authorization: {user: outbox, password: %q}", password)}
+	}
+	server, err := nats.Start(t.Context(), with(older))
+	check(t, err)
+	t.Cleanup(func() { check(t, server.Stop(context.Background())) })
+	conn, err := natsclient.Connect(server.URL(), natsclient.UserInfo("outbox", older))
+	check(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	check(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
+	check(t, err)
+	return rotation{
+		sink: fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {usernameFile: %s, passwordFile: %s}}}}",
+			server.URL(), m.file("username"), m.file("password")),
+		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
+		rotate: func(t *testing.T) { check(t, server.Configure(with(newer))) },
+	}
+}
+
+func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
+	u, err := url.Parse(pgtest.Empty(t))
+	check(t, err)
+	pool, role := pgtest.Pool(t, u.String()), "inbox_"+filepath.Base(u.Path)
+	exec := func(t *testing.T, sql string) {
+		_, err := pool.Exec(t.Context(), sql)
+		check(t, err)
+	}
+	for _, sql := range []string{fmt.Sprintf("create role %s login password '%s'", role, older), postgressink.Table, "grant select, insert on public.inbox_events to " + role} {
+		exec(t, sql)
+	}
+	t.Cleanup(func() {
+		_, err := pool.Exec(context.Background(), fmt.Sprintf("drop owned by %s; drop role %[1]s", role))
+		check(t, err)
+	})
+	dsn := func(password string) map[string]string {
+		to := *u
+		to.User = url.UserPassword(role, password)
+		return map[string]string{"dsn": to.String()}
+	}
+	return rotation{
+		sink:   fmt.Sprintf("{postgres: {database: {dsnFile: %s}}}", m.file("dsn")),
+		before: dsn(older), after: dsn(newer),
+		rotate: func(t *testing.T) {
+			exec(t, fmt.Sprintf("alter role %s password '%s'", role, newer))
+			exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+role+"'")
+		},
+	}
+}
+
+func rotateRabbitMQ(t *testing.T, m mounted, _ *outbox) rotation {
+	broker, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
+		Users: map[string]string{"outbox": older}, Permissions: map[string][3]string{"outbox": {".*", ".*", ".*"}},
+	})
+	need.Server(t, err, rabbitmq.ErrMissing)
+	t.Cleanup(func() { check(t, broker.Stop(context.Background())) })
+	address := broker.Address(rabbitmq.Plain)
+	conn, err := amqp.Dial("amqp://" + url.UserPassword("outbox", older).String() + "@" + strings.TrimPrefix(address, "amqp://"))
+	check(t, err)
+	defer func() { check(t, conn.Close()) }()
+	channel, err := conn.Channel()
+	check(t, err)
+	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
+	check(t, err)
+	return rotation{
+		sink: fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {usernameFile: %s, passwordFile: %s}}}}",
+			address, m.file("username"), m.file("password")),
+		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
+		rotate: func(t *testing.T) {
+			for _, args := range [][]string{{"change_password", "outbox", newer}, {"close_all_user_connections", "outbox", "rotated"}} {
+				_, err := broker.Control(t.Context(), args...)
+				check(t, err)
+			}
+		},
+	}
+}
+
+func rotateRedis(t *testing.T, m mounted, _ *outbox) rotation {
+	server, err := redis.Start(t.Context(), redis.Options{})
+	need.Server(t, err, redis.ErrMissing)
+	t.Cleanup(func() { check(t, server.Stop(context.Background())) })
+	admin := goredis.NewClient(&goredis.Options{Addr: server.Address})
+	t.Cleanup(func() { check(t, admin.Close()) })
+	allow := func(t *testing.T, password string) {
+		check(t, admin.Do(t.Context(), "acl", "setuser", "outbox", "on", "resetpass", ">"+password, "~*", "+@all").Err())
+	}
+	allow(t, older)
+	return rotation{
+		sink: fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {usernameFile: %s, passwordFile: %s}}}}",
+			server.Address, m.file("username"), m.file("password")),
+		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
+		rotate: func(t *testing.T) {
+			allow(t, newer)
+			check(t, admin.Do(t.Context(), "client", "kill", "user", "outbox").Err())
+		},
+	}
+}

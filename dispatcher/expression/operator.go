@@ -1,0 +1,154 @@
+package expression
+
+import (
+	"strings"
+
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+)
+
+// equal is ==. Numbers of different types are equal when they are the same number.
+func equal(m *meter, node int64, a, b ref.Val) types.Bool {
+	if order, ok := compareNumbers(a, b); ok {
+		return order == types.IntZero
+	}
+	switch {
+	case length(a) == 0 || length(b) == 0: // at once
+	case length(a) <= length(b):
+		m.compared(node, a)
+	default:
+		m.compared(node, b)
+	}
+	return types.Equal(a, b) == types.True
+}
+
+// ordered is <, <=, > and >=.
+func ordered(m *meter, node int64, operator string, a, b ref.Val) ref.Val {
+	order, ok := compareNumbers(a, b)
+	if !ok {
+		m.spend(node, min(length(a), length(b))/8)
+		comparer, ok := a.(traits.Comparer)
+		if !ok {
+			return types.NewErr("no such overload")
+		}
+		order = comparer.Compare(b)
+	}
+	i, ok := order.(types.Int)
+	switch {
+	case !ok:
+		return order
+	case operator == operators.Less:
+		return types.Bool(i < 0)
+	case operator == operators.LessEquals:
+		return types.Bool(i <= 0)
+	case operator == operators.Greater:
+		return types.Bool(i > 0)
+	default:
+		return types.Bool(i >= 0)
+	}
+}
+
+// contained is in.
+func contained(m *meter, node int64, element, in ref.Val) ref.Val {
+	if _, ok := in.(traits.Lister); ok {
+		m.spend(node, length(in))
+		if _, scalar := number(element); !scalar && length(element) > 0 {
+			m.compared(node, in)
+		}
+	}
+	container, ok := in.(traits.Container)
+	if !ok {
+		return types.NewErr("no such overload")
+	}
+	return container.Contains(element)
+}
+
+// added is + for what is no number.
+func added(m *meter, node int64, a, b ref.Val) ref.Val {
+	right, isList := b.(traits.Lister)
+	if !isList {
+		m.text(node, length(a)+length(b))
+		m.take(node, length(a)+length(b))
+		return celArithmetic(operators.Add, a, b)
+	}
+	if _, mutable := a.(traits.MutableLister); mutable { // a loop's own list, which grows in place
+		for it := right.Iterator(); it.HasNext() == types.True; {
+			m.inList(node, it.Next())
+		}
+	} else { // a view of both, whatever it holds
+		m.spend(node, length(a)+length(b))
+		m.take(node, valueBytes)
+	}
+	return celArithmetic(operators.Add, a, b)
+}
+
+// length is the number of bytes of a text, of members or of elements, and 0 for all else.
+func length(v ref.Val) int {
+	switch v := v.(type) {
+	case types.String:
+		return len(v)
+	case types.Bytes:
+		return len(v)
+	case traits.Sizer:
+		if n, ok := v.Size().(types.Int); ok {
+			return int(n)
+		}
+	}
+	return 0
+}
+
+// before counts what a function is going to do with its arguments, and what it is going to make when that
+// may be more than they are.
+func (m *meter) before(node int64, function string, args []ref.Val) {
+	for _, arg := range args {
+		switch arg.(type) {
+		case types.String, types.Bytes:
+			m.text(node, length(arg))
+		}
+	}
+	text := func(i int) string {
+		if i < len(args) {
+			s, _ := args[i].(types.String)
+			return string(s)
+		}
+		return ""
+	}
+	switch function {
+	case "replace":
+		if n := strings.Count(text(0), text(1)); len(text(2)) > len(text(1)) {
+			m.make(node, n, len(text(2))-len(text(1)))
+		}
+	case "indexOf", "lastIndexOf":
+		m.spend(node, len(text(0))*len(text(1))/16)
+	case "split":
+		m.make(node, 1+strings.Count(text(0), text(1)), scalarBytes)
+	case "join":
+		m.make(node, length(args[0]), len(text(1))+2*scalarBytes)
+		m.make(node, 1, m.walk(node, args[0]))
+	case "format": // 450 is more than any number takes
+		m.make(node, strings.Count(text(0), "%"), 450)
+		m.make(node, 4, m.walk(node, args[1]))
+	case "strings.quote":
+		m.make(node, 8, len(text(0))) // it is put together a character at a time
+	}
+}
+
+// make counts n parts of a size that are going to be made.
+func (m *meter) make(node int64, n, size int) {
+	if size > 0 && n > int(m.memory)/size {
+		m.take(node, int(m.memory)+1)
+	}
+	m.take(node, n*size)
+	m.spend(node, n+n*size/8)
+}
+
+// after counts what a function made.
+func (m *meter) after(node int64, made ref.Val) ref.Val {
+	switch made.(type) {
+	case types.String, types.Bytes:
+		m.take(node, scalarBytes+length(made))
+	}
+	return made
+}

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+)
+
+// elsewhere are the fields of the file that say nothing to the engine and its store, and what they are for.
+var elsewhere = map[string]string{
+	"Name":           "what the dispatcher calls itself in logs, metrics and connections",
+	"StateFile":      "what makes the engine pause while it runs: TestStateFile",
+	"WakeUp":         "whether run listens: TestOptions of the binary",
+	"Sink":           "the sink: TestSinkGetsTheFile",
+	"Routes":         "the sink: TestSinkGetsTheFile",
+	"Validation":     "the sink: TestSinkGetsTheFile",
+	"Transform":      "the sink: TestSinkGetsTheFile",
+	"SchemaRegistry": "the sink: TestSinkGetsTheFile",
+	"Server":         "what run listens on: every test of the binary",
+	"Log":            "the logger: TestLogLevel",
+}
+
+// What the file says is what the engine and its store get, field by field.
+//
+// CONTRACT: C-25, C-28, C-34, C-35
+func TestEngineGetsTheFile(t *testing.T) {
+	whole, smallest, worker := whole(t, "http://127.0.0.1:1"), smallest(t), uuid.New()
+
+	engine := settings(whole)
+	if want := (dispatcher.Config{
+		Topics: []string{"order.placed", "order.cancelled"}, Lease: time.Minute, PollInterval: 3 * time.Second,
+		BatchSize: 7, Concurrency: 5, MaxBytes: 2 << 20, MaxAttempts: 9,
+		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
+		Ordering: dispatcher.OrderingKey, OnDead: dispatcher.OnDeadBlock,
+		DeliveryTimeout: 2 * time.Minute, GracePeriod: 4 * time.Second, Paused: true,
+	}); !reflect.DeepEqual(engine, want) {
+		t.Errorf("the engine gets\n%+v\nwant\n%+v", engine, want)
+	}
+	differ(t, engine, settings(smallest), "Logger", "Observer") // which newEngine adds
+
+	store := storeOptions(whole, worker)
+	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, DeleteDelivered: true}); store != want {
+		t.Errorf("the store gets %+v, want %+v", store, want)
+	}
+	differ(t, store, storeOptions(smallest, uuid.Nil))
+
+	// Each field of the file is not its default here, and changes what the engine or its store gets.
+	from := reflect.ValueOf(whole)
+	for i := range from.NumField() {
+		name, changed := from.Type().Field(i).Name, smallest
+		reflect.ValueOf(&changed).Elem().Field(i).Set(from.Field(i))
+		if reflect.DeepEqual(changed, smallest) {
+			t.Errorf("testdata/whole.yaml has no %s, or its default; set it there", name)
+		}
+		arrives := !reflect.DeepEqual(settings(changed), settings(smallest)) || storeOptions(changed, worker) != storeOptions(smallest, worker)
+		if _, other := elsewhere[name]; arrives == other {
+			t.Errorf("%s: changes what the engine or its store gets = %v, want %v", name, arrives, !other)
+		}
+	}
+}
+
+// differ compares two structs: a field that is the same in both, or zero, got nothing of the file.
+func differ(t *testing.T, got, defaults any, but ...string) {
+	t.Helper()
+	a, b := reflect.ValueOf(got), reflect.ValueOf(defaults)
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		if !strings.Contains(" "+strings.Join(but, " ")+" ", " "+name+" ") && (a.Field(i).IsZero() || reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface())) {
+			t.Errorf("%T.%s is %v, as without a file", got, name, a.Field(i))
+		}
+	}
+}
+
+// What the file says about the sink, and about what is in front of it, is what an event meets. The schema
+// demands an id, the transformation adds to the payload, and the route names the path.
+func TestSinkGetsTheFile(t *testing.T) {
+	var path, body string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/subjects/orders/versions/3" {
+			_ = json.NewEncoder(w).Encode(map[string]any{"subject": "orders", "version": 3, "id": 1, "schemaType": "JSON", "schema": `{"required": ["id"]}`})
+			return
+		}
+		text, _ := io.ReadAll(r.Body)
+		path, body = r.URL.Path, string(text)
+	}))
+	t.Cleanup(server.Close)
+	e, err := newEngine(t.Context(), "v1", whole(t, server.URL), nil, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.close(context.WithoutCancel(t.Context())) })
+	event := func(payload string) []*dispatcher.Event {
+		return []*dispatcher.Event{{ID: uuid.New(), Namespace: "shop", Topic: "order.placed", Payload: json.RawMessage(payload), Attempt: 1}}
+	}
+	if err := e.sink.Deliver(t.Context(), event(`{"id":1}`))[0]; err != nil {
+		t.Fatal(err)
+	}
+	if path != "/routed/order.placed" || !strings.Contains(body, `"seen":true`) {
+		t.Errorf("%s got %s; want the route's path, and what the transformation makes", path, body)
+	}
+	err = e.sink.Deliver(t.Context(), event(`{}`))[0]
+	if reason, _ := dispatcher.PermanentReason(err); reason != dispatcher.ReasonSchemaValidationFailed {
+		t.Errorf("a payload without id: %v, want what the schema of the registry says", err)
+	}
+}
+
+// Every kind of sink that the file can name is made.
+func TestEveryKindOfSinkIsMade(t *testing.T) {
+	members := reflect.TypeFor[config.Sink]()
+	for i := range members.NumField() {
+		var cfg config.Config
+		reflect.ValueOf(&cfg.Sink).Elem().Field(i).Set(reflect.New(members.Field(i).Type.Elem()))
+		if made, err := sink.New(cfg, io.Discard); err != nil && strings.Contains(err.Error(), "nothing is set") || err == nil && made == nil {
+			t.Errorf("%s: %v", members.Field(i).Name, err)
+		}
+	}
+}
+
+func TestLogLevel(t *testing.T) {
+	for level, lines := range map[string]int{"debug": 4, "info": 3, "warn": 2, "error": 1} {
+		var out strings.Builder
+		log := newLogger(config.Config{Log: config.Log{Level: level}}, &out)
+		log.Debug("")
+		log.Info("")
+		log.Warn("")
+		log.Error("")
+		if got := strings.Count(out.String(), "\n"); got != lines {
+			t.Errorf("level %s: %d lines, want %d:\n%s", level, got, lines, out.String())
+		}
+	}
+}
+
+// whole is testdata/whole.yaml.
+func whole(t *testing.T, server string) config.Config {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "whole.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded(t, strings.ReplaceAll(string(text), "SERVER", server))
+}
+
+// smallest has only defaults, but for what a file must have. That is another than whole's.
+func smallest(t *testing.T) config.Config {
+	return loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\n")
+}
+
+func loaded(t *testing.T, text string) config.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(file, config.Config.Validate)
+	if err != nil {
+		t.Fatal(fmt.Errorf("%w in\n%s", err, text))
+	}
+	return c
+}

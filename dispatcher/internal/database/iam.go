@@ -1,0 +1,67 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+// tokenTimeout bounds the search for a token.
+const tokenTimeout = 10 * time.Second
+
+// token makes the password of a new connection. It keeps what it may until that is about to end.
+type token func(ctx context.Context, c *pgx.ConnConfig) (string, error)
+
+// tokens returns what makes the passwords of a login, nil for a login that has its own.
+func tokens(i *config.IAM) token {
+	if i == nil {
+		return nil
+	}
+	switch i.Provider {
+	case config.IAMAWS:
+		return awsTokens(i.Region)
+	case config.IAMGoogle:
+		return googleTokens()
+	default:
+		return azureTokens()
+	}
+}
+
+// logIn gives a connection its token, if it needs one. A token is never sent without TLS.
+func logIn(ctx context.Context, t token, c *pgx.ConnConfig) error {
+	if t == nil {
+		return nil
+	}
+	plain := c.TLSConfig == nil
+	for _, f := range c.Fallbacks {
+		plain = plain || f.TLSConfig == nil
+	}
+	if plain {
+		return &problem{ConnectionFailed, "database.iam needs TLS, and the connection may go without; set sslMode to verify-full, and name the server by a host", nil}
+	}
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	defer cancel()
+	password, err := t(ctx, c)
+	if err != nil {
+		return noToken(err)
+	}
+	c.Password = password
+	return nil
+}
+
+// noToken says why there is none. Of what an SDK says only the beginning is told: it goes on with all that it
+// tried.
+func noToken(err error) error {
+	var known *problem
+	if errors.As(err, &known) {
+		return known
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return &problem{AuthenticationFailed, fmt.Sprintf("database.iam: there is no token for the identity of this process: %.200s; give the pod's service account an identity of the provider, or correct the environment", first), nil}
+}

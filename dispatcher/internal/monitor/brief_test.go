@@ -1,0 +1,102 @@
+package monitor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// huge is a snapshot and a depth with as much as they can hold, in texts that JSON writes as long as it can.
+func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
+	long := strings.Repeat("\"\\\x01<\u2028", 5000)
+	depth := &dispatcher.Depth{ObservedAt: started, BlockedKeys: dispatcher.Count{N: 21}}
+	s := healthy(func(s *dispatcher.Snapshot) {
+		s.Outcomes, s.Schema.Message, s.LastError = down(errors.New(long)), long, long
+		s.StuckCalls, s.Stuck = 1, []dispatcher.StuckCall{{Topic: "a", EventID: uuid.Max}}
+	})
+	for i := range 1000 {
+		topic := fmt.Sprintf("topic-%03d%s", i, long)
+		s.Held = append(s.Held, dispatcher.HeldTopic{Topic: topic, Breaker: dispatcher.BreakerRefusing, Err: errors.New(long)})
+		depth.Topics = append(depth.Topics, dispatcher.TopicDepth{Topic: topic, Pending: dispatcher.Count{N: 1}})
+		depth.Blocked = append(depth.Blocked, dispatcher.BlockedKey{Topic: topic, Key: "customer-17", EventID: uuid.Max})
+	}
+	return s, depth
+}
+
+func TestBriefStatus(t *testing.T) {
+	s, depth := huge()
+	for name, c := range map[string]struct {
+		caller, path string
+		brief        bool
+	}{
+		"port-forward":           {"127.0.0.1:4711", report.Path, false},
+		"port-forward over IPv6": {"[::1]:4711", report.Path, false},
+		"the operator":           {"10.0.0.7:4711", report.BriefPath, true},
+		"a stranger":             {"10.0.0.7:4711", report.Path, true},
+		"a stranger over IPv6":   {"[fd00::7]:4711", report.Path, true},
+		"a mesh's proxy":         {"127.0.0.6:4711", report.Path, true},
+		"asked for":              {"127.0.0.1:4711", report.BriefPath, true},
+		"nobody knows":           {"", report.Path, true},
+	} {
+		_, body := getFrom(t, c.caller, c.path, s, depth)
+		if secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError"); secret == c.brief {
+			t.Errorf("%s: keys, ids and errors of single deliveries are told: %v", name, secret)
+		}
+		if c.brief && len(body) > report.MaxBrief {
+			t.Errorf("%s: %d bytes, want %d at most", name, len(body), report.MaxBrief)
+		}
+	}
+
+	_, body := get(t, report.BriefPath, s, depth)
+	var got report.Status
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "orders" || got.Sink.State != report.Reachable || got.Source.Reason != report.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
+		t.Errorf("what it is, links and schema: %+v", got)
+	}
+	if got.HeldTopics != 1000 || !got.AllHeld || len(got.Held) != 8 || !strings.HasPrefix(got.Held[7].Topic, "topic-007") || !strings.HasSuffix(got.Held[7].Message, "…") {
+		t.Errorf("held topics: %d, all: %v, %+v", got.HeldTopics, got.AllHeld, got.Held)
+	}
+	if b := got.Backlog; b == nil || b.Pending != 1000 || b.BlockedKeys != 21 || b.Topics != nil || b.Blocked != nil || !b.ObservedAt.Equal(started) {
+		t.Errorf("totals: %+v", b)
+	}
+	if tx := got.OldestTransaction; tx == nil || tx.Kind != report.Standby || tx.Seconds != 9 {
+		t.Errorf("oldest transaction: %+v", tx)
+	}
+	if before := (report.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.Held != nil {
+		t.Errorf("before anything is known: %+v", before)
+	}
+}
+
+func TestAllHeld(t *testing.T) {
+	waits := func(topics ...string) (counts []report.TopicCounts) {
+		for _, topic := range topics {
+			counts = append(counts, report.TopicCounts{Topic: topic, Counts: report.Counts{Scheduled: 1}})
+		}
+		return append(counts, report.TopicCounts{Topic: "idle", Counts: report.Counts{Dead: 3}})
+	}
+	held := []report.HeldTopic{{Topic: "a"}, {Topic: "b"}}
+	for name, c := range map[string]struct {
+		held   []report.HeldTopic
+		topics []report.TopicCounts
+		want   bool
+	}{
+		"all that have events": {held, waits("a", "b"), true},
+		"one of them":          {held, waits("b"), true},
+		"another is delivered": {held, waits("a", "b", "c"), false},
+		"no events":            {held, waits(), false},
+		"none held":            {nil, waits("a"), false},
+	} {
+		if got := allHeld(c.held, c.topics); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// raising makes a trigger on dead letters that runs this body.
+func raising(body string) string {
+	return `create function refuse() returns trigger language plpgsql as $$ begin ` + body + `; return new; end $$;
+		create trigger refuse before insert on outbox.outbox_dead_letters for each row execute function refuse()`
+}
+
+// An error of the server tells whether the rows of the statement are refused, or the statement may well
+// succeed later with the same rows.
+// CONTRACT: C-33
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		breaks  string // of the owner; ROLE stands for the dispatcher's login
+		setting string // of the dispatcher's sessions
+		code    string
+		refused bool
+	}{
+		"exception of a trigger":      {breaks: raising(`raise exception 'not in this table'`), code: "P0001", refused: true},
+		"division by zero":            {breaks: raising(`perform 1 / (new.attempts - new.attempts)`), code: "22012", refused: true},
+		"table of a trigger is gone":  {breaks: raising(`insert into audit values (new.event_id)`), code: "42P01", refused: true},
+		"column of a trigger is gone": {breaks: raising(`new.severity = 1`), code: "42703", refused: true},
+		"check":                       {breaks: `alter table outbox.outbox_dead_letters add check (topic <> 'orders') not valid`, code: "23514", refused: true},
+		"not null":                    {breaks: `alter table outbox.outbox_dead_letters add column severity integer not null`, code: "23502", refused: true},
+		"no right to insert":          {breaks: `revoke insert on outbox.outbox_dead_letters from ROLE`, code: "42501", refused: true},
+		"row security":                {breaks: `alter table outbox.outbox_dead_letters enable row level security`, code: "42501", refused: true},
+
+		"statement timeout":   {breaks: raising(`perform pg_sleep(60)`), setting: "&statement_timeout=300", code: "57014"},
+		"lock timeout":        {breaks: `begin; lock table outbox.outbox_dead_letters`, setting: "&lock_timeout=300", code: "55P03"},
+		"full disk":           {breaks: raising(`raise exception 'no space left on device' using errcode = '53100'`), code: "53100"},
+		"reads only":          {breaks: `select`, setting: "&default_transaction_read_only=on", code: "25006"},
+		"session ended":       {breaks: raising(`perform pg_terminate_backend(pg_backend_pid())`), code: "57P01"},
+		"deadlock":            {breaks: raising(`raise exception 'deadlock' using errcode = '40P01'`), code: "40P01"},
+		"table is gone":       {breaks: `drop table outbox.outbox_dead_letters`, code: "42P01"},
+		"column is gone":      {breaks: `alter table outbox.outbox_dead_letters drop column attempts`, code: "42703"},
+		"schema out of reach": {breaks: `alter schema outbox rename to elsewhere`, code: "42P01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, pgtest.Migrated(t))
+			o.fill(1, "orders")
+			dsn := o.login(migrations.Dispatcher)
+			worker := uuid.New()
+			o.stores = pgtest.Pool(t, dsn)
+			claimed, err := o.Store("shop", worker).Claim(t.Context(), share("orders", 1))
+			if err != nil || len(claimed.Events) != 1 {
+				t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
+			}
+			breaker, err := o.Acquire(t.Context()) // keeps its transaction, if it has one
+			check(t, "Acquire", err)
+			defer func() {
+				_, _ = breaker.Exec(context.Background(), `rollback`)
+				breaker.Release()
+			}()
+			_, err = breaker.Exec(t.Context(), strings.ReplaceAll(test.breaks, "ROLE", user(t, dsn)))
+			check(t, test.breaks, err)
+
+			o.stores = pgtest.Pool(t, dsn+test.setting)
+			_, err = o.Store("shop", worker).Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease(), Reason: dispatcher.ReasonPoisonMessage, Delay: time.Second}})
+			var pg *pgconn.PgError
+			if !errors.As(err, &pg) || pg.Code != test.code {
+				t.Fatalf("the error is %v, want SQLSTATE %s", err, test.code)
+			}
+			if dispatcher.IsRefused(err) != test.refused {
+				t.Errorf("refused is %v for: %v", !test.refused, err)
+			}
+		})
+	}
+}
+
+// A server that is away refuses nothing.
+func TestAwayIsNotRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable")
+	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
+	if _, err := store.Ack(t.Context(), []dispatcher.Lease{{ID: uuid.New(), Number: 1}}); err == nil || dispatcher.IsRefused(err) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// A row with no attempt left that the database refuses to bury stays as it is, and harms no other row, with and
+// without order per key. When it can be buried, it is.
+// CONTRACT: C-33
+func TestRefusedBurial(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]*dispatcher.KeyOrder{"None": nil, "Key": {PerKey: 5}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, pgtest.Migrated(t))
+			const others = 30
+			o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, attempts, next_attempt_at)
+				select gen_random_uuid(), 'shop', 'orders', n::text, '{}', case n when 1 then 3 else 0 end, now() - case n when 1 then interval '1 minute' else '0' end
+				from generate_series(1, $1::integer) as n`, others+1)
+			o.exec(raising(`raise exception 'not in this table'`))
+			store := o.Store("shop", uuid.New())
+			claim := func() dispatcher.Claimed {
+				t.Helper()
+				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: 20}}, Lease: time.Minute, MaxAttempts: 3, Keys: keys,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = store.Ack(t.Context(), leasesOf(claimed.Events))
+				check(t, "Ack", err)
+				return claimed
+			}
+			first := claim()
+			if len(first.Events) == 0 || !dispatcher.IsRefused(first.Unburied) {
+				t.Errorf("the first claim took %d rows, and says %v", len(first.Events), first.Unburied)
+			}
+			got := len(first.Events)
+			o.eventually("all others are claimed", func() bool {
+				more := claim()
+				if more.Unburied != nil {
+					t.Errorf("a claim tried again at once to bury: %v", more.Unburied)
+				}
+				got += len(more.Events)
+				return got >= others
+			})
+			if n := scalar[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`); n != 1 || got != others {
+				t.Errorf("%d rows were claimed and %d stayed as they were, want %d and 1", got, n, others)
+			}
+			pgstore.BuryAgain(store)
+			if again := claim(); again.Unburied == nil || len(again.Events) > 0 {
+				t.Errorf("a later claim says %v", again.Unburied)
+			}
+
+			o.exec(`drop trigger refuse on outbox.outbox_dead_letters`)
+			pgstore.BuryAgain(store)
+			o.eventually("the row is buried", func() bool { return len(claim().Dead) == 1 })
+		})
+	}
+}

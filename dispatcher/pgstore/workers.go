@@ -1,0 +1,55 @@
+package pgstore
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// WorkerInfo is what the table outbox_workers has of a worker beside its id, its namespace and the times.
+type WorkerInfo struct {
+	// Dispatcher is the name of the dispatcher that the worker belongs to.
+	Dispatcher string
+	// Topics are those that it delivers. Empty means all.
+	Topics []string
+	// Version is that of the program.
+	Version string
+}
+
+// Heartbeat notes in the table outbox_workers that this worker runs: when it began, and that it was seen now,
+// both on the database's clock. It also removes the rows of workers that were not seen for a day. Call it every
+// few moments; nothing in the delivery of events depends on it.
+func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
+	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version)
+}
+
+// Leave removes this worker's row, for a worker that stops.
+func (s *Store) Leave(ctx context.Context) error {
+	return s.note(ctx, "remove the worker's row", s.sql.leave, pgUUID(s.worker))
+}
+
+// Sharing names the other dispatchers that claim the worker's namespace too, with topics in common, in whatever
+// cluster they run: five at most, by name. They are those with a heartbeat in the last minute.
+func (s *Store) Sharing(ctx context.Context, w WorkerInfo) ([]string, error) {
+	rows, err := s.pool.Query(ctx, s.sql.sharing, s.namespace, w.Dispatcher, w.Topics)
+	if err != nil {
+		return nil, s.wrap("look for dispatchers of the same topics", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, s.wrap("look for dispatchers of the same topics", err)
+	}
+	return names, nil
+}
+
+// note runs a statement without rows that need not wait for the disk.
+func (s *Store) note(ctx context.Context, action, sql string, args ...any) error {
+	err := s.run(ctx, relaxed, sql, args, func(rows pgx.Rows) error {
+		rows.Close()
+		return rows.Err()
+	})
+	if err != nil {
+		return s.wrap(action, err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package sink_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+)
+
+// Every kind of sink that a file can have is made, and is on the page. Each of its fields is read by the
+// sink, and is in its documentation.
+//
+// CONTRACT: C-100
+func TestEveryKind(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := packagesOfKinds(t)
+	kinds := reflect.TypeFor[config.Sink]()
+	for i := range kinds.NumField() {
+		kind, section := named(kinds.Field(i)), kinds.Field(i).Type.Elem()
+		var cfg config.Config
+		reflect.ValueOf(&cfg.Sink).Elem().Field(i).Set(reflect.New(section))
+		if _, err := sink.New(cfg, io.Discard); err != nil && !strings.HasPrefix(err.Error(), "sink."+kind) {
+			t.Errorf("%s: an empty section makes %v, want a sink or what is wrong with the section", kind, err)
+		}
+		if !strings.Contains(string(page), "\n| `"+kind+"` |") {
+			t.Errorf("%s: README.md has no row for it", kind)
+		}
+		used := map[string]bool{}
+		for _, dir := range []string{packages[kind], "files"} {
+			selected(t, dir, used)
+		}
+		text := documentation(t, packages[kind])
+		fields(section, kind, func(path, name string) {
+			if !used[name] {
+				t.Errorf("sink.%s: nothing in %s or files reads it", path, packages[kind])
+			}
+			if word := path[strings.LastIndexByte(path, '.')+1:]; !regexp.MustCompile(`\b` + word + `\b`).MatchString(text) {
+				t.Errorf("sink.%s: the documentation of %s does not have it", path, packages[kind])
+			}
+		})
+	}
+}
+
+// packagesOfKinds are the packages that sink.go makes the kinds with.
+func packagesOfKinds(t *testing.T) map[string]string {
+	t.Helper()
+	packages := map[string]string{}
+	ast.Inspect(parse(t, "sink.go"), func(n ast.Node) bool {
+		c, ok := n.(*ast.CaseClause)
+		if !ok || len(c.List) != 1 {
+			return true
+		}
+		kind, ok := c.List[0].(*ast.BasicLit)
+		if !ok {
+			return true
+		}
+		name, err := strconv.Unquote(kind.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(c, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && packages[name] == "" {
+				packages[name] = fmt.Sprint(call.Fun.(*ast.SelectorExpr).X)
+			}
+			return true
+		})
+		return false
+	})
+	return packages
+}
+
+// selected adds the names that a package's code selects, such as Timeout of cfg.Timeout.
+func selected(t *testing.T, dir string, names map[string]bool) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no code in %q: %v", dir, err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		ast.Inspect(parse(t, file), func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				names[s.Sel.Name] = true
+			}
+			return true
+		})
+	}
+}
+
+// documentation is the comment of a package.
+func documentation(t *testing.T, dir string) (text string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text += parse(t, file).Doc.Text()
+	}
+	return text
+}
+
+func parse(t *testing.T, file string) *ast.File {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// fields visits the fields of a section that have values. What a database has, package database reads.
+func fields(typ reflect.Type, path string, see func(path, name string)) {
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		at, inner := path+"."+named(f), f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Struct && inner != reflect.TypeFor[config.InboxDatabase]() {
+			fields(inner, at, see)
+		} else {
+			see(at, f.Name)
+		}
+	}
+}
+
+func named(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}

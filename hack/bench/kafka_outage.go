@@ -1,0 +1,84 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/hack/kafka"
+)
+
+// runOutage measures what comes after an outage.
+func runOutage(ctx context.Context, b *bench) {
+	b.beforeKafka(ctx, "outage", func(add into, builds []build) {
+		for range b.runs {
+			for _, which := range builds {
+				add(which, b.size.outage.String(), func(ctx context.Context, r *kafkaRun) (measure, error) {
+					return r.outage(ctx, b.size.outage)
+				})
+			}
+		}
+	})
+}
+
+// outage kills the broker while events come, and measures the time from its first answer to the first record.
+func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, error) {
+	if _, err := r.produceSteadily(ctx, 20, 40); err != nil {
+		return nil, err
+	}
+	if err := r.await(ctx, 40); err != nil {
+		return nil, err
+	}
+	r.broker.Kill()
+	produced := make(chan error, 1)
+	go func() {
+		_, err := r.produceSteadily(ctx, 5, int(5*away.Seconds()))
+		produced <- err
+	}()
+	if err := cmp.Or(sleep(ctx, away), <-produced); err != nil {
+		return nil, err
+	}
+	answered := make(chan time.Time, 1)
+	go func() { answered <- r.firstAnswer(ctx) }()
+	restarted := time.Now()
+	if err := r.broker.Restart(ctx); err != nil {
+		return nil, err
+	}
+	at := <-answered
+	if err := r.await(ctx, 41); err != nil {
+		return nil, err
+	}
+	if err := r.await(ctx, 40+int64(5*away.Seconds())); err != nil {
+		return nil, err
+	}
+	records, _, err := r.consume(ctx, 40)
+	if err != nil {
+		return nil, err
+	}
+	first, last := records[0].Timestamp, records[len(records)-1].Timestamp
+	return measure{
+		firstAfter: first.Sub(at).Seconds(), allAfter: last.Sub(at).Seconds(), startTook: at.Sub(restarted).Seconds(),
+	}, nil
+}
+
+// firstAnswer is when the broker says that the topic's partition has a leader.
+func (r *kafkaRun) firstAnswer(ctx context.Context) time.Time {
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		client, err := kgo.NewClient(kgo.SeedBrokers(r.broker.Address(kafka.Plain)), kgo.RequestRetries(0))
+		if err == nil {
+			details, err := kadm.NewClient(client).ListTopics(try, r.topic)
+			client.Close()
+			if p, ok := details[r.topic].Partitions[0]; err == nil && ok && p.Err == nil && p.Leader >= 0 {
+				cancel()
+				return time.Now()
+			}
+		}
+		cancel()
+		time.Sleep(20 * time.Millisecond)
+	}
+	return time.Now()
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+func TestMain(m *testing.M) { envtest.Main(m) }
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const (
+	root  = "../.."
+	chart = root + "/charts/outbox-operator"
+)
+
+// helmPath is the helm that hack/helm pins; the first call of a machine builds it.
+var helmPath = sync.OnceValues(func() (string, error) {
+	cmd := exec.Command("go", "tool", "-modfile=../helm/go.mod", "-n", "helm")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+// helm runs helm with nobody's settings. The error holds what it wrote to standard error.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path, err := helmPath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("helm %s: %w: %s%s", strings.Join(args, " "), err, errs.String(), out.String())
+	}
+	return out.String(), nil
+}
+
+// render returns what the chart makes of values, as a release of the names that config/ has.
+func render(t *testing.T, args ...string) string {
+	t.Helper()
+	opened(t)
+	out, err := helm(t, append([]string{"template", "outbox-operator", chart, "--namespace", "outbox-system"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// opened reads the chart's and config's files: Go runs a test again only when a file has changed that the test
+// itself opened, and does not see what helm and kubectl open.
+func opened(t *testing.T) {
+	t.Helper()
+	for _, dir := range []string{chart, root + "/config"} {
+		if err := os.CopyFS(t.TempDir(), os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// objects are those of a text, by kind, namespace and name.
+func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	all := map[string]*unstructured.Unstructured{}
+	for _, part := range strings.Split("\n"+text, "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(part), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Object) > 0 {
+			all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = o
+		}
+	}
+	return all
+}
+
+func valueSets(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.yaml")
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".golden.yaml") })
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%d sets of values, want 4: %v", len(files), err)
+	}
+	return files
+}
+
+func TestLint(t *testing.T) {
+	opened(t)
+	for _, values := range valueSets(t) {
+		if _, err := helm(t, "lint", "--strict", chart, "--values", values); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for _, values := range valueSets(t) {
+		golden := strings.TrimSuffix(values, ".yaml") + ".golden.yaml"
+		got := render(t, "--values", values)
+		if *update {
+			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(want) != got {
+			t.Errorf("%s is not what the chart makes now; see the difference after `go test ./hack/chart -update`", golden)
+		}
+	}
+}
+
+// The chart and kustomize install the same. What is allowed to differ is written here.
+func TestChartEqualsConfig(t *testing.T) {
+	for dir, args := range map[string][]string{
+		"default":    {"--set", "userRoles.aggregate=true"}, // a choice in the chart
+		"namespaced": {"--set", "watchNamespaces={team-a,team-b}"},
+	} {
+		kustomized, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(root, "config", dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, got := objects(t, kustomized), objects(t, render(t, args...))
+		delete(want, "Namespace /outbox-system") // helm's --create-namespace
+		for name, w := range want {
+			g := got[name]
+			if g == nil {
+				t.Errorf("config/%s has %s, and the chart has not", dir, name)
+				continue
+			}
+			delete(got, name)
+			for _, o := range []*unstructured.Unstructured{w, g} {
+				normalize(o)
+			}
+			if !equality.Semantic.DeepEqual(w.Object, g.Object) {
+				wants, _ := yaml.Marshal(w.Object)
+				gots, _ := yaml.Marshal(g.Object)
+				t.Errorf("%s differs.\nconfig/%s:\n%s\nchart:\n%s", name, dir, wants, gots)
+			}
+		}
+		for name := range got {
+			t.Errorf("the chart has %s, and config/%s has not", name, dir)
+		}
+	}
+}
+
+// normalize removes what only Helm or only kustomize writes, and the order of arguments, which has no meaning.
+func normalize(o *unstructured.Unstructured) {
+	labels := o.GetLabels()
+	for _, label := range []string{"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "app.kubernetes.io/name", "app.kubernetes.io/instance"} {
+		delete(labels, label)
+	}
+	o.SetLabels(nilIfEmpty(labels))
+	annotations := o.GetAnnotations()
+	delete(annotations, "helm.sh/resource-policy")
+	o.SetAnnotations(nilIfEmpty(annotations))
+	if containers, ok, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers"); ok {
+		args, _, _ := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+		slices.Sort(args)
+		_ = unstructured.SetNestedStringSlice(containers[0].(map[string]any), args, "args")
+		_ = unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers")
+	}
+}
+
+func nilIfEmpty(m map[string]string) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// With watchNamespaces there is nothing of the whole cluster but the definitions, and no right to Secrets or
+// anything else outside of the namespaces.
+func TestNamespacedHasNoClusterRole(t *testing.T) {
+	for name, o := range objects(t, render(t, "--set", "watchNamespaces={team-a,team-b}", "--set", "userRoles.aggregate=true")) {
+		switch {
+		case o.GetKind() == "CustomResourceDefinition":
+		case o.GetNamespace() == "":
+			t.Errorf("%s belongs to no namespace", name)
+		case !slices.Contains([]string{"outbox-system", "team-a", "team-b"}, o.GetNamespace()):
+			t.Errorf("%s is in another namespace", name)
+		}
+	}
+}
+
+func TestDefinitions(t *testing.T) {
+	has := func(want int, keep string, args ...string) {
+		t.Helper()
+		found := 0
+		for _, o := range objects(t, render(t, args...)) {
+			if o.GetKind() != "CustomResourceDefinition" {
+				continue
+			}
+			found++
+			if got := o.GetAnnotations()["helm.sh/resource-policy"]; got != keep {
+				t.Errorf("%v: %s has the policy %q, want %q", args, o.GetName(), got, keep)
+			}
+		}
+		if found != want {
+			t.Errorf("%v: %d definitions, want %d", args, found, want)
+		}
+	}
+	files, err := filepath.Glob(root + "/config/crd/outbox.dev_*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("config/crd has no definition: %v", err)
+	}
+	has(len(files), "keep")
+	has(len(files), "", "--set", "crds.keep=false")
+	has(0, "", "--set", "crds.install=false")
+}
+
+// A value that is misspelt or out of bounds is refused, and named.
+func TestWrongValuesAreRefused(t *testing.T) {
+	for set, want := range map[string]string{
+		"replicaz=3":                  "replicaz",
+		"image.repo=x":                "repo",
+		"replicas=two":                "/replicas",
+		"logLevel=loud":               "/logLevel",
+		"image.digest=latest":         "/image/digest",
+		"watchNamespaces={Team A}":    "/watchNamespaces/0",
+		"metrics.secure=perhaps":      "/metrics/secure",
+		"observeInterval=10":          "/observeInterval",
+		"image.pullPolicy=Sometimes":  "/image/pullPolicy",
+		"watchNamespaces={a,a}":       "/watchNamespaces",
+		"image.repository=":           "/image/repository",
+		"podMonitor.enabled=perhaps":  "/podMonitor/enabled",
+		"crds.install=perhaps":        "/crds/install",
+		"serviceAccount.annotation=x": "annotation",
+	} {
+		_, err := helm(t, "template", chart, "--set", set)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: %v, want an error that names %s", set, err, want)
+		}
+	}
+}
+
+// The manager knows each argument that the chart gives it.
+func TestArgumentsAreFlags(t *testing.T) {
+	source, err := os.ReadFile(root + "/controllers/cmd/manager/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]bool{"kubeconfig": true} // controller-runtime's
+	for _, found := range regexp.MustCompile(`flag\.\w+\((?:&[\w.]+, )?"([a-z-]+)"`).FindAllStringSubmatch(string(source), -1) {
+		flags[found[1]] = true
+	}
+	for _, values := range valueSets(t) {
+		for _, found := range regexp.MustCompile(`(?m)^ +- "?--([a-z-]+)`).FindAllStringSubmatch(render(t, "--values", values), -1) {
+			if !flags[found[1]] {
+				t.Errorf("%s: the manager has no flag --%s", values, found[1])
+			}
+		}
+	}
+}
+
+// What is generated is up to date; `make generate` writes it.
+func TestGenerated(t *testing.T) {
+	dir := t.TempDir()
+	for _, part := range []string{"config", "charts"} {
+		if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(root, part))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := generate(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"config", "charts"} {
+		if out, err := exec.CommandContext(t.Context(), "diff", "-r", filepath.Join(root, part), filepath.Join(dir, part)).CombinedOutput(); err != nil {
+			t.Errorf("%s is not what its generator makes; run `make generate`:\n%s", part, out)
+		}
+	}
+}

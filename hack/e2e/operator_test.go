@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// The operator may be away, alone or with the API server; delivery goes on, and the status is honest.
+//
+// CONTRACT: C-101
+var _ = Describe("while the operator is in trouble", Label("operator"), Ordered, func() {
+	var w *world
+
+	BeforeAll(func() {
+		w = newWorld("operator")
+		w.ready()
+		w.trickle()
+		w.claiming()
+	})
+
+	It("another manager takes over when the leader is killed", func() {
+		leader := w.leader()
+		w.must(syscall.Kill(w.pidOf(leader), syscall.SIGKILL))
+		w.claiming()
+		w.patch(`{"spec":{"replicas":2}}`)
+		Eventually(func() string {
+			return w.kubectl("get", "deployment", "orders-dispatcher", "-o", "jsonpath={.spec.replicas}")
+		}).
+			WithTimeout(time.Minute).WithPolling(time.Second).Should(Equal("2"), "the next leader applies what is asked for")
+		w.expect("Ready", "True", "Delivering")
+	})
+
+	It("everything comes back when the API server is killed", func() {
+		pid := apiServer()
+		if pid == 0 {
+			Skip("this cluster's API server is no process of this machine's")
+		}
+		w.must(syscall.Kill(pid, syscall.SIGKILL))
+		w.claiming() // asks the database alone
+		Eventually(func() error { _, err := cluster.Run(w.ctx, "get", "--raw", "/readyz"); return err }).
+			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		w.patch(`{"spec":{"replicas":1}}`)
+		Eventually(func() string {
+			return w.kubectl("get", "deployment", "orders-dispatcher", "-o", "jsonpath={.spec.replicas}")
+		}).
+			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Equal("1"))
+		w.expect("Ready", "True", "Delivering")
+	})
+
+	It("a status that nobody can observe says so, and delivery goes on", func() {
+		ip := w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[0].status.podIP}")
+		netns := "/proc/" + strconv.Itoa(w.pidOf(w.leader())) + "/ns/net"
+		route := func(verb string) {
+			out, err := exec.CommandContext(w.ctx, "nsenter", "--net="+netns, "ip", "route", verb, "blackhole", ip+"/32").CombinedOutput()
+			Expect(err).NotTo(HaveOccurred(), string(out))
+		}
+		route("add")
+		c := w.expectWithin(3*time.Minute, "Ready", "Unknown", "NotObserved")
+		Expect(c.Message).To(ContainSubstring("NetworkPolicy"))
+		w.claiming()
+		route("del")
+		w.expectWithin(3*time.Minute, "Ready", "True", "Delivering")
+	})
+})
+
+// leader is the pod of the manager that leads.
+func (w *world) leader() string {
+	w.Helper()
+	holder, err := cluster.Run(w.ctx, "-n", "outbox-system", "get", "leases", "-o", "jsonpath={.items[0].spec.holderIdentity}")
+	w.must(err)
+	pod, _, _ := strings.Cut(holder, "_")
+	return pod
+}
+
+// pidOf is the process of a manager.
+func (w *world) pidOf(pod string) int {
+	w.Helper()
+	pid, err := cluster.PID(w.ctx, "outbox-system", pod, "manager")
+	w.must(err)
+	return pid
+}
+
+// apiServer is the API server's process of the cluster of these specs, 0 where it is none of this machine.
+func apiServer() int {
+	network := cluster.HostIP[:strings.LastIndex(cluster.HostIP, ".")+1] // which this cluster has for itself
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	Expect(err).NotTo(HaveOccurred())
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // a process that just ended
+		}
+		args := strings.Split(string(text), "\x00")
+		if filepath.Base(args[0]) == "kube-apiserver" && strings.Contains(string(text), "--advertise-address\x00"+network) {
+			pid, err := strconv.Atoi(strings.Split(file, "/")[2])
+			Expect(err).NotTo(HaveOccurred())
+			return pid
+		}
+	}
+	return 0
+}

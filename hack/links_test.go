@@ -1,0 +1,82 @@
+package hack
+
+import (
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	link      = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	heading   = regexp.MustCompile(`(?m)^#+ +(.+?)\s*$`)
+	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	notInSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// anchors returns what a link to a heading of the page may name after the #, as Git hosts make it.
+func anchors(page string) map[string]bool {
+	all := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(codeBlock.ReplaceAllString(page, ""), -1) {
+		all[strings.ReplaceAll(notInSlug.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")] = true
+	}
+	return all
+}
+
+// Every relative link of every page leads to a file or folder of the repository, and to a heading that
+// is there.
+func TestLinks(t *testing.T) {
+	all := files(t, "")
+	folders := map[string]bool{".": true}
+	for name := range all {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			folders[dir] = true
+		}
+	}
+	checked := 0
+	for name, text := range all {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		for _, found := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(text, ""), -1) {
+			to, err := url.Parse(found[1])
+			if err != nil || to.IsAbs() {
+				continue
+			}
+			checked++
+			target := name
+			if to.Path != "" {
+				target = path.Join(path.Dir(name), to.Path)
+			}
+			page, isFile := all[target]
+			switch {
+			case !isFile && !folders[target]:
+				t.Errorf("%s links to %s, and there is no %s", name, found[1], target)
+			case to.Fragment != "" && strings.HasSuffix(target, ".md") && !anchors(page)[to.Fragment]:
+				t.Errorf("%s links to %s, and %s has no such heading", name, found[1], target)
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("%d links were checked", checked)
+	}
+}
+
+// The page of this folder has a line for each folder in it.
+func TestFoldersAreListed(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !strings.Contains(string(page), "\n| ["+e.Name()+"](") {
+			t.Errorf("hack/README.md has no line for %s; say there what it is", e.Name())
+		}
+	}
+}

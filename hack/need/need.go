@@ -1,0 +1,49 @@
+// Package need decides what a test does when the server that it needs cannot be had: on a developer's
+// machine it is skipped and says why, and in CI it fails. A sink whose broker did not install is a sink
+// that nobody tested.
+package need
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// CIVariable names the environment variable that CI services set, and that .ci/run sets too. Anything
+// but an empty text, 0 and false means that this is CI.
+const CIVariable = "CI"
+
+// Server ends the test unless err is nil. Where the server is missing, which is when err is one of
+// missing, that is a failure in CI and a skip elsewhere. Any other error is a failure.
+//
+//	broker, err := redis.Start(ctx, redis.Options{})
+//	need.Server(t, err, redis.ErrMissing)
+func Server(t testing.TB, err error, missing ...error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	for _, m := range missing {
+		if errors.Is(err, m) {
+			Missing(t, err)
+		}
+	}
+	t.Fatal(err)
+}
+
+// Missing ends a test that cannot have what it needs, with the reason and what to do.
+func Missing(t testing.TB, reason error) {
+	t.Helper()
+	if CI() {
+		t.Fatalf("%v; %s is set, where nothing that a test needs may be missing: provide it, or unset %[2]s to skip the test", reason, CIVariable)
+	}
+	t.Skip(reason)
+}
+
+// CI reports whether this process runs in CI.
+func CI() bool {
+	value := os.Getenv(CIVariable)
+	on, err := strconv.ParseBool(value)
+	return on || value != "" && err != nil
+}

@@ -1,0 +1,72 @@
+package scale
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// behaviour is what a stand-in of a dispatcher does when it is asked for its status.
+type behaviour int
+
+const (
+	wellBehaved behaviour = iota
+	silent                // takes the connection and says nothing
+	huge                  // answers with 16 MiB
+	slow                  // answers a byte a second
+	topics                // answers with as many topics as an answer may hold
+)
+
+// addressOf is where the pod of a number answers: port 8080 of an address of the loopback network.
+func addressOf(number int) string { return fmt.Sprintf("127.9.%d.%d", number/250, number%250+1) }
+
+// startPod answers for the OutboxDispatcher of the name (namespace/name) at the number's address.
+func startPod(t *testing.T, number int, name string, how behaviour) {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(addressOf(number), "8080"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if how == silent { // the kernel takes connections, and nobody reads them
+		t.Cleanup(func() { _ = listener.Close() })
+		return
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer(w, r, name, how)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+func answer(w http.ResponseWriter, r *http.Request, name string, how behaviour) {
+	switch how {
+	case huge:
+		_, _ = w.Write([]byte(`{"topics":[`))
+		for range 16 {
+			_, _ = w.Write(bytes.Repeat([]byte(`"",`), 1<<20/3))
+		}
+	case slow:
+		for range 3600 {
+			if _, err := w.Write([]byte(" ")); err != nil || r.Context().Err() != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Second)
+		}
+	case topics:
+		fmt.Fprintf(w, `{"name":%q,"held":[{}%s]}`, name, strings.Repeat(",{}", 21_000))
+	default:
+		_ = json.NewEncoder(w).Encode(report.Status{
+			Name: name, State: "Running", Source: report.Link{State: report.Reachable}, Sink: report.Link{State: report.Reachable},
+			Schema: report.Schema{State: "Ready", Version: 1, Required: 1}, OldestTransaction: &report.OldestTransaction{},
+			Backlog: &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 7}},
+		})
+	}
+}

@@ -1,0 +1,301 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+var (
+	sizes  = flag.String("sizes", "50", "numbers of OutboxDispatchers, separated by commas")
+	out    = flag.String("out", "", "file for the plot, from this directory; none when empty")
+	strict = flag.Bool("strict", false, "times count too: 90 s for all, 2 s for an edit")
+)
+
+// Targets.
+const (
+	maxMemory  = 200 // MiB
+	allWithin  = 90 * time.Second
+	editWithin = 2 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	envtest.Main(m)
+}
+
+// world is a namespace with its manager, nodes and pods.
+type world struct {
+	t         *testing.T
+	cfg       *rest.Config
+	admin     client.Client // reads from the API server
+	cached    client.Reader // what the test watches
+	namespace string
+	operator  *operator
+}
+
+// newWorld starts everything for so many OutboxDispatchers; how says how the pod of each behaves.
+func newWorld(t *testing.T, namespace string, size int, how func(int) behaviour) *world {
+	t.Helper()
+	cfg := envtest.Start(t)
+	cfg.QPS = -1
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, cfg: cfg, admin: admin, namespace: namespace}
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: namespace}, StringData: map[string]string{"dsn": "postgres://db/shop"}})
+	watched, err := cache.New(cfg, cache.Options{Scheme: scheme, DefaultNamespaces: map[string]cache.Config{namespace: {}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go func() { _ = watched.Start(ctx) }()
+	w.cached = watched
+	for i := range size {
+		startPod(t, i, namespace+"/"+name(i), how(i))
+	}
+	startNodes(t, ctx, admin, watched, func(deployment string) string { return addressOf(number(deployment)) })
+	w.operator = startOperator(t, cfg, namespace)
+	t.Cleanup(cancel) // the nodes end before they are waited for
+	return w
+}
+
+func name(i int) string { return fmt.Sprintf("d-%04d", i) }
+
+// number is that of the OutboxDispatcher whose Deployment has the name.
+func number(deployment string) int {
+	n, err := strconv.Atoi(strings.Split(deployment, "-")[1])
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	if err := w.admin.Create(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// dispatchers creates so many OutboxDispatchers, eight at a time.
+func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatcher)) {
+	w.t.Helper()
+	var group sync.WaitGroup
+	for part := range 8 {
+		group.Go(func() {
+			for i := part; i < size; i += 8 {
+				obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
+					Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+						Database: &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}}
+				if change != nil {
+					change(i, obd)
+				}
+				if err := w.admin.Create(w.t.Context(), obd); err != nil {
+					w.t.Errorf("create %s: %v", obd.Name, err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// until waits for what the cache must say, and returns how long that took.
+func (w *world) until(what string, limit time.Duration, ok func() (bool, string)) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for {
+		done, seen := ok()
+		if done {
+			return time.Since(began)
+		}
+		if time.Since(began) > limit {
+			w.t.Fatalf("waited %s for %s: %s", limit, what, seen)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// reconciled reports whether the status of each OutboxDispatcher says what is: its pod delivers, or does not
+// answer.
+func (w *world) reconciled(size int, how func(int) behaviour) (bool, string) {
+	var all v1alpha1.OutboxDispatcherList
+	if err := w.cached.List(w.t.Context(), &all); err != nil {
+		return false, err.Error()
+	}
+	done := 0
+	for i := range all.Items {
+		obd := &all.Items[i]
+		ready, workload := meta.FindStatusCondition(obd.Status.Conditions, "Ready"), meta.FindStatusCondition(obd.Status.Conditions, "WorkloadAvailable")
+		if ready == nil || workload == nil || workload.Status != metav1.ConditionTrue || obd.Status.ObservedGeneration != obd.Generation {
+			continue
+		}
+		if well := how(number(obd.Name)) == wellBehaved; well && ready.Reason == "Delivering" && obd.Status.AnsweringReplicas == 1 || !well {
+			done++
+		}
+	}
+	return done == size, fmt.Sprintf("%d of %d", done, size)
+}
+
+// edit changes the spec of one and returns how long it takes until its Deployment has another template.
+func (w *world) edit(i int) time.Duration {
+	w.t.Helper()
+	ctx, key := w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name(i)}
+	deployment := client.ObjectKey{Namespace: w.namespace, Name: name(i) + "-dispatcher"}
+	template := func() string {
+		var d appsv1.Deployment
+		if err := w.cached.Get(ctx, deployment, &d); err != nil {
+			return err.Error()
+		}
+		return d.Spec.Template.String()
+	}
+	before := template()
+	obd := &v1alpha1.OutboxDispatcher{}
+	if err := w.admin.Get(ctx, key, obd); err != nil {
+		w.t.Fatal(err)
+	}
+	old := obd.DeepCopy()
+	obd.Spec.BatchSize++
+	if err := w.admin.Patch(ctx, obd, client.MergeFrom(old)); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.until("an edit of "+name(i), time.Minute, func() (bool, string) { return template() != before, "the template is the old one" })
+}
+
+// idle waits until nobody has written for an interval, and then counts the writes of two intervals.
+func (w *world) idle() int {
+	w.t.Helper()
+	const interval = 10 * time.Second
+	for range 20 {
+		before := writes(w.t, w.cfg)
+		time.Sleep(interval)
+		if writes(w.t, w.cfg) == before {
+			time.Sleep(2 * interval)
+			return writes(w.t, w.cfg) - before
+		}
+	}
+	w.t.Fatal("somebody writes all the time")
+	return 0
+}
+
+// A tenth of the pods takes connections and never answers.
+func tenthSilent(i int) behaviour {
+	if i%10 == 9 {
+		return silent
+	}
+	return wellBehaved
+}
+
+type result struct {
+	size      int
+	all       time.Duration
+	edits     []time.Duration
+	memory    float64
+	cpuForAll float64 // seconds, of all processes, until all are reconciled
+	cpuAtRest float64 // of the manager, cores
+	idle      int
+}
+
+func TestManyDispatchers(t *testing.T) {
+	var results []result
+	for text := range strings.SplitSeq(*sizes, ",") {
+		size, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(text, func(t *testing.T) {
+			results = append(results, measure(t, size))
+		})
+	}
+	t.Log("\n" + table(results))
+	if *out == "" || t.Failed() {
+		return
+	}
+	if err := os.WriteFile(*out, []byte(plot(results)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func measure(t *testing.T, size int) (r result) {
+	w := newWorld(t, fmt.Sprintf("scale-%d", size), size, tenthSilent)
+	r.size = size
+	began, used := time.Now(), cpuOfAll()
+	w.dispatchers(size, nil)
+	w.until("all", 10*time.Minute, func() (bool, string) { return w.reconciled(size, tenthSilent) })
+	r.all, r.cpuForAll = time.Since(began), cpuOfAll()-used
+	r.idle = w.idle()
+	atRest, _ := cpu(w.operator.cmd.Process.Pid)
+	since := time.Now()
+	for i := range 10 {
+		r.edits = append(r.edits, w.edit(i*size/10))
+		time.Sleep(time.Second) // so that observation goes on meanwhile
+	}
+	slices.Sort(r.edits)
+	now, _ := cpu(w.operator.cmd.Process.Pid)
+	r.cpuAtRest = (now - atRest) / time.Since(since).Seconds()
+	r.memory = w.operator.memory()
+	if r.memory > maxMemory {
+		t.Errorf("the manager took %.0f MiB, want %d at most", r.memory, maxMemory)
+	}
+	if r.idle != 0 {
+		t.Errorf("%d writes while nothing changed", r.idle)
+	}
+	if slowest := r.edits[len(r.edits)-1]; *strict && (r.all > allWithin || slowest > editWithin) {
+		t.Errorf("all after %s, want %s; the slowest edit after %s, want %s", r.all, allWithin, slowest, editWithin)
+	}
+	return r
+}
+
+// Pods that lie, flood and drip take neither the manager's memory nor the others' time.
+func TestHostilePods(t *testing.T) {
+	const size = 40
+	how := func(i int) behaviour {
+		return []behaviour{wellBehaved, huge, slow, topics, silent, wellBehaved, wellBehaved, wellBehaved}[i%8]
+	}
+	w := newWorld(t, "hostile", size, how)
+	w.dispatchers(size, func(i int, obd *v1alpha1.OutboxDispatcher) {
+		if i%8 == 5 { // the pod is well behaved, the spec is not: such a pattern takes 500 MiB for each 7 KiB when it is compiled
+			pattern := strings.Repeat("("+strings.Repeat("a", 300)+"){1000}", 200)
+			for range 8 {
+				obd.Spec.Validation = append(obd.Spec.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: fmt.Sprintf(`{"type":"string","pattern":%q}`, pattern)}})
+			}
+		}
+	})
+	took := w.until("all", 5*time.Minute, func() (bool, string) { return w.reconciled(size, how) })
+	edit := w.edit(0)
+	memory := w.operator.memory()
+	t.Logf("%d OutboxDispatchers, half of them with hostile pods and some with 500 KiB of patterns: all after %.1f s, an edit after %.1f s, manager %.0f MiB", size, took.Seconds(), edit.Seconds(), memory)
+	if memory > maxMemory {
+		t.Errorf("the manager took %.0f MiB, want %d at most", memory, maxMemory)
+	}
+}
