@@ -10,6 +10,16 @@ say() { printf '\n== %s\n' "$*"; }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+# twice COMMAND: in CI, tests that fail run once more, and the log keeps both. Go has cached what passed, so the
+# second run is of the packages that failed. What passes only then is to be mended all the same: search a log for
+# "Once more".
+twice() {
+  "$@" && return
+  [ -n "${CI-}" ] || return 1
+  say "Once more, for the packages that failed above: $*"
+  "$@"
+}
+
 # quiet COMMAND: runs go test -v. Of a success it shows what the tests measured, of a failure what failed.
 quiet() {
   if ! "$@" >"$log" 2>&1; then
@@ -23,9 +33,9 @@ quiet() {
 # on_major MAJOR [-short]: the tests of tables, statements and order per key on a pinned build of PostgreSQL.
 on_major() {
   export OUTBOX_TEST_PG=$1
-  quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore
+  twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore
   # What an event costs, which -short leaves out; without the million rows.
-  [ -z "${2-}" ] || quiet go test -v -timeout 20m -run 'Budget|Plan' ./dispatcher/pgstore
+  [ -z "${2-}" ] || twice quiet go test -v -timeout 20m -run 'Budget|Plan' ./dispatcher/pgstore
   unset OUTBOX_TEST_PG
 }
 
@@ -50,12 +60,12 @@ if [ "$what" = all ] || [ "$what" = unit ]; then
   KUBEBUILDER_ASSETS=$(hack/kube/build.sh test)
   export KUBEBUILDER_ASSETS
   (cd hack && go tool -modfile=helm/go.mod -n helm >/dev/null) # built before the clock of a test runs
-  go test -timeout 20m ./...
-  (cd hack/image && go test ./...)
-  (cd hack/gitops && go test -count=1 ./...) # it reads files beyond its module, which Go does not watch
-  (cd hack/bench && go test -timeout 20m ./...)
+  twice go test -timeout 20m ./...
+  (cd hack/image && twice go test ./...)
+  (cd hack/gitops && twice go test -count=1 ./...) # it reads files beyond its module, which Go does not watch
+  (cd hack/bench && twice go test -timeout 20m ./...)
   say "The data plane again, with the race detector: about 8 minutes."
-  go test -race -short -timeout 20m ./dispatcher/...
+  twice go test -race -short -timeout 20m ./dispatcher/...
   if [ -n "${CI-}" ] || has_builds; then
     for major in "${majors[0]}" "${majors[-1]}"; do
       say "PostgreSQL $major: tables, statements and order per key (about 2 minutes)."
@@ -68,6 +78,6 @@ fi
 if [ "$what" = all ] || [ "$what" = e2e ]; then
   say "The main job on a real cluster: pods, a killed pod, a stopped database and other troubles." \
     "The first run builds the cluster (3 minutes on two cores); then it takes about 15 minutes."
-  OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v ${LABELS:+-ginkgo.label-filter="$LABELS"}
+  OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v ${CI:+-ginkgo.flake-attempts=2} ${LABELS:+-ginkgo.label-filter="$LABELS"}
 fi
 say "Done. Everything that the tests started is gone."
