@@ -10,9 +10,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -25,7 +25,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
-// podServer answers for all pods of a test.
+// podServer answers for all pods of a spec.
 type podServer struct {
 	server *httptest.Server
 	asked  atomic.Int64
@@ -35,7 +35,7 @@ type podServer struct {
 	names  map[string]bool   // of those that were asked
 }
 
-func newPodServer(t *testing.T) *podServer {
+func newPodServer() *podServer {
 	p := &podServer{status: map[string][]byte{}, names: map[string]bool{}}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.asked.Add(1)
@@ -50,7 +50,7 @@ func newPodServer(t *testing.T) *podServer {
 		}
 		_, _ = w.Write(status)
 	}))
-	t.Cleanup(p.server.Close)
+	DeferCleanup(p.server.Close)
 	return p
 }
 
@@ -84,7 +84,7 @@ func (p *podServer) silent(pod string) {
 // rollOut plays the Deployment controller and the kubelet: one ready pod for each answer, named
 // pod-0, pod-1 and so on.
 func (c *cluster) rollOut(answers ...report.Status) {
-	c.t.Helper()
+	GinkgoHelper()
 	for i, answer := range answers {
 		name := fmt.Sprintf("pod-%d", i)
 		c.pods.says(name, answer)
@@ -95,7 +95,7 @@ func (c *cluster) rollOut(answers ...report.Status) {
 
 // pod makes a pod of the Deployment as it is now, unless there is one of the name.
 func (c *cluster) pod(name string, status corev1.PodStatus) *corev1.Pod {
-	c.t.Helper()
+	GinkgoHelper()
 	const hash = "5d4f8c"
 	deployment := c.deployment()
 	pod := &corev1.Pod{ObjectMeta: *deployment.Spec.Template.ObjectMeta.DeepCopy(), Spec: *deployment.Spec.Template.Spec.DeepCopy()}
@@ -109,7 +109,7 @@ func (c *cluster) pod(name string, status corev1.PodStatus) *corev1.Pod {
 // owner makes a ReplicaSet of the Deployment, unless it is there, and returns how its pods name it. It names no
 // files.
 func (c *cluster) owner(deployment *appsv1.Deployment, hash string) []metav1.OwnerReference {
-	c.t.Helper()
+	GinkgoHelper()
 	set := &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: deployment.Name + "-" + hash, Namespace: c.namespace, Labels: deployment.Spec.Template.Labels,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
@@ -121,22 +121,22 @@ func (c *cluster) owner(deployment *appsv1.Deployment, hash string) []metav1.Own
 	if err := c.admin.Create(c.ctx, set); apierrors.IsAlreadyExists(err) {
 		set = fetch(c, &appsv1.ReplicaSet{}, set.Name)
 	} else {
-		c.Expect(err).NotTo(HaveOccurred())
+		Expect(err).NotTo(HaveOccurred())
 	}
 	return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 }
 
 // start makes a pod as the kubelet has it, unless there is one of the name.
 func (c *cluster) start(pod *corev1.Pod, status corev1.PodStatus) {
-	c.t.Helper()
+	GinkgoHelper()
 	// Nobody makes tokens or checks service accounts here; the rest is the pod as it would be.
 	pod.Spec.ServiceAccountName, pod.Spec.NodeName = "", "node"
 	err := c.admin.Create(c.ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
 		return
 	}
-	c.Expect(err).NotTo(HaveOccurred())
-	c.Eventually(func() error { // the operator may annotate it meanwhile
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(func() error { // the operator may annotate it meanwhile
 		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
 		}
@@ -147,7 +147,7 @@ func (c *cluster) start(pod *corev1.Pod, status corev1.PodStatus) {
 
 // mountFails lets the kubelet say that it cannot mount a pod's files.
 func (c *cluster) mountFails(pod *corev1.Pod, words string) {
-	c.t.Helper()
+	GinkgoHelper()
 	c.create(&corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + "-", Namespace: c.namespace},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID},
@@ -158,8 +158,8 @@ func (c *cluster) mountFails(pod *corev1.Pod, words string) {
 
 // deployed sets what the Deployment controller would report: all pods are new, and some ready.
 func (c *cluster) deployed(pods, ready int32) {
-	c.t.Helper()
-	c.Eventually(func() error {
+	GinkgoHelper()
+	Eventually(func() error {
 		deployment := c.deployment()
 		deployment.Status = appsv1.DeploymentStatus{
 			ObservedGeneration: deployment.Generation,
@@ -173,7 +173,7 @@ func (c *cluster) deployed(pods, ready int32) {
 
 // finish plays the Job controller: the Job ended well, or badly at that time with those last words.
 func (c *cluster) finish(job *batchv1.Job, at time.Time, lastWords string) {
-	c.t.Helper()
+	GinkgoHelper()
 	done := func(kind batchv1.JobConditionType) batchv1.JobCondition {
 		return batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}
 	}
@@ -190,11 +190,11 @@ func (c *cluster) finish(job *batchv1.Job, at time.Time, lastWords string) {
 		job.Status.Failed = 1
 		job.Status.Conditions = []batchv1.JobCondition{done(batchv1.JobFailureTarget), done(batchv1.JobFailed)}
 	}
-	c.Expect(c.admin.Status().Update(c.ctx, job)).To(Succeed())
+	Expect(c.admin.Status().Update(c.ctx, job)).To(Succeed())
 }
 
 // succeed lets the only migration Job succeed.
 func (c *cluster) succeed() {
-	c.t.Helper()
+	GinkgoHelper()
 	c.finish(c.job(), time.Now(), "")
 }

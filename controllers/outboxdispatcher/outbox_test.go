@@ -1,9 +1,9 @@
 package outboxdispatcher_test
 
 import (
-	"testing"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +16,153 @@ import (
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
+
+var _ = Describe("an Outbox", Label("outbox"), func() {
+	// CONTRACT: C-104
+	It("is waited for by those that refer to it", Label("references"), func() {
+		c := start(rare) // nothing but watches can notice it
+		obd, outbox := c.referring("orders"), c.outbox()
+		c.create(obd)
+		c.expect(status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonOutboxNotFound, `Outbox "shop", which spec.outboxRef names, does not exist in namespace`},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonOutboxNotFound, "create it"})
+		Expect(c.deployments()).To(BeEmpty())
+
+		c.create(outbox)
+		job := c.job()
+		Expect(metav1.GetControllerOf(job).Kind).To(Equal("Outbox"))
+		c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
+		c.expectOf(outbox, status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job runs."},
+			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "has a pod that tells it"},
+			want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
+		Expect(c.deployments()).To(BeEmpty(), "no pods before the first migration")
+		c.finish(job, time.Now(), "")
+		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher"))
+		Expect(c.loadConfig().Database.DSNFile).NotTo(BeEmpty())
+
+		// Without the Outbox the pods that run go on.
+		c.rollOut(c.healthy())
+		before := c.deployment().ResourceVersion
+		Expect(c.admin.Delete(c.ctx, outbox)).To(Succeed())
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonOutboxNotFound, ""})
+		Expect(c.deployment().ResourceVersion).To(Equal(before))
+	})
+
+	// CONTRACT: C-104
+	It("has one migration for all that refer to it", Label("migration"), func() {
+		c := start(tick)
+		outbox := c.outbox()
+		orders, others := c.referring("orders", "orders"), []*api.OutboxDispatcher{c.referring("returns", "returns"), c.referring("stock", "stock")}
+		c.create(outbox, orders, others[0], others[1])
+		job := c.job()
+		for _, obd := range others {
+			c.expectOf(obd, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Outbox shop"})
+		}
+		c.finish(job, time.Now(), "")
+		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher", "stock-dispatcher"))
+		answer, oldest := c.healthy(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+		answer.Backlog.Pending, answer.Backlog.Dead, answer.Backlog.OldestPending = 7, 2, &oldest
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		c.expectOf(outbox, status.CurrentStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
+			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
+			want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
+			want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""},
+			want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		s := outbox.Status
+		Expect(c.jobs()).To(HaveLen(1))
+		Expect([]any{s.Migration, *s.SchemaVersion, s.DispatcherCount}).To(Equal([]any{"Succeeded", int64(1), int32(3)}))
+		Expect(s.Dispatchers).To(HaveExactElements(
+			api.OutboxUser{Name: "orders", Namespace: "shop", Topics: []string{"orders"}},
+			api.OutboxUser{Name: "returns", Namespace: "shop", Topics: []string{"returns"}},
+			api.OutboxUser{Name: "stock", Namespace: "shop", Topics: []string{"stock"}}))
+		Expect([]int64{*s.Pending, *s.Dead}).To(Equal([]int64{7, 2}))
+		Expect(s.Backlog).To(HaveLen(1))
+		Expect([]any{s.Backlog[0].Namespace, s.Backlog[0].Pending, s.Backlog[0].OldestPending.UTC()}).To(Equal([]any{"shop", int64(7), oldest}))
+	})
+
+	// What is wrong with the Outbox is told by it, and by those that wait for it; steady state writes nothing.
+	// CONTRACT: C-101, C-104
+	It("tells a migration that fails, as do those that wait for it", Label("migration"), func() {
+		c := start(tick)
+		outbox := c.outbox()
+		c.create(outbox, c.referring("orders"))
+		c.finish(c.job(), time.Now().Add(-time.Minute), "the login owner was refused; correct the password")
+		Eventually(c.jobs).Should(HaveLen(2), "it is tried again")
+		failed := want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "correct the password. It is tried again"}
+		c.expectOf(outbox, status.InProgressStatus, failed)
+		c.expect(status.InProgressStatus, failed, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration of Outbox shop failed"})
+		for _, job := range c.jobs() {
+			if job.Annotations["outbox.dev/attempt"] == "2" {
+				c.finish(&job, time.Now(), "")
+			}
+		}
+		Eventually(c.jobs).Should(HaveLen(1))
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		c.expectOf(outbox, status.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+
+		before := c.settle()
+		c.passes(5)
+		Expect(c.requests.all()[before:]).To(BeEmpty(), "neither reads nor writes")
+
+		edit(c, outbox, func(o *api.Outbox) {
+			o.Spec.Migration.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
+		})
+		c.expectOf(outbox, status.FailedStatus,
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPodTemplate, "spec.migration.podTemplate cannot be used: "})
+		c.expect(status.InProgressStatus, // the pods that run go on
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "Outbox shop"})
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+
+	// A Job that does not start says why: quota, and files that the kubelet cannot mount.
+	// CONTRACT: C-103, C-104
+	It("tells why its migration does not start", Label("migration", "references"), func() {
+		c := start(tick)
+		outbox := c.outbox()
+		c.create(outbox)
+		job := c.job()
+		Expect(*job.Spec.ActiveDeadlineSeconds).To(BeEquivalentTo(1800))
+		c.create(&corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "event-", Namespace: c.namespace},
+			InvolvedObject: corev1.ObjectReference{Kind: "Job", Name: job.Name, Namespace: c.namespace, UID: job.UID},
+			Reason:         "FailedCreate", Type: corev1.EventTypeWarning, LastTimestamp: metav1.Now(),
+			Message: `Error creating: pods "shop-migrate-1-abcde" is forbidden: exceeded quota: team`,
+		})
+		c.expectOf(outbox, status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Its pod cannot be created: a pod is forbidden: exceeded quota: team."})
+
+		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Name, pod.Namespace = "migrates", c.namespace
+		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`)
+		c.expectOf(outbox, status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
+			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secret names, does not exist in namespace`},
+			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, `secret "orders-owner" not found`})
+		Expect(c.requests.forbidden()).To(BeEmpty())
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.finish(job, time.Now(), "")
+		c.expectOf(outbox, status.CurrentStatus, // although no dispatcher refers to it
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
+			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No OutboxDispatcher refers to this Outbox"})
+	})
+
+	It("tells that nobody looks at it", Label("status"), func() {
+		c := start(tick)
+		outbox := c.outbox()
+		outbox.Spec.Migration = nil
+		c.create(outbox)
+		c.expectOf(outbox, status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "nobody looks at the database"},
+			want{api.SchemaReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
+		Expect(c.jobs()).To(BeEmpty())
+	})
+})
 
 // outbox is a plain Outbox with a migration Job.
 func (c *cluster) outbox() *api.Outbox {
@@ -45,8 +192,8 @@ func (c *cluster) sharing(name string, topics ...string) *api.OutboxDispatcher {
 
 // expectOf waits until an object's conditions are as wanted and kstatus comes to the conclusion.
 func (c *cluster) expectOf(o client.Object, conclusion status.Status, wants ...want) {
-	c.t.Helper()
-	c.Eventually(func(g Gomega) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
 		g.Expect(c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
 		var conditions []metav1.Condition
 		switch o := o.(type) {
@@ -71,246 +218,11 @@ func (c *cluster) expectOf(o client.Object, conclusion status.Status, wants ...w
 }
 
 func (c *cluster) deployments() (names []string) {
-	c.t.Helper()
+	GinkgoHelper()
 	var all appsv1.DeploymentList
-	c.Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
+	Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
 	for _, d := range all.Items {
 		names = append(names, d.Name)
 	}
 	return names
-}
-
-// CONTRACT: C-104
-func TestOutboxAppears(t *testing.T) {
-	c := start(t, rare) // nothing but watches can notice it
-	obd, outbox := c.referring("orders"), c.outbox()
-	c.create(obd)
-	c.expect(status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonOutboxNotFound, `Outbox "shop", which spec.outboxRef names, does not exist in namespace`},
-		want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonOutboxNotFound, "create it"})
-	c.Expect(c.deployments()).To(BeEmpty())
-
-	c.create(outbox)
-	job := c.job()
-	c.Expect(metav1.GetControllerOf(job).Kind).To(Equal("Outbox"))
-	c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
-	c.expectOf(outbox, status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job runs."},
-		want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "has a pod that tells it"},
-		want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
-	c.Expect(c.deployments()).To(BeEmpty(), "no pods before the first migration")
-	c.finish(job, time.Now(), "")
-	c.Eventually(c.deployments).Should(ConsistOf("orders-dispatcher"))
-	c.Expect(c.loadConfig().Database.DSNFile).NotTo(BeEmpty())
-
-	// Without the Outbox the pods that run go on.
-	c.rollOut(c.healthy())
-	before := c.deployment().ResourceVersion
-	c.Expect(c.admin.Delete(c.ctx, outbox)).To(Succeed())
-	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonOutboxNotFound, ""})
-	c.Expect(c.deployment().ResourceVersion).To(Equal(before))
-}
-
-// CONTRACT: C-104
-func TestOneMigrationForAnOutbox(t *testing.T) {
-	c := start(t, tick)
-	outbox := c.outbox()
-	orders, others := c.referring("orders", "orders"), []*api.OutboxDispatcher{c.referring("returns", "returns"), c.referring("stock", "stock")}
-	c.create(outbox, orders, others[0], others[1])
-	job := c.job()
-	for _, obd := range others {
-		c.expectOf(obd, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Outbox shop"})
-	}
-	c.finish(job, time.Now(), "")
-	c.Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher", "stock-dispatcher"))
-	answer, oldest := c.healthy(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-	answer.Backlog.Pending, answer.Backlog.Dead, answer.Backlog.OldestPending = 7, 2, &oldest
-	c.rollOut(answer)
-	c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
-	c.expectOf(outbox, status.CurrentStatus,
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
-		want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
-		want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
-		want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""},
-		want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
-	s := outbox.Status
-	c.Expect(c.jobs()).To(HaveLen(1))
-	c.Expect([]any{s.Migration, *s.SchemaVersion, s.DispatcherCount}).To(Equal([]any{"Succeeded", int64(1), int32(3)}))
-	c.Expect(s.Dispatchers).To(HaveExactElements(
-		api.OutboxUser{Name: "orders", Namespace: "shop", Topics: []string{"orders"}},
-		api.OutboxUser{Name: "returns", Namespace: "shop", Topics: []string{"returns"}},
-		api.OutboxUser{Name: "stock", Namespace: "shop", Topics: []string{"stock"}}))
-	c.Expect([]int64{*s.Pending, *s.Dead}).To(Equal([]int64{7, 2}))
-	c.Expect(s.Backlog).To(HaveLen(1))
-	c.Expect([]any{s.Backlog[0].Namespace, s.Backlog[0].Pending, s.Backlog[0].OldestPending.UTC()}).To(Equal([]any{"shop", int64(7), oldest}))
-}
-
-// What is wrong with the Outbox is told by it, and by those that wait for it; steady state writes nothing.
-// CONTRACT: C-101, C-104
-func TestOutboxMigrationFails(t *testing.T) {
-	c := start(t, tick)
-	outbox := c.outbox()
-	c.create(outbox, c.referring("orders"))
-	c.finish(c.job(), time.Now().Add(-time.Minute), "the login owner was refused; correct the password")
-	c.Eventually(c.jobs).Should(HaveLen(2), "it is tried again")
-	failed := want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "correct the password. It is tried again"}
-	c.expectOf(outbox, status.InProgressStatus, failed)
-	c.expect(status.InProgressStatus, failed, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration of Outbox shop failed"})
-	for _, job := range c.jobs() {
-		if job.Annotations["outbox.dev/attempt"] == "2" {
-			c.finish(&job, time.Now(), "")
-		}
-	}
-	c.Eventually(c.jobs).Should(HaveLen(1))
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	c.expectOf(outbox, status.CurrentStatus)
-
-	c.passes(2)
-	before := c.requests.all()
-	c.passes(5)
-	c.Expect(c.requests.all()[len(before):]).To(BeEmpty(), "neither reads nor writes")
-
-	edit(c, outbox, func(o *api.Outbox) {
-		o.Spec.Migration.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
-	})
-	c.expectOf(outbox, status.FailedStatus,
-		want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPodTemplate, "spec.migration.podTemplate cannot be used: "})
-	c.expect(status.InProgressStatus, // the pods that run go on
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
-		want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "Outbox shop"})
-	c.Expect(c.requests.forbidden()).To(BeEmpty())
-}
-
-// A Job that does not start says why: quota, and files that the kubelet cannot mount.
-// CONTRACT: C-103, C-104
-func TestMigrationThatDoesNotStart(t *testing.T) {
-	c := start(t, tick)
-	outbox := c.outbox()
-	c.create(outbox)
-	job := c.job()
-	c.Expect(*job.Spec.ActiveDeadlineSeconds).To(BeEquivalentTo(1800))
-	c.create(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: "event-", Namespace: c.namespace},
-		InvolvedObject: corev1.ObjectReference{Kind: "Job", Name: job.Name, Namespace: c.namespace, UID: job.UID},
-		Reason:         "FailedCreate", Type: corev1.EventTypeWarning, LastTimestamp: metav1.Now(),
-		Message: `Error creating: pods "shop-migrate-1-abcde" is forbidden: exceeded quota: team`,
-	})
-	c.expectOf(outbox, status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Its pod cannot be created: a pod is forbidden: exceeded quota: team."})
-
-	pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
-	pod.Name, pod.Namespace = "migrates", c.namespace
-	c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
-	c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`)
-	c.expectOf(outbox, status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
-		want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secret names, does not exist in namespace`},
-		want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, `secret "orders-owner" not found`})
-	c.Expect(c.requests.forbidden()).To(BeEmpty())
-	c.Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-	c.finish(job, time.Now(), "")
-	c.expectOf(outbox, status.CurrentStatus, // although no dispatcher refers to it
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
-		want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No OutboxDispatcher refers to this Outbox"})
-}
-
-func TestOutboxThatNobodyLooksAt(t *testing.T) {
-	c := start(t, tick)
-	outbox := c.outbox()
-	outbox.Spec.Migration = nil
-	c.create(outbox)
-	c.expectOf(outbox, status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "nobody looks at the database"},
-		want{api.SchemaReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
-	c.Expect(c.jobs()).To(BeEmpty())
-}
-
-// Dispatchers with the same database of their own have one migration, that of the oldest.
-// CONTRACT: C-104
-func TestOneMigrationForTheSameDatabase(t *testing.T) {
-	c := start(t, tick)
-	orders := c.sharing("orders", "orders")
-	c.create(orders)
-	job := c.job()
-	younger := c.sharing("returns", "returns")
-	c.create(younger)
-	c.expectOf(younger, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of OutboxDispatcher orders runs."})
-	c.finish(job, time.Now(), "")
-	c.Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher"))
-	c.Expect(c.jobs()).To(HaveLen(1))
-
-	// Who is the oldest then migrates.
-	c.Expect(c.admin.Delete(c.ctx, orders)).To(Succeed())
-	c.Eventually(c.jobs).Should(ContainElement(HaveField("OwnerReferences", ContainElement(HaveField("Name", "returns")))))
-	for _, job := range c.jobs() {
-		if metav1.IsControlledBy(&job, younger) {
-			c.finish(&job, time.Now(), "")
-		}
-	}
-	c.expectOf(younger, status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
-}
-
-// CONTRACT: C-104
-func TestTopicsShared(t *testing.T) {
-	for name, made := range map[string]func(*cluster) (a, b *api.OutboxDispatcher){
-		"of an Outbox": func(c *cluster) (a, b *api.OutboxDispatcher) {
-			return c.referring("orders", "orders", "returns"), c.referring("webhooks", "returns")
-		},
-		"of one database": func(c *cluster) (a, b *api.OutboxDispatcher) {
-			return c.sharing("orders", "orders"), c.sharing("webhooks")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := start(t, rare) // nothing but watches can notice it
-			outbox := c.outbox()
-			a, b := made(c)
-			elsewhere := b.DeepCopy()
-			elsewhere.Name, elsewhere.Spec.Namespace = "elsewhere", "another"
-			c.create(outbox, a, elsewhere)
-			alone := want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""}
-			c.expectOf(a, status.InProgressStatus, alone)
-			c.create(b)
-			c.expectOf(a, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "webhooks" delivers topics of this one too`})
-			c.expectOf(b, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "orders" delivers topics of this one too`})
-			c.expectOf(elsewhere, status.InProgressStatus, alone)
-			c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsShared, "Give each topics of its own")
-			if a.Spec.OutboxRef != nil {
-				c.expectOf(outbox, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders", "webhooks"`})
-			}
-			edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"others"} })
-			c.expectOf(a, status.InProgressStatus, alone)
-			c.expectOf(b, status.InProgressStatus, alone)
-			c.expectEvent(corev1.EventTypeNormal, api.ReasonNotShared, "")
-
-			// Events flow all the same.
-			edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = nil })
-			for _, job := range c.jobs() {
-				c.finish(&job, time.Now(), "")
-			}
-			c.rollOut(c.healthy())
-			c.expectOf(a, status.CurrentStatus,
-				want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""},
-				want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-			c.Expect(c.admin.Delete(c.ctx, b)).To(Succeed())
-			c.expectOf(a, status.CurrentStatus, alone)
-		})
-	}
-}
-
-// Whoever claims the same topics from elsewhere is known from the database, as pods tell.
-// CONTRACT: C-104
-func TestTopicsSharedFromElsewhere(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.dispatcher())
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
-	answer := c.healthy()
-	answer.Sharing = []string{c.namespace + "/webhooks", "other/orders"}
-	c.pods.says("pod-0", answer)
-	c.expect(status.CurrentStatus,
-		want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatchers "other/orders", "webhooks" deliver topics of this one too`},
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-	c.pods.says("pod-0", c.healthy())
-	c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 }

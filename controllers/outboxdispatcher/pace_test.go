@@ -1,8 +1,7 @@
 package outboxdispatcher_test
 
 import (
-	"testing"
-
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,72 +12,74 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// A new image of the operator's rolls so many dispatchers at a time; one that is stuck holds up nobody, and what
-// changes in a spec does not wait.
-// CONTRACT: C-102
-func TestUpgradesArePaced(t *testing.T) {
-	c := start(t, tick)
-	names := []string{"a", "b", "c", "d"}
-	made := map[string]*api.OutboxDispatcher{}
-	for _, name := range names {
-		obd := c.dispatcher()
-		obd.Name, obd.Spec.Topics = name, []string{name}
-		made[name] = obd
-		c.create(obd)
-	}
-	// settle plays the Deployment controller for those that have the image.
-	settle := func(image string, progressing corev1.ConditionStatus) (settled int) {
-		var all appsv1.DeploymentList
-		c.Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
-		for _, d := range all.Items {
-			if d.Spec.Template.Spec.Containers[0].Image != image || d.Status.ObservedGeneration == d.Generation {
-				continue
-			}
-			n := int32(1)
-			if progressing == corev1.ConditionFalse {
-				n = 0
-			}
-			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: n, AvailableReplicas: n,
-				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: progressing, Reason: "NewReplicaSetAvailable"}}}
-			c.Expect(c.admin.Status().Update(c.ctx, &d)).To(Succeed())
-			settled++
+var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
+	// A new image of the operator's rolls so many dispatchers at a time; one that is stuck holds up nobody, and what
+	// changes in a spec does not wait.
+	// CONTRACT: C-102
+	It("rolls so many dispatchers at a time", func() {
+		c := start(tick)
+		names := []string{"a", "b", "c", "d"}
+		made := map[string]*api.OutboxDispatcher{}
+		for _, name := range names {
+			obd := c.dispatcher()
+			obd.Name, obd.Spec.Topics = name, []string{name}
+			made[name] = obd
+			c.create(obd)
 		}
-		return settled
-	}
-	rolled := func() (names []string) {
-		var all appsv1.DeploymentList
-		c.Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
-		for _, d := range all.Items {
-			if d.Spec.Template.Spec.Containers[0].Image == "outbox-operator:v2" {
-				names = append(names, d.Name)
+		// settle plays the Deployment controller for those that have the image.
+		settle := func(image string, progressing corev1.ConditionStatus) (settled int) {
+			var all appsv1.DeploymentList
+			Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
+			for _, d := range all.Items {
+				if d.Spec.Template.Spec.Containers[0].Image != image || d.Status.ObservedGeneration == d.Generation {
+					continue
+				}
+				n := int32(1)
+				if progressing == corev1.ConditionFalse {
+					n = 0
+				}
+				d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: n, AvailableReplicas: n,
+					Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: progressing, Reason: "NewReplicaSetAvailable"}}}
+				Expect(c.admin.Status().Update(c.ctx, &d)).To(Succeed())
+				settled++
+			}
+			return settled
+		}
+		rolled := func() (names []string) {
+			var all appsv1.DeploymentList
+			Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
+			for _, d := range all.Items {
+				if d.Spec.Template.Spec.Containers[0].Image == "outbox-operator:v2" {
+					names = append(names, d.Name)
+				}
+			}
+			return names
+		}
+		Eventually(c.deployments).Should(HaveLen(len(names)))
+		Expect(settle("outbox-operator:v1", corev1.ConditionTrue)).To(Equal(len(names)))
+		c.stop()
+
+		c.image, c.rolling = "outbox-operator:v2", 1
+		c.stop = c.run(tick)
+		Eventually(rolled).Should(HaveLen(1))
+		var waits []string
+		for _, name := range names {
+			if name+"-dispatcher" != rolled()[0] {
+				waits = append(waits, name)
 			}
 		}
-		return names
-	}
-	c.Eventually(c.deployments).Should(HaveLen(len(names)))
-	c.Expect(settle("outbox-operator:v1", corev1.ConditionTrue)).To(Equal(len(names)))
-	c.stop()
-
-	c.image, c.rolling = "outbox-operator:v2", 1
-	c.stop = c.run(tick)
-	c.Eventually(rolled).Should(HaveLen(1))
-	var waits []string
-	for _, name := range names {
-		if name+"-dispatcher" != rolled()[0] {
-			waits = append(waits, name)
+		for _, name := range waits {
+			c.expectOf(made[name], status.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take the operator's new image"})
 		}
-	}
-	for _, name := range waits {
-		c.expectOf(made[name], status.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take the operator's new image"})
-	}
-	c.Expect(rolled()).To(HaveLen(1), "one at a time")
+		Expect(rolled()).To(HaveLen(1), "one at a time")
 
-	edit(c, made[waits[0]], func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
-	c.Eventually(rolled).Should(ContainElement(waits[0]+"-dispatcher"), "who changes the spec does not wait")
-	c.Expect(rolled()).To(HaveLen(2))
+		edit(c, made[waits[0]], func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		Eventually(rolled).Should(ContainElement(waits[0]+"-dispatcher"), "who changes the spec does not wait")
+		Expect(rolled()).To(HaveLen(2))
 
-	c.Expect(settle("outbox-operator:v2", corev1.ConditionFalse)).To(Equal(2), "stuck")
-	c.Eventually(rolled).Should(HaveLen(3))
-	c.Expect(settle("outbox-operator:v2", corev1.ConditionTrue)).To(Equal(1))
-	c.Eventually(rolled).Should(HaveLen(4))
-}
+		Expect(settle("outbox-operator:v2", corev1.ConditionFalse)).To(Equal(2), "stuck")
+		Eventually(rolled).Should(HaveLen(3))
+		Expect(settle("outbox-operator:v2", corev1.ConditionTrue)).To(Equal(1))
+		Eventually(rolled).Should(HaveLen(4))
+	})
+})

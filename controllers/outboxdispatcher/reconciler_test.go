@@ -1,9 +1,9 @@
 package outboxdispatcher_test
 
 import (
-	"testing"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,131 +25,239 @@ const (
 	rare = time.Hour
 )
 
-// CONTRACT: C-100
-func TestWorkload(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.migrated())
+var _ = Describe("the workload", Label("workload"), func() {
+	// CONTRACT: C-100
+	It("waits for the migration, delivers, and is collected with its owner", Label("migration"), func() {
+		c := start(tick)
+		c.create(c.migrated())
 
-	job := c.job()
-	c.expect(status.InProgressStatus,
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "migration Job"},
-		want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet"},
-		want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, ""},
-		want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"},
-		want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonProgressing, "schema is migrated"},
-		want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""})
-	err := c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
-	c.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "no pods before the first migration")
+		job := c.job()
+		c.expect(status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "migration Job"},
+			want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet"},
+			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, ""},
+			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonProgressing, "schema is migrated"},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""})
+		err := c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
+		Expect(apierrors.IsNotFound(err)).To(BeTrue(), "no pods before the first migration")
 
-	c.finish(job, time.Now(), "")
-	answer := c.healthy()
-	oldest := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-	answer.Backlog.Pending, answer.Backlog.Scheduled, answer.Backlog.Processing = 12000, 3, 5
-	answer.Backlog.Estimated, answer.Backlog.OldestPending = true, &oldest
-	c.rollOut(answer)
-	c.expect(status.CurrentStatus,
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
-		want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
-		want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
-		want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
-		want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
-		want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""},
-		want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
+		c.finish(job, time.Now(), "")
+		answer := c.healthy()
+		oldest := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+		answer.Backlog.Pending, answer.Backlog.Scheduled, answer.Backlog.Processing = 12000, 3, 5
+		answer.Backlog.Estimated, answer.Backlog.OldestPending = true, &oldest
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
+			want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
+			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
+			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""},
+			want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
 
-	// CONTRACT: C-96
-	obd := c.get()
-	s := obd.Status
-	c.Expect([]int64{*s.Pending, *s.Scheduled, *s.Processing, *s.Dead}).To(Equal([]int64{12000, 3, 5, 0}))
-	c.Expect(s.Estimated).To(BeTrue())
-	c.Expect(s.OldestPending.UTC()).To(Equal(oldest))
-	c.Expect(s.ObservedTime.UTC()).To(Equal(answer.Backlog.ObservedAt))
-	c.Expect([]int32{s.Replicas, s.ReadyReplicas}).To(Equal([]int32{1, 1}))
-	c.Expect(s.Sink).To(Equal("log"))
+		// CONTRACT: C-96
+		obd := c.get()
+		s := obd.Status
+		Expect([]int64{*s.Pending, *s.Scheduled, *s.Processing, *s.Dead}).To(Equal([]int64{12000, 3, 5, 0}))
+		Expect(s.Estimated).To(BeTrue())
+		Expect(s.OldestPending.UTC()).To(Equal(oldest))
+		Expect(s.ObservedTime.UTC()).To(Equal(answer.Backlog.ObservedAt))
+		Expect([]int32{s.Replicas, s.ReadyReplicas}).To(Equal([]int32{1, 1}))
+		Expect(s.Sink).To(Equal("log"))
 
-	for _, o := range []client.Object{c.deployment(), job,
-		c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ConfigMap{}, desired.ConfigNames(&job.Spec.Template.Spec)[0]),
-		fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
-		fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"),
-		fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")} {
-		c.Expect(metav1.IsControlledBy(o, obd)).To(BeTrue(), "%T is collected with its owner", o)
-		c.Expect(o.GetFinalizers()).To(BeEmpty())
-	}
-	c.Expect(obd.Finalizers).To(BeEmpty())
-}
-
-// CONTRACT: C-102
-func TestRollsOnTheSpecOnly(t *testing.T) {
-	c := start(t, tick)
-	obd := c.dispatcher()
-	c.create(obd)
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	template := func() string { return c.deployment().Spec.Template.String() }
-	before := template()
-
-	edit(c, obd, func(o *api.OutboxDispatcher) {
-		o.Labels, o.Annotations = map[string]string{"team": "a"}, map[string]string{"note": "b"}
+		for _, o := range []client.Object{c.deployment(), job,
+			c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ConfigMap{}, desired.ConfigNames(&job.Spec.Template.Spec)[0]),
+			fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
+			fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"),
+			fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")} {
+			Expect(metav1.IsControlledBy(o, obd)).To(BeTrue(), "%T is collected with its owner", o)
+			Expect(o.GetFinalizers()).To(BeEmpty())
+		}
+		Expect(obd.Finalizers).To(BeEmpty())
 	})
-	edit(c, obd, replicas(2))
-	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
-	c.Eventually(c.state).Should(Equal("Paused"))
-	c.passes(3)
-	c.Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
 
-	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
-	c.Eventually(template).ShouldNot(Equal(before), "changed config rolls the pods")
-	c.Expect(c.configFile()).To(ContainSubstring("batchSize: 7"))
-	c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its configuration (ConfigMap "+c.files().Name+").")
-	c.deployed(2, 2)
-	paused := c.healthy()
-	paused.State = "Paused"
-	c.pods.says("pod-0", paused)
-	c.expect(status.CurrentStatus)
+	// CONTRACT: C-102
+	It("rolls when the spec says so, and only then", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		template := func() string { return c.deployment().Spec.Template.String() }
+		before := template()
 
-	edit(c, obd, func(o *api.OutboxDispatcher) {
-		o.Spec.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
-		o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Labels, o.Annotations = map[string]string{"team": "a"}, map[string]string{"note": "b"}
+		})
+		edit(c, obd, replicas(2))
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+		Eventually(c.state).Should(Equal("Paused"))
+		c.passes(3)
+		Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
+
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		Eventually(template).ShouldNot(Equal(before), "changed config rolls the pods")
+		Expect(c.configFile()).To(ContainSubstring("batchSize: 7"))
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its configuration (ConfigMap "+c.files().Name+").")
+		c.deployed(2, 2)
+		paused := c.healthy()
+		paused.State = "Paused"
+		c.pods.says("pod-0", paused)
+		c.expect(status.CurrentStatus)
+
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
+			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
+		})
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
+		Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
+		c.deployed(2, 2)
+		c.expect(status.CurrentStatus)
 	})
-	c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
-	c.Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
-	c.deployed(2, 2)
-	c.expect(status.CurrentStatus)
-}
 
-// Pods of an earlier template read what they always did, until none is left.
-func TestFilesNeverChange(t *testing.T) {
-	c := start(t, tick)
-	obd := c.dispatcher()
-	c.create(obd)
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	first := c.files()
-	c.Expect(*first.Immutable).To(BeTrue())
-	old := c.replicaSet()
+	// Pods of an earlier template read what they always did, until none is left.
+	It("reads files that never change, until no ReplicaSet names them", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		first := c.files()
+		Expect(*first.Immutable).To(BeTrue())
+		old := c.replicaSet()
 
-	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
-	c.Eventually(func() string { return c.files().Name }).ShouldNot(Equal(first.Name))
-	there := func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(first), &corev1.ConfigMap{}) }
-	c.passes(3)
-	c.Expect(there()).To(Succeed(), "the rollout has not ended")
-	c.deployed(1, 1)
-	c.passes(3)
-	c.Expect(there()).To(Succeed(), "a ReplicaSet names it")
-	c.Expect(c.admin.Delete(c.ctx, old)).To(Succeed())
-	c.Eventually(there).Should(MatchError(apierrors.IsNotFound, "not found"))
-	c.Expect(c.files().Name).NotTo(BeEmpty(), "what is in use stays")
-	c.expect(status.CurrentStatus)
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		Eventually(func() string { return c.files().Name }).ShouldNot(Equal(first.Name))
+		there := func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(first), &corev1.ConfigMap{}) }
+		c.passes(3)
+		Expect(there()).To(Succeed(), "the rollout has not ended")
+		c.deployed(1, 1)
+		c.passes(3)
+		Expect(there()).To(Succeed(), "a ReplicaSet names it")
+		Expect(c.admin.Delete(c.ctx, old)).To(Succeed())
+		Eventually(there).Should(MatchError(apierrors.IsNotFound, "not found"))
+		Expect(c.files().Name).NotTo(BeEmpty(), "what is in use stays")
+		c.expect(status.CurrentStatus)
 
-	// Nothing is left to look for.
-	c.passes(2)
-	before := len(c.requests.all())
-	c.passes(3)
-	c.Expect(c.requests.all()[before:]).To(BeEmpty())
-}
+		// Nothing is left to look for.
+		before := c.settle()
+		c.passes(3)
+		Expect(c.requests.all()[before:]).To(BeEmpty())
+	})
+
+	It("is neither read nor written while nothing changes", func() {
+		c := start(tick)
+		c.create(c.migrated())
+		c.finish(c.job(), time.Now(), "")
+		answer := c.healthy()
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus)
+		before := c.settle()
+
+		for i := range 5 { // the database's clock goes on, the numbers do not
+			answer.Backlog.ObservedAt = answer.Backlog.ObservedAt.Add(time.Duration(i) * time.Second)
+			answer.OldestTransaction.Seconds++
+			c.pods.says("pod-0", answer)
+			c.passes(2)
+		}
+		Expect(c.requests.all()[before:]).To(BeEmpty(), "neither reads nor writes")
+		GinkgoWriter.Printf("writes from creation to Ready: %d\n%s", len(c.requests.writes()), c.requests.writes())
+
+		answer.Backlog.Pending = 7
+		c.pods.says("pod-0", answer)
+		Eventually(func() int64 { return *c.get().Status.Pending }).Should(BeEquivalentTo(7))
+		c.settle()
+		Expect(c.requests.all()[before:]).To(HaveLen(1), "a changed number is one write")
+		c.expect(status.CurrentStatus)
+	})
+
+	// A manager that has just started knows nothing of what was applied, and changes nothing.
+	It("is left as it is by a manager that has just started", Label("upgrade"), func() {
+		c := start(tick)
+		c.create(c.migrated())
+		c.finish(c.job(), time.Now(), "")
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		c.settle()
+		c.stop()
+		versions := func() []string {
+			return []string{c.get().ResourceVersion, c.job().ResourceVersion, c.deployment().ResourceVersion,
+				c.files().ResourceVersion, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").ResourceVersion}
+		}
+		before, writes := versions(), len(c.requests.writes())
+		c.run(tick)
+		c.settle()
+		Expect(versions()).To(Equal(before))
+		Expect(c.requests.writes()[writes:]).To(HaveLen(7), "each object is applied once, except the Job")
+		c.expect(status.CurrentStatus)
+	})
+
+	It("is repaired when others change it", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+
+		d := c.deployment()
+		for range 2 {
+			edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "evil:1" })
+			Eventually(func() string { return c.deployment().Spec.Template.Spec.Containers[0].Image }).Should(Equal("outbox-operator:v1"))
+		}
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its image (outbox-operator:v1).")
+
+		edit(c, d, func(d *appsv1.Deployment) { delete(d.Labels, desired.LabelManagedBy) }) // now it is in no cache
+		Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelManagedBy, desired.Manager))
+
+		edit(c, d, func(d *appsv1.Deployment) { d.Labels[desired.LabelDispatcher] = "other" })
+		Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelDispatcher, "orders"))
+
+		// What others add and nobody owns stays theirs.
+		edit(c, d, func(d *appsv1.Deployment) {
+			d.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/restartedAt": "now"}
+		})
+		c.passes(3)
+		Expect(c.deployment().Spec.Template.Annotations).To(HaveKey("kubectl.kubernetes.io/restartedAt"))
+
+		edit(c, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), func(cm *corev1.ConfigMap) { cm.Data["state"] = "" })
+		Eventually(c.state).Should(Equal("Running"))
+		Expect(c.admin.Delete(c.ctx, c.files())).To(Succeed())
+		Expect(c.files().Data).To(HaveKey("config.yaml"))
+		Expect(c.admin.Delete(c.ctx, fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher"))).To(Succeed())
+		fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")
+		c.deployed(1, 1)
+		c.expect(status.CurrentStatus)
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+
+	// An OutboxDispatcher that is made again while the old one's objects are not collected yet waits.
+	It("waits for the objects of a namesake to be collected", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		old := []client.Object{c.deployment(), c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
+			fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"), fetch(c, &appsv1.ReplicaSet{}, "orders-dispatcher-5d4f8c"), fetch(c, &corev1.Pod{}, "pod-0")}
+
+		Expect(c.admin.Delete(c.ctx, c.get())).To(Succeed())
+		c.create(c.dispatcher())
+		c.expect(status.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "not collected yet"})
+		for _, o := range old {
+			Expect(c.admin.Delete(c.ctx, o, client.GracePeriodSeconds(0))).To(Succeed()) // there is no garbage collector here
+		}
+		Eventually(func() error {
+			return client.IgnoreNotFound(c.admin.Delete(c.ctx, pdb(c)))
+		}).Should(Succeed())
+		Eventually(func() bool { return metav1.IsControlledBy(c.deployment(), c.get()) }).Should(BeTrue())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+	})
+})
 
 // replicaSet is one of the Deployment as it is now.
 func (c *cluster) replicaSet() *appsv1.ReplicaSet {
-	c.t.Helper()
+	GinkgoHelper()
 	d := c.deployment()
 	set := &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: d.Name + "-", Namespace: c.namespace, Labels: d.Spec.Template.Labels},
@@ -157,88 +265,4 @@ func (c *cluster) replicaSet() *appsv1.ReplicaSet {
 	}
 	c.create(set)
 	return set
-}
-
-func TestSteadyStateWritesNothing(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.migrated())
-	c.finish(c.job(), time.Now(), "")
-	answer := c.healthy()
-	c.rollOut(answer)
-	c.expect(status.CurrentStatus)
-	c.passes(2)
-
-	before := c.requests.all()
-	for i := range 5 { // the database's clock goes on, the numbers do not
-		answer.Backlog.ObservedAt = answer.Backlog.ObservedAt.Add(time.Duration(i) * time.Second)
-		answer.OldestTransaction.Seconds++
-		c.pods.says("pod-0", answer)
-		c.passes(2)
-	}
-	c.Expect(c.requests.all()[len(before):]).To(BeEmpty(), "neither reads nor writes")
-	t.Logf("writes from creation to Ready: %d\n%s", len(c.requests.writes()), c.requests.writes())
-
-	answer.Backlog.Pending = 7
-	c.pods.says("pod-0", answer)
-	c.Eventually(func() int64 { return *c.get().Status.Pending }).Should(BeEquivalentTo(7))
-	c.passes(3)
-	c.Expect(c.requests.all()[len(before):]).To(HaveLen(1), "a changed number is one write")
-	c.expect(status.CurrentStatus)
-}
-
-// A manager that has just started knows nothing of what was applied, and changes nothing.
-func TestRestartChangesNothing(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.migrated())
-	c.finish(c.job(), time.Now(), "")
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	c.stop()
-	versions := func() []string {
-		return []string{c.get().ResourceVersion, c.job().ResourceVersion, c.deployment().ResourceVersion,
-			c.files().ResourceVersion, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").ResourceVersion}
-	}
-	before, writes := versions(), len(c.requests.writes())
-	c.run(tick)
-	c.passes(3)
-	c.Expect(versions()).To(Equal(before))
-	c.Expect(c.requests.writes()[writes:]).To(HaveLen(7), "each object is applied once, except the Job")
-	c.expect(status.CurrentStatus)
-}
-
-func TestDriftIsRepaired(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.dispatcher())
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-
-	d := c.deployment()
-	for range 2 {
-		edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "evil:1" })
-		c.Eventually(func() string { return c.deployment().Spec.Template.Spec.Containers[0].Image }).Should(Equal("outbox-operator:v1"))
-	}
-	c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its image (outbox-operator:v1).")
-
-	edit(c, d, func(d *appsv1.Deployment) { delete(d.Labels, desired.LabelManagedBy) }) // now it is in no cache
-	c.Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelManagedBy, desired.Manager))
-
-	edit(c, d, func(d *appsv1.Deployment) { d.Labels[desired.LabelDispatcher] = "other" })
-	c.Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelDispatcher, "orders"))
-
-	// What others add and nobody owns stays theirs.
-	edit(c, d, func(d *appsv1.Deployment) {
-		d.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/restartedAt": "now"}
-	})
-	c.passes(3)
-	c.Expect(c.deployment().Spec.Template.Annotations).To(HaveKey("kubectl.kubernetes.io/restartedAt"))
-
-	edit(c, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), func(cm *corev1.ConfigMap) { cm.Data["state"] = "" })
-	c.Eventually(c.state).Should(Equal("Running"))
-	c.Expect(c.admin.Delete(c.ctx, c.files())).To(Succeed())
-	c.Expect(c.files().Data).To(HaveKey("config.yaml"))
-	c.Expect(c.admin.Delete(c.ctx, fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher"))).To(Succeed())
-	fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")
-	c.deployed(1, 1)
-	c.expect(status.CurrentStatus)
-	c.Expect(c.requests.forbidden()).To(BeEmpty())
 }

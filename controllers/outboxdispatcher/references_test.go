@@ -1,8 +1,7 @@
 package outboxdispatcher_test
 
 import (
-	"testing"
-
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,59 +11,61 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// What is missing is told from the kubelet's words, and goes by itself. CONTRACT: C-101, C-103
-func TestMissingReferences(t *testing.T) {
-	c := start(t, tick)
-	obd := c.dispatcher()
-	obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
-	obd.Spec.Database.TLS = &api.DatabaseTLS{CA: &api.CA{ConfigMap: &api.CAKey{Name: "roots"}}}
-	c.create(obd)
-	pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
-	c.deployed(1, 0)
-	c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
+var _ = Describe("a missing reference", Label("references"), func() {
+	// What is missing is told from the kubelet's words, and goes by itself. CONTRACT: C-101, C-103
+	It("is told in the words of the kubelet, and goes by itself", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
+		obd.Spec.Database.TLS = &api.DatabaseTLS{CA: &api.CA{ConfigMap: &api.CAKey{Name: "roots"}}}
+		c.create(obd)
+		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
+		c.deployed(1, 0)
+		c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 
-	for _, said := range []struct{ words, reason, message string }{
-		{`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`, api.ReasonSecretNotFound,
-			`Secret "orders-db", which spec.database.secret names, does not exist in namespace`},
-		{`MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound,
-			`Secret "orders-db", which spec.database.secret names, has no key "dsn"; add the key`},
-		{`MountVolume.SetUp failed for volume "secrets" : configmap "roots" not found`, api.ReasonConfigMapNotFound,
-			`ConfigMap "roots", which spec.database.tls.ca.configMap names, does not exist`},
-		{`MountVolume.SetUp failed for volume "secrets" : references non-existent config key: ca.crt`, api.ReasonConfigMapKeyNotFound,
-			`ConfigMap "roots", which spec.database.tls.ca.configMap names, has no key "ca.crt"`},
-		{`MountVolume.SetUp failed for volume "schemas" : configmap "schemas" not found`, api.ReasonConfigMapNotFound,
-			`ConfigMap "schemas", which spec.validation[0].schema.configMap names, does not exist`},
-		{`MountVolume.SetUp failed for volume "schemas" : references non-existent config key: order.json`, api.ReasonConfigMapKeyNotFound,
-			`has no key "order.json"`},
-	} {
-		c.Expect(c.admin.DeleteAllOf(c.ctx, &corev1.Event{}, client.InNamespace(c.namespace), client.MatchingFields{"reason": "FailedMount"})).To(Succeed())
-		c.mountFails(pod, said.words)
-		c.expect(status.InProgressStatus,
-			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, said.reason, said.message},
-			want{api.ReadyCondition, metav1.ConditionFalse, said.reason, said.message},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, said.reason, said.message})
-	}
-	c.expectEvent(corev1.EventTypeWarning, api.ReasonSecretNotFound, "create it")
+		for _, said := range []struct{ words, reason, message string }{
+			{`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`, api.ReasonSecretNotFound,
+				`Secret "orders-db", which spec.database.secret names, does not exist in namespace`},
+			{`MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound,
+				`Secret "orders-db", which spec.database.secret names, has no key "dsn"; add the key`},
+			{`MountVolume.SetUp failed for volume "secrets" : configmap "roots" not found`, api.ReasonConfigMapNotFound,
+				`ConfigMap "roots", which spec.database.tls.ca.configMap names, does not exist`},
+			{`MountVolume.SetUp failed for volume "secrets" : references non-existent config key: ca.crt`, api.ReasonConfigMapKeyNotFound,
+				`ConfigMap "roots", which spec.database.tls.ca.configMap names, has no key "ca.crt"`},
+			{`MountVolume.SetUp failed for volume "schemas" : configmap "schemas" not found`, api.ReasonConfigMapNotFound,
+				`ConfigMap "schemas", which spec.validation[0].schema.configMap names, does not exist`},
+			{`MountVolume.SetUp failed for volume "schemas" : references non-existent config key: order.json`, api.ReasonConfigMapKeyNotFound,
+				`has no key "order.json"`},
+		} {
+			Expect(c.admin.DeleteAllOf(c.ctx, &corev1.Event{}, client.InNamespace(c.namespace), client.MatchingFields{"reason": "FailedMount"})).To(Succeed())
+			c.mountFails(pod, said.words)
+			c.expect(status.InProgressStatus,
+				want{api.ReferencesResolvedCondition, metav1.ConditionFalse, said.reason, said.message},
+				want{api.ReadyCondition, metav1.ConditionFalse, said.reason, said.message},
+				want{api.ReconcilingCondition, metav1.ConditionTrue, said.reason, said.message})
+		}
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonSecretNotFound, "create it")
 
-	// The kubelet tries again by itself.
-	c.Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
-	c.Expect(c.requests.forbidden()).To(BeEmpty())
-	for _, request := range c.requests.all() {
-		c.Expect(request).NotTo(ContainSubstring("/secrets"))
-	}
-}
+		// The kubelet tries again by itself.
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+		Expect(c.requests.forbidden()).To(BeEmpty())
+		for _, request := range c.requests.all() {
+			Expect(request).NotTo(ContainSubstring("/secrets"))
+		}
+	})
 
-// A migration's login is missing.
-func TestMigrationSecretIsMissing(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.migrated())
-	job := c.job()
-	pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
-	pod.Name, pod.Namespace = "migrate", c.namespace
-	c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
-	c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`)
-	c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
-		`Secret "orders-owner", which spec.database.migration.secret names`})
-}
+	// A migration's login is missing.
+	It("is told when a migration has it", Label("migration"), func() {
+		c := start(tick)
+		c.create(c.migrated())
+		job := c.job()
+		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Name, pod.Namespace = "migrate", c.namespace
+		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`)
+		c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
+			`Secret "orders-owner", which spec.database.migration.secret names`})
+	})
+})

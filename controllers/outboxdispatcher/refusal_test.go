@@ -1,8 +1,7 @@
 package outboxdispatcher_test
 
 import (
-	"testing"
-
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,72 +13,73 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
+var _ = Describe("what the spec says of pods", Label("workload"), func() {
+	// Only a pod compiles what the spec says; it replaces nothing, and its words are told. CONTRACT: C-72, C-101
+	It("is refused by a new pod, whose words are told", Label("status"), func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		before := c.deployment().Generation
+
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
+			o.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
+		})
+		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
+		Expect(c.loadConfig().Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
+		pod := c.pod("new", ended(desired.Container, 78,
+			"validation[0].schema.file: it is no JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
+		c.expect(status.FailedStatus,
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
+				"spec.validation[0].schema.configMap: it is no JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""},
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPipeline, ""},
+			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonInvalidPipeline, "'paylaod'")
+
+		// The words of a pod are about its own configuration.
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Transform, o.Spec.Validation = nil, nil })
+		Eventually(func() int { return len(c.loadConfig().Transform) }).Should(BeZero())
+		c.deployed(1, 1)
+		c.expect(status.CurrentStatus)
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+
+		c.pod("another", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: sink.kafka.brokers is missing; set it"))
+		c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "Sink.kafka.brokers is missing; set it."})
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+
+	// The labels of a chart are welcome, and cost no write. CONTRACT: C-100
+	It("may have the labels of a chart", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+			"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		Expect(c.deployment().Spec.Template.Labels).To(HaveKeyWithValue("app.kubernetes.io/managed-by", "Helm"))
+		before := c.settle()
+		c.passes(5)
+		Expect(c.requests.all()[before:]).To(BeEmpty())
+
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.PodTemplate.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
+		})
+		c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
+			"(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by); leave them out of it"})
+		c.settle()
+		before = len(c.requests.writes())
+		c.passes(10)
+		Expect(c.requests.writes()[before:]).To(BeEmpty(), "the message stays the same")
+	})
+})
+
 // ended is the status of a pod whose container ended so, and is to be started again.
 func ended(container string, code int32, words string) corev1.PodStatus {
 	return corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: container, Image: "outbox-operator:v1", RestartCount: 2,
 		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: words}}}}}
-}
-
-// Only a pod compiles what the spec says; it replaces nothing, and its words are told. CONTRACT: C-72, C-101
-func TestRefusedConfiguration(t *testing.T) {
-	c := start(t, tick)
-	obd := c.dispatcher()
-	c.create(obd)
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	before := c.deployment().Generation
-
-	edit(c, obd, func(o *api.OutboxDispatcher) {
-		o.Spec.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
-		o.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
-	})
-	c.Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
-	c.Expect(c.loadConfig().Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
-	pod := c.pod("new", ended(desired.Container, 78,
-		"validation[0].schema.file: it is no JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
-	c.expect(status.FailedStatus,
-		want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
-			"spec.validation[0].schema.configMap: it is no JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
-		want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""},
-		want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPipeline, ""},
-		want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
-	c.expectEvent(corev1.EventTypeWarning, api.ReasonInvalidPipeline, "'paylaod'")
-
-	// The words of a pod are about its own configuration.
-	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Transform, o.Spec.Validation = nil, nil })
-	c.Eventually(func() int { return len(c.loadConfig().Transform) }).Should(BeZero())
-	c.deployed(1, 1)
-	c.expect(status.CurrentStatus)
-	c.Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-
-	c.pod("another", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: sink.kafka.brokers is missing; set it"))
-	c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "Sink.kafka.brokers is missing; set it."})
-	c.Expect(c.requests.forbidden()).To(BeEmpty())
-}
-
-// The labels of a chart are welcome, and cost no write. CONTRACT: C-100
-func TestLabelsOfAChart(t *testing.T) {
-	c := start(t, tick)
-	obd := c.dispatcher()
-	obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
-		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
-	c.create(obd)
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	c.Expect(c.deployment().Spec.Template.Labels).To(HaveKeyWithValue("app.kubernetes.io/managed-by", "Helm"))
-	c.passes(2)
-	before := len(c.requests.all())
-	c.passes(5)
-	c.Expect(c.requests.all()[before:]).To(BeEmpty())
-
-	edit(c, obd, func(o *api.OutboxDispatcher) {
-		o.Spec.PodTemplate.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
-	})
-	c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
-		"(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by); leave them out of it"})
-	c.passes(2)
-	before = len(c.requests.writes())
-	c.passes(10)
-	c.Expect(c.requests.writes()[before:]).To(BeEmpty(), "the message stays the same")
 }

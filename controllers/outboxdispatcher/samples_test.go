@@ -1,23 +1,24 @@
 package outboxdispatcher_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
-	"testing"
 
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
@@ -37,72 +38,80 @@ var smallest = []string{
 	"sqs: {queueURL: 'https://sqs.eu-west-1.amazonaws.com/123456789012/orders'}",
 }
 
+var _ = Describe("a file for pods", Label("samples"), func() {
+	files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "*.yaml"))
+
+	It("is tried with each kind of sink, and with samples", func() {
+		for kind := range reflect.TypeFor[v1alpha1.Sink]().Fields() {
+			name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+			Expect(smallest).To(ContainElement(HavePrefix(name + ":")))
+		}
+		Expect(files, err).NotTo(BeEmpty())
+	})
+
+	for _, sink := range smallest {
+		It("means the same as the smallest resource with "+sink, func(ctx SpecContext) {
+			meansTheSame(ctx, "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: smallest}\n"+
+				"spec: {namespace: shop, database: {secret: {name: a}}, sink: {"+sink+"}}\n")
+		})
+	}
+	for _, file := range files {
+		It("means the same as the sample "+filepath.Base(file), func(ctx SpecContext) {
+			text, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			meansTheSame(ctx, string(text))
+		})
+	}
+
+	// The binary's defaults are the API's.
+	It("has the defaults of the API", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		rendered := c.loadConfig()
+		least := config.Config{
+			Name:      c.namespace + "/orders",
+			Namespace: "shop",
+			Database:  config.Database{DSNFile: "/etc/outbox/secrets/database/dsn"},
+			Sink:      config.Sink{Log: &config.LogSink{}},
+			Server:    config.Server{Address: ":8080"},
+			StateFile: "/etc/outbox/state/state",
+		}
+		Expect(rendered).To(Equal(least), "what the API server sets is what the binary would")
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+	})
+})
+
 // The API server and the dispatcher's file have the same defaults, and what the one accepts of a sample,
 // or of the smallest resource, the other does not refuse: no pod ends at its start because of it.
 //
 // CONTRACT: C-100
-func TestSamplesMeanTheSameInAFile(t *testing.T) {
-	admin := operatortest.Admin(t)
-	texts := map[string]string{}
-	for _, sink := range smallest {
-		texts[sink] = "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: smallest}\n" +
-			"spec: {namespace: shop, database: {secret: {name: a}}, sink: {" + sink + "}}\n"
-	}
-	for kind := range reflect.TypeFor[v1alpha1.Sink]().Fields() {
-		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
-		if !slices.ContainsFunc(smallest, func(sink string) bool { return strings.HasPrefix(sink, name+":") }) {
-			t.Errorf("smallest has no %s", name)
-		}
-	}
-	files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no samples: %v", err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[filepath.Base(file)] = string(text)
-	}
-	for name, text := range texts {
-		t.Run(name, func(t *testing.T) {
-			for _, written := range dispatchersIn(t, text) {
-				accepted := written.DeepCopy()
-				if err := admin.Create(t.Context(), accepted, client.DryRunAll); err != nil {
-					t.Fatal(err)
-				}
-				if file, resource := rendered(t, written), rendered(t, accepted); file != resource {
-					t.Errorf("with the defaults of the file\n%s\nand with those of the resource\n%s", file, resource)
-				}
-				if err := loaded(accepted).Validate(); err != nil {
-					t.Errorf("the dispatcher refuses it: %v", err)
-				}
-			}
-		})
+func meansTheSame(ctx context.Context, text string) {
+	GinkgoHelper()
+	for _, written := range dispatchersIn(text) {
+		accepted := written.DeepCopy()
+		Expect(admin.Create(ctx, accepted, client.DryRunAll)).To(Succeed())
+		Expect(rendered(accepted)).To(Equal(rendered(written)), "the defaults of the resource, and those of the file")
+		Expect(loaded(accepted).Validate()).To(Succeed(), "the dispatcher refuses it")
 	}
 }
 
 // dispatchersIn are those of a file, in the namespace default.
-func dispatchersIn(t *testing.T, text string) (all []*v1alpha1.OutboxDispatcher) {
-	t.Helper()
+func dispatchersIn(text string) (all []*v1alpha1.OutboxDispatcher) {
+	GinkgoHelper()
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
 		obd := &v1alpha1.OutboxDispatcher{}
 		err := decoder.Decode(obd)
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		Expect(err).NotTo(HaveOccurred())
 		if obd.Kind == "OutboxDispatcher" {
 			obd.Namespace = metav1.NamespaceDefault
 			all = append(all, obd)
 		}
 	}
-	if len(all) == 0 && !strings.Contains(text, "\nkind: Outbox\n") {
-		t.Fatal("no OutboxDispatcher")
-	}
+	Expect(len(all) > 0 || strings.Contains(text, "\nkind: Outbox\n")).To(BeTrue(), "no OutboxDispatcher")
 	return all
 }
 
@@ -117,11 +126,9 @@ func loaded(obd *v1alpha1.OutboxDispatcher) config.Config {
 }
 
 // rendered is that as text.
-func rendered(t *testing.T, obd *v1alpha1.OutboxDispatcher) string {
-	t.Helper()
+func rendered(obd *v1alpha1.OutboxDispatcher) string {
+	GinkgoHelper()
 	text, err := yaml.Marshal(loaded(obd))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Expect(err).NotTo(HaveOccurred())
 	return string(text)
 }

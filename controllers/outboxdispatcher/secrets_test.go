@@ -3,9 +3,9 @@ package outboxdispatcher_test
 import (
 	"encoding/base64"
 	"encoding/json"
-	"strings"
-	"testing"
+	"time"
 
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,41 +17,66 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// What a Secret holds is in nothing that the controller writes: no object, status, condition or Event,
-// also while a key is missing. CONTRACT: C-73, C-101
-func TestPlantedSecrets(t *testing.T) {
-	const planted = "s3cr3t"
-	c := start(t, tick)
-	obd := c.dispatcher()
-	obd.Spec.Sink = api.Sink{HTTP: &api.HTTPSink{
-		URL: "https://warehouse.example.com/events", Auth: &api.HTTPAuth{Token: &api.SecretKey{Name: "warehouse", Key: "token"}},
-		Signing: &api.HTTPSigning{Secret: api.SecretKey{Name: "others", Key: "signing"}},
-		TLS:     &api.TLS{CA: &api.CA{Secret: &api.CAKey{Name: "others", Key: "ca"}}, ClientCertificate: &api.ClientCertificate{Name: "others"}},
-	}}
-	obd.Spec.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.HTTPAuth{Basic: &api.BasicAuth{Name: "others"}}}
-	for _, name := range []string{"orders-db", "warehouse", "others"} {
-		data := map[string]string{}
-		for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {
-			data[key] = planted
+var _ = Describe("security", Label("security"), func() {
+	// What a Secret holds is in nothing that the controller writes: no object, status, condition or Event,
+	// also while a key is missing. CONTRACT: C-73, C-101
+	It("keeps what a Secret holds out of all that the controller writes", func() {
+		const planted = "s3cr3t"
+		c := start(tick)
+		obd := c.dispatcher()
+		obd.Spec.Sink = api.Sink{HTTP: &api.HTTPSink{
+			URL: "https://warehouse.example.com/events", Auth: &api.HTTPAuth{Token: &api.SecretKey{Name: "warehouse", Key: "token"}},
+			Signing: &api.HTTPSigning{Secret: api.SecretKey{Name: "others", Key: "signing"}},
+			TLS:     &api.TLS{CA: &api.CA{Secret: &api.CAKey{Name: "others", Key: "ca"}}, ClientCertificate: &api.ClientCertificate{Name: "others"}},
+		}}
+		obd.Spec.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.HTTPAuth{Basic: &api.BasicAuth{Name: "others"}}}
+		for _, name := range []string{"orders-db", "warehouse", "others"} {
+			data := map[string]string{}
+			for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {
+				data[key] = planted
+			}
+			c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, StringData: data})
 		}
-		c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, StringData: data})
-	}
-	c.create(obd)
-	pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
-	c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: token`)
-	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
-	c.Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
+		c.create(obd)
+		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: token`)
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
 
-	for _, list := range []client.ObjectList{
-		&api.OutboxDispatcherList{}, &appsv1.DeploymentList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &eventsv1.EventList{}, &corev1.EventList{},
-	} {
-		c.Expect(c.admin.List(c.ctx, list, client.InNamespace(c.namespace))).To(Succeed())
-		text, err := json.Marshal(list)
-		c.Expect(err).NotTo(HaveOccurred())
-		if strings.Contains(string(text), planted) || strings.Contains(string(text), base64.StdEncoding.EncodeToString([]byte(planted))[:7]) {
-			t.Errorf("%T shows what a Secret holds: %s", list, text)
+		for _, list := range []client.ObjectList{
+			&api.OutboxDispatcherList{}, &appsv1.DeploymentList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &eventsv1.EventList{}, &corev1.EventList{},
+		} {
+			Expect(c.admin.List(c.ctx, list, client.InNamespace(c.namespace))).To(Succeed())
+			text, err := json.Marshal(list)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(string(text)).NotTo(Or(ContainSubstring(planted), ContainSubstring(base64.StdEncoding.EncodeToString([]byte(planted))[:7])),
+				"%T shows what a Secret holds", list)
 		}
-	}
-}
+	})
+
+	// The API server enforces the restricted profile in the namespace, so the pods of rollOut prove the
+	// dispatchers' template; a migration Job's pod is tried here.
+	It("is that of the restricted profile", func() {
+		c := start(tick)
+		c.create(c.migrated())
+		job := c.job()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "migrate", Namespace: c.namespace}, Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Spec.ServiceAccountName = ""
+		c.create(pod)
+		loose := pod.DeepCopy()
+		loose.ObjectMeta = metav1.ObjectMeta{Name: "loose", Namespace: c.namespace}
+		loose.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil
+		Expect(c.admin.Create(c.ctx, loose)).To(MatchError(ContainSubstring("PodSecurity")), "the profile is enforced")
+		for _, template := range []corev1.PodTemplateSpec{job.Spec.Template, func() corev1.PodTemplateSpec {
+			c.finish(job, time.Now(), "")
+			return c.deployment().Spec.Template
+		}()} {
+			Expect(*template.Spec.AutomountServiceAccountToken).To(BeFalse())
+		}
+		Expect(*fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").AutomountServiceAccountToken).To(BeFalse())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+	})
+})

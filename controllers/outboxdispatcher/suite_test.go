@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,18 +37,26 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/envtest"
 )
 
-func TestMain(m *testing.M) {
+func TestMain(m *testing.M) { envtest.Main(m) }
+
+// The specs share an API server; each, or each ordered container, has a namespace and a manager of its own.
+// Labels pick some: `go test ./controllers/outboxdispatcher -ginkgo.label-filter=stop`.
+func TestOnTheAPIServer(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
-	SetDefaultEventuallyTimeout(20 * time.Second)
+	SetDefaultEventuallyTimeout(time.Minute)
 	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
-	envtest.Main(m)
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "OutboxDispatchers on an API server")
 }
 
-// cluster is a namespace with a manager of its own. The test plays the Deployment and Job
+// admin may do everything, and reads from the API server.
+var admin client.Client
+
+var _ = BeforeSuite(func() { admin = operatortest.Admin(GinkgoTB()) })
+
+// cluster is a namespace with a manager of its own. The spec plays the Deployment and Job
 // controllers and the kubelet, and an HTTP server plays the pods.
 type cluster struct {
-	*WithT
-	t         *testing.T
 	ctx       context.Context
 	admin     client.Client
 	namespace string
@@ -58,29 +68,29 @@ type cluster struct {
 	rolling int
 }
 
-// start starts a manager that looks at the pods every interval.
-func start(t *testing.T, interval time.Duration) *cluster {
-	t.Helper()
-	t.Parallel()
-	g, admin := NewWithT(t), operatortest.Admin(t)
+// start starts a manager that looks at the pods every interval. It ends with the spec, or with the container when
+// BeforeAll calls this.
+func start(interval time.Duration) *cluster {
+	GinkgoHelper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // for requests that hang
+	DeferCleanup(cancel)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "test-",
 		Labels:       map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
-	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
-	c := &cluster{WithT: g, t: t, ctx: t.Context(), admin: admin, namespace: namespace.Name,
-		requests: &requests{}, pods: newPodServer(t)}
+	Expect(admin.Create(ctx, namespace)).To(Succeed())
+	c := &cluster{ctx: ctx, admin: admin, namespace: namespace.Name, requests: &requests{}, pods: newPodServer()}
 	c.stop = c.run(interval)
 	return c
 }
 
-// run starts a manager and stops it with the test.
+// run starts a manager and stops it with the spec.
 func (c *cluster) run(interval time.Duration) (stop func()) {
-	c.t.Helper()
+	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
 	pods := observe.NewClient()
 	pods.URL = c.pods.url
-	mgr, err := manager.New(ctx, operatortest.Operator(c.t, c.requests.record), manager.Options{
+	mgr, err := manager.New(ctx, operatortest.Operator(GinkgoTB(), c.requests.record), manager.Options{
 		DispatcherImage: cmp.Or(c.image, "outbox-operator:v1"),
 
 		MaxRollingUpgrades: c.rolling,
@@ -93,19 +103,17 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 		ProbeAddress:      "0",
 		Pods:              pods,
 	})
-	c.Expect(err).NotTo(HaveOccurred())
+	Expect(err).NotTo(HaveOccurred())
 	done := make(chan error)
 	go func() { done <- mgr.Start(ctx) }()
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
 			cancel()
-			if err := <-done; err != nil {
-				c.t.Errorf("the manager ended: %v", err)
-			}
+			Expect(<-done).To(Succeed(), "the manager ended")
 		})
 	}
-	c.t.Cleanup(stop)
+	DeferCleanup(func() { stop() })
 	return stop
 }
 
@@ -156,10 +164,22 @@ func (r *requests) writes() []string {
 
 // passes waits for n more passes that ask pods.
 func (c *cluster) passes(n int64) {
-	c.t.Helper()
+	GinkgoHelper()
 	// The pass that asks now may have started before this call, so one more than n must begin.
 	target := c.pods.asked.Load() + n + 1
-	c.Eventually(c.pods.asked.Load).Should(BeNumerically(">=", target))
+	Eventually(c.pods.asked.Load).Should(BeNumerically(">=", target))
+}
+
+// settle waits until the manager has asked the API server for nothing during five passes, and returns how many
+// requests there were. What may still be under way when a status is as expected, such as an Event, has arrived then.
+func (c *cluster) settle() (requests int) {
+	GinkgoHelper()
+	Eventually(func() bool {
+		requests = len(c.requests.all())
+		c.passes(5)
+		return len(c.requests.all()) == requests
+	}).Should(BeTrue(), "there are always new requests")
+	return requests
 }
 
 // dispatcher is a plain OutboxDispatcher.
@@ -182,16 +202,16 @@ func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 }
 
 func (c *cluster) create(objects ...client.Object) {
-	c.t.Helper()
+	GinkgoHelper()
 	for _, o := range objects {
-		c.Expect(c.admin.Create(c.ctx, o)).To(Succeed())
+		Expect(c.admin.Create(c.ctx, o)).To(Succeed())
 	}
 }
 
 // edit changes an object, again when somebody else was faster.
 func edit[T client.Object](c *cluster, o T, change func(T)) {
-	c.t.Helper()
-	c.Eventually(func() error {
+	GinkgoHelper()
+	Eventually(func() error {
 		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
 			return err
 		}
@@ -202,23 +222,23 @@ func edit[T client.Object](c *cluster, o T, change func(T)) {
 
 // fetch waits until the object is there.
 func fetch[T client.Object](c *cluster, o T, name string) T {
-	c.t.Helper()
+	GinkgoHelper()
 	o.SetName(name)
 	o.SetNamespace(c.namespace)
-	c.Eventually(func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o) }).Should(Succeed())
+	Eventually(func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o) }).Should(Succeed())
 	return o
 }
 
 func (c *cluster) deployment() *appsv1.Deployment {
-	c.t.Helper()
+	GinkgoHelper()
 	return fetch(c, &appsv1.Deployment{}, "orders-dispatcher")
 }
 
 // job waits for the only migration Job.
 func (c *cluster) job() *batchv1.Job {
-	c.t.Helper()
+	GinkgoHelper()
 	var jobs batchv1.JobList
-	c.Eventually(func(g Gomega) {
+	Eventually(func(g Gomega) {
 		g.Expect(c.admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
 		g.Expect(jobs.Items).To(HaveLen(1))
 	}).Should(Succeed())
@@ -241,7 +261,7 @@ func (c *cluster) healthy() report.Status {
 
 // get reads the OutboxDispatcher.
 func (c *cluster) get() *v1alpha1.OutboxDispatcher {
-	c.t.Helper()
+	GinkgoHelper()
 	return fetch(c, &v1alpha1.OutboxDispatcher{}, "orders")
 }
 
@@ -255,8 +275,8 @@ type want struct {
 
 // expect waits until the conditions are as wanted and kstatus comes to the conclusion.
 func (c *cluster) expect(conclusion status.Status, wants ...want) {
-	c.t.Helper()
-	c.Eventually(func(g Gomega) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
 		obd := c.get()
 		for _, w := range wants {
 			got := meta.FindStatusCondition(obd.Status.Conditions, w.kind)
@@ -283,15 +303,15 @@ func replicas(n int32) func(*v1alpha1.OutboxDispatcher) {
 
 // jobs are the migration Jobs.
 func (c *cluster) jobs() []batchv1.Job {
-	c.t.Helper()
+	GinkgoHelper()
 	var jobs batchv1.JobList
-	c.Expect(c.admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
+	Expect(c.admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
 	return jobs.Items
 }
 
 // files is the ConfigMap that new pods read.
 func (c *cluster) files() *corev1.ConfigMap {
-	c.t.Helper()
+	GinkgoHelper()
 	return fetch(c, &corev1.ConfigMap{}, desired.ConfigNames(&c.deployment().Spec.Template.Spec)[0])
 }
 
@@ -305,11 +325,23 @@ func (c *cluster) state() string {
 
 // loadConfig reads the rendered file as it is, without the binary's defaults.
 func (c *cluster) loadConfig() (rendered config.Config) {
-	c.t.Helper()
-	c.Expect(yaml.UnmarshalStrict([]byte(c.configFile()), &rendered)).To(Succeed())
+	GinkgoHelper()
+	Expect(yaml.UnmarshalStrict([]byte(c.configFile()), &rendered)).To(Succeed())
 	return rendered
 }
 
 func pdb(c *cluster) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher", Namespace: c.namespace}}
+}
+
+// expectEvent waits for an event about the OutboxDispatcher.
+func (c *cluster) expectEvent(kind, reason, note string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var events eventsv1.EventList
+		g.Expect(c.admin.List(c.ctx, &events, client.InNamespace(c.namespace))).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(And(
+			HaveField("Type", kind), HaveField("Reason", reason), HaveField("Note", ContainSubstring(note)),
+			HaveField("Regarding.Kind", "OutboxDispatcher"), HaveField("Regarding.Name", "orders"))))
+	}).Should(Succeed())
 }

@@ -1,8 +1,7 @@
 package outboxdispatcher_test
 
 import (
-	"testing"
-
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,66 +11,69 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
-// CONTRACT: C-50
-func TestBlockedKeys(t *testing.T) {
-	c := start(t, tick)
-	obd := c.dispatcher()
-	obd.Spec.Ordering = api.OrderingKey
-	c.create(obd)
-	answer := c.healthy()
-	answer.Backlog.Dead, answer.Backlog.BlockedKeys = 1, 3
-	c.rollOut(answer)
-	c.expect(status.CurrentStatus)
-	c.Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
+var _ = Describe("the status", Label("status"), func() {
+	// CONTRACT: C-50
+	It("counts blocked keys when the dead block", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		obd.Spec.Ordering = api.OrderingKey
+		c.create(obd)
+		answer := c.healthy()
+		answer.Backlog.Dead, answer.Backlog.BlockedKeys = 1, 3
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus)
+		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
 
-	edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.OnDead = api.OnDeadBlock })
-	c.Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
-	c.rollOut(answer)
-	c.expect(status.CurrentStatus,
-		want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-	c.Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
-}
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.OnDead = api.OnDeadBlock })
+		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus,
+			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
+	})
 
-func TestVacuumHeldBack(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.dispatcher())
-	answer := c.healthy()
-	c.rollOut(answer)
-	c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
+	It("tells what holds back vacuum", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		answer := c.healthy()
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
 
-	answer.OldestTransaction = &report.OldestTransaction{Kind: report.Session, Name: "pid 4711 (psql)", Seconds: 3600}
-	c.pods.says("pod-0", answer)
-	c.expect(status.CurrentStatus, // events are delivered all the same
-		want{api.VacuumHeldBackCondition, metav1.ConditionTrue, api.ReasonOldTransaction, "pg_terminate_backend(4711)"},
-		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-	c.expectEvent(corev1.EventTypeWarning, api.ReasonOldTransaction, "pg_terminate_backend(4711)")
+		answer.OldestTransaction = &report.OldestTransaction{Kind: report.Session, Name: "pid 4711 (psql)", Seconds: 3600}
+		c.pods.says("pod-0", answer)
+		c.expect(status.CurrentStatus, // events are delivered all the same
+			want{api.VacuumHeldBackCondition, metav1.ConditionTrue, api.ReasonOldTransaction, "pg_terminate_backend(4711)"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonOldTransaction, "pg_terminate_backend(4711)")
 
-	before := c.get().ResourceVersion
-	answer.OldestTransaction.Seconds = 7200
-	c.pods.says("pod-0", answer)
-	c.passes(3)
-	c.Expect(c.get().ResourceVersion).To(Equal(before), "older alone is no change")
-	c.pods.says("pod-0", c.healthy())
-	c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
-	c.expectEvent(corev1.EventTypeNormal, api.ReasonNotHeldBack, "")
-}
+		c.settle()
+		before := c.get().ResourceVersion
+		answer.OldestTransaction.Seconds = 7200
+		c.pods.says("pod-0", answer)
+		c.passes(3)
+		Expect(c.get().ResourceVersion).To(Equal(before), "older alone is no change")
+		c.pods.says("pod-0", c.healthy())
+		c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotHeldBack, "")
+	})
 
-// A namespace that is being deleted takes no events any more: none is sent, and none is complained
-// about. (There is no namespace controller here, so it stays as it is.)
-func TestNamespaceIsBeingDeleted(t *testing.T) {
-	c := start(t, tick)
-	c.create(c.dispatcher())
-	c.rollOut(c.healthy())
-	c.expect(status.CurrentStatus)
-	for _, reason := range []string{api.ReasonProgressing, api.ReasonAvailable, api.ReasonDelivering} {
-		c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
-	}
-	c.Expect(c.admin.Delete(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}})).To(Succeed())
-	answer := c.healthy()
-	answer.Source = report.Link{State: report.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
-	c.pods.says("pod-0", answer)
-	c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
-	c.passes(3)
-	c.Expect(c.requests.forbidden()).To(BeEmpty())
-}
+	// A namespace that is being deleted takes no events any more: none is sent, and none is complained
+	// about. (There is no namespace controller here, so it stays as it is.)
+	It("sends no Event to a namespace that is being deleted", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		for _, reason := range []string{api.ReasonProgressing, api.ReasonAvailable, api.ReasonDelivering} {
+			c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
+		}
+		Expect(c.admin.Delete(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}})).To(Succeed())
+		answer := c.healthy()
+		answer.Source = report.Link{State: report.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
+		c.pods.says("pod-0", answer)
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
+		c.passes(3)
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+})

@@ -28,7 +28,7 @@ import (
 const Account = "system:serviceaccount:outbox-system:outbox-operator"
 
 // Admin returns a client that may do everything and reads from the API server.
-func Admin(t *testing.T) client.Client {
+func Admin(t testing.TB) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -43,14 +43,14 @@ func Admin(t *testing.T) client.Client {
 
 // Operator returns the operator's way to the API server. It tells record of each request and its
 // outcome.
-func Operator(t *testing.T, record func(*http.Request, *http.Response)) *rest.Config {
+func Operator(t testing.TB, record func(*http.Request, *http.Response)) *rest.Config {
 	t.Helper()
 	Granted(t)
 	return As(t, Account, record)
 }
 
 // As is Operator for another user, whose rights the test has granted.
-func As(t *testing.T, user string, record func(*http.Request, *http.Response)) *rest.Config {
+func As(t testing.TB, user string, record func(*http.Request, *http.Response)) *rest.Config {
 	t.Helper()
 	cfg := envtest.Start(t)
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: user}
@@ -78,7 +78,7 @@ var granted struct {
 
 // Granted applies config/rbac, once for a process, and returns what the operator may do there, as
 // "group/resource verb".
-func Granted(t *testing.T) []string {
+func Granted(t testing.TB) []string {
 	t.Helper()
 	granted.once.Do(func() {
 		admin := Admin(t)
@@ -98,7 +98,7 @@ func Granted(t *testing.T) []string {
 }
 
 // read decodes the files of config/rbac.
-func read(t *testing.T) []client.Object {
+func read(t testing.TB) []client.Object {
 	t.Helper()
 	root, err := envtest.Root()
 	if err != nil {

@@ -1,0 +1,74 @@
+package outboxdispatcher_test
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+var _ = Describe("a failed migration", Label("migration"), func() {
+	// A failed migration is tried again by itself, and at once when the spec names another login.
+	It("is tried again at once when the spec names another login, and takes nothing away", func() {
+		c := start(tick)
+		obd := c.migrated()
+		login := func(name string) {
+			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = name })
+		}
+		c.create(obd)
+		c.finish(c.job(), time.Now(), "{\"time\":\"...\"}\nthe login owner was refused; correct the password")
+		c.expect(status.InProgressStatus,
+			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration failed: the login owner was refused; correct the password. It is tried again"},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, ""},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonProgressing, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonMigrationFailed, "correct the password")
+		first := c.job().Name
+
+		login("right-owner")
+		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(first), "another login, another Job, and the old one is gone")
+		c.finish(c.job(), time.Now(), "")
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+
+		// A later migration that fails takes nothing away, and keeps nothing from being rolled out.
+		second := c.job().Name
+		login("wrong-owner")
+		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(second))
+		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		c.finish(c.job(), time.Now(), "wrong again")
+		c.expect(status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "wrong again"})
+		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("batchSize: 7"))
+		old := c.healthy()
+		old.Schema = report.Schema{State: "TooOld", Message: "version 1 of 2"}
+		c.pods.says("pod-0", old)
+		c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "wrong again"})
+	})
+
+	// The database was down during the migration: nobody has to do anything.
+	It("is tried again by itself", func() {
+		c := start(tick)
+		c.create(c.migrated())
+		first := c.job()
+		c.finish(first, time.Now().Add(-time.Minute), "connection refused") // the delay is over
+		Eventually(func() int { return len(c.jobs()) }).Should(Equal(2))
+		c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "connection refused"})
+		for _, job := range c.jobs() {
+			if job.Name != first.Name {
+				Expect(job.Annotations).To(HaveKeyWithValue("outbox.dev/attempt", "2"))
+				c.finish(&job, time.Now(), "")
+			}
+		}
+		Eventually(func() int { return len(c.jobs()) }).Should(Equal(1), "the failed one is gone")
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+	})
+})

@@ -1,0 +1,191 @@
+package outboxdispatcher_test
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+var _ = Describe("what pods report", Label("status"), func() {
+	// CONTRACT: C-101
+	Context("when one of two has a trouble", Ordered, ContinueOnFailure, func() {
+		var c *cluster
+		var before int64
+
+		BeforeAll(func() {
+			c = start(tick)
+			obd := c.dispatcher()
+			replicas(2)(obd)
+			c.create(obd)
+			c.rollOut(c.healthy(), c.healthy())
+			c.expect(status.CurrentStatus)
+			before = c.deployment().Generation
+		})
+
+		source := func(reason, message string) func(*report.Status) {
+			return func(s *report.Status) {
+				s.Source = report.Link{State: report.Unreachable, Reason: reason, Message: message}
+				s.Schema = report.Schema{State: "Unknown"}
+			}
+		}
+		schema := func(state, message string) func(*report.Status) {
+			return func(s *report.Status) { s.Schema = report.Schema{State: state, Message: message} }
+		}
+		sink := func(state report.LinkState, reason, message string) func(*report.Status) {
+			return func(s *report.Status) { s.Sink = report.Link{State: state, Reason: reason, Message: message} }
+		}
+		DescribeTable("is told with its remedy, and tears down nothing:", func(says func(*report.Status), kind, reason, remedy string) {
+			ill := c.healthy()
+			says(&ill)
+			c.pods.says("pod-1", ill) // pod-0 sees no trouble
+			c.expect(status.InProgressStatus,
+				want{kind, metav1.ConditionFalse, reason, remedy},
+				want{api.ReadyCondition, metav1.ConditionFalse, reason, remedy})
+			c.pods.says("pod-1", c.healthy())
+			well := api.ReasonConnected
+			if kind == api.SchemaReadyCondition {
+				well = api.ReasonUpToDate
+			}
+			c.expect(status.CurrentStatus, want{kind, metav1.ConditionTrue, well, ""})
+			Expect(c.deployment().Generation).To(Equal(before), "no trouble tears down what runs")
+		},
+			Entry("password wrong", source("AuthenticationFailed", "the login was refused; correct the password in the Secret"), api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
+			Entry("rights missing", source("PermissionDenied", "no right to read; run dispatcher migrate grants"), api.SourceReachableCondition, api.ReasonPermissionDenied, "migrate grants"),
+			Entry("database down", source("ConnectionRefused", "nothing listens; start the server"), api.SourceReachableCondition, api.ReasonConnectionFailed, "start the server"),
+			Entry("database missing", source("DatabaseNotFound", "no such database; create it"), api.SourceReachableCondition, api.ReasonDatabaseNotFound, "create it"),
+			Entry("wrong CA", source("CertificateInvalid", "unknown authority; name the right ca"), api.SourceReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
+			Entry("schema missing", schema("Missing", "there is no schema; run migrate up"), api.SchemaReadyCondition, api.ReasonMissing, "run migrate up"),
+			Entry("schema too old", schema("TooOld", "version 1 of 2; run migrate up"), api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
+			Entry("schema too new", schema("TooNew", "version 3 of 2; upgrade the operator"), api.SchemaReadyCondition, api.ReasonTooNew, "upgrade the operator"),
+			Entry("outcomes refused", func(s *report.Status) {
+				s.Source = report.Link{State: report.Refusing, Reason: report.OutcomesRefused, Message: "The database refuses outcomes; mend the trigger"}
+			}, api.SourceReachableCondition, api.ReasonOutcomesRefused, "mend the trigger"),
+			Entry("calls stuck", sink(report.Unreachable, report.CallsStuck, "All 16 calls of the sink are stuck; restart it"), api.SinkReachableCondition, api.ReasonCallsStuck, "restart it"),
+			Entry("sink refuses", sink(report.Refusing, "Refusing", "it answers 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"),
+			Entry("sink down", sink(report.Unreachable, "ConnectionRefused", "nothing listens; check the url"), api.SinkReachableCondition, api.ReasonConnectionFailed, "check the url"),
+			Entry("sink's certificate", sink(report.Unreachable, "CertificateInvalid", "unknown authority; name the right ca"), api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
+			Entry("sink's login", sink(report.Unreachable, "AuthenticationFailed", "it answers 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"),
+		)
+	})
+
+	// A topic that is held back, and events that were given up, are told by conditions of their own: other events
+	// flow. When no topic is left, none flow.
+	It("tells of held topics beside those that flow", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		answer := c.healthy()
+		answer.Held = []report.HeldTopic{{Topic: "refunds", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 404; correct the path"}}}
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus,
+			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonTopicsHeld, `"refunds". For "refunds": It answers 404; correct the path`},
+			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsHeld, "refunds")
+
+		answer.AllHeld = true
+		c.pods.says("pod-0", answer)
+		c.expect(status.InProgressStatus,
+			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonAllTopicsHeld, "refunds"},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsHeld, "refunds"})
+		c.pods.says("pod-0", c.healthy())
+		c.expect(status.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
+	})
+
+	// One of two pods is silent, or restarts: the other delivers.
+	It("is that of the pod that delivers, when the other does not", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		replicas(2)(obd)
+		c.create(obd)
+		c.rollOut(c.healthy(), c.healthy())
+		c.expect(status.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
+		Eventually(func() int32 { return c.get().Status.AnsweringReplicas }).Should(BeEquivalentTo(2))
+		Eventually(func() string { return c.get().Status.Pods }).Should(Equal("2/2"))
+
+		c.pods.silent("pod-1")
+		c.expect(status.CurrentStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not answer the operator"})
+		Expect(c.get().Status.AnsweringReplicas).To(BeEquivalentTo(1))
+
+		c.deployed(2, 1)
+		c.expect(status.CurrentStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods are ready"})
+		Expect(c.get().Status.Pods).To(Equal("1/2"))
+	})
+
+	// Only pods that a ReplicaSet of the Deployment owns are asked, whatever labels others have.
+	It("is asked of pods that the Deployment owns, and of no others", Label("security"), func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		ill := c.healthy()
+		ill.Source = report.Link{State: report.Unreachable, Message: "a stranger says so"}
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus)
+		owned := fetch(c, &corev1.Pod{}, "pod-0")
+		for name, owner := range map[string][]metav1.OwnerReference{
+			"without-owner": nil,
+			"forged-set":    {{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "orders-dispatcher-5d4f8c", UID: "4711", Controller: new(true)}},
+			"other-kind":    {{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "orders-dispatcher-5d4f8c", UID: owned.OwnerReferences[0].UID, Controller: new(true)}},
+		} {
+			c.pods.says(name, ill)
+			stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace, Labels: owned.Labels, OwnerReferences: owner}, Spec: *owned.Spec.DeepCopy()}
+			c.create(stranger)
+			stranger.Status.Phase, stranger.Status.PodIP, stranger.Status.PodIPs = corev1.PodRunning, "127.0.0.1", []corev1.PodIP{{IP: "127.0.0.1"}}
+			Expect(c.admin.Status().Update(c.ctx, stranger)).To(Succeed())
+		}
+		c.passes(5)
+		c.expect(status.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+		Expect(c.pods.who()).To(Equal([]string{"pod-0"}))
+	})
+
+	It("is unknown when no pod answers", Label("network"), func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		answer := c.healthy()
+		answer.Backlog.Pending, answer.Backlog.Dead = 4, 2
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Dead column"})
+
+		c.pods.silent("pod-0")
+		unknown := func(kind string) want {
+			return want{kind, metav1.ConditionUnknown, api.ReasonNotObserved, "NetworkPolicy"}
+		}
+		c.expect(status.InProgressStatus, unknown(api.ReadyCondition), unknown(api.SourceReachableCondition), unknown(api.SinkReachableCondition),
+			unknown(api.SchemaReadyCondition), unknown(api.DeadLettersPresentCondition))
+		Expect([]int64{*c.get().Status.Pending, *c.get().Status.Dead}).To(Equal([]int64{4, 2}), "the last counts stay")
+		Expect(c.get().Status.AnsweringReplicas).To(BeEquivalentTo(0))
+
+		other := c.healthy()
+		other.Name = "elsewhere/orders" // the pod's address was given to another
+		c.pods.says("pod-0", other)
+		c.passes(2)
+		c.expect(status.InProgressStatus, unknown(api.ReadyCondition))
+		c.pods.says("pod-0", answer)
+		c.expect(status.CurrentStatus)
+	})
+
+	// CONTRACT: C-43
+	It("tells of dead letters", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		answer := c.healthy()
+		c.rollOut(answer)
+		c.expect(status.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
+
+		answer.Backlog.Dead = 1
+		c.pods.says("pod-0", answer)
+		c.expect(status.CurrentStatus, // a dead row does not keep the others from being delivered
+			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		Expect(*c.get().Status.Dead).To(BeEquivalentTo(1))
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonDeadLetters, "outbox_dead_letters")
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonDelivering, "")
+	})
+})

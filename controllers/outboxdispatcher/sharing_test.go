@@ -1,0 +1,100 @@
+package outboxdispatcher_test
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+var _ = Describe("dispatchers of one database", Label("sharing"), func() {
+	// Dispatchers with the same database of their own have one migration, that of the oldest.
+	// CONTRACT: C-104
+	It("have one migration, that of the oldest", Label("migration"), func() {
+		c := start(tick)
+		orders := c.sharing("orders", "orders")
+		c.create(orders)
+		job := c.job()
+		younger := c.sharing("returns", "returns")
+		c.create(younger)
+		c.expectOf(younger, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of OutboxDispatcher orders runs."})
+		c.finish(job, time.Now(), "")
+		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher"))
+		Expect(c.jobs()).To(HaveLen(1))
+
+		// Who is the oldest then migrates.
+		Expect(c.admin.Delete(c.ctx, orders)).To(Succeed())
+		Eventually(c.jobs).Should(ContainElement(HaveField("OwnerReferences", ContainElement(HaveField("Name", "returns")))))
+		for _, job := range c.jobs() {
+			if metav1.IsControlledBy(&job, younger) {
+				c.finish(&job, time.Now(), "")
+			}
+		}
+		c.expectOf(younger, status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+	})
+
+	// CONTRACT: C-104
+	DescribeTable("tell each other of topics that both deliver", func(made func(*cluster) (a, b *api.OutboxDispatcher)) {
+		c := start(rare) // nothing but watches can notice it
+		outbox := c.outbox()
+		a, b := made(c)
+		elsewhere := b.DeepCopy()
+		elsewhere.Name, elsewhere.Spec.Namespace = "elsewhere", "another"
+		c.create(outbox, a, elsewhere)
+		alone := want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""}
+		c.expectOf(a, status.InProgressStatus, alone)
+		c.create(b)
+		c.expectOf(a, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "webhooks" delivers topics of this one too`})
+		c.expectOf(b, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "orders" delivers topics of this one too`})
+		c.expectOf(elsewhere, status.InProgressStatus, alone)
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsShared, "Give each topics of its own")
+		if a.Spec.OutboxRef != nil {
+			c.expectOf(outbox, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders", "webhooks"`})
+		}
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"others"} })
+		c.expectOf(a, status.InProgressStatus, alone)
+		c.expectOf(b, status.InProgressStatus, alone)
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotShared, "")
+
+		// Events flow all the same.
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = nil })
+		for _, job := range c.jobs() {
+			c.finish(&job, time.Now(), "")
+		}
+		c.rollOut(c.healthy())
+		c.expectOf(a, status.CurrentStatus,
+			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		Expect(c.admin.Delete(c.ctx, b)).To(Succeed())
+		c.expectOf(a, status.CurrentStatus, alone)
+	},
+		Entry("of an Outbox", func(c *cluster) (a, b *api.OutboxDispatcher) {
+			return c.referring("orders", "orders", "returns"), c.referring("webhooks", "returns")
+		}),
+		Entry("of one database", func(c *cluster) (a, b *api.OutboxDispatcher) {
+			return c.sharing("orders", "orders"), c.sharing("webhooks")
+		}),
+	)
+
+	// Whoever claims the same topics from elsewhere is known from the database, as pods tell.
+	// CONTRACT: C-104
+	It("tell of those elsewhere, which pods know from the database", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		answer := c.healthy()
+		answer.Sharing = []string{c.namespace + "/webhooks", "other/orders"}
+		c.pods.says("pod-0", answer)
+		c.expect(status.CurrentStatus,
+			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatchers "other/orders", "webhooks" deliver topics of this one too`},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.pods.says("pod-0", c.healthy())
+		c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+	})
+})
