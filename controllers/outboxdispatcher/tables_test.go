@@ -89,7 +89,7 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 		c.expectOf(own, status.InProgressStatus, told("orders"))
 		c.expectOf(referring, status.InProgressStatus, told("webhooks"))
 	},
-		Entry("by the same Secret", func(o *api.OutboxSpec) {}),
+		Entry("by the same Secret", func(*api.OutboxSpec) {}),
 		Entry("by the same server", func(o *api.OutboxSpec) {
 			o.Server = &api.DatabaseServer{Host: "orders-db", Database: "shop"}
 			o.Secret.Keys = &api.ConnectionKeys{}
