@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,160 +23,145 @@ import (
 
 func TestMain(m *testing.M) { envtest.Main(m) }
 
-func TestDefaultIsAccepted(t *testing.T) {
-	c := install(t)
-	manager := &appsv1.Deployment{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "outbox-system", Name: "outbox-operator"}, manager); err != nil {
-		t.Fatal(err)
-	}
-	container := manager.Spec.Template.Spec.Containers[0]
+// Labels pick some of these specs: `go test ./config -ginkgo.label-filter=security`.
+func TestOnTheAPIServer(t *testing.T) {
+	SetDefaultEventuallyTimeout(time.Minute)
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "the manifests on an API server")
+}
 
-	t.Run("the manager's pod is admitted as restricted", func(t *testing.T) {
+var _ = Describe("config/default", Label("install"), Ordered, ContinueOnFailure, func() {
+	var c client.Client
+	var manager *appsv1.Deployment
+	var container corev1.Container
+
+	BeforeAll(func(ctx SpecContext) {
+		c = install()
+		manager = &appsv1.Deployment{}
+		Expect(c.Get(ctx, client.ObjectKey{Namespace: "outbox-system", Name: "outbox-operator"}, manager)).To(Succeed())
+		container = manager.Spec.Template.Spec.Containers[0]
+	})
+
+	It("has a manager's pod that is admitted as restricted", Label("security"), func(ctx SpecContext) {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: manager.Namespace, Name: "try", Labels: manager.Spec.Template.Labels},
 			Spec:       manager.Spec.Template.Spec,
 		}
-		if err := c.Create(t.Context(), pod, client.DryRunAll); err != nil {
-			t.Error(err)
-		}
+		Expect(c.Create(ctx, pod, client.DryRunAll)).To(Succeed())
 	})
-	t.Run("dispatchers run the manager's image", func(t *testing.T) {
-		if want := "--dispatcher-image=" + container.Image; !slices.Contains(container.Args, want) {
-			t.Errorf("arguments %q, without %q", container.Args, want)
-		}
+
+	It("lets dispatchers run the manager's image", func() {
+		Expect(container.Args).To(ContainElement("--dispatcher-image=" + container.Image))
 	})
-	t.Run("the Service finds the manager", func(t *testing.T) {
+
+	It("has a Service that finds the manager", func(ctx SpecContext) {
 		service := &corev1.Service{}
-		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "outbox-system", Name: "outbox-operator-metrics"}, service); err != nil {
-			t.Fatal(err)
-		}
+		Expect(c.Get(ctx, client.ObjectKey{Namespace: "outbox-system", Name: "outbox-operator-metrics"}, service)).To(Succeed())
 		for key, value := range service.Spec.Selector {
-			if manager.Spec.Template.Labels[key] != value {
-				t.Errorf("the Service selects %s=%s, the pods have %q", key, value, manager.Spec.Template.Labels[key])
+			Expect(manager.Spec.Template.Labels).To(HaveKeyWithValue(key, value))
+		}
+		Expect(container.Ports).To(ContainElement(HaveField("Name", service.Spec.Ports[0].TargetPort.StrVal)))
+	})
+
+	// Whoever takes over the manager must not get further than this.
+	It("has a role that is small", Label("security", "rights"), func(ctx SpecContext) {
+		role := &rbacv1.ClusterRole{}
+		Expect(c.Get(ctx, client.ObjectKey{Name: "outbox-operator"}, role)).To(Succeed())
+		Expect(tooMuch(role)).To(BeEmpty())
+	})
+
+	// Nobody who takes over the manager reads a Secret, wherever it is, also not those of leases. CONTRACT: C-103
+	It("gives no right on Secrets", Label("security", "rights"), func(ctx SpecContext) {
+		may := func(verb, resource, namespace string) bool {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:outbox-system:outbox-operator",
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:outbox-system", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Resource: resource},
+			}}
+			Expect(c.Create(ctx, review)).To(Succeed())
+			return review.Status.Allowed
+		}
+		Eventually(may).WithArguments("list", "pods", "default").Should(BeTrue(), "the API server knows the role")
+		for _, namespace := range []string{"", "default", "outbox-system"} {
+			for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
+				Expect(may(verb, "secrets", namespace)).To(BeFalse(), "the manager may %s Secrets in the namespace %q", verb, namespace)
 			}
 		}
-		if !slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == service.Spec.Ports[0].TargetPort.StrVal }) {
-			t.Errorf("the Service's port is %v, the container's are %v", service.Spec.Ports[0].TargetPort, container.Ports)
+	})
+
+	It("goes with the parts that are optional", func() {
+		dir := manifests()
+		_, err := envtest.Kubectl(GinkgoTB(), "", "apply", "--server-side", "--dry-run=server", "-k", filepath.Join(dir, "network-policy"))
+		Expect(err).NotTo(HaveOccurred())
+		out, err := envtest.Kubectl(GinkgoTB(), "", "kustomize", filepath.Join(dir, "prometheus")) // its kinds are not installed
+		Expect(err).NotTo(HaveOccurred())
+		for _, kind := range []string{"kind: ServiceMonitor", "kind: PodMonitor", "kind: PrometheusRule"} {
+			Expect(out).To(ContainSubstring(kind))
 		}
 	})
-}
+})
 
-// Whoever takes over the manager must not get further than this.
-func TestManagerRoleIsSmall(t *testing.T) {
-	c := install(t)
-	role := &rbacv1.ClusterRole{}
-	if err := c.Get(t.Context(), client.ObjectKey{Name: "outbox-operator"}, role); err != nil {
-		t.Fatal(err)
+var _ = Describe("the image", Label("install"), func() {
+	// As the comment in config/default says.
+	for _, base := range []string{"default", "namespaced"} {
+		It("is set in one place of config/"+base, func() {
+			dir := manifests()
+			file := filepath.Join(dir, base, "kustomization.yaml")
+			data, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			data = append(data, "images:\n- name: outbox-operator\n  newName: images.example.com:5000/outbox\n  newTag: v1\n"...)
+			Expect(os.WriteFile(file, data, 0o600)).To(Succeed())
+			out, err := envtest.Kubectl(GinkgoTB(), "", "kustomize", filepath.Join(dir, base))
+			Expect(err).NotTo(HaveOccurred())
+			for _, line := range []string{"image: images.example.com:5000/outbox:v1\n", "- --dispatcher-image=images.example.com:5000/outbox:v1\n"} {
+				Expect(strings.Count(out, line)).To(Equal(1), line)
+			}
+			Expect(strings.Count(out, "images.example.com")).To(Equal(2), "the image is written to more places than these")
+		})
 	}
+})
+
+// tooMuch are the rights of a role that the manager does not need.
+func tooMuch(role *rbacv1.ClusterRole) (found []string) {
 	read := []string{"get", "list", "watch"}
 	for _, rule := range role.Rules {
 		for _, words := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
 			if slices.Contains(words, "*") {
-				t.Errorf("a rule says *: %v", rule)
+				found = append(found, "*: "+rule.String())
 			}
 		}
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
 				switch {
-				case strings.HasPrefix(resource, "secrets"): // CONTRACT C-103
-					t.Errorf("the manager may %s %s; it may do nothing with them", verb, resource)
-				case strings.HasPrefix(resource, "pods/"), resource == "pods" && verb != "patch" && !slices.Contains(read, verb):
-					t.Errorf("the manager may %s %s; it reads and annotates them", verb, resource)
-				case resource == "outboxdispatchers" && !slices.Contains(read, verb):
-					t.Errorf("the manager may %s %s; it only reads them", verb, resource)
-				case verb == "delete" && resource != "jobs" && resource != "configmaps", verb == "deletecollection", verb == "escalate", verb == "bind", verb == "impersonate":
-					t.Errorf("the manager may %s %s", verb, resource)
+				case strings.HasPrefix(resource, "secrets"), // CONTRACT C-103
+					strings.HasPrefix(resource, "pods/"),
+					resource == "pods" && verb != "patch" && !slices.Contains(read, verb), // it reads and annotates them
+					resource == "outboxdispatchers" && !slices.Contains(read, verb),       // it only reads them
+					verb == "delete" && resource != "jobs" && resource != "configmaps",
+					slices.Contains([]string{"deletecollection", "escalate", "bind", "impersonate"}, verb):
+					found = append(found, verb+" "+resource)
 				}
 			}
 		}
 	}
+	return found
 }
 
-// Nobody who takes over the manager reads a Secret, wherever it is, also not those of leases. CONTRACT: C-103
-func TestManagerMayDoNothingWithSecrets(t *testing.T) {
-	c := install(t)
-	for _, namespace := range []string{"", "default", "outbox-system"} {
-		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               "system:serviceaccount:outbox-system:outbox-operator",
-				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:outbox-system", "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Resource: "secrets"},
-			}}
-			if err := c.Create(t.Context(), review); err != nil {
-				t.Fatal(err)
-			}
-			if review.Status.Allowed {
-				t.Errorf("the manager may %s Secrets in the namespace %q: %s", verb, namespace, review.Status.Reason)
-			}
-		}
-	}
-}
-
-func TestOptionalParts(t *testing.T) {
-	install(t)
-	dir := manifests(t)
-	if _, err := envtest.Kubectl(t, "", "apply", "--server-side", "--dry-run=server", "-k", filepath.Join(dir, "network-policy")); err != nil {
-		t.Error(err)
-	}
-	out, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(dir, "prometheus")) // its kinds are not installed
-	if err != nil {
-		t.Error(err)
-	}
-	for _, kind := range []string{"kind: ServiceMonitor", "kind: PodMonitor", "kind: PrometheusRule"} {
-		if !strings.Contains(out, kind) {
-			t.Errorf("config/prometheus has no %s", kind)
-		}
-	}
-}
-
-// The image is set in one place, as the comment in config/default says.
-func TestOtherImage(t *testing.T) {
-	for _, base := range []string{"default", "namespaced"} {
-		dir := manifests(t)
-		file := filepath.Join(dir, base, "kustomization.yaml")
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		data = append(data, "images:\n- name: outbox-operator\n  newName: images.example.com:5000/outbox\n  newTag: v1\n"...)
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(dir, base))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, line := range []string{"image: images.example.com:5000/outbox:v1\n", "- --dispatcher-image=images.example.com:5000/outbox:v1\n"} {
-			if strings.Count(out, line) != 1 {
-				t.Errorf("%s: %d times %q, want 1", base, strings.Count(out, line), line)
-			}
-		}
-		if strings.Count(out, "images.example.com") != 2 {
-			t.Errorf("%s: the image is written to more places than these", base)
-		}
-	}
-}
-
-// install applies config/default as the README says. Doing so again changes nothing.
-func install(t *testing.T) client.Client {
-	t.Helper()
-	if _, err := envtest.Kubectl(t, "", "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(manifests(t), "default")); err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(envtest.Start(t), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+// install applies config/default as the README says.
+func install() client.Client {
+	GinkgoHelper()
+	_, err := envtest.Kubectl(GinkgoTB(), "", "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(manifests(), "default"))
+	Expect(err).NotTo(HaveOccurred())
+	c, err := client.New(envtest.Start(GinkgoTB()), client.Options{})
+	Expect(err).NotTo(HaveOccurred())
 	return c
 }
 
 // manifests returns a copy of this directory. To copy is also to open: Go runs a test again only
 // when a file has changed that the test itself opened, and does not see what kubectl opens.
-func manifests(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(".")); err != nil {
-		t.Fatal(err)
-	}
+func manifests() string {
+	GinkgoHelper()
+	dir := GinkgoTB().TempDir()
+	Expect(os.CopyFS(dir, os.DirFS("."))).To(Succeed())
 	return dir
 }

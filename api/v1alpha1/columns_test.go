@@ -1,11 +1,13 @@
 package v1alpha1_test
 
 import (
+	"context"
 	"regexp"
 	"strings"
-	"testing"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,70 +20,58 @@ import (
 // What a person sees, printed by kubectl itself.
 //
 // CONTRACT: C-100
-func TestColumns(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
+var _ = Describe("kubectl get", Label("columns"), Ordered, func() {
+	BeforeAll(func(ctx SpecContext) {
+		scheme := runtime.NewScheme()
+		for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+			Expect(add(scheme)).To(Succeed())
 		}
-	}
-	c, err := client.New(envtest.Start(t), client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "columns"}}); err != nil {
-		t.Fatal(err)
-	}
+		c, err := client.New(envtest.Start(GinkgoTB()), client.Options{Scheme: scheme})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "columns"}})).To(Succeed())
 
-	createWithStatus(t, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
-	createWithStatus(t, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
-		Pending: new(int64(0)), Scheduled: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
-		Replicas: 2, ReadyReplicas: 2, Pods: "2/2", Sink: "log",
-		Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
-	})
-	createWithStatus(t, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
-		Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
-		OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
-		ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
-		Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
-		Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
-	})
+		createWithStatus(ctx, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
+		createWithStatus(ctx, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
+			Pending: new(int64(0)), Scheduled: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
+			Replicas: 2, ReadyReplicas: 2, Pods: "2/2", Sink: "log",
+			Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
+		})
+		createWithStatus(ctx, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
+			Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
+			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
+			ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
+			Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
+			Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
+		})
 
-	createWithStatus(t, c, "paused", nil, v1alpha1.OutboxDispatcherStatus{
-		Pending: new(int64(7)), Dead: new(int64(0)), Replicas: 1, ReadyReplicas: 1, Pods: "1/1", Sink: "log",
-		OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
-		Conditions:    ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
+		createWithStatus(ctx, c, "paused", nil, v1alpha1.OutboxDispatcherStatus{
+			Pending: new(int64(7)), Dead: new(int64(0)), Replicas: 1, ReadyReplicas: 1, Pods: "1/1", Sink: "log",
+			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
+			Conditions:    ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
+		})
 	})
 
-	for _, test := range []struct {
-		args string
-		want []string
-	}{
-		{"get obd --namespace columns", []string{
+	DescribeTable("prints", func(args string, want []string) {
+		out, err := envtest.Kubectl(GinkgoTB(), "", strings.Fields(args)...)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(trailing.ReplaceAllString(age.ReplaceAllString(out, "AGE   "), "\n")).To(Equal(strings.Join(want, "\n") + "\n"))
+	},
+		Entry("the columns", "get obd --namespace columns", []string{
 			"NAME     READY   REASON             PENDING   DEAD   OLDEST   PODS   SINK   AGE",
 			"fresh                                                                       AGE",
 			"idle     True    Delivering         0         0               2/2    log    AGE",
 			"paused   True    Paused             7         0      30h      1/1    log    AGE",
 			"stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE",
-		}},
-		{"get obd --namespace columns --output wide", []string{
+		}),
+		Entry("more with --output wide", "get obd --namespace columns --output wide", []string{
 			`NAME     READY   REASON             PENDING   DEAD   OLDEST   PODS   SINK   AGE   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   OBSERVED   MESSAGE`,
 			`fresh                                                                       AGE   orders`,
 			`idle     True    Delivering         0         0               2/2    log    AGE   orders                                        0           0                                 Events are delivered.`,
 			`paused   True    Paused             7         0      30h      1/1    log    AGE   orders                                                                                      Nothing is claimed.`,
 			`stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE   orders   ["order.placed","order.cancelled"]   250         16           2         14m        The sink refuses connections.`,
-		}},
-	} {
-		out, err := envtest.Kubectl(t, "", strings.Fields(test.args)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := trailing.ReplaceAllString(age.ReplaceAllString(out, "AGE   "), "\n")
-		if want := strings.Join(test.want, "\n") + "\n"; got != want {
-			t.Errorf("kubectl %s:\n%s\nwant\n%s", test.args, got, want)
-		}
-	}
-}
+		}),
+	)
+})
 
 var (
 	age      = regexp.MustCompile(`\b[0-9]{1,2}s\b *`) // of an object made a moment ago
@@ -94,8 +84,8 @@ func ready(status metav1.ConditionStatus, reason, message string) []metav1.Condi
 	}}
 }
 
-func createWithStatus(t *testing.T, c client.Client, name string, topics []string, status v1alpha1.OutboxDispatcherStatus) {
-	t.Helper()
+func createWithStatus(ctx context.Context, c client.Client, name string, topics []string, status v1alpha1.OutboxDispatcherStatus) {
+	GinkgoHelper()
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name},
 		Spec: v1alpha1.OutboxDispatcherSpec{
@@ -105,14 +95,10 @@ func createWithStatus(t *testing.T, c client.Client, name string, topics []strin
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
-	if err := c.Create(t.Context(), obd); err != nil {
-		t.Fatal(err)
-	}
+	Expect(c.Create(ctx, obd)).To(Succeed())
 	if status.Sink == "" {
 		return // as before the first pass of the operator
 	}
 	obd.Status = status
-	if err := c.Status().Update(t.Context(), obd); err != nil {
-		t.Fatal(err)
-	}
+	Expect(c.Status().Update(ctx, obd)).To(Succeed())
 }

@@ -2,6 +2,7 @@ package v1alpha1_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,37 +21,37 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/envtest"
 )
 
-func TestMain(m *testing.M) { envtest.Main(m) }
+// strict refuses unknown fields, as kubectl does.
+var strict client.Client
 
-// CONTRACT: C-100
-func TestSamplesAreAccepted(t *testing.T) {
-	c := newClient(t)
-	for _, file := range files(t, "samples") {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			for _, obj := range objects(t, file) {
-				if err := c.Create(t.Context(), obj, client.DryRunAll); err != nil {
-					t.Errorf("refused: %v", err)
-				}
+var _ = BeforeSuite(func() {
+	c, err := client.New(envtest.Start(GinkgoTB()), client.Options{})
+	Expect(err).NotTo(HaveOccurred())
+	strict = client.WithFieldValidation(c, metav1.FieldValidationStrict)
+})
+
+var _ = Describe("a sample", Label("samples"), func() {
+	// CONTRACT: C-100
+	for _, file := range files("samples") {
+		It(filepath.Base(file)+" is accepted", func(ctx SpecContext) {
+			for _, obj := range objects(file) {
+				Expect(strict.Create(ctx, obj, client.DryRunAll)).To(Succeed(), "%s %s", obj.GetKind(), obj.GetName())
 			}
 		})
 	}
-}
+})
 
 // Every file starts with what the API server answers, word for word: "# expect: " and a complaint,
 // once for each.
 //
 // CONTRACT: C-28, C-101
-func TestInvalidSamplesAreRefused(t *testing.T) {
-	c := newClient(t)
-	for _, file := range files(t, "invalid-samples") {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			got := complaints(c.Create(t.Context(), objects(t, file)[0], client.DryRunAll))
-			if want := expectations(t, file); !slices.Equal(got, want) {
-				t.Errorf("refused with\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
-			}
+var _ = Describe("an invalid sample", Label("samples", "refusal"), func() {
+	for _, file := range files("invalid-samples") {
+		It(filepath.Base(file)+" is refused with its words", func(ctx SpecContext) {
+			Expect(complaints(strict.Create(ctx, objects(file)[0], client.DryRunAll))).To(Equal(expectations(GinkgoTB(), file)))
 		})
 	}
-}
+})
 
 // complaints are what the API server says about each field, sorted.
 func complaints(err error) []string {
@@ -71,7 +74,7 @@ func complaints(err error) []string {
 }
 
 // expectations are the sentences of the file's "# expect: " lines, sorted.
-func expectations(t *testing.T, file string) []string {
+func expectations(t testing.TB, file string) []string {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -90,42 +93,30 @@ func expectations(t *testing.T, file string) []string {
 	return expected
 }
 
-// newClient refuses unknown fields, as kubectl does.
-func newClient(t *testing.T) client.Client {
-	t.Helper()
-	c, err := client.New(envtest.Start(t), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client.WithFieldValidation(c, metav1.FieldValidationStrict)
-}
-
-func files(t *testing.T, dir string) []string {
-	t.Helper()
+// files are those of a directory of config.
+func files(dir string) []string {
 	files, err := filepath.Glob(filepath.Join("..", "..", "config", dir, "*.yaml"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no files in config/%s: %v", dir, err)
+		panic(fmt.Sprintf("no files in config/%s: %v", dir, err))
 	}
 	return files
 }
 
 // objects are the file's objects, in the namespace default.
-func objects(t *testing.T, file string) []*unstructured.Unstructured {
-	t.Helper()
+func objects(file string) []*unstructured.Unstructured {
+	GinkgoHelper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Expect(err).NotTo(HaveOccurred())
 	defer f.Close()
 	var objs []*unstructured.Unstructured
 	for decoder := yaml.NewYAMLOrJSONDecoder(f, 4096); ; {
 		obj := &unstructured.Unstructured{}
-		switch err := decoder.Decode(obj); {
-		case errors.Is(err, io.EOF):
+		err := decoder.Decode(obj)
+		if errors.Is(err, io.EOF) {
 			return objs
-		case err != nil:
-			t.Fatalf("%s: %v", file, err)
-		case len(obj.Object) != 0:
+		}
+		Expect(err).NotTo(HaveOccurred(), file)
+		if len(obj.Object) != 0 {
 			obj.SetNamespace("default")
 			objs = append(objs, obj)
 		}

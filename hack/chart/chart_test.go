@@ -38,7 +38,7 @@ var helmPath = sync.OnceValues(func() (string, error) {
 })
 
 // helm runs helm with nobody's settings. The error holds what it wrote to standard error.
-func helm(t *testing.T, args ...string) (string, error) {
+func helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	path, err := helmPath()
 	if err != nil {
@@ -67,7 +67,7 @@ func render(t *testing.T, args ...string) string {
 
 // opened reads the chart's and config's files: Go runs a test again only when a file has changed that the test
 // itself opened, and does not see what helm and kubectl open.
-func opened(t *testing.T) {
+func opened(t testing.TB) {
 	t.Helper()
 	for _, dir := range []string{chart, root + "/config"} {
 		if err := os.CopyFS(t.TempDir(), os.DirFS(dir)); err != nil {

@@ -6,104 +6,115 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 
 	"github.com/outbox-operator/outbox-operator/hack/envtest"
 )
 
+// Labels pick some of these specs, of which there is one story: `go test ./hack/chart -ginkgo.label-filter=helm`.
+func TestOnTheAPIServer(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "the chart on an API server")
+}
+
 // A release's life on a real API server: what people made outlives it, and definitions change with it. No pod runs
 // here.
-func TestLifeOfARelease(t *testing.T) {
-	opened(t)
-	kubeconfig := envtest.Kubeconfig(t)
+var _ = Describe("a release", Label("helm"), Ordered, func() {
+	var kubeconfig string
+
+	BeforeAll(func() {
+		opened(GinkgoTB())
+		kubeconfig = envtest.Kubeconfig(GinkgoTB())
+		kubectl("delete", "-k", filepath.Join(root, "config", "crd")) // those of envtest
+	})
+
 	release := func(chart string, args ...string) string {
-		t.Helper()
+		GinkgoHelper()
 		args = append(args, "--namespace", "outbox-system", "--kubeconfig", kubeconfig)
 		if chart != "" {
 			args = append(args, "--create-namespace")
 			args = append(args[:2:2], append([]string{chart}, args[2:]...)...)
 		}
-		out, err := helm(t, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out, err := helm(GinkgoTB(), args...)
+		Expect(err).NotTo(HaveOccurred())
 		return out
 	}
-	kubectl := func(args ...string) string {
-		t.Helper()
-		out, err := envtest.Kubectl(t, "", args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.TrimSpace(out)
-	}
 	images := func(want string) {
-		t.Helper()
+		GinkgoHelper()
 		got := kubectl("-n", "outbox-system", "get", "deployment", "outbox-operator", "-o",
 			"jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].args[1]}")
-		if got != want+" --dispatcher-image="+want {
-			t.Errorf("the manager has %q, want %s for itself and for dispatchers", got, want)
+		Expect(got).To(Equal(want+" --dispatcher-image="+want), "the manager's image and that of dispatchers")
+	}
+
+	It("is installed, and says what it serves", func() {
+		notes := release(chart, "install", "outbox-operator")
+		Expect(notes).To(And(ContainSubstring("It serves all namespaces."), ContainSubstring("There is no published image.")))
+		images("outbox-operator:dev")
+		kubectl("wait", "crd/outboxdispatchers.outbox.dev", "--for=condition=Established")
+		kubectl("create", "namespace", "shop")
+		Eventually(func() error { // a definition is served a moment after it is established
+			_, err := envtest.Kubectl(GinkgoTB(), "", "-n", "shop", "apply", "-f", filepath.Join(root, "config", "samples", "http.yaml"))
+			return err
+		}).WithTimeout(time.Minute).Should(Succeed())
+	})
+
+	It("is upgraded, and the definitions with it", func() {
+		release(withColumn(), "upgrade", "outbox-operator", "--set", "image.tag=v2")
+		images("outbox-operator:v2")
+		columns := kubectl("get", "crd", "outboxdispatchers.outbox.dev", "-o", "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}")
+		Expect(columns).To(ContainSubstring("Added"), "the definition was not upgraded")
+	})
+
+	It("is rolled back", func() {
+		release("", "rollback", "outbox-operator", "1")
+		images("outbox-operator:dev")
+	})
+
+	It("is uninstalled, and what people made stays", func() {
+		release("", "uninstall", "outbox-operator")
+		Expect(kubectl("-n", "outbox-system", "get", "deployments,serviceaccounts,roles,services,pdb", "-o", "name")).NotTo(ContainSubstring("outbox"))
+		Expect(kubectl("get", "crd", "outboxdispatchers.outbox.dev", "-o", "jsonpath={.metadata.deletionTimestamp}")).To(BeEmpty(), "the definition stays")
+		Expect(kubectl("-n", "shop", "get", "outboxdispatchers", "-o", "name")).NotTo(BeEmpty())
+	})
+
+	It("takes the definitions over when it is installed again", func() {
+		release(chart, "install", "outbox-operator")
+		release("", "uninstall", "outbox-operator")
+	})
+
+	It("takes over what kustomize installed", func() {
+		uid := func() string {
+			return kubectl("-n", "outbox-system", "get", "deployment", "outbox-operator", "-o", "jsonpath={.metadata.uid}")
 		}
-	}
-	kubectl("delete", "-k", filepath.Join(root, "config", "crd")) // those of envtest
+		kubectl("apply", "--server-side", "--force-conflicts", "-k", filepath.Join(root, "config", "default"))
+		before := uid()
+		release(chart, "install", "outbox-operator", "--take-ownership", "--force-conflicts")
+		Expect(uid()).To(Equal(before), "the Deployment of kustomize was made anew")
+		release("", "uninstall", "outbox-operator")
+	})
+})
 
-	notes := release(chart, "install", "outbox-operator")
-	if !strings.Contains(notes, "It serves all namespaces.") || !strings.Contains(notes, "There is no published image.") {
-		t.Errorf("the notes do not say what is served and that there is no image:\n%s", notes)
-	}
-	images("outbox-operator:dev")
-	kubectl("wait", "crd/outboxdispatchers.outbox.dev", "--for=condition=Established")
-	kubectl("create", "namespace", "shop")
-	kubectl("-n", "shop", "apply", "-f", filepath.Join(root, "config", "samples", "http.yaml"))
-
-	release(withColumn(t), "upgrade", "outbox-operator", "--set", "image.tag=v2")
-	images("outbox-operator:v2")
-	if columns := kubectl("get", "crd", "outboxdispatchers.outbox.dev", "-o", "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}"); !strings.Contains(columns, "Added") {
-		t.Errorf("the definition was not upgraded: its columns are %s", columns)
-	}
-	release("", "rollback", "outbox-operator", "1")
-	images("outbox-operator:dev")
-
-	release("", "uninstall", "outbox-operator")
-	if left := kubectl("-n", "outbox-system", "get", "deployments,serviceaccounts,roles,services,pdb", "-o", "name"); strings.Contains(left, "outbox") {
-		t.Errorf("uninstalled, and there are still: %s", left)
-	}
-	if deleted := kubectl("get", "crd", "outboxdispatchers.outbox.dev", "-o", "jsonpath={.metadata.deletionTimestamp}"); deleted != "" {
-		t.Error("the uninstallation deletes the definition")
-	}
-	if kept := kubectl("-n", "shop", "get", "outboxdispatchers", "-o", "name"); kept == "" {
-		t.Error("the uninstallation deleted an OutboxDispatcher")
-	}
-	release(chart, "install", "outbox-operator") // takes the definitions over again
-	release("", "uninstall", "outbox-operator")
-
-	kubectl("apply", "--server-side", "--force-conflicts", "-k", filepath.Join(root, "config", "default"))
-	uid := func() string {
-		return kubectl("-n", "outbox-system", "get", "deployment", "outbox-operator", "-o", "jsonpath={.metadata.uid}")
-	}
-	before := uid()
-	release(chart, "install", "outbox-operator", "--take-ownership", "--force-conflicts")
-	if after := uid(); after != before {
-		t.Errorf("the Deployment of kustomize was made anew: %s, was %s", after, before)
-	}
-	release("", "uninstall", "outbox-operator")
+// kubectl runs as the administrator of the API server.
+func kubectl(args ...string) string {
+	GinkgoHelper()
+	out, err := envtest.Kubectl(GinkgoTB(), "", args...)
+	Expect(err).NotTo(HaveOccurred())
+	return strings.TrimSpace(out)
 }
 
 // withColumn returns a copy of the chart whose definition has a column more.
-func withColumn(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(chart)); err != nil {
-		t.Fatal(err)
-	}
+func withColumn() string {
+	GinkgoHelper()
+	dir := GinkgoTB().TempDir()
+	Expect(os.CopyFS(dir, os.DirFS(chart))).To(Succeed())
 	file := filepath.Join(dir, "files", "crds", "customresourcedefinition-outboxdispatchers.outbox.dev.yaml")
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Expect(err).NotTo(HaveOccurred())
 	const columns = "  - additionalPrinterColumns:\n"
 	text = bytes.Replace(text, []byte(columns), []byte(columns+"    - jsonPath: .metadata.uid\n      name: Added\n      type: string\n"), 1)
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	Expect(os.WriteFile(file, text, 0o600)).To(Succeed())
 	return dir
 }

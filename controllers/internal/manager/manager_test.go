@@ -11,69 +11,58 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	SetDefaultEventuallyTimeout(20 * time.Second)
-	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
-	envtest.Main(m)
-}
+var _ = Describe("the rights of config/rbac", Label("rights", "security"), func() {
+	// The operator runs with the rights of config/rbac alone, goes through all that it ever does, and
+	// uses every verb that it has.
+	It("are enough and none too many", func(ctx SpecContext) {
+		granted := operatortest.Granted(GinkgoTB())
+		used := &usedVerbs{verbs: map[string]bool{}}
+		metrics, probes := freeAddress(), freeAddress()
+		running, cancel := context.WithCancel(ctx)
+		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), used.record), manager.Options{
+			DispatcherImage: "outbox-operator:v1",
+			ObserveInterval: 100 * time.Millisecond,
+			LeaderElect:     true,
 
-// The operator runs with the rights of config/rbac alone, goes through all that it ever does, and
-// uses every verb that it has.
-func TestRightsAreEnoughAndNoneTooMany(t *testing.T) {
-	g := NewWithT(t)
-	admin, granted := operatortest.Admin(t), operatortest.Granted(t)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "outbox-operator.outbox.dev", Namespace: "outbox-system"}}
-	g.Expect(client.IgnoreNotFound(admin.Delete(t.Context(), lease))).To(Succeed()) // of an earlier run: nobody has led yet
-	used := &usedVerbs{verbs: map[string]bool{}}
-	metrics, probes := freeAddress(t), freeAddress(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	mgr, err := manager.New(ctx, operatortest.Operator(t, used.record), manager.Options{
-		DispatcherImage: "outbox-operator:v1",
-		ObserveInterval: 100 * time.Millisecond,
-		LeaderElect:     true,
+			OperatorNamespace: "outbox-system",
+			LeaderNamespace:   "outbox-system",
+			MetricsAddress:    metrics,
+			ProbeAddress:      probes,
+		})
+		Expect(err).NotTo(HaveOccurred())
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(running) }()
 
-		OperatorNamespace: "outbox-system",
-		LeaderNamespace:   "outbox-system",
-		MetricsAddress:    metrics,
-		ProbeAddress:      probes,
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+		Expect(admin.Create(ctx, namespace)).To(Succeed())
+		exercise(ctx, client.NewNamespacedClient(admin, namespace.Name))
+		exerciseServers(ctx, admin, namespace.Name, metrics, probes)
+		Eventually(func() []string { return used.missing(granted) }).Should(BeEmpty(), "granted and never used")
+		cancel()
+		Expect(<-ended).To(Succeed())
+		Expect(used.refusals()).To(BeEmpty(), "used and not granted")
 	})
-	g.Expect(err).NotTo(HaveOccurred())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
-	g.Expect(admin.Create(t.Context(), namespace)).To(Succeed())
-	exercise(g, t.Context(), client.NewNamespacedClient(admin, namespace.Name))
-	exerciseServers(g, t.Context(), admin, namespace.Name, metrics, probes)
-	g.Eventually(func() []string { return used.missing(granted) }).Should(BeEmpty(), "granted and never used")
-	cancel()
-	g.Expect(<-ended).To(Succeed())
-	g.Expect(used.refusals()).To(BeEmpty(), "used and not granted")
-}
+})
 
 // exercise makes an Outbox, and takes an OutboxDispatcher through two migrations, a missing key, a pause and a rollout.
-func exercise(g *WithT, ctx context.Context, admin client.Client) {
+func exercise(ctx context.Context, admin client.Client) {
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
@@ -83,15 +72,15 @@ func exercise(g *WithT, ctx context.Context, admin client.Client) {
 		},
 	}
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}
-	g.Expect(admin.Create(ctx, outbox)).To(Succeed())
-	g.Eventually(func(g Gomega) {
+	Expect(admin.Create(ctx, outbox)).To(Succeed())
+	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(outbox), outbox)).To(Succeed())
 		g.Expect(outbox.Status.Conditions).NotTo(BeEmpty())
 	}).Should(Succeed())
-	g.Expect(admin.Create(ctx, obd)).To(Succeed())
-	first := finishMigration(g, ctx, admin, "")
+	Expect(admin.Create(ctx, obd)).To(Succeed())
+	first := finishMigration(ctx, admin, "")
 	deployment := &appsv1.Deployment{}
-	g.Eventually(func() error {
+	Eventually(func() error {
 		return admin.Get(ctx, client.ObjectKey{Name: "orders-dispatcher"}, deployment)
 	}).Should(Succeed())
 
@@ -100,40 +89,40 @@ func exercise(g *WithT, ctx context.Context, admin client.Client) {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
 		Spec: appsv1.ReplicaSetSpec{Selector: deployment.Spec.Selector, Template: *deployment.Spec.Template.DeepCopy()},
 	}
-	g.Expect(admin.Create(ctx, set)).To(Succeed())
+	Expect(admin.Create(ctx, set)).To(Succeed())
 	pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
 	pod.Name, pod.Labels["pod-template-hash"], pod.Spec.ServiceAccountName, pod.Spec.NodeName = "pod", "x", "", "node"
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-	g.Expect(admin.Create(ctx, pod)).To(Succeed())
+	Expect(admin.Create(ctx, pod)).To(Succeed())
 	for range 2 { // an event that comes again must not need a right to patch
 		words := &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{GenerateName: "pod-"},
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 			Reason:         "FailedMount", Message: "references non-existent secret key: dsn", LastTimestamp: metav1.Now(),
 		}
-		g.Expect(admin.Create(ctx, words)).To(Succeed())
-		reason(g, ctx, admin, obd, v1alpha1.ReasonSecretKeyNotFound)
-		g.Expect(admin.Delete(ctx, words)).To(Succeed())
-		reason(g, ctx, admin, obd, v1alpha1.ReasonNotObserved)
+		Expect(admin.Create(ctx, words)).To(Succeed())
+		reason(ctx, admin, obd, v1alpha1.ReasonSecretKeyNotFound)
+		Expect(admin.Delete(ctx, words)).To(Succeed())
+		reason(ctx, admin, obd, v1alpha1.ReasonNotObserved)
 	}
-	change(g, ctx, admin, obd, func() { obd.Spec.State = v1alpha1.StatePaused })
-	g.Eventually(func() map[string]string {
+	change(ctx, admin, obd, func() { obd.Spec.State = v1alpha1.StatePaused })
+	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
-		return pod.Annotations
-	}).Should(HaveKeyWithValue(desired.AnnotationState, "Paused"))
+		g.Expect(pod.Annotations).To(HaveKeyWithValue(desired.AnnotationState, "Paused"))
+	}).Should(Succeed())
 	before := deployment.Generation
-	change(g, ctx, admin, obd, func() { obd.Spec.Database.Schema = "other" }) // a migration, and then a rollout
-	finishMigration(g, ctx, admin, first)
-	g.Eventually(func(g Gomega) {
+	change(ctx, admin, obd, func() { obd.Spec.Database.Schema = "other" }) // a migration, and then a rollout
+	finishMigration(ctx, admin, first)
+	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(Succeed())
 		g.Expect(deployment.Generation).To(BeNumerically(">", before))
+		deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, UpdatedReplicas: 1}
+		g.Expect(admin.Status().Update(ctx, deployment)).To(Succeed())
 	}).Should(Succeed())
-	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, UpdatedReplicas: 1}
-	g.Expect(admin.Status().Update(ctx, deployment)).To(Succeed())
 }
 
-func change(g *WithT, ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, set func()) {
-	g.Eventually(func() error {
+func change(ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, set func()) {
+	Eventually(func() error {
 		if err := admin.Get(ctx, client.ObjectKeyFromObject(obd), obd); err != nil {
 			return err
 		}
@@ -142,8 +131,8 @@ func change(g *WithT, ctx context.Context, admin client.Client, obd *v1alpha1.Ou
 	}).Should(Succeed())
 }
 
-func reason(g *WithT, ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, want string) {
-	g.Eventually(func(g Gomega) {
+func reason(ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, want string) {
+	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(obd), obd)).To(Succeed())
 		g.Expect(obd.Status.Conditions).To(ContainElement(And(
 			HaveField("Type", v1alpha1.ReferencesResolvedCondition), HaveField("Reason", want))))
@@ -151,9 +140,9 @@ func reason(g *WithT, ctx context.Context, admin client.Client, obd *v1alpha1.Ou
 }
 
 // finishMigration lets the only Job succeed that is not the one named, and returns its name.
-func finishMigration(g *WithT, ctx context.Context, admin client.Client, not string) string {
+func finishMigration(ctx context.Context, admin client.Client, not string) string {
 	var jobs batchv1.JobList
-	g.Eventually(func(g Gomega) {
+	Eventually(func(g Gomega) {
 		g.Expect(admin.List(ctx, &jobs)).To(Succeed())
 		g.Expect(jobs.Items).To(HaveLen(1))
 		g.Expect(jobs.Items[0].Name).NotTo(Equal(not))
@@ -164,23 +153,23 @@ func finishMigration(g *WithT, ctx context.Context, admin client.Client, not str
 		for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete} {
 			job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
 		}
-		g.Expect(admin.Status().Update(ctx, job)).To(Succeed())
+		Expect(admin.Status().Update(ctx, job)).To(Succeed())
 	}
 	return job.Name
 }
 
 // exerciseServers asks for metrics without and with the right to, and for health.
-func exerciseServers(g *WithT, ctx context.Context, admin client.Client, namespace, metrics, probes string) {
+func exerciseServers(ctx context.Context, admin client.Client, namespace, metrics, probes string) {
 	token := func(account string) string {
 		sa, request := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account, Namespace: namespace}}, &authenticationv1.TokenRequest{}
-		g.Expect(admin.Create(ctx, sa)).To(Succeed())
-		g.Expect(admin.SubResource("token").Create(ctx, sa, request)).To(Succeed())
+		Expect(admin.Create(ctx, sa)).To(Succeed())
+		Expect(admin.SubResource("token").Create(ctx, sa, request)).To(Succeed())
 		return request.Status.Token
 	}
 	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	get := func(url, bearer string) int {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		g.Expect(err).NotTo(HaveOccurred())
+		Expect(err).NotTo(HaveOccurred())
 		if bearer != "" {
 			req.Header.Set("Authorization", "Bearer "+bearer)
 		}
@@ -191,17 +180,18 @@ func exerciseServers(g *WithT, ctx context.Context, admin client.Client, namespa
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
-	g.Eventually(func() int { return get("http://"+probes+"/healthz", "") }).Should(Equal(http.StatusOK))
-	g.Eventually(func() int { return get("http://"+probes+"/readyz", "") }).Should(Equal(http.StatusOK))
-	g.Eventually(func() int { return get("https://"+metrics+"/metrics", "") }).Should(Equal(http.StatusUnauthorized))
-	g.Expect(get("https://"+metrics+"/metrics", token("nobody"))).To(Equal(http.StatusForbidden))
-	g.Expect(admin.Create(ctx, &rbacv1.ClusterRoleBinding{
+	Eventually(func() int { return get("http://"+probes+"/healthz", "") }).Should(Equal(http.StatusOK))
+	Eventually(func() int { return get("http://"+probes+"/readyz", "") }).Should(Equal(http.StatusOK))
+	Eventually(func() int { return get("https://"+metrics+"/metrics", "") }).Should(Equal(http.StatusUnauthorized))
+	nobody := token("nobody")
+	Eventually(func() int { return get("https://"+metrics+"/metrics", nobody) }).Should(Equal(http.StatusForbidden))
+	Expect(admin.Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "prometheus-"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "outbox-operator-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "prometheus", Namespace: namespace}},
 	})).To(Succeed())
 	prometheus := token("prometheus")
-	g.Eventually(func() int { return get("https://"+metrics+"/metrics", prometheus) }).Should(Equal(http.StatusOK))
+	Eventually(func() int { return get("https://"+metrics+"/metrics", prometheus) }).Should(Equal(http.StatusOK))
 }
 
 func TestOptionsThatCannotWork(t *testing.T) {
@@ -216,12 +206,10 @@ func TestOptionsThatCannotWork(t *testing.T) {
 	}
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
+func freeAddress() string {
+	GinkgoHelper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,94 +30,89 @@ const (
 	namespacedAccount = "system:serviceaccount:" + namespacedHome + ":outbox-operator"
 )
 
-var namespacedOnce sync.Once
-
 // installNamespaced applies config/namespaced. It makes team-a and team-b, which are served, and team-c.
-func installNamespaced(t *testing.T) {
-	t.Helper()
-	namespacedOnce.Do(func() {
-		g, admin := NewWithT(t), operatortest.Admin(t)
-		for _, name := range []string{"team-a", "team-b", "team-c"} {
-			g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
-		}
-		root, err := envtest.Root()
-		g.Expect(err).NotTo(HaveOccurred())
-		manifests, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(root, "config", "namespaced"))
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = envtest.Kubectl(t, strings.ReplaceAll(manifests, "outbox-system", namespacedHome), "apply", "--server-side", "--force-conflicts", "-f", "-")
-		g.Expect(err).NotTo(HaveOccurred())
-	})
+func installNamespaced(ctx context.Context) {
+	GinkgoHelper()
+	for _, name := range []string{"team-a", "team-b", "team-c"} {
+		Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+	}
+	root, err := envtest.Root()
+	Expect(err).NotTo(HaveOccurred())
+	manifests, err := envtest.Kubectl(GinkgoTB(), "", "kustomize", filepath.Join(root, "config", "namespaced"))
+	Expect(err).NotTo(HaveOccurred())
+	_, err = envtest.Kubectl(GinkgoTB(), strings.ReplaceAll(manifests, "outbox-system", namespacedHome), "apply", "--server-side", "--force-conflicts", "-f", "-")
+	Expect(err).NotTo(HaveOccurred())
 }
 
-// With the Roles of config/namespaced alone the operator serves its namespaces, and asks for nothing beyond them.
-func TestNamespaced(t *testing.T) {
-	installNamespaced(t)
-	g, admin := NewWithT(t), operatortest.Admin(t)
-	var mu sync.Mutex
-	var outside, refused []string
-	cfg := operatortest.As(t, namespacedAccount, func(req *http.Request, resp *http.Response) {
-		if _, _, ok := parse(req.URL.Path); !ok {
-			return // discovery
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if resp.StatusCode == http.StatusForbidden {
-			refused = append(refused, req.Method+" "+req.URL.Path)
-		}
-		served := slices.ContainsFunc([]string{"team-a", "team-b", namespacedHome}, func(name string) bool {
-			return strings.Contains(req.URL.Path+"/", "/namespaces/"+name+"/")
+var _ = Describe("the operator of config/namespaced", Label("namespaced", "rights", "security"), func() {
+	// With the Roles of config/namespaced alone the operator serves its namespaces, and asks for nothing beyond them.
+	It("serves its namespaces, and asks for nothing beyond them", func(ctx SpecContext) {
+		var mu sync.Mutex
+		var outside, refused []string
+		cfg := operatortest.As(GinkgoTB(), namespacedAccount, func(req *http.Request, resp *http.Response) {
+			if _, _, ok := parse(req.URL.Path); !ok {
+				return // discovery
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if resp.StatusCode == http.StatusForbidden {
+				refused = append(refused, req.Method+" "+req.URL.Path)
+			}
+			served := slices.ContainsFunc([]string{"team-a", "team-b", namespacedHome}, func(name string) bool {
+				return strings.Contains(req.URL.Path+"/", "/namespaces/"+name+"/")
+			})
+			if !served {
+				outside = append(outside, req.Method+" "+req.URL.Path)
+			}
 		})
-		if !served {
-			outside = append(outside, req.Method+" "+req.URL.Path)
-		}
-	})
-	metrics := freeAddress(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	mgr, err := manager.New(ctx, cfg, manager.Options{
-		DispatcherImage: "outbox-operator:v1",
-		ObserveInterval: 100 * time.Millisecond,
-		WatchNamespaces: []string{"team-a", "team-b"},
-		LeaderElect:     true,
-		LeaderNamespace: namespacedHome,
-		MetricsAddress:  metrics,
-		MetricsInsecure: true,
-		ProbeAddress:    "0",
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
+		metrics := freeAddress()
+		running, cancel := context.WithCancel(ctx)
+		mgr, err := manager.New(running, cfg, manager.Options{
+			DispatcherImage: "outbox-operator:v1",
+			ObserveInterval: 100 * time.Millisecond,
+			WatchNamespaces: []string{"team-a", "team-b"},
+			LeaderElect:     true,
+			LeaderNamespace: namespacedHome,
+			MetricsAddress:  metrics,
+			MetricsInsecure: true,
+			ProbeAddress:    "0",
+		})
+		Expect(err).NotTo(HaveOccurred())
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(running) }()
 
-	deployment := func(namespace string) error {
-		return admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
-	}
-	for _, namespace := range []string{"team-c", "team-a", "team-b"} {
-		for _, o := range orders(namespace) {
-			g.Expect(admin.Create(t.Context(), o)).To(Succeed())
+		deployment := func(namespace string) error {
+			return admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
 		}
-	}
-	for _, namespace := range []string{"team-a", "team-b"} {
-		g.Eventually(func() error { return deployment(namespace) }).Should(Succeed(), namespace)
-	}
-	g.Expect(apierrors.IsNotFound(deployment("team-c"))).To(BeTrue(), "team-c is not served")
-	g.Eventually(func() int {
-		resp, err := http.Get("http://" + metrics + "/metrics") //nolint:noctx // a moment, in a test
-		if err != nil {
-			return 0
+		for _, namespace := range []string{"team-c", "team-a", "team-b"} {
+			for _, o := range orders(namespace) {
+				Expect(admin.Create(ctx, o)).To(Succeed())
+			}
 		}
-		_ = resp.Body.Close()
-		return resp.StatusCode
-	}).Should(Equal(http.StatusOK))
-	cancel()
-	g.Expect(<-ended).To(Succeed())
-	g.Expect(refused).To(BeEmpty(), "used and not granted")
-	g.Expect(outside).To(BeEmpty(), "asked beyond the namespaces")
+		for _, namespace := range []string{"team-a", "team-b"} {
+			Eventually(func() error { return deployment(namespace) }).Should(Succeed(), namespace)
+		}
+		Expect(apierrors.IsNotFound(deployment("team-c"))).To(BeTrue(), "team-c is not served")
+		Eventually(func() int {
+			resp, err := http.Get("http://" + metrics + "/metrics") //nolint:noctx // a moment, in a test
+			if err != nil {
+				return 0
+			}
+			_ = resp.Body.Close()
+			return resp.StatusCode
+		}).Should(Equal(http.StatusOK))
+		cancel()
+		Expect(<-ended).To(Succeed())
+		Expect(refused).To(BeEmpty(), "used and not granted")
+		Expect(outside).To(BeEmpty(), "asked beyond the namespaces")
 
-	// A Role that may get namespaces may get the one that it is in.
-	operator, err := client.New(operatortest.As(t, namespacedAccount, func(*http.Request, *http.Response) {}), client.Options{})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(operator.Get(t.Context(), client.ObjectKey{Name: "team-a"}, &corev1.Namespace{})).To(Succeed())
-	g.Expect(apierrors.IsForbidden(operator.Get(t.Context(), client.ObjectKey{Name: "team-c"}, &corev1.Namespace{}))).To(BeTrue())
-}
+		// A Role that may get namespaces may get the one that it is in.
+		operator, err := client.New(operatortest.As(GinkgoTB(), namespacedAccount, func(*http.Request, *http.Response) {}), client.Options{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(operator.Get(ctx, client.ObjectKey{Name: "team-a"}, &corev1.Namespace{})).To(Succeed())
+		Expect(apierrors.IsForbidden(operator.Get(ctx, client.ObjectKey{Name: "team-c"}, &corev1.Namespace{}))).To(BeTrue())
+	})
+})
 
 // orders are a plain OutboxDispatcher and the Secret that it names.
 func orders(namespace string) []client.Object {
