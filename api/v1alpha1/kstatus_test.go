@@ -1,35 +1,29 @@
 package v1alpha1_test
 
 import (
-	"testing"
-
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// An object that the operator has not seen yet is not ready: kstatus takes one without a status for Current.
-func TestFreshObjectsAreInProgress(t *testing.T) {
-	c := newClient(t)
+// kstatus takes an object without a status for Current.
+var _ = Describe("an object that the operator has not seen", Label("status"), func() {
 	for _, file := range []string{"../../config/samples/log.yaml", "../../config/samples/outbox.yaml"} {
-		for _, obj := range objects(t, file) {
-			t.Run(obj.GetKind(), func(t *testing.T) {
+		for _, obj := range objects(file) {
+			It("is in progress: "+obj.GetKind(), func(ctx SpecContext) {
 				obj.SetName("fresh-" + obj.GetName())
-				if err := c.Create(t.Context(), obj); err != nil {
-					t.Fatal(err)
-				}
-				made := &unstructured.Unstructured{}
-				made.SetGroupVersionKind(obj.GroupVersionKind())
-				if err := c.Get(t.Context(), client.ObjectKeyFromObject(obj), made); err != nil {
-					t.Fatal(err)
-				}
-				for how, o := range map[string]*unstructured.Unstructured{"as it was made": obj, "as it is read": made} {
-					got, err := status.Compute(o)
-					if err != nil || got.Status != status.InProgressStatus {
-						t.Errorf("%s: kstatus concludes %v (%v), want InProgress; status %v", how, got, err, o.Object["status"])
-					}
+				Expect(strict.Create(ctx, obj)).To(Succeed())
+				read := &unstructured.Unstructured{}
+				read.SetGroupVersionKind(obj.GroupVersionKind())
+				Expect(strict.Get(ctx, client.ObjectKeyFromObject(obj), read)).To(Succeed())
+				for _, o := range []*unstructured.Unstructured{obj, read} {
+					result, err := status.Compute(o)
+					Expect(err).NotTo(HaveOccurred())
+					Expect(result.Status).To(Equal(status.InProgressStatus), "status %v", o.Object["status"])
 				}
 			})
 		}
 	}
-}
+})
