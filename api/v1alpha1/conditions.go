@@ -5,11 +5,13 @@ package v1alpha1
 // VacuumHeldBack are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec asks for no
-	// delivery. It follows from the positive conditions below. WorkloadAvailable is no cause while some
-	// pods deliver, TopicsHeld is one only when no topic is left, and SinkReachable is none while Paused.
+	// delivery. It follows from the positive conditions below. While some pod works with the database and its
+	// schema, and no pod of its revision sees the destination in trouble, nothing else makes it False: neither
+	// new pods that do not become ready beside it, nor a Secret that is gone. TopicsHeld is a cause only when
+	// no topic is left, and SinkReachable is none while Paused.
 	//
-	// True: Delivering, Paused (as asked for), Pausing (a pod has not heard it yet), ScaledToZero (as asked
-	// for).
+	// True: Delivering, DeliveringDespiteTrouble (the message names the condition that has it), Paused (as
+	// asked for), Pausing (a pod has not heard it yet), ScaledToZero (as asked for).
 	// False: the reason of the first condition that is the cause, or Progressing.
 	// Unknown: the reason of the first condition that is Unknown.
 	//
@@ -17,8 +19,10 @@ const (
 	ReadyCondition = "Ready"
 
 	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names was there when a
-	// pod started. The operator reads no Secret: the kubelet tells it of what is missing. Pods that run
-	// keep what they have read when something goes.
+	// pod started, and is still. The operator reads no Secret: the kubelet tells it of what is missing, of
+	// running pods within about two minutes. These keep what they have read when something goes, so Ready
+	// stays True. When it is there again, the condition is True after eight minutes, or when the pods have
+	// started anew.
 	//
 	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound,
 	// ConfigMapKeyNotFound, OutboxNotFound. Unknown: NotObserved (no pod has started yet).
@@ -61,7 +65,8 @@ const (
 	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for, and they answer.
 	//
 	// True: Available, ScaledToZero.
-	// False: PartlyAvailable (some pods deliver; others are not ready, or do not answer the operator),
+	// False: PartlyAvailable (some pods deliver; others are not ready, as new ones of a rollout that hangs, or
+	// do not answer the operator),
 	// Progressing, Unavailable (also when a quota or an admission policy refuses a new pod),
 	// InvalidPodTemplate, InvalidPipeline (new pods refuse an expression or a schema of routes,
 	// validation or transform), InvalidConfiguration (they refuse another part of the configuration),
@@ -96,7 +101,8 @@ const (
 	// needs, and goes on by itself. Absent when not.
 	//
 	// True: Progressing, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound,
-	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound.
+	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound; in a rollout that hangs, what new pods say: a
+	// reason of SourceReachable, SchemaReady or SinkReachable.
 	ReconcilingCondition = "Reconciling"
 
 	// StalledCondition (kstatus): the operator cannot go on until somebody changes something that
@@ -111,52 +117,53 @@ const ReasonRolledOut = "RolledOut"
 
 // Reasons of conditions. An event about a condition has the same reason.
 const (
-	ReasonDelivering           = "Delivering"
-	ReasonPaused               = "Paused"
-	ReasonPausing              = "Pausing"
-	ReasonScaledToZero         = "ScaledToZero"
-	ReasonProgressing          = "Progressing"
-	ReasonNotObserved          = "NotObserved"
-	ReasonNotTried             = "NotTried"
-	ReasonResolved             = "Resolved"
-	ReasonSecretNotFound       = "SecretNotFound"
-	ReasonSecretKeyNotFound    = "SecretKeyNotFound"
-	ReasonConfigMapNotFound    = "ConfigMapNotFound"
-	ReasonConfigMapKeyNotFound = "ConfigMapKeyNotFound"
-	ReasonOutboxNotFound       = "OutboxNotFound"
-	ReasonUpToDate             = "UpToDate"
-	ReasonMissing              = "Missing"
-	ReasonTooOld               = "TooOld"
-	ReasonTooNew               = "TooNew"
-	ReasonMigrating            = "Migrating"
-	ReasonMigrationFailed      = "MigrationFailed"
-	ReasonConnected            = "Connected"
-	ReasonAuthenticationFailed = "AuthenticationFailed"
-	ReasonPermissionDenied     = "PermissionDenied"
-	ReasonCertificateInvalid   = "CertificateInvalid"
-	ReasonDatabaseNotFound     = "DatabaseNotFound"
-	ReasonConnectionFailed     = "ConnectionFailed"
-	ReasonRefusing             = "Refusing"
-	ReasonTopicsHeld           = "TopicsHeld"
-	ReasonAllTopicsHeld        = "AllTopicsHeld"
-	ReasonNoTopicsHeld         = "NoTopicsHeld"
-	ReasonOutcomesRefused      = "OutcomesRefused"
-	ReasonCallsStuck           = "CallsStuck"
-	ReasonAvailable            = "Available"
-	ReasonPartlyAvailable      = "PartlyAvailable"
-	ReasonUnavailable          = "Unavailable"
-	ReasonInvalidPodTemplate   = "InvalidPodTemplate"
-	ReasonInvalidPipeline      = "InvalidPipeline"
-	ReasonInvalidConfiguration = "InvalidConfiguration"
-	ReasonForeignObject        = "ForeignObject"
-	ReasonApplyRefused         = "ApplyRefused"
-	ReasonDeadLetters          = "DeadLetters"
-	ReasonNoDeadLetters        = "NoDeadLetters"
-	ReasonOldTransaction       = "OldTransaction"
-	ReasonPreparedTransaction  = "PreparedTransaction"
-	ReasonReplicationSlot      = "ReplicationSlot"
-	ReasonStandbyFeedback      = "StandbyFeedback"
-	ReasonNotHeldBack          = "NotHeldBack"
-	ReasonTopicsShared         = "TopicsShared"
-	ReasonNotShared            = "NotShared"
+	ReasonDelivering               = "Delivering"
+	ReasonDeliveringDespiteTrouble = "DeliveringDespiteTrouble"
+	ReasonPaused                   = "Paused"
+	ReasonPausing                  = "Pausing"
+	ReasonScaledToZero             = "ScaledToZero"
+	ReasonProgressing              = "Progressing"
+	ReasonNotObserved              = "NotObserved"
+	ReasonNotTried                 = "NotTried"
+	ReasonResolved                 = "Resolved"
+	ReasonSecretNotFound           = "SecretNotFound"
+	ReasonSecretKeyNotFound        = "SecretKeyNotFound"
+	ReasonConfigMapNotFound        = "ConfigMapNotFound"
+	ReasonConfigMapKeyNotFound     = "ConfigMapKeyNotFound"
+	ReasonOutboxNotFound           = "OutboxNotFound"
+	ReasonUpToDate                 = "UpToDate"
+	ReasonMissing                  = "Missing"
+	ReasonTooOld                   = "TooOld"
+	ReasonTooNew                   = "TooNew"
+	ReasonMigrating                = "Migrating"
+	ReasonMigrationFailed          = "MigrationFailed"
+	ReasonConnected                = "Connected"
+	ReasonAuthenticationFailed     = "AuthenticationFailed"
+	ReasonPermissionDenied         = "PermissionDenied"
+	ReasonCertificateInvalid       = "CertificateInvalid"
+	ReasonDatabaseNotFound         = "DatabaseNotFound"
+	ReasonConnectionFailed         = "ConnectionFailed"
+	ReasonRefusing                 = "Refusing"
+	ReasonTopicsHeld               = "TopicsHeld"
+	ReasonAllTopicsHeld            = "AllTopicsHeld"
+	ReasonNoTopicsHeld             = "NoTopicsHeld"
+	ReasonOutcomesRefused          = "OutcomesRefused"
+	ReasonCallsStuck               = "CallsStuck"
+	ReasonAvailable                = "Available"
+	ReasonPartlyAvailable          = "PartlyAvailable"
+	ReasonUnavailable              = "Unavailable"
+	ReasonInvalidPodTemplate       = "InvalidPodTemplate"
+	ReasonInvalidPipeline          = "InvalidPipeline"
+	ReasonInvalidConfiguration     = "InvalidConfiguration"
+	ReasonForeignObject            = "ForeignObject"
+	ReasonApplyRefused             = "ApplyRefused"
+	ReasonDeadLetters              = "DeadLetters"
+	ReasonNoDeadLetters            = "NoDeadLetters"
+	ReasonOldTransaction           = "OldTransaction"
+	ReasonPreparedTransaction      = "PreparedTransaction"
+	ReasonReplicationSlot          = "ReplicationSlot"
+	ReasonStandbyFeedback          = "StandbyFeedback"
+	ReasonNotHeldBack              = "NotHeldBack"
+	ReasonTopicsShared             = "TopicsShared"
+	ReasonNotShared                = "NotShared"
 )

@@ -32,6 +32,7 @@ type Outbox struct {
 
 	// status is what was observed.
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status OutboxStatus `json:"status,omitzero"`
 }
 
@@ -71,7 +72,8 @@ type OutboxSpec struct {
 	User string `json:"user,omitempty"`
 
 	// iam makes the password of each connection from the pod's identity in a cloud:
-	// see podTemplate.spec.serviceAccountName. When not set: the Secret has it.
+	// see spec.serviceAccount of an OutboxDispatcher. When not set: the Secret has
+	// it.
 	// +optional
 	IAM *DatabaseIAM `json:"iam,omitempty"`
 
@@ -170,9 +172,10 @@ type OutboxRef struct {
 // OutboxStatus is what was observed. The operator opens no connection to the database: what is known comes
 // from the migration Job, and from the dispatchers.
 type OutboxStatus struct {
-	// observedGeneration is the generation that this status is about.
+	// observedGeneration is the generation that this status is about, -1 when the
+	// operator has not looked at the object yet.
 	// +optional
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions say what works: Ready (dispatchers can work with the outbox),

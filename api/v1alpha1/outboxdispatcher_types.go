@@ -39,6 +39,7 @@ type OutboxDispatcher struct {
 
 	// status is what was observed.
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status OutboxDispatcherStatus `json:"status,omitzero"`
 }
 
@@ -318,99 +319,3 @@ const (
 	// WakeUpListen also listens for producers' wake-ups.
 	WakeUpListen WakeUp = "Listen"
 )
-
-// OutboxDispatcherStatus is what was observed.
-type OutboxDispatcherStatus struct {
-	// observedGeneration is the generation that this status is about.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-
-	// conditions say what works: Ready (events are delivered, or would be),
-	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
-	// WorkloadAvailable; and what does not: TopicsHeld, TopicsShared,
-	// DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled. Reason is the cause in one word, message a sentence
-	// with the remedy.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=16
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-
-	// pending counts rows that are due now. Above 10000 it is an estimate.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Pending *int64 `json:"pending,omitempty"`
-
-	// scheduled counts rows that are due later: delayed by their producer, or
-	// waiting for a retry.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Scheduled *int64 `json:"scheduled,omitempty"`
-
-	// processing counts rows that a dispatcher holds.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Processing *int64 `json:"processing,omitempty"`
-
-	// dead counts rows that were given up and that no person has handled yet.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Dead *int64 `json:"dead,omitempty"`
-
-	// blockedKeys counts the keys whose rows wait behind a dead one that no person
-	// has handled yet. Only with onDead Block.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	BlockedKeys *int64 `json:"blockedKeys,omitempty"`
-
-	// estimated is true when one of the counts is an estimate.
-	// +optional
-	Estimated bool `json:"estimated,omitempty"`
-
-	// oldestPending is the creation time of the pending row that is due first.
-	// +optional
-	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
-
-	// observedTime is when the counts were taken, on the database's clock. It stays
-	// for up to ten minutes while they stay the same. An older one means that no pod
-	// answers, or that the operator does not work.
-	// +optional
-	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
-
-	// schemaVersion is the version of the outbox schema that a pod has seen last.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	SchemaVersion *int64 `json:"schemaVersion,omitempty"`
-
-	// sink names the kind of sink.
-	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	Sink string `json:"sink,omitempty"`
-
-	// replicas counts the dispatcher pods; readyReplicas those that are ready.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Replicas int32 `json:"replicas"`
-
-	// readyReplicas counts the dispatcher pods that are ready.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	ReadyReplicas int32 `json:"readyReplicas"`
-
-	// answeringReplicas counts the dispatcher pods that answered the operator of
-	// late.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	AnsweringReplicas int32 `json:"answeringReplicas"`
-
-	// pods is readyReplicas of spec.replicas, as in 1/2.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	Pods string `json:"pods,omitempty"`
-
-	// selector selects the dispatcher pods, for the scale subresource.
-	// +optional
-	// +kubebuilder:validation:MaxLength=512
-	Selector string `json:"selector,omitempty"`
-}

@@ -5,7 +5,7 @@ import (
 )
 
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
-// the pods' environment: see podTemplate.spec.serviceAccountName.
+// the pods' environment: see spec.serviceAccount.
 type SQSSink struct {
 	// queueURL is the queue's URL. Every event goes there, unless a route says
 	// otherwise.
@@ -40,7 +40,7 @@ type SQSSink struct {
 }
 
 // SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials come
-// from the pods' environment: see podTemplate.spec.serviceAccountName.
+// from the pods' environment: see spec.serviceAccount.
 type SNSSink struct {
 	// topicARN is the topic's ARN. Every event goes there, unless a route says
 	// otherwise.
@@ -65,7 +65,7 @@ type SNSSink struct {
 }
 
 // PubSubSink publishes CloudEvents 1.0 to topics of Google Cloud Pub/Sub. Credentials come from the pods'
-// environment: see podTemplate.spec.serviceAccountName.
+// environment: see spec.serviceAccount.
 type PubSubSink struct {
 	// project is the id of the project that has the topics.
 	// +required
@@ -104,7 +104,7 @@ type PubSubSink struct {
 }
 
 // ServiceBusSink sends CloudEvents 1.0 to queues or topics of Azure Service Bus. Credentials come from
-// the pods' environment: see podTemplate.spec.serviceAccountName.
+// the pods' environment: see spec.serviceAccount.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.queue) && has(self.topic))",message="serviceBus must not have both queue and topic; remove one of them"
 type ServiceBusSink struct {

@@ -53,7 +53,7 @@ type InboxDatabase struct {
 	User string `json:"user,omitempty"`
 
 	// iam makes the password of each connection from the pod's identity in a cloud:
-	// see podTemplate.spec.serviceAccountName. When not set: the Secret has it.
+	// see spec.serviceAccount. When not set: the Secret has it.
 	// +optional
 	IAM *DatabaseIAM `json:"iam,omitempty"`
 

@@ -23,9 +23,11 @@ func (c tool) object() map[string]any {
 		"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher",
 		"metadata": map[string]any{"name": "orders", "namespace": "shop", "generation": c.Generation},
 	}
-	if c.Observed > 0 {
-		o["status"] = map[string]any{"observedGeneration": c.Observed, "conditions": c.Conditions}
+	status := map[string]any{"observedGeneration": c.Observed}
+	if c.Conditions != nil {
+		status["conditions"] = c.Conditions
 	}
+	o["status"] = status
 	return o
 }
 

@@ -118,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil && !errors.As(err, &o.problem) {
 		return ctrl.Result{}, err
 	}
-	if o.missing, err = references.Missing(ctx, r.Live, references.OfOutbox(outbox), o.migration.Pods); err != nil {
+	if o.missing, err = references.Missing(ctx, r.Client, references.OfOutbox(outbox), o.migration.Pods); err != nil {
 		return ctrl.Result{}, err
 	}
 	if o.dispatchers, err = r.dispatchers(ctx, outbox); err != nil {

@@ -22,14 +22,14 @@ import (
 // conditions are computed here, all of them and nowhere else. Their messages say the cause and the
 // remedy, and hold nothing that changes while the cause stays.
 func conditions(o observed) []metav1.Condition {
-	references, schema, workload := referencesResolved(o), schemaReady(o), workloadAvailable(o)
-	source := linkReachable(o, api.SourceReachableCondition, "The database is reached.", func(s report.Status) report.Link { return s.Source })
-	sink := linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
-	topics := topicsHeld(o)
+	references, schema := referencesResolved(o), schemaReady(o)
+	source, sink, topics := sourceReachable(o), sinkReachable(o), topicsHeld(o)
+	hangs := hanging(o, source, schema, sink)
+	workload := workloadAvailable(o, hangs)
 
 	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),
 		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), topicsShared(o)}
-	if c := progress(o, workload); c.Type != "" {
+	if c := progress(o, workload, hangs); c.Type != "" {
 		all = append(all, c)
 	}
 	return all
@@ -42,91 +42,8 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return kstatus.Condition(kind, status, reason, message)
 }
 
-// causes are the conditions that Ready depends on, each before what follows from it: without the database no
-// pod is ready. Ready is about events that flow. So a pod less than asked for is no cause while others
-// deliver, nor is a held topic while others are delivered, nor the destination of a dispatcher that is paused.
-func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) []metav1.Condition {
-	all := []metav1.Condition{references, source, schema}
-	if o.obd.Spec.State != api.StatePaused {
-		all = append(all, sink)
-		if topics.Reason == api.ReasonAllTopicsHeld {
-			topics.Status = metav1.ConditionFalse // as Ready counts
-			all = append(all, topics)
-		}
-	}
-	switch {
-	case o.problem != nil && o.problem.Condition == api.WorkloadAvailableCondition:
-		return slices.Insert(all, 0, workload)
-	case workload.Reason == api.ReasonPartlyAvailable, workload.Reason == api.ReasonProgressing && o.deployment != nil && o.deployment.Status.AvailableReplicas > 0:
-		return all
-	}
-	return append(all, workload)
-}
-
-func ready(o observed, causes []metav1.Condition) metav1.Condition {
-	scaledToZero := desired.Replicas(o.obd) == 0
-	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
-		if scaledToZero && status == metav1.ConditionUnknown {
-			return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonScaledToZero, "No dispatcher runs, because spec.replicas is 0.")
-		}
-		for _, c := range causes {
-			if c.Status == status {
-				return condition(api.ReadyCondition, status, c.Reason, c.Message)
-			}
-		}
-	}
-	if o.state.resumes {
-		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until the rollout has ended, because spec.state was Paused when it began.")
-	}
-	switch {
-	case pausing(o):
-		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPausing, pausingNote)
-	case o.obd.Spec.State == api.StatePaused:
-		return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until spec.state is Running.")
-	}
-	return condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, "Events are delivered as they come.")
-}
-
-// pausing reports whether a pod has not heard yet that it is to claim no more.
-func pausing(o observed) bool {
-	return o.obd.Spec.State == api.StatePaused &&
-		slices.ContainsFunc(o.answers, func(a report.Status) bool { return a.State == string(api.StateRunning) })
-}
-
-const pausingNote = "Pods are told to claim no more, and hear it within 90 seconds; then nothing is claimed until spec.state is Running."
-
-// progress is Stalled, Reconciling, or nothing when all that the spec asks for is in place.
-func progress(o observed, workload metav1.Condition) metav1.Condition {
-	switch {
-	case o.problem != nil && o.problem.Stalled:
-		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
-	case o.problem != nil:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
-	case o.migration.State == migrate.Failed:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
-	case o.migration.State == migrate.Running:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, o.migration.Sentence())
-	case o.missing != nil:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, o.missing.Reason, o.missing.Message)
-	case o.queues:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods go on with the one from before.")
-	case workload.Reason == api.ReasonProgressing || !complete(o.deployment, o.obd):
-		text := "The Deployment is rolling out."
-		if refused := podsRefused(o.deployment); refused != "" {
-			text = refused
-		}
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, text)
-	case o.state.resumes:
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The pods go on when the rollout has ended.")
-	case o.state.late != "":
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, o.state.late)
-	case pausing(o):
-		return condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, pausingNote)
-	}
-	return metav1.Condition{}
-}
-
-// referencesResolved believes a pod that has started: its files and variables were there.
+// referencesResolved believes a pod that has started: its files and variables were there. What is gone since, the
+// kubelet tells.
 func referencesResolved(o observed) metav1.Condition {
 	const kind = api.ReferencesResolvedCondition
 	started := func(pod corev1.Pod) bool { return pod.Status.Phase != corev1.PodPending }
@@ -135,8 +52,10 @@ func referencesResolved(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
 	case o.missing != nil:
 		return condition(kind, metav1.ConditionFalse, o.missing.Reason, o.missing.Message)
+	case o.gone != nil:
+		return condition(kind, metav1.ConditionFalse, o.gone.Reason, o.gone.Message)
 	case slices.ContainsFunc(o.pods, started), slices.ContainsFunc(o.migration.Pods, started):
-		return condition(kind, metav1.ConditionTrue, api.ReasonResolved, "Every Secret, ConfigMap and key that the spec names was there when a pod started.")
+		return condition(kind, metav1.ConditionTrue, api.ReasonResolved, "Every Secret, ConfigMap and key that the spec names was there when a pod started, and the kubelet has missed none since.")
 	}
 	return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet, and the kubelet misses nothing so far.")
 }
@@ -188,6 +107,14 @@ func worstSchema(answers []report.Status) (reason, message string) {
 var linkReasons = map[string][]string{
 	api.SourceReachableCondition: {api.ReasonAuthenticationFailed, api.ReasonPermissionDenied, api.ReasonCertificateInvalid, api.ReasonDatabaseNotFound},
 	api.SinkReachableCondition:   {api.ReasonAuthenticationFailed, api.ReasonCertificateInvalid, api.ReasonCallsStuck},
+}
+
+func sourceReachable(o observed) metav1.Condition {
+	return linkReachable(o, api.SourceReachableCondition, "The database is reached.", func(s report.Status) report.Link { return s.Source })
+}
+
+func sinkReachable(o observed) metav1.Condition {
+	return linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
 }
 
 // linkReachable takes the pod that sees the most trouble. One that has not tried yet is in none.
@@ -248,7 +175,9 @@ func notObserved(o observed) string {
 	return "No dispatcher pod runs yet."
 }
 
-func workloadAvailable(o observed) metav1.Condition {
+// workloadAvailable compares the Deployment with what is asked for. hangs is why new pods do not become ready
+// while others deliver.
+func workloadAvailable(o observed, hangs trouble) metav1.Condition {
 	const kind = api.WorkloadAvailableCondition
 	d, replicas := o.deployment, desired.Replicas(o.obd)
 	switch {
@@ -264,6 +193,8 @@ func workloadAvailable(o observed) metav1.Condition {
 	switch {
 	case refused != "":
 		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, refused)
+	case hangs.message != "" && d.Status.AvailableReplicas > 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, hangs.message)
 	case rollout.Status == corev1.ConditionFalse:
 		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "New pods do not become ready. "+pods.Trouble(o.pods))
 	case d.Status.AvailableReplicas >= replicas && o.silent > 0 && len(o.answers) > 0:

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -60,6 +61,25 @@ func runningPod(name string) corev1.Pod {
 	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"}}
 }
 
+// schemas lets all pods see the schema so.
+func schemas(o *observed, state string) {
+	for i := range o.answers {
+		o.answers[i].Schema.State = state
+	}
+}
+
+// rolling is a rollout whose new pod sees something else than those from before.
+func rolling(change func(*report.Status)) func(*observed) {
+	return func(o *observed) {
+		o.pods, o.sets = append(o.pods, runningPod("c")), []types.UID{"old", "old", "new"}
+		o.deployment.Status.Replicas, o.deployment.Status.UpdatedReplicas = 3, 1
+		o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
+		fresh := answer()
+		change(&fresh)
+		o.answers = append(o.answers, fresh)
+	}
+}
+
 func noDeployment(o *observed) { o.deployment, o.pods, o.answers = nil, nil, nil }
 
 // CONTRACT: C-101
@@ -80,7 +100,10 @@ func TestConditions(t *testing.T) {
 			o.obd.Spec.State, o.answers[1].State = api.StatePaused, "Running"
 		}, yes, api.ReasonPausing, []string{"Reconciling=True/Progressing"}, nil},
 		"paused": {func(o *observed) { o.obd.Spec.State = api.StatePaused }, yes, api.ReasonPaused, nil, nil},
-		"paused and the database down": {func(o *observed) { o.obd.Spec.State = api.StatePaused; o.answers[0].Source = down },
+		"paused and the database down": {func(o *observed) {
+			o.obd.Spec.State = api.StatePaused
+			o.answers[0].Source, o.answers[1].Source = down, down
+		},
 			no, api.ReasonConnectionFailed, nil, []string{"Reconciling", "Stalled"}},
 		"scaled to zero": {func(o *observed) {
 			o.obd.Spec.Replicas = ptr.To[int32](0)
@@ -94,14 +117,15 @@ func TestConditions(t *testing.T) {
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/Migrating"}, nil},
 		"later migration failed": {func(o *observed) { o.migration.State = migrate.Failed },
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/MigrationFailed"}, nil},
-		"schema too old while it migrates": {func(o *observed) { o.migration.State = migrate.Running; o.answers[1].Schema.State = "TooOld" },
+		"schema too old while it migrates": {func(o *observed) { o.migration.State = migrate.Running; schemas(o, "TooOld") },
 			no, api.ReasonMigrating, []string{"SchemaReady=False/Migrating"}, nil},
-		"schema too new, whatever migrates": {func(o *observed) { o.migration.State = migrate.Failed; o.answers[1].Schema.State = "TooNew" },
+		"schema too new, whatever migrates": {func(o *observed) { o.migration.State = migrate.Failed; schemas(o, "TooNew") },
 			no, api.ReasonTooNew, []string{"SchemaReady=False/TooNew"}, nil},
-		"nobody migrates": {func(o *observed) { o.migration = migrate.Migration{}; o.answers[0].Schema.State = "Missing" },
+		"nobody migrates": {func(o *observed) { o.migration = migrate.Migration{}; schemas(o, "Missing") },
 			no, api.ReasonMissing, nil, []string{"Reconciling"}},
 		"database before schema and workload": {func(o *observed) {
-			o.answers[0].Source, o.answers[0].Schema.State = down, "TooOld"
+			o.answers[0].Source, o.answers[1].Source = down, down
+			schemas(o, "TooOld")
 			o.deployment.Status.AvailableReplicas = 0
 		}, no, api.ReasonConnectionFailed, []string{"WorkloadAvailable=False/Unavailable"}, nil},
 		"one pod has not tried yet": {func(o *observed) { o.answers[0].Source.State, o.answers[0].Sink.State = report.Unknown, report.Unknown },
@@ -126,17 +150,17 @@ func TestConditions(t *testing.T) {
 		"the rollout is stuck": {func(o *observed) {
 			o.deployment.Status.UpdatedReplicas, o.deployment.Status.Replicas = 1, 3
 			o.deployment.Status.Conditions[0].Status, o.deployment.Status.Conditions[0].Reason = corev1.ConditionFalse, "ProgressDeadlineExceeded"
-		}, no, api.ReasonUnavailable, []string{"WorkloadAvailable=False/Unavailable"}, nil},
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable"}, nil},
 		"pods are refused": {func(o *observed) {
-			o.deployment.Status.AvailableReplicas = 0
+			o.deployment.Status.AvailableReplicas, o.pods, o.answers = 0, nil, nil
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
 		}, no, api.ReasonUnavailable, nil, nil},
 		"a new pod is refused": {func(o *observed) {
 			o.deployment.Status.UpdatedReplicas = 0
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: `pods "orders-dispatcher-x-y" is forbidden: exceeded quota`})
-		}, no, api.ReasonUnavailable, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
 		"no pod has started": {func(o *observed) {
-			o.pods[0].Status.Phase, o.pods[1].Status.Phase = corev1.PodPending, corev1.PodPending
+			o.pods[0].Status.Phase, o.pods[1].Status.Phase, o.answers = corev1.PodPending, corev1.PodPending, nil
 		},
 			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, nil},
 		"a migration has started": {func(o *observed) { o.migration.Pods, o.pods = o.pods, nil }, yes, api.ReasonDelivering, []string{"ReferencesResolved=True/Resolved"}, nil},
@@ -144,10 +168,10 @@ func TestConditions(t *testing.T) {
 		"told late":               {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},
 		"a Secret is missing": {func(o *observed) {
 			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "")
-		}, no, api.ReasonSecretNotFound, []string{"ReferencesResolved=False/SecretNotFound", "WorkloadAvailable=True/Available", "Reconciling=True/SecretNotFound"}, []string{"Stalled"}},
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"ReferencesResolved=False/SecretNotFound", "WorkloadAvailable=True/Available", "Reconciling=True/SecretNotFound"}, []string{"Stalled"}},
 		"a foreign object, and the database down": {func(o *observed) {
 			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonForeignObject, "")
-			o.answers[0].Source = down
+			o.answers[0].Source, o.answers[1].Source = down, down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
 		"one pod holds a topic": {func(o *observed) {
 			o.answers[1].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
@@ -173,7 +197,7 @@ func TestConditions(t *testing.T) {
 		"a third pod is refused": {func(o *observed) {
 			o.obd.Spec.Replicas = ptr.To[int32](3)
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
-		}, no, api.ReasonUnavailable, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
 		"paused, and the destination is down": {func(o *observed) {
 			o.obd.Spec.State, o.answers[0].Sink = api.StatePaused, down
 		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
@@ -188,6 +212,35 @@ func TestConditions(t *testing.T) {
 			[]string{"VacuumHeldBack=True/PreparedTransaction"}, nil},
 		"a replication slot": {oldest(report.ReplicationSlot, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
 		"a standby":          {oldest(report.Standby, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/StandbyFeedback"}, nil},
+		"a new pod cannot log in": {rolling(func(s *report.Status) {
+			s.Source, s.Schema.State = report.Link{State: report.Unreachable, Reason: "AuthenticationFailed", Message: "no"}, "Unknown"
+		}), yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/AuthenticationFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/AuthenticationFailed"}, nil},
+		"a new pod finds an older schema": {rolling(func(s *report.Status) { s.Schema = report.Schema{State: "TooOld", Message: "migrate"} }),
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SchemaReady=False/TooOld", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/TooOld"}, nil},
+		"a new pod has another destination, which is down": {rolling(func(s *report.Status) { s.Sink = down }),
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SinkReachable=False/ConnectionFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
+		"the destination is down in a rollout": {func(o *observed) {
+			rolling(func(s *report.Status) { s.Sink = down })(o)
+			o.answers[1].Sink = down
+		}, no, api.ReasonConnectionFailed, nil, nil},
+		"a new pod knows nothing yet": {rolling(func(s *report.Status) { *s = report.Status{} }),
+			yes, api.ReasonDelivering, []string{"WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
+		"a new pod's image cannot be pulled": {func(o *observed) {
+			rolling(func(s *report.Status) { *s = report.Status{} })(o)
+			o.answers, o.sets = o.answers[:2], o.sets[:2]
+			o.pods[2].Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/Progressing"}, nil},
+		"new pods refuse an expression": {func(o *observed) {
+			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPipeline, "x")
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/InvalidPipeline", "WorkloadAvailable=False/InvalidPipeline"}, nil},
+		"one of two pods cannot reach the database": {func(o *observed) { o.answers[0].Source = down },
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available"}, []string{"Reconciling"}},
+		"the old pods see the database down, and the new one does not": {func(o *observed) {
+			rolling(func(*report.Status) {})(o)
+			o.answers[0].Source, o.answers[1].Source = down, down
+		}, yes, api.ReasonDeliveringDespiteTrouble, nil, nil},
+		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.answers[0].Source, o.answers[1].Schema.State = down, "TooOld" },
+			no, api.ReasonConnectionFailed, nil, nil},
 		"dead rows": {func(o *observed) {
 			o.answers[1].Backlog = &report.Backlog{ObservedAt: time.Unix(2, 0), Counts: report.Counts{Dead: 1}}
 		},

@@ -45,7 +45,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.rollOut(c.healthy())
 		before := c.deployment().ResourceVersion
 		Expect(c.admin.Delete(c.ctx, outbox)).To(Succeed())
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonOutboxNotFound, ""})
+		c.expect(status.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "does not exist"},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonOutboxNotFound, "create it"})
 		Expect(c.deployment().ResourceVersion).To(Equal(before))
 	})
 

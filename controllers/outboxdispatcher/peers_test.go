@@ -38,7 +38,7 @@ func TestPeers(t *testing.T) {
 	} {
 		a := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: api.OutboxDispatcherSpec{Database: c.a}}
 		b := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: api.OutboxDispatcherSpec{Database: c.b}}
-		if got := outboxKey(a) == outboxKey(b) && sameTables(a, b); got != c.tables {
+		if got := tablesKey(c.a) == tablesKey(c.b) && sameTables(c.a, c.b); got != c.tables {
 			t.Errorf("%s: the same tables = %v", name, got)
 		}
 		if got := len(older([]*api.OutboxDispatcher{a}, b)) == 1; c.tables && got != c.migrate {

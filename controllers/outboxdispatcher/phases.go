@@ -53,10 +53,11 @@ func (r *Reconciler) config(ctx context.Context, s *scope) error {
 			return err
 		}
 	}
-	for _, files := range []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(s.obd), desired.MigrationConfigMap(s.obd)} {
-		if files == nil {
-			continue
-		}
+	wanted := []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(s.obd)}
+	if files := desired.MigrationConfigMap(s.obd); files != nil && r.migrator(s) == nil {
+		wanted = append(wanted, files)
+	}
+	for _, files := range wanted {
 		s.files = append(s.files, *files.Name)
 		if err := r.applied.Apply(ctx, s.obd, files, &corev1.ConfigMap{}); err != nil {
 			return err

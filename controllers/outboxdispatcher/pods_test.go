@@ -42,10 +42,12 @@ var _ = Describe("what pods report", Label("status"), func() {
 		DescribeTable("is told with its remedy, and tears down nothing:", func(says func(*report.Status), kind, reason, remedy string) {
 			ill := c.healthy()
 			says(&ill)
-			c.pods.says("pod-1", ill) // pod-0 sees no trouble
+			c.pods.says("pod-0", ill)
+			c.pods.says("pod-1", ill)
 			c.expect(status.InProgressStatus,
 				want{kind, metav1.ConditionFalse, reason, remedy},
 				want{api.ReadyCondition, metav1.ConditionFalse, reason, remedy})
+			c.pods.says("pod-0", c.healthy())
 			c.pods.says("pod-1", c.healthy())
 			well := api.ReasonConnected
 			if kind == api.SchemaReadyCondition {

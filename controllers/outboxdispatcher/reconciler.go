@@ -3,7 +3,6 @@ package outboxdispatcher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +12,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -77,12 +78,13 @@ const lookAgain = 2 * time.Minute
 
 // What the manager may do. Of Secrets nothing (CONTRACT C-103): the kubelet and the pods tell what is wrong
 // with one. Get is for objects that are not in the cache, because they may be foreign. Pods are patched to
-// tell them of another state at once, and their Events and ReplicaSets are listed when there is a question.
+// tell them of another state at once. Of Events those are watched that say which files of a pod cannot be mounted,
+// and those of a Job are listed when there is a question, as ReplicaSets are.
 //
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers,verbs=list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
-// +kubebuilder:rbac:groups="",resources=events,verbs=list
+// +kubebuilder:rbac:groups="",resources=events,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
@@ -98,10 +100,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, outboxIndex, func(o client.Object) []string {
-		return []string{outboxKey(o.(*v1alpha1.OutboxDispatcher))}
-	}); err != nil {
-		return fmt.Errorf("index the OutboxDispatchers by outbox: %w", err)
+	if err := indexOutboxes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxdispatcher").
@@ -117,6 +117,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Pod{}, observedPods()).
+		Watches(&corev1.Event{}, r.aboutPods()).
 		WatchesMetadata(&appsv1.ReplicaSet{}, observedPods()).
 		WatchesRawSource(r.heardNews()).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.usersOfOutbox), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -133,11 +134,13 @@ type scope struct {
 	pods       []corev1.Pod                 // of the Deployment
 	outbox     *v1alpha1.Outbox             // that spec.outboxRef names, nil for a database of its own
 	peers      []*v1alpha1.OutboxDispatcher // others that claim from the same tables, by name
+	outboxes   []*v1alpha1.Outbox           // that have these tables
 	migration  migrate.Migration
 	state      stateOfPods
 	queues     bool             // it waits for others to take the operator's new image
 	files      []string         // names of the ConfigMaps that new pods read
-	missing    *problem.Problem // a reference that leads nowhere, nil for none
+	missing    *problem.Problem // a reference that leads nowhere, for pods that start; nil for none
+	gone       *problem.Problem // one that led somewhere when the pods started; nil for none
 	problem    *problem.Problem
 	heard      observe.Heard
 }
@@ -168,14 +171,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 			return ctrl.Result{}, err
 		}
 	}
-	if s.missing, err = references.Missing(ctx, r.Live, references.Of(s.obd), slices.Concat(s.pods, s.migration.Pods)); err != nil {
+	refs := references.Of(s.obd)
+	if s.missing, err = references.Missing(ctx, r.Client, refs, slices.Concat(s.pods, s.migration.Pods)); err != nil {
+		return ctrl.Result{}, err
+	}
+	if s.gone, err = references.Gone(ctx, r.Client, refs, s.pods, time.Now()); err != nil {
 		return ctrl.Result{}, err
 	}
 	if s.problem == nil {
 		s.problem = refusal(s.deployment, s.pods, time.Now())
 	}
 	again := r.Interval
-	if o := s.observed(); progress(o, workloadAvailable(o)).Type == "" && !slices.ContainsFunc(s.pods, pending) {
+	if !underWay(s.observed()) && !slices.ContainsFunc(s.pods, pending) {
 		again = max(again, lookAgain)
 	}
 	return ctrl.Result{RequeueAfter: s.migration.Sooner(again), Priority: new(handler.LowPriority)}, nil
@@ -207,13 +214,29 @@ func (s *scope) observed() observed {
 		obd:        s.obd,
 		problem:    s.problem,
 		missing:    s.missing,
+		gone:       s.gone,
 		state:      s.state,
 		migration:  s.migration,
 		deployment: s.deployment,
 		pods:       s.pods,
 		answers:    s.heard.Answers,
 		silent:     s.heard.Silent,
+		sets:       setsOf(s.pods, s.heard.Pods),
 		queues:     s.queues,
 		sharing:    sharing(s.obd, s.peers, s.heard.Answers),
 	}
+}
+
+// setsOf are the ReplicaSets of those pods.
+func setsOf(all []corev1.Pod, pods []types.UID) (sets []types.UID) {
+	of := map[types.UID]types.UID{}
+	for i := range all {
+		if owner := metav1.GetControllerOf(&all[i]); owner != nil {
+			of[all[i].UID] = owner.UID
+		}
+	}
+	for _, pod := range pods {
+		sets = append(sets, of[pod])
+	}
+	return sets
 }

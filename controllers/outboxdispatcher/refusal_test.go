@@ -34,7 +34,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		c.expect(status.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
 				"spec.validation[0].schema.configMap: it is no JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "'paylaod'"},
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPipeline, ""},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonInvalidPipeline, "'paylaod'")

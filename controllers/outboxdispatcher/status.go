@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -24,8 +25,10 @@ type observed struct {
 	obd *v1alpha1.OutboxDispatcher // its spec and metadata
 	// problem stopped the pass, nil for nothing.
 	problem *problem.Problem
-	// missing is a reference that leads nowhere, nil for none.
-	missing   *problem.Problem
+	// missing is a reference that leads nowhere and that pods wait for, nil for none.
+	missing *problem.Problem
+	// gone is one that led somewhere when the pods started, nil for none.
+	gone      *problem.Problem
 	state     stateOfPods
 	migration migrate.Migration
 	// deployment is nil when there is none of ours.
@@ -34,6 +37,8 @@ type observed struct {
 	// answers are those of the pods that told their status, and silent counts those that do not.
 	answers []report.Status
 	silent  int
+	// sets are the ReplicaSets of the pods that gave the answers; nil for one of all.
+	sets []types.UID
 	// queues means that it waits for others to take the operator's new image.
 	queues bool
 	// sharing are the other dispatchers that deliver topics of this one, by name.

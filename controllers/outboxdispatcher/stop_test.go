@@ -53,19 +53,19 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	},
 		Entry("a reference is missing", false, func(o *api.OutboxDispatcher) { o.Spec.Database.Secret.Name = "missing" },
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""}),
+			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""}),
 		Entry("the template is invalid", false, func(o *api.OutboxDispatcher) {
 			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
 		},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, ""}),
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, ""}),
 		Entry("the template is refused", false, func(o *api.OutboxDispatcher) {
 			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"sidecar"}]}}`)}
-		}, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
+		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
 		Entry("the migration hangs", true, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" },
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""}),
 		Entry("the configuration is bad", false, func(o *api.OutboxDispatcher) {
 			o.Spec.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
-		}, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
+		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
 	)
 
 	// Who pauses because of a mistake, and corrects it, does not go on with it; and what was stopped starts

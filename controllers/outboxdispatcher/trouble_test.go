@@ -48,7 +48,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		template(`{"spec":{"afinity":{}}}`)
 		c.expect(status.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, "afinity"},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, ""},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "afinity"},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 		template(`{"spec":{"containers":[{"name":"sidecar"}]}}`) // well-formed, but a container needs an image
 		c.expect(status.FailedStatus,

@@ -53,6 +53,23 @@ func observedPods() handler.EventHandler {
 	}
 }
 
+// aboutPods asks for a pass when the kubelet says something of a dispatcher's pod.
+func (r *Reconciler) aboutPods() handler.EventHandler {
+	enqueue := func(ctx context.Context, o client.Object, q queue) {
+		about, pod := o.(*corev1.Event).InvolvedObject, &corev1.Pod{}
+		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: about.Namespace, Name: about.Name}, pod); err != nil {
+			return // it is none of ours, or gone
+		}
+		if name := pod.Labels[desired.LabelDispatcher]; name != "" {
+			observation(q, types.NamespacedName{Namespace: pod.Namespace, Name: name})
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
+	}
+}
+
 // heardNews asks for a pass when the observer has heard something new.
 func (r *Reconciler) heardNews() source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {

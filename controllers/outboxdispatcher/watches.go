@@ -2,6 +2,7 @@ package outboxdispatcher
 
 import (
 	"context"
+	"errors"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,14 +15,17 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// usersOfOutbox finds the dispatchers that refer to an Outbox.
+// usersOfOutbox finds the dispatchers that refer to an Outbox, and others that claim from its tables.
 func (r *Reconciler) usersOfOutbox(ctx context.Context, outbox client.Object) []reconcile.Request {
-	return r.requests(ctx, outbox.GetNamespace(), "Outbox/"+outbox.GetName())
+	users, err := r.indexed(ctx, outbox.GetNamespace(), refKey(outbox.GetName()))
+	claimants, _, err2 := r.claimantsOf(ctx, outbox.GetNamespace(), &outbox.(*v1alpha1.Outbox).Spec)
+	return requests(ctx, append(users, claimants...), errors.Join(err, err2))
 }
 
-// peersOf finds the other dispatchers that claim from the same tables.
+// peersOf finds the dispatchers that claim from the same tables.
 func (r *Reconciler) peersOf(ctx context.Context, obd client.Object) []reconcile.Request {
-	return r.requests(ctx, obd.GetNamespace(), outboxKey(obd.(*v1alpha1.OutboxDispatcher)))
+	all, _, err := r.claimants(ctx, obd.(*v1alpha1.OutboxDispatcher))
+	return requests(ctx, all, err)
 }
 
 // concernsPeers reports whether a change of a dispatcher is one that its peers look at: of the events that it
@@ -34,33 +38,35 @@ func concernsPeers(e event.UpdateEvent) bool {
 	return !equality.Semantic.DeepEqual(looked(e.ObjectOld), looked(e.ObjectNew))
 }
 
-// waitingFor finds the dispatchers that look at a migration Job of another: of their Outbox, or of a peer.
+// waitingFor finds the dispatchers that look at a migration Job of another: of an Outbox, or of a peer.
 func (r *Reconciler) waitingFor(ctx context.Context, job client.Object) []reconcile.Request {
 	owner := metav1.GetControllerOf(job)
-	switch {
-	case owner == nil:
+	if owner == nil {
 		return nil
-	case owner.Kind == "Outbox":
-		return r.requests(ctx, job.GetNamespace(), "Outbox/"+owner.Name)
+	}
+	key := types.NamespacedName{Namespace: job.GetNamespace(), Name: owner.Name}
+	if owner.Kind == "Outbox" {
+		outbox := &v1alpha1.Outbox{}
+		if err := r.Client.Get(ctx, key, outbox); err != nil {
+			return nil // it is gone, and its users were told
+		}
+		return r.usersOfOutbox(ctx, outbox)
 	}
 	runs := &v1alpha1.OutboxDispatcher{}
-	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: job.GetNamespace(), Name: owner.Name}, runs); err != nil {
+	if err := r.Client.Get(ctx, key, runs); err != nil {
 		return nil // it is gone, and peers were told
 	}
 	return r.peersOf(ctx, runs)
 }
 
-// requests are those for the dispatchers of the key.
-func (r *Reconciler) requests(ctx context.Context, namespace, key string) []reconcile.Request {
-	var found v1alpha1.OutboxDispatcherList
-	err := r.Client.List(ctx, &found, client.InNamespace(namespace), client.MatchingFields{outboxIndex: key}, client.UnsafeDisableDeepCopy)
+// requests are those for the dispatchers.
+func requests(ctx context.Context, all []*v1alpha1.OutboxDispatcher, err error) []reconcile.Request {
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List the OutboxDispatchers of the same outbox", "key", key)
-		return nil
+		ctrl.LoggerFrom(ctx).Error(err, "Find the OutboxDispatchers of the same outbox")
 	}
-	requests := make([]reconcile.Request, 0, len(found.Items))
-	for i := range found.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&found.Items[i])})
+	found := make([]reconcile.Request, 0, len(all))
+	for _, obd := range all {
+		found = append(found, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obd)})
 	}
-	return requests
+	return found
 }

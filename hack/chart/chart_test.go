@@ -240,6 +240,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"watchNamespaces={Team A}":    "/watchNamespaces/0",
 		"metrics.secure=perhaps":      "/metrics/secure",
 		"observeInterval=10":          "/observeInterval",
+		"maxRollingUpgrades=0":        "/maxRollingUpgrades",
 		"image.pullPolicy=Sometimes":  "/image/pullPolicy",
 		"watchNamespaces={a,a}":       "/watchNamespaces",
 		"image.repository=":           "/image/repository",

@@ -37,10 +37,11 @@ func TestArgoCD(t *testing.T) {
 	}
 	for key, script := range configMap.Data {
 		for _, c := range cases {
-			object := map[string]any{"metadata": map[string]any{"generation": c.Generation}}
-			if c.Observed > 0 {
-				object["status"] = map[string]any{"observedGeneration": c.Observed, "conditions": c.Conditions}
+			status := map[string]any{"observedGeneration": c.Observed}
+			if c.Conditions != nil {
+				status["conditions"] = c.Conditions
 			}
+			object := map[string]any{"metadata": map[string]any{"generation": c.Generation}, "status": status}
 			health, message := play(t, script, object)
 			if health != c.Argo || message == "" {
 				t.Errorf("%s: %s: %s (%s), want %s", key, c.Name, health, message, c.Argo)

@@ -40,7 +40,7 @@ func Transitions(watched []Watch, before, after []metav1.Condition) []Event {
 				kind = corev1.EventTypeNormal
 			}
 			events = append(events, Event{kind, is.Reason, w.Action, is.Message})
-		case is.Status != w.Bad && is.Status != metav1.ConditionUnknown && (ready || was != nil && was.Status == w.Bad):
+		case is.Status != w.Bad && is.Status != metav1.ConditionUnknown && (ready && is.Reason != api.ReasonDeliveringDespiteTrouble || was != nil && was.Status == w.Bad):
 			events = append(events, Event{corev1.EventTypeNormal, is.Reason, w.Action, is.Message})
 		}
 	}

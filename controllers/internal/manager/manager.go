@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -30,6 +31,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/outbox"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 )
@@ -111,6 +113,9 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("add the health checks: %w", err)
 	}
+	if err := pods.IndexEvents(ctx, mgr.GetFieldIndexer()); err != nil {
+		return nil, fmt.Errorf("index the Events by pod: %w", err)
+	}
 	if o.MaxRollingUpgrades <= 0 {
 		o.MaxRollingUpgrades = 3
 	}
@@ -152,7 +157,8 @@ func metricsOptions(o Options) metricsserver.Options {
 	return metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
 }
 
-// cacheOptions keep memory small: of the common kinds only what the operator made.
+// cacheOptions keep memory small: of the common kinds only what the operator made, and of Events only those that
+// say which files of a pod cannot be mounted.
 func cacheOptions(only []string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})}
 	return cache.Options{
@@ -163,6 +169,7 @@ func cacheOptions(only []string) cache.Options {
 			&appsv1.ReplicaSet{}:            {Label: ours.Label, Transform: stripAnnotations},
 			&batchv1.Job{}:                  ours,
 			&corev1.ConfigMap{}:             ours,
+			&corev1.Event{}:                 {Field: fields.SelectorFromSet(fields.Set{"involvedObject.kind": "Pod", "reason": pods.FailedMount}), Transform: stripEvent},
 			&corev1.Pod{}:                   ours,
 			&corev1.ServiceAccount{}:        ours,
 			&networkingv1.NetworkPolicy{}:   ours,
@@ -175,6 +182,18 @@ func cacheOptions(only []string) cache.Options {
 func stripAnnotations(o any) (any, error) {
 	if object, ok := o.(*metav1.PartialObjectMetadata); ok {
 		object.Annotations, object.ManagedFields = nil, nil
+	}
+	return o, nil
+}
+
+// stripEvent keeps what is read of an Event.
+func stripEvent(o any) (any, error) {
+	if e, ok := o.(*corev1.Event); ok {
+		return &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion},
+			InvolvedObject: corev1.ObjectReference{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, UID: e.InvolvedObject.UID},
+			Message:        e.Message, LastTimestamp: e.LastTimestamp,
+		}, nil
 	}
 	return o, nil
 }

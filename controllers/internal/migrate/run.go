@@ -20,7 +20,7 @@ import (
 type Runner struct {
 	// Client reads from the cache, and deletes.
 	Client client.Client
-	// Live reads Events from the API server, while a Job does not start.
+	// Live reads Events of a Job from the API server, while it does not start.
 	Live client.Reader
 	// Applied makes the Jobs.
 	Applied *apply.Applier
@@ -93,7 +93,7 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 		p.Detail = pods.Trouble(p.Pods)
 	}
 	if p.Detail == "" {
-		p.Detail, err = pods.Blocked(ctx, r.Live, p.tells, p.Pods)
+		p.Detail, err = pods.Blocked(ctx, r.Live, r.Client, p.tells, p.Pods)
 	}
 	if p.Detail == "" && failure(p.tells) == batchv1.JobReasonDeadlineExceeded {
 		p.Detail = "it did not end in time"

@@ -75,6 +75,8 @@ type pod struct {
 type Heard struct {
 	// Answers are of the pods that answered within the last three intervals, in the order of the pods.
 	Answers []report.Status
+	// Pods are the pods that gave the answers.
+	Pods []types.UID
 	// Silent counts the pods that were asked, and asked again, and did not answer for three intervals.
 	Silent int
 	// Unasked counts the pods of which nobody knows yet whether they answer. Their first answer, or that
@@ -250,7 +252,7 @@ func (d *dispatcher) heard() (h Heard) {
 		case !p.tried && i < perInterval:
 			h.Unasked++
 		case p.answer != nil:
-			h.Answers = append(h.Answers, *p.answer)
+			h.Answers, h.Pods = append(h.Answers, *p.answer), append(h.Pods, uid)
 		case p.failures >= silentAfter:
 			h.Silent++
 		}

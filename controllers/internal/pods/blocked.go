@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,32 +13,77 @@ import (
 )
 
 // Blocked is what keeps a Job from having a pod that runs, by Events that are read now: why no pod is made, or
-// which files the kubelet cannot mount. Empty for nothing.
-func Blocked(ctx context.Context, live client.Reader, job *batchv1.Job, pods []corev1.Pod) (string, error) {
+// which files the kubelet cannot mount. Empty for nothing. The cached reader is for [MountFailure].
+func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, pods []corev1.Pod) (string, error) {
 	if len(pods) == 0 {
-		words, err := event(ctx, live, job, "FailedCreate")
-		if words == "" {
+		last, err := event(ctx, live, job, client.MatchingFields{"reason": "FailedCreate", eventIndex: string(job.UID)})
+		if last.Message == "" {
 			return "", err
 		}
-		return "Its pod cannot be created: " + whose.ReplaceAllString(words, "a pod is forbidden: "), err
+		return "Its pod cannot be created: " + whose.ReplaceAllString(last.Message, "a pod is forbidden: "), err
 	}
 	newest := &pods[len(pods)-1]
 	if newest.Status.Phase != corev1.PodPending {
 		return "", nil
 	}
-	words, err := MountFailure(ctx, live, newest)
+	words, err := MountFailure(ctx, cached, newest)
 	if words == "" {
 		return "", err
 	}
 	return "Its pod waits for files: " + words, err
 }
 
-// MountFailure is what the kubelet said last of a pod whose files it cannot mount, empty for nothing.
-func MountFailure(ctx context.Context, live client.Reader, pod *corev1.Pod) (string, error) {
+// FailedMount is the reason of the kubelet's Event about files that it cannot mount.
+const FailedMount = "FailedMount"
+
+// eventIndex finds Events by the object that they are about, in the cache and on the API server.
+const eventIndex = "involvedObject.uid"
+
+// IndexEvents lets the cache find the Events of a pod.
+func IndexEvents(ctx context.Context, indexer client.FieldIndexer) error {
+	return indexer.IndexField(ctx, &corev1.Event{}, eventIndex, func(o client.Object) []string {
+		return []string{string(o.(*corev1.Event).InvolvedObject.UID)}
+	})
+}
+
+// MountFailure is what the kubelet said last of a pod that waits for files which it cannot mount, empty for
+// nothing. The cached reader has only the Events [FailedMount].
+func MountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod) (string, error) {
 	if !mounting(pod) {
 		return "", nil
 	}
-	return event(ctx, live, pod, "FailedMount")
+	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
+	return last.Message, err
+}
+
+// missedFor is how long the kubelet's word about a running pod counts. It mounts a pod's files anew each minute or
+// two. When it cannot, it says so, tries again after two minutes at most, and tells of a pod once in five
+// minutes at least. That it could again it does not say.
+const missedFor = 8 * time.Minute
+
+// RemountFailure is what the kubelet said of late of a running pod whose files it cannot mount anew, empty for
+// nothing. The pod goes on with those that it has.
+func RemountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod, now time.Time) (string, error) {
+	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
+	if at := last.LastTimestamp.Time; !at.After(started(pod)) || now.Sub(at) > missedFor {
+		return "", err
+	}
+	return last.Message, err
+}
+
+// started is when a container of the pod started last: then its files were there.
+func started(pod *corev1.Pod) (last time.Time) {
+	for _, status := range pod.Status.ContainerStatuses {
+		for _, state := range []corev1.ContainerState{status.State, status.LastTerminationState} {
+			if r := state.Running; r != nil && r.StartedAt.After(last) {
+				last = r.StartedAt.Time
+			}
+			if t := state.Terminated; t != nil && t.StartedAt.After(last) {
+				last = t.StartedAt.Time
+			}
+		}
+	}
+	return last
 }
 
 // mounting reports whether the kubelet still mounts the pod's files. What it said before it had them is
@@ -59,18 +105,16 @@ func mounting(pod *corev1.Pod) bool {
 // whose begins a refusal with the pod's name, which is another one each time.
 var whose = regexp.MustCompile(`^Error creating: pods "[^"]*" is forbidden: `)
 
-// event is the message of the object's last event with the reason, empty for none.
-func event(ctx context.Context, live client.Reader, o client.Object, reason string) (string, error) {
+// event is the object's last event of those, the zero one for none.
+func event(ctx context.Context, from client.Reader, o client.Object, which client.MatchingFields) (last corev1.Event, err error) {
 	var events corev1.EventList
-	err := live.List(ctx, &events, client.InNamespace(o.GetNamespace()), client.MatchingFields{"involvedObject.uid": string(o.GetUID()), "reason": reason})
-	if err != nil {
-		return "", fmt.Errorf("list the Events %s: %w", reason, err)
+	if err := from.List(ctx, &events, client.InNamespace(o.GetNamespace()), which); err != nil {
+		return last, fmt.Errorf("list the Events of %s: %w", o.GetName(), err)
 	}
-	var last corev1.Event
 	for _, e := range events.Items {
 		if !e.LastTimestamp.Before(&last.LastTimestamp) {
 			last = e
 		}
 	}
-	return last.Message, nil
+	return last, nil
 }

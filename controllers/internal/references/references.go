@@ -1,5 +1,5 @@
 // Package references finds the Secrets and ConfigMaps that a spec names and that are not there, by what the
-// kubelet says of pods that do not start. The operator may read no Secret (CONTRACT C-103).
+// kubelet says of pods that do not start, and of those that run. The operator may read no Secret (CONTRACT C-103).
 package references
 
 import (
@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,19 +53,38 @@ func named(refs []desired.Ref) (all []Reference) {
 // asked is how many pods that do not start are asked for at most: they have one template.
 const asked = 3
 
-// Missing finds a reference that leads nowhere, by the pods that do not start; nil for none. It reads Events
-// with live.
-func Missing(ctx context.Context, live client.Reader, refs []Reference, all []corev1.Pod) (*problem.Problem, error) {
+// Missing finds a reference that leads nowhere, by the pods that do not start; nil for none.
+func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod) (*problem.Problem, error) {
 	waiting := slices.DeleteFunc(slices.Clone(all), func(pod corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == ""
 	})
 	slices.SortStableFunc(waiting, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	for i := range waiting[:min(len(waiting), asked)] {
-		words, err := pods.MountFailure(ctx, live, &waiting[i])
+		words, err := pods.MountFailure(ctx, cached, &waiting[i])
 		if err != nil {
 			return nil, err
 		}
 		if p := missing(refs, waiting[i].Namespace, words+"\n"+pods.Trouble(waiting[i:i+1])); p != nil {
+			return p, nil
+		}
+	}
+	return nil, nil
+}
+
+// Gone finds a reference that led somewhere when the pods started, and leads nowhere any more; nil for none. They
+// go on with what they have read.
+func Gone(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
+	for i := range all {
+		pod := &all[i]
+		if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
+			continue
+		}
+		words, err := pods.RemountFailure(ctx, cached, pod, now)
+		if err != nil {
+			return nil, err
+		}
+		if p := missing(refs, pod.Namespace, words); p != nil {
+			p.Message += " Pods that run go on with what they have read, and one that starts would wait."
 			return p, nil
 		}
 	}

@@ -102,7 +102,7 @@
 // # How to secure it
 //
 // Credentials come from the environment, as the cloud's own tools take them, and are renewed without a
-// restart. Give the pods a service account of their own (podTemplate.spec.serviceAccountName) and let the
+// restart. Give the pods a service account of their own (spec.serviceAccount) and let the
 // cloud know it:
 //
 //	cloud   by                                       it needs

@@ -104,7 +104,7 @@
 // credentials for each login, so new ones need no restart; connections that are open stay.
 //
 // AWS_MSK_IAM takes the credentials that AWS's own tools would take, and renews them before they expire.
-// Give the pods a service account of their own (podTemplate.spec.serviceAccountName) with a role, by IAM
+// Give the pods a service account of their own (spec.serviceAccount) with a role, by IAM
 // Roles for Service Accounts or EKS Pod Identity; keys in the environment, as AWS_ACCESS_KEY_ID and
 // AWS_SECRET_ACCESS_KEY, work too. The role needs kafka-cluster:Connect and WriteDataIdempotently on the
 // cluster, and DescribeTopic and WriteData on the topics. The region is that of the broker's host name,

@@ -1,0 +1,185 @@
+package outboxdispatcher
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// cause is a condition that Ready may follow from.
+type cause struct {
+	metav1.Condition
+	// stops means that no event flows while it is not True.
+	stops bool
+}
+
+// causes are the conditions that Ready follows from, each before what follows from it: without the database no
+// pod is ready. Ready is about events that flow. So nothing stops them while some pod works with the database
+// but the destination, and a pod less than asked for, a held topic among others, and the destination of a
+// dispatcher that is paused are no cause at all.
+func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) (all []cause) {
+	flowing := flowing(o)
+	stops := !slices.ContainsFunc(o.answers, works)
+	for _, c := range []metav1.Condition{references, source, schema} {
+		all = append(all, cause{c, stops})
+	}
+	if o.obd.Spec.State != api.StatePaused {
+		all = append(all, cause{sink, !flowing})
+		if topics.Reason == api.ReasonAllTopicsHeld {
+			topics.Status = metav1.ConditionFalse // as Ready counts
+			all = append(all, cause{topics, !flowing})
+		}
+	}
+	switch some := o.deployment != nil && o.deployment.Status.AvailableReplicas > 0; {
+	case o.problem != nil && o.problem.Condition == api.WorkloadAvailableCondition:
+		return slices.Insert(all, 0, cause{workload, stops})
+	case workload.Reason == api.ReasonPartlyAvailable && complete(o.deployment, o.obd), workload.Reason == api.ReasonProgressing && some:
+		return all
+	}
+	return append(all, cause{workload, stops})
+}
+
+// works reports whether a pod reaches the database, and fits its schema.
+func works(s report.Status) bool {
+	return s.Source.State == report.Reachable && s.Schema.State == "Ready"
+}
+
+// flowing reports whether events flow from the database to the destination by the pods of some revision. Of the
+// pods of one revision the one that sees the destination in the most trouble is believed: they have the same
+// destination, and one that had nothing to deliver has not met the trouble yet. Pods of two revisions may have
+// two destinations.
+func flowing(o observed) bool {
+	for _, answers := range o.revisions() {
+		one := o
+		one.answers = answers
+		if slices.ContainsFunc(answers, works) && sinkReachable(one).Status == metav1.ConditionTrue && topicsHeld(one).Reason != api.ReasonAllTopicsHeld {
+			return true
+		}
+	}
+	return false
+}
+
+// revisions are the answers by the ReplicaSet of the pods.
+func (o observed) revisions() map[types.UID][]report.Status {
+	all := map[types.UID][]report.Status{}
+	for i, a := range o.answers {
+		var set types.UID
+		if i < len(o.sets) {
+			set = o.sets[i]
+		}
+		all[set] = append(all[set], a)
+	}
+	return all
+}
+
+func ready(o observed, causes []cause) metav1.Condition {
+	const kind = api.ReadyCondition
+	scaledToZero := desired.Replicas(o.obd) == 0
+	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
+		if scaledToZero && status == metav1.ConditionUnknown {
+			return condition(kind, metav1.ConditionTrue, api.ReasonScaledToZero, "No dispatcher runs, because spec.replicas is 0.")
+		}
+		for _, c := range causes {
+			if c.Status == status && c.stops {
+				return condition(kind, status, c.Reason, c.Message)
+			}
+		}
+	}
+	if o.state.resumes {
+		return condition(kind, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until the rollout has ended, because spec.state was Paused when it began.")
+	}
+	switch {
+	case pausing(o):
+		return condition(kind, metav1.ConditionTrue, api.ReasonPausing, pausingNote)
+	case o.obd.Spec.State == api.StatePaused:
+		return condition(kind, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until spec.state is Running.")
+	}
+	for _, c := range causes {
+		if c.Status == metav1.ConditionFalse {
+			return condition(kind, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, fmt.Sprintf("Events are delivered, in spite of what %s says (%s): %s", c.Type, c.Reason, c.Message))
+		}
+	}
+	return condition(kind, metav1.ConditionTrue, api.ReasonDelivering, "Events are delivered as they come.")
+}
+
+// pausing reports whether a pod has not heard yet that it is to claim no more.
+func pausing(o observed) bool {
+	return o.obd.Spec.State == api.StatePaused &&
+		slices.ContainsFunc(o.answers, func(a report.Status) bool { return a.State == string(api.StateRunning) })
+}
+
+const pausingNote = "Pods are told to claim no more, and hear it within 90 seconds; then nothing is claimed until spec.state is Running."
+
+// trouble is why new pods do not become ready, empty for nothing.
+type trouble struct{ reason, message string }
+
+// hanging is what keeps the new pods of a rollout from becoming ready: what pods see of the database and of the
+// destination, else what the kubelet says of them.
+func hanging(o observed, source, schema, sink metav1.Condition) trouble {
+	if o.deployment == nil || complete(o.deployment, o.obd) {
+		return trouble{}
+	}
+	what := "New pods do not become ready. "
+	if o.deployment.Status.AvailableReplicas > 0 {
+		what = "New pods do not become ready, and replace none that run. "
+	}
+	seen := []metav1.Condition{source, schema}
+	if o.obd.Spec.State != api.StatePaused { // a paused pod is ready without it
+		seen = append(seen, sink)
+	}
+	for _, c := range seen {
+		if c.Status == metav1.ConditionFalse && c.Reason != api.ReasonOutcomesRefused {
+			return trouble{c.Reason, what + c.Message}
+		}
+	}
+	if words := pods.Trouble(o.pods); words != "" {
+		return trouble{api.ReasonProgressing, what + words}
+	}
+	return trouble{}
+}
+
+// progress is Stalled, Reconciling, or nothing when all that the spec asks for is in place.
+func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condition {
+	reconciling := func(reason, message string) metav1.Condition {
+		return condition(api.ReconcilingCondition, metav1.ConditionTrue, reason, message)
+	}
+	switch {
+	case o.problem != nil && o.problem.Stalled:
+		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
+	case o.problem != nil:
+		return reconciling(o.problem.Reason, o.problem.Message)
+	case o.migration.State == migrate.Failed:
+		return reconciling(api.ReasonMigrationFailed, o.migration.Sentence())
+	case o.migration.State == migrate.Running:
+		return reconciling(api.ReasonMigrating, o.migration.Sentence())
+	case o.missing != nil:
+		return reconciling(o.missing.Reason, o.missing.Message)
+	case o.queues:
+		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods go on with the one from before.")
+	case workload.Reason == api.ReasonProgressing || !complete(o.deployment, o.obd):
+		return reconciling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
+	case o.state.resumes:
+		return reconciling(api.ReasonProgressing, "The pods go on when the rollout has ended.")
+	case o.state.late != "":
+		return reconciling(api.ReasonProgressing, o.state.late)
+	case pausing(o):
+		return reconciling(api.ReasonProgressing, pausingNote)
+	}
+	return metav1.Condition{}
+}
+
+// underWay reports whether something is under way, or in the way, that nobody can watch.
+func underWay(o observed) bool {
+	all := conditions(o)
+	return meta.FindStatusCondition(all, api.ReconcilingCondition) != nil || meta.FindStatusCondition(all, api.StalledCondition) != nil
+}
