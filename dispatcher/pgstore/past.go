@@ -108,7 +108,7 @@ func (r *pastReader) read(ctx context.Context, from, to uuid.UUID) error {
 	if len(topics) == 0 {
 		topics = nil // null
 	}
-	for r.left > 0 && r.looked.Rows < r.looks {
+	for r.left > 0 {
 		var seen []pastID
 		args := []any{r.store.namespace, topics, r.since, from, to, min(pastLook, r.looks-r.looked.Rows)}
 		err := r.store.readOnly(ctx, r.store.sql.past, args, func(rows pgx.Rows) (err error) {
