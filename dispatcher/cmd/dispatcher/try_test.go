@@ -70,6 +70,17 @@ func newSilent(t *testing.T) *silent {
 	return s
 }
 
+// wantSilence fails the test if anybody connected.
+func (s *silent) wantSilence(t *testing.T) {
+	t.Helper()
+	resp, err := http.Get(s.URL) // accepted after all others
+	check(t, err)
+	check(t, resp.Body.Close())
+	if n := s.heard.Load(); n != 1 {
+		t.Errorf("the destination had %d connections beside the test's own", n-1)
+	}
+}
+
 // versions is every row of the outbox, where it is and who wrote it, and the sequences: a write changes it.
 func (o *outbox) versions(t testing.TB) (all string) {
 	t.Helper()
@@ -167,9 +178,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 	if after := o.versions(t); after != before {
 		t.Errorf("the database changed:\n%s\nwas\n%s", after, before)
 	}
-	if n := destination.heard.Load(); n != 0 {
-		t.Errorf("the destination had %d connections", n)
-	}
+	destination.wantSilence(t)
 }
 
 // Without another configuration, the status of the rows says what was made of them.
@@ -212,9 +221,7 @@ func TestTryComparesWithTheStatus(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
-	if n := destination.heard.Load(); n != 0 {
-		t.Errorf("the destination had %d connections", n)
-	}
+	destination.wantSilence(t)
 }
 
 // What keeps try from saying something is told with its remedy, and is never taken for no difference.
