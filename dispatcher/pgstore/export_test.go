@@ -61,3 +61,7 @@ func ReturnedSQL() string { return load("outbox").returned }
 
 // ReturnedRows is how many rows it looks at from each end.
 const ReturnedRows = returnedRows
+
+// PastSQL and PastRowsSQL are the statements that read past rows, of a store in schema "outbox".
+func PastSQL() string     { return load("outbox").past }
+func PastRowsSQL() string { return load("outbox").pastRows }

@@ -172,7 +172,7 @@ func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
 			err = errors.New("it makes an empty string")
 		}
 		if err != nil {
-			return "", uncomputed(e, r.field+".to", r.to, err, "or what is enqueued")
+			return "", uncomputed(e, Finding{Field: r.field + ".to"}, r.field+".to", r.to, err, "or what is enqueued")
 		}
 		return to, nil
 	}

@@ -159,10 +159,13 @@ func keyword(e *jsonschema.ValidationError) string {
 	return clip(at)
 }
 
+// theWhole is the place of what is said of a payload as a whole.
+const theWhole = "the payload itself"
+
 // place is a JSON pointer, with * for what may be data.
 func (s *jsonSchema) place(tokens []string, payload any) string {
 	if len(tokens) == 0 {
-		return "the payload itself"
+		return theWhole
 	}
 	var b strings.Builder
 	for _, token := range tokens {

@@ -86,7 +86,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	}
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
-		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
+		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, &foundError{err, []Finding{{Field: "payload"}}})
 	}
 	if err := steps.validate(ctx, e, payload, schemas); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
 		}
 		var err error
 		if all[i], err = c.schema.get(ctx); err != nil {
-			return nil, err
+			return nil, &foundError{err, []Finding{{Field: c.field + ".schema"}}}
 		}
 	}
 	return all, nil
@@ -132,11 +132,12 @@ func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
 // nothing, a rule that cannot be computed holds it.
 func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, schemas []*jsonSchema) error {
 	var all []string
+	var found []Finding
 	var held error
 	for i, c := range s.checks {
 		if schemas[i] != nil {
 			for _, violation := range schemas[i].violations(payload) {
-				all = append(all, c.field+".schema, "+violation)
+				all, found = append(all, c.field+".schema, "+violation), append(found, violated(c.field+".schema", violation))
 			}
 		}
 		for _, r := range c.rules {
@@ -145,25 +146,29 @@ func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, 
 			case err != nil && ctx.Err() != nil:
 				return interrupted(ctx.Err())
 			case expression.IsMissing(err):
-				all = append(all, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
+				all, found = append(all, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err)), append(found, r.finding())
 			case err != nil && held == nil:
-				held = uncomputed(e, fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
+				held = uncomputed(e, r.finding(), fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
 			case err == nil && !holds:
-				all = append(all, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
+				all, found = append(all, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text()))), append(found, r.finding())
 			}
 		}
 	}
 	if len(all) == 0 {
 		return held
 	}
-	return dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all))
+	return dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, &foundError{tell(all), found})
+}
+
+func (r rule) finding() Finding {
+	return Finding{Field: r.field, What: fmt.Sprintf("%s (%s)", r.message, oneLine(r.holds.Text()))}
 }
 
 // uncomputed is the failure of an event for which an expression cannot be computed. It is not the event's
 // fault alone: someone may correct the expression. So nothing dies of it while the topic stands still.
-func uncomputed(e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
-	return dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
-		e.ID, what, err, oneLine(x.Text()), remedy))
+func uncomputed(e *dispatcher.Event, f Finding, what string, x *expression.Expression, err error, remedy string) error {
+	return dispatcher.DestinationFault(&foundError{fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
+		e.ID, what, err, oneLine(x.Text()), remedy), []Finding{f}})
 }
 
 // refuseThem is what else may be done about payloads that an expression is not made for.
@@ -186,7 +191,7 @@ func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any)
 	case err != nil && ctx.Err() != nil:
 		return nil, interrupted(ctx.Err())
 	case err != nil:
-		return nil, uncomputed(e, t.field+".payload", t.payload, err, refuseThem)
+		return nil, uncomputed(e, Finding{Field: t.field + ".payload"}, t.field+".payload", t.payload, err, refuseThem)
 	}
 	return made, nil
 }

@@ -6,6 +6,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -13,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/registry"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/kafkasink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/logsink"
@@ -40,6 +42,54 @@ func Behind(p *pipeline.Pipeline, cfg config.Config, log io.Writer) (dispatcher.
 		return nil, err
 	}
 	return p.Wrap(s), nil
+}
+
+// Drafts makes the messages of a configuration, and sends none.
+type Drafts struct {
+	pipeline *pipeline.Pipeline
+	sink     draft.Sink
+}
+
+// NewDrafts returns the drafts of cfg, which must be valid. It connects to nothing.
+func NewDrafts(cfg config.Config) (*Drafts, error) {
+	p, err := Pipeline(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := bare(cfg, p.Route(), io.Discard)
+	if err != nil {
+		return nil, err
+	}
+	d, ok := s.(draft.Sink)
+	if !ok {
+		return nil, fmt.Errorf("the sink %s cannot say what it would send", cfg.Sink.Kind())
+	}
+	return &Drafts{p, d}, nil
+}
+
+// Draft returns the message that the dispatcher would send for the event, through its validation, transformations
+// and routes. Its error is that of the delivery: see package pipeline for what it does to the event. Only the
+// schema registry is asked, where the configuration has one.
+func (d *Drafts) Draft(ctx context.Context, e *dispatcher.Event) (draft.Message, error) {
+	r := &recorder{Sink: d.sink}
+	err := d.pipeline.Wrap(r).Deliver(ctx, []*dispatcher.Event{e})[0]
+	return r.message, err
+}
+
+// Close ends what the sink has begun, which is no connection.
+func (d *Drafts) Close(ctx context.Context) error { return d.sink.Close(ctx) }
+
+// recorder stands for a sink, and keeps what that would send.
+type recorder struct {
+	draft.Sink
+	message draft.Message
+}
+
+// Deliver keeps the message of the one event.
+func (r *recorder) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	var err error
+	r.message, err = r.Draft(ctx, batch[0])
+	return []error{err}
 }
 
 // limited is a sink that knows how large messages may be.

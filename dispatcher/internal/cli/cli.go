@@ -21,6 +21,7 @@ import (
 const (
 	exitOK      = 0
 	exitFailed  = 1
+	exitDiffers = 3
 	exitRefused = 78 // EX_CONFIG of sysexits.h
 )
 
@@ -29,8 +30,8 @@ const long = `Dispatcher delivers the events of a transactional outbox.
 Every command reads one file, the same that the operator renders for its pods. migrate, enqueue and
 grants need no more of it than the database section.
 
-Exit codes: 0 for success, 78 when the configuration is refused, 1 for any other failure. The last line of
-standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
+Exit codes: 0 for success, 78 when the configuration is refused, 3 when try finds a difference, 1 for any other
+failure. The last line of standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
 /dev/termination-log, if there is one), where Kubernetes finds it.`
 
 // Main runs the command and returns its exit code.
@@ -40,7 +41,7 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), versionCommand(version))
+	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), tryCommand(), versionCommand(version))
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -52,8 +53,11 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 	text := brief(err)
 	fmt.Fprintln(stderr, "dispatcher:", text)
 	leaveTerminationMessage(text)
-	if errors.As(err, &refused{}) {
+	switch {
+	case errors.As(err, &refused{}):
 		return exitRefused
+	case errors.As(err, &differs{}):
+		return exitDiffers
 	}
 	return exitFailed
 }

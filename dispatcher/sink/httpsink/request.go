@@ -48,19 +48,9 @@ func userAgent() string {
 
 // request returns the request for the events, and what will be known about its sending.
 func (s *sink) request(ctx context.Context, to target, events []*dispatcher.Event, own credentials) (*http.Request, *sending, error) {
-	header := make(http.Header, len(s.header)+28)
-	for name, values := range s.header {
-		header[name] = values
-	}
-	body, err := s.encode(header, events)
+	header, body, err := s.content(events)
 	if err != nil {
-		if err = cloudevent.Unwritable("http sink", events[0], err); len(events) > 1 {
-			err = refusedContent{err} // each is written by itself: one of them is to blame
-		}
 		return nil, nil, err
-	}
-	if len(events) == 1 {
-		cloudevent.Trace(events[0], header.Set)
 	}
 	own.secrets.sign(header, events, body, time.Now())
 	if own.authorization != "" {

@@ -1,0 +1,188 @@
+package try
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
+)
+
+const (
+	// maxGroups is how many groups are kept apart. Routes that are made of data may lead to any number of places.
+	maxGroups = 100
+	// maxSamples is how many ids a group tells.
+	maxSamples = 3
+	// maxError is how much of an error is told, in bytes.
+	maxError = 500
+)
+
+// Report is what was found. It holds no payload and no header's value. Destinations are as routes make them.
+type Report struct {
+	// Namespace is that of the rows.
+	Namespace string `json:"namespace"`
+	// Against is the file that was compared with, or "status": what the rows' status says.
+	Against string `json:"against"`
+	// Rows is how many events were tried, and Newest and Oldest are when the first and the last was created.
+	Rows   int       `json:"rows"`
+	Newest time.Time `json:"newest"`
+	Oldest time.Time `json:"oldest"`
+	// LookedAt is how many rows were looked at for them. Incomplete is true when that bound ended the search.
+	LookedAt   int  `json:"lookedAt"`
+	Incomplete bool `json:"incomplete"`
+	// Outcomes counts events: each has one.
+	Outcomes map[Outcome]int `json:"outcomes"`
+	// Different is how many events come out otherwise than before.
+	Different int `json:"different"`
+	// Groups are the differences. An event that breaks several rules is in the group of each.
+	Groups []Group `json:"groups"`
+	// Ungrouped is how many more times an event is in a group, of groups beyond the first 100.
+	Ungrouped int `json:"ungrouped"`
+}
+
+// Group is one difference.
+type Group struct {
+	Outcome Outcome `json:"outcome"`
+	// Before is the outcome before.
+	Before Outcome `json:"before"`
+	// Topic is that of the events.
+	Topic string `json:"topic"`
+	// Field, Place and What are the part of the configuration that stops the events: see pipeline.Finding.
+	Field string `json:"field,omitempty"`
+	Place string `json:"place,omitempty"`
+	What  string `json:"what,omitempty"`
+	// From and To are the destinations of events that are sent elsewhere.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	// Parts are what differs of messages: body, headers, key or query.
+	Parts []string `json:"parts,omitempty"`
+	Count int      `json:"count"`
+	// Samples are the ids of the newest events of the group.
+	Samples []uuid.UUID `json:"samples"`
+	// Error is what the newest of them fails with.
+	Error string `json:"error,omitempty"`
+}
+
+// groupKey is what the events of a group have in common.
+type groupKey struct {
+	outcome, before Outcome
+	topic           string
+	finding         pipeline.Finding
+	from, to, parts string
+}
+
+// keys are the groups that a difference is in.
+func (s *side) keys(e *dispatcher.Event, outcome Outcome, now, before made) (all []groupKey) {
+	key := groupKey{outcome: outcome, before: before.outcome, topic: e.Topic}
+	if now.outcome == Sent && before.outcome == Sent {
+		key.parts = strings.Join(now.message.Differs(before.message), " ")
+		if outcome == Moved {
+			key.from, key.to = before.message.To, now.message.To
+			if now.message.At != before.message.At {
+				key.from, key.to = at(before), at(now)
+			}
+		}
+	}
+	for _, key.finding = range s.findings(now) {
+		all = append(all, key)
+	}
+	return all
+}
+
+func at(m made) string {
+	if m.message.At == "" {
+		return m.message.To
+	}
+	return m.message.To + " at " + m.message.At
+}
+
+// add counts an event.
+func (r *Report) add(groups map[groupKey]*Group, e *dispatcher.Event, outcome Outcome, keys []groupKey, err error) {
+	if r.Rows++; r.Rows == 1 || e.CreatedAt.After(r.Newest) {
+		r.Newest = e.CreatedAt.UTC()
+	}
+	if r.Rows == 1 || e.CreatedAt.Before(r.Oldest) {
+		r.Oldest = e.CreatedAt.UTC()
+	}
+	r.Outcomes[outcome]++
+	if outcome == Same {
+		return
+	}
+	r.Different++
+	for _, key := range keys {
+		g := groups[key]
+		switch {
+		case g == nil && len(groups) == maxGroups:
+			r.Ungrouped++
+			continue
+		case g == nil:
+			g = &Group{Outcome: key.outcome, Before: key.before, Topic: key.topic, Field: key.finding.Field, Place: key.finding.Place,
+				What: key.finding.What, From: key.from, To: key.to, Parts: strings.Fields(key.parts), Error: brief(e.ID, err)}
+			groups[key] = g
+		}
+		if g.Count++; len(g.Samples) < maxSamples {
+			g.Samples = append(g.Samples, e.ID)
+		}
+	}
+}
+
+// brief is an error in one line, bounded, without the event that samples name.
+func brief(id uuid.UUID, err error) string {
+	if err == nil {
+		return ""
+	}
+	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "event "+id.String()+": ")
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + "…"
+	}
+	return text
+}
+
+// close puts the groups in their order: as outcomes are, the largest first.
+func (r *Report) close(groups map[groupKey]*Group) {
+	r.Groups = make([]Group, 0, len(groups))
+	for _, g := range groups {
+		r.Groups = append(r.Groups, *g)
+	}
+	slices.SortFunc(r.Groups, func(a, b Group) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(outcomes, a.Outcome), slices.Index(outcomes, b.Outcome)), cmp.Compare(b.Count, a.Count),
+			cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Place, b.Place), cmp.Compare(a.What, b.What),
+			cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Before, b.Before), slices.Compare(a.Parts, b.Parts),
+		)
+	})
+}
+
+// Text is the group in one line, without its counts.
+func (g Group) Text() string {
+	switch g.Outcome {
+	case Moved:
+		text := g.From + " → " + g.To
+		if len(g.Parts) > 0 {
+			text += ", with another " + strings.Join(g.Parts, ", ")
+		}
+		return text
+	case Changed:
+		return "another " + strings.Join(g.Parts, ", ")
+	case NotTaken:
+		return "the dispatcher does not have the topic"
+	case Sent:
+		return fmt.Sprintf("was %s before", g.Before)
+	}
+	if g.Outcome == Held || g.What == "" {
+		if strings.HasPrefix(g.Error, g.Field) {
+			return g.Error
+		}
+		return g.Field + ": " + g.Error
+	}
+	text := g.Field
+	if g.Place != "" {
+		text += ", at " + g.Place
+	}
+	return text + ": " + g.What
+}

@@ -1,0 +1,52 @@
+package pipeline
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+)
+
+// Finding is a part of the configuration that an event does not pass. It holds no value of the event, and
+// events with one fault have the same, so that it groups them.
+type Finding struct {
+	// Field is the field of the configuration: validation[0].schema, validation[0].rules[1], transform[0].payload or
+	// routes[2].to. It is payload for a payload that no step can read.
+	Field string
+	// Place is the place in the payload that a schema refuses: /lines/*/price, with * for the index of an array and
+	// for what may be data. Empty for the payload itself, and for what is no schema.
+	Place string
+	// What is the place in the schema, or the message of the rule and the rule. Empty for others.
+	What string
+}
+
+// Findings are what an error of this package's sink or route is about, in the order of the configuration. None
+// for an error that is not about a step of the pipeline.
+func Findings(err error) []Finding {
+	var found *foundError
+	if errors.As(err, &found) {
+		return found.findings
+	}
+	return nil
+}
+
+// foundError is an error with its findings.
+type foundError struct {
+	error
+	findings []Finding
+}
+
+func (e *foundError) Unwrap() error { return e.error }
+
+var index = regexp.MustCompile(`/[0-9]+(/|$)`)
+
+// violated is the finding of a violation, as jsonSchema tells it.
+func violated(field, violation string) Finding {
+	place, what, _ := strings.Cut(strings.TrimPrefix(violation, "at "), ": ")
+	if place == theWhole {
+		place = ""
+	}
+	for before := ""; before != place; { // neighbours share a slash
+		before, place = place, index.ReplaceAllString(place, "/*$1")
+	}
+	return Finding{field, place, what}
+}

@@ -1,0 +1,21 @@
+package cloudsink
+
+import (
+	"context"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/draft"
+)
+
+var _ draft.Sink = (*sink)(nil)
+
+// Draft implements [draft.Sink].
+func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
+	to, made, err := s.message(e)
+	if err != nil {
+		return draft.Message{}, err
+	}
+	m := draft.Message{To: s.name(to), Key: made.key, Body: made.body, Headers: made.attributes}
+	m.Headers["content-type"] = made.contentType
+	return m, nil
+}

@@ -1,0 +1,184 @@
+package sink_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/draft"
+)
+
+// kinds are a sink of each kind at an address, where the messages of an event of topic orders go, and a setting that
+// makes another message.
+var kinds = map[string]struct{ section, to, at, other string }{
+	"http":       {"url: 'http://ADDRESS/in?token=t0k3n'", "http://ADDRESS/in", "", "contentMode: Structured"},
+	"kafka":      {"brokers: [ADDRESS]", "topic orders", "ADDRESS", "contentMode: Structured"},
+	"log":        {"payload: Include", "the log", "", ""},
+	"nats":       {"servers: ['nats://ADDRESS']", "subject orders", "nats://ADDRESS", "stream: S"},
+	"postgres":   {"database: {dsn: 'postgres://u@ADDRESS/shop'}", "table public.inbox_events", "database shop of 127.0.0.1", ""},
+	"pubSub":     {"project: shop-eu\n    endpoint: 'http://ADDRESS'", "topic projects/shop-eu/topics/orders", "", "contentMode: Structured"},
+	"rabbitmq":   {"addresses: [ADDRESS]\n    exchange: events\n    auth: {basic: {usernameFile: /none, passwordFile: /none}}", "exchange events of vhost /, routing key orders", "ADDRESS", "contentMode: Structured"},
+	"redis":      {"addresses: [ADDRESS]", "stream orders", "ADDRESS", "contentMode: Structured"},
+	"serviceBus": {"namespace: shop.servicebus.windows.net\n    endpoint: ADDRESS", "orders of Service Bus at shop.servicebus.windows.net", "", "contentMode: Structured"},
+	"sns":        {"topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'\n    endpoint: 'http://ADDRESS'", "topic arn:aws:sns:eu-west-1:123456789012:all", "", ""},
+	"sqs":        {"queueURL: 'http://ADDRESS/1/all'\n    region: eu-west-1", "queue http://ADDRESS/1/all", "", ""},
+}
+
+func drafts(t *testing.T, sections string) *sink.Drafts {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\n"+sections), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := sink.NewDrafts(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return d
+}
+
+func draftOf(t *testing.T, d *sink.Drafts, payload string) draft.Message {
+	t.Helper()
+	m, err := d.Draft(t.Context(), &dispatcher.Event{
+		ID: uuid.MustParse("01900000-0000-7000-8000-000000000001"), Namespace: "shop", Topic: "orders", EventType: "Order", AggregateID: "a1",
+		CreatedAt: time.Unix(1e9, 0), Headers: map[string]string{"tenant": "x"}, Payload: json.RawMessage(payload), Attempt: 1, LeaseNumber: 7,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Each kind of sink makes its message without a connection. The message is the same each time, and another one for
+// another payload, destination, content mode and transformation.
+func TestDraftsConnectToNothing(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connections atomic.Int64
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close() })
+	address := listener.Addr().String()
+	there := func(text string) string { return strings.ReplaceAll(text, "ADDRESS", address) }
+
+	all := reflect.TypeFor[config.Sink]()
+	for i := range all.NumField() {
+		kind := named(all.Field(i))
+		t.Run(kind, func(t *testing.T) {
+			k, ok := kinds[kind]
+			if !ok {
+				t.Fatalf("no draft of %s is tested", kind)
+			}
+			section := there("sink:\n  " + kind + ":\n    " + k.section + "\n")
+			first := draftOf(t, drafts(t, section), `{"total": 1}`)
+			if first.To != there(k.to) || first.At != there(k.at) {
+				t.Errorf("it goes to %q at %q; want %q at %q", first.To, first.At, there(k.to), there(k.at))
+			}
+			if again := draftOf(t, drafts(t, section), `{"total": 1}`); again.Elsewhere(first) || again.Differs(first) != nil {
+				t.Errorf("made again, %v differs", again.Differs(first))
+			}
+			if other := draftOf(t, drafts(t, section), `{"total": 2}`); !reflect.DeepEqual(other.Differs(first), []string{draft.Body}) {
+				t.Errorf("of another payload, %v differs; want the body", other.Differs(first))
+			}
+			masked := draftOf(t, drafts(t, section+"transform: [{payload: '{\"total\": 3}'}]\n"), `{"total": 1}`)
+			if !reflect.DeepEqual(masked.Differs(first), []string{draft.Body}) {
+				t.Errorf("transformed, %v differs; want the body", masked.Differs(first))
+			}
+			if k.other != "" {
+				if other := draftOf(t, drafts(t, section+"    "+k.other+"\n"), `{"total": 1}`); len(other.Differs(first)) == 0 {
+					t.Errorf("with %s it is the same", k.other)
+				}
+			}
+		})
+	}
+	last, err := net.Dial("tcp", address) // accepted after all others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer last.Close()
+	if _, err := last.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("there were %d connections beside the test's own", n-1)
+	}
+}
+
+// What is drafted is what is delivered, but for what is made anew for each sending.
+func TestDraftIsWhatIsDelivered(t *testing.T) {
+	var body []byte
+	var header http.Header
+	var path string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ = io.ReadAll(r.Body)
+		header, path = r.Header, "http://"+r.Host+r.URL.Path
+	}))
+	t.Cleanup(server.Close)
+	cfg := config.Config{Sink: config.Sink{HTTP: &config.HTTPSink{URL: server.URL + "/in", Headers: map[string]string{"X-Team": "shop"}}}}
+	cfg.Routes = []config.Route{{To: `"/of/" + event.topic`}}
+	s, err := sink.New(cfg, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := sink.NewDrafts(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &dispatcher.Event{ID: uuid.New(), Namespace: "shop", Topic: "orders", Payload: json.RawMessage(`{"total": 1}`), Headers: map[string]string{"tenant": "x"}, Attempt: 1}
+	m, err := d.Draft(t.Context(), e)
+	if err != nil || body != nil {
+		t.Fatalf("error %v, sent %q", err, body)
+	}
+	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+		t.Fatal(err)
+	}
+	if string(m.Body) != string(body) || m.To != path {
+		t.Errorf("drafted %q to %s; sent %q to %s", m.Body, m.To, body, path)
+	}
+	for _, added := range []string{"Accept-Encoding", "Content-Length"} { // by net/http
+		header.Del(added)
+	}
+	if len(header) != len(m.Headers) {
+		t.Errorf("drafted %v; sent %v", m.Headers, header)
+	}
+	for name := range header {
+		if header.Get(name) != m.Headers[name] {
+			t.Errorf("header %s: drafted %q, sent %q", name, m.Headers[name], header.Get(name))
+		}
+	}
+}
