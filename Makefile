@@ -29,7 +29,7 @@ test: ## All tests: units, real PostgreSQL, a real kube-apiserver, and the main 
 	@hack/test.sh
 
 .PHONY: test-unit
-test-unit: ## All tests but those on a cluster.
+test-unit: ## All tests but those on a cluster. A part of a suite on the API server, by labels: hack/README.md.
 	@hack/need.sh go
 	@hack/test.sh unit
 

@@ -20,7 +20,7 @@ import (
 // What a person sees, printed by kubectl itself.
 //
 // CONTRACT: C-100
-var _ = Describe("kubectl get", Label("columns"), Ordered, func() {
+var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, func() {
 	BeforeAll(func(ctx SpecContext) {
 		scheme := runtime.NewScheme()
 		for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {

@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
@@ -136,13 +135,7 @@ func (c *cluster) start(pod *corev1.Pod, status corev1.PodStatus) {
 		return
 	}
 	Expect(err).NotTo(HaveOccurred())
-	Eventually(func() error { // the operator may annotate it meanwhile
-		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
-			return err
-		}
-		pod.Status = status
-		return c.admin.Status().Update(c.ctx, pod)
-	}).Should(Succeed())
+	editStatus(c, pod, func(pod *corev1.Pod) { pod.Status = status })
 }
 
 // mountFails lets the kubelet say that it cannot mount a pod's files.
@@ -159,16 +152,14 @@ func (c *cluster) mountFails(pod *corev1.Pod, words string) {
 // deployed sets what the Deployment controller would report: all pods are new, and some ready.
 func (c *cluster) deployed(pods, ready int32) {
 	GinkgoHelper()
-	Eventually(func() error {
-		deployment := c.deployment()
+	editStatus(c, c.deployment(), func(deployment *appsv1.Deployment) {
 		deployment.Status = appsv1.DeploymentStatus{
 			ObservedGeneration: deployment.Generation,
 			Replicas:           pods, UpdatedReplicas: pods,
 			ReadyReplicas: ready, AvailableReplicas: ready, UnavailableReplicas: pods - ready,
 			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"}},
 		}
-		return c.admin.Status().Update(c.ctx, deployment)
-	}).Should(Succeed())
+	})
 }
 
 // finish plays the Job controller: the Job ended well, or badly at that time with those last words.
@@ -178,19 +169,19 @@ func (c *cluster) finish(job *batchv1.Job, at time.Time, lastWords string) {
 		return batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}
 	}
 	started, now := metav1.NewTime(at), metav1.NewTime(at)
-	job.Status.StartTime = &started
+	ended := batchv1.JobStatus{StartTime: &started}
 	if lastWords == "" {
-		job.Status.Succeeded, job.Status.CompletionTime = 1, &now
-		job.Status.Conditions = []batchv1.JobCondition{done(batchv1.JobSuccessCriteriaMet), done(batchv1.JobComplete)}
+		ended.Succeeded, ended.CompletionTime = 1, &now
+		ended.Conditions = []batchv1.JobCondition{done(batchv1.JobSuccessCriteriaMet), done(batchv1.JobComplete)}
 	} else {
 		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
 		pod.Name, pod.Namespace = job.Name+"-0", c.namespace
 		c.start(pod, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: lastWords}}}}})
-		job.Status.Failed = 1
-		job.Status.Conditions = []batchv1.JobCondition{done(batchv1.JobFailureTarget), done(batchv1.JobFailed)}
+		ended.Failed = 1
+		ended.Conditions = []batchv1.JobCondition{done(batchv1.JobFailureTarget), done(batchv1.JobFailed)}
 	}
-	Expect(c.admin.Status().Update(c.ctx, job)).To(Succeed())
+	editStatus(c, job, func(job *batchv1.Job) { job.Status = ended })
 }
 
 // succeed lets the only migration Job succeed.

@@ -38,9 +38,10 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
 				if progressing == corev1.ConditionFalse {
 					n = 0
 				}
-				d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: n, AvailableReplicas: n,
-					Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: progressing, Reason: "NewReplicaSetAvailable"}}}
-				Expect(c.admin.Status().Update(c.ctx, &d)).To(Succeed())
+				editStatus(c, &d, func(d *appsv1.Deployment) {
+					d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: n, AvailableReplicas: n,
+						Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: progressing, Reason: "NewReplicaSetAvailable"}}}
+				})
 				settled++
 			}
 			return settled

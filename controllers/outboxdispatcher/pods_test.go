@@ -139,8 +139,9 @@ var _ = Describe("what pods report", Label("status"), func() {
 			c.pods.says(name, ill)
 			stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace, Labels: owned.Labels, OwnerReferences: owner}, Spec: *owned.Spec.DeepCopy()}
 			c.create(stranger)
-			stranger.Status.Phase, stranger.Status.PodIP, stranger.Status.PodIPs = corev1.PodRunning, "127.0.0.1", []corev1.PodIP{{IP: "127.0.0.1"}}
-			Expect(c.admin.Status().Update(c.ctx, stranger)).To(Succeed())
+			editStatus(c, stranger, func(pod *corev1.Pod) {
+				pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, "127.0.0.1", []corev1.PodIP{{IP: "127.0.0.1"}}
+			})
 		}
 		c.passes(5)
 		c.expect(status.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})

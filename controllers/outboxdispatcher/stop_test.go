@@ -110,12 +110,14 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.expect(status.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "spec.state"})
 		Expect(c.state()).To(Equal("Paused"))
 
-		scale := &autoscalingv1.Scale{}
-		Expect(c.admin.SubResource("scale").Get(c.ctx, obd, scale)).To(Succeed())
-		Expect(scale.Status.Replicas).To(BeEquivalentTo(1))
-		Expect(scale.Status.Selector).To(Equal("outbox.dev/component=dispatcher,outbox.dev/dispatcher=orders"))
-		scale.Spec.Replicas = 0
-		Expect(c.admin.SubResource("scale").Update(c.ctx, obd, client.WithSubResourceBody(scale))).To(Succeed())
+		Eventually(func(g Gomega) {
+			scale := &autoscalingv1.Scale{}
+			g.Expect(c.admin.SubResource("scale").Get(c.ctx, obd, scale)).To(Succeed())
+			g.Expect(scale.Status.Replicas).To(BeEquivalentTo(1))
+			g.Expect(scale.Status.Selector).To(Equal("outbox.dev/component=dispatcher,outbox.dev/dispatcher=orders"))
+			scale.Spec.Replicas = 0
+			g.Expect(c.admin.SubResource("scale").Update(c.ctx, obd, client.WithSubResourceBody(scale))).To(Succeed())
+		}).Should(Succeed())
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		Expect(c.admin.Delete(c.ctx, fetch(c, &corev1.Pod{}, "pod-0"), client.GracePeriodSeconds(0))).To(Succeed())
 		c.deployed(0, 0)

@@ -220,6 +220,18 @@ func edit[T client.Object](c *cluster, o T, change func(T)) {
 	}).Should(Succeed())
 }
 
+// editStatus is edit for the status.
+func editStatus[T client.Object](c *cluster, o T, change func(T)) {
+	GinkgoHelper()
+	Eventually(func() error {
+		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		change(o)
+		return c.admin.Status().Update(c.ctx, o)
+	}).Should(Succeed())
+}
+
 // fetch waits until the object is there.
 func fetch[T client.Object](c *cluster, o T, name string) T {
 	GinkgoHelper()

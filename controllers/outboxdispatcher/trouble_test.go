@@ -67,11 +67,11 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		c.rollOut(c.healthy())
 		c.expect(status.CurrentStatus)
 
-		pod := fetch(c, &corev1.Pod{}, "pod-0")
-		pod.Status.Phase = corev1.PodPending
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "dispatcher", Image: "outbox-operator:v1",
-			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
-		Expect(c.admin.Status().Update(c.ctx, pod)).To(Succeed())
+		editStatus(c, fetch(c, &corev1.Pod{}, "pod-0"), func(pod *corev1.Pod) {
+			pod.Status.Phase = corev1.PodPending
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "dispatcher", Image: "outbox-operator:v1",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+		})
 		c.deployed(1, 0)
 		c.expect(status.InProgressStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, `"outbox-operator:v1" cannot be pulled; check its name`},
@@ -88,16 +88,14 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
 		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
 		refuse := func(pod string) {
-			Eventually(func() error {
-				d := c.deployment()
+			editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
 				d.Status.ObservedGeneration, d.Status.UpdatedReplicas = d.Generation, 0
 				d.Status.Conditions = []appsv1.DeploymentCondition{
 					{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "ReplicaSetUpdated"},
 					{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
 						Message: `pods "` + pod + `" is forbidden: exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1`},
 				}
-				return c.admin.Status().Update(c.ctx, d)
-			}).Should(Succeed())
+			})
 		}
 		refuse("orders-dispatcher-a-b")
 		const told = "Pods cannot be created: a pod is forbidden: exceeded quota: team"
