@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -68,31 +67,49 @@ func schemas(o *observed, state string) {
 	}
 }
 
-// rolling is a rollout whose new pod sees something else than those from before.
-func rolling(change func(*report.Status)) func(*observed) {
-	return func(o *observed) {
-		o.pods, o.sets = append(o.pods, runningPod("c")), []types.UID{"old", "old", "new"}
-		o.deployment.Status.Replicas, o.deployment.Status.UpdatedReplicas = 3, 1
-		o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
-		fresh := answer()
-		change(&fresh)
-		o.answers = append(o.answers, fresh)
+func noDeployment(o *observed) { o.deployment, o.pods, o.answers = nil, nil, nil }
+
+// conditionsCase is a change of what a pass sees, and what the conditions say of it.
+type conditionsCase struct {
+	change func(*observed)
+	status metav1.ConditionStatus // of Ready
+	reason string                 // of Ready
+	also   []string               // other conditions, as Type=Status/Reason
+	absent []string
+}
+
+const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
+
+var down = report.Link{State: report.Unreachable, Reason: "ConnectionRefused", Message: "start it"}
+
+func checkConditions(t *testing.T, cases map[string]conditionsCase) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := well()
+			c.change(&o)
+			got := conditions(o)
+			ready := meta.FindStatusCondition(got, api.ReadyCondition)
+			if ready == nil || ready.Status != c.status || ready.Reason != c.reason {
+				t.Errorf("Ready is %+v, want %s/%s", ready, c.status, c.reason)
+			}
+			for _, want := range c.also {
+				if !slices.ContainsFunc(got, func(c metav1.Condition) bool { return c.Type+"="+string(c.Status)+"/"+c.Reason == want }) {
+					t.Errorf("want %s in %+v", want, got)
+				}
+			}
+			for _, absent := range c.absent {
+				if meta.FindStatusCondition(got, absent) != nil {
+					t.Errorf("want no %s in %+v", absent, got)
+				}
+			}
+		})
 	}
 }
 
-func noDeployment(o *observed) { o.deployment, o.pods, o.answers = nil, nil, nil }
-
 // CONTRACT: C-101
 func TestConditions(t *testing.T) {
-	const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
-	down := report.Link{State: report.Unreachable, Reason: "ConnectionRefused", Message: "start it"}
-	for name, c := range map[string]struct {
-		change func(*observed)
-		status metav1.ConditionStatus // of Ready
-		reason string                 // of Ready
-		also   []string               // other conditions, as Type=Status/Reason
-		absent []string
-	}{
+	checkConditions(t, map[string]conditionsCase{
 		"well": {func(*observed) {}, yes, api.ReasonDelivering,
 			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack"},
 			[]string{"Reconciling", "Stalled"}},
@@ -212,60 +229,11 @@ func TestConditions(t *testing.T) {
 			[]string{"VacuumHeldBack=True/PreparedTransaction"}, nil},
 		"a replication slot": {oldest(report.ReplicationSlot, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
 		"a standby":          {oldest(report.Standby, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/StandbyFeedback"}, nil},
-		"a new pod cannot log in": {rolling(func(s *report.Status) {
-			s.Source, s.Schema.State = report.Link{State: report.Unreachable, Reason: "AuthenticationFailed", Message: "no"}, "Unknown"
-		}), yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/AuthenticationFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/AuthenticationFailed"}, nil},
-		"a new pod finds an older schema": {rolling(func(s *report.Status) { s.Schema = report.Schema{State: "TooOld", Message: "migrate"} }),
-			yes, api.ReasonDeliveringDespiteTrouble, []string{"SchemaReady=False/TooOld", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/TooOld"}, nil},
-		"a new pod has another destination, which is down": {rolling(func(s *report.Status) { s.Sink = down }),
-			yes, api.ReasonDeliveringDespiteTrouble, []string{"SinkReachable=False/ConnectionFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
-		"the destination is down in a rollout": {func(o *observed) {
-			rolling(func(s *report.Status) { s.Sink = down })(o)
-			o.answers[1].Sink = down
-		}, no, api.ReasonConnectionFailed, nil, nil},
-		"a new pod knows nothing yet": {rolling(func(s *report.Status) { *s = report.Status{} }),
-			yes, api.ReasonDelivering, []string{"WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
-		"a new pod's image cannot be pulled": {func(o *observed) {
-			rolling(func(s *report.Status) { *s = report.Status{} })(o)
-			o.answers, o.sets = o.answers[:2], o.sets[:2]
-			o.pods[2].Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
-		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/Progressing"}, nil},
-		"new pods refuse an expression": {func(o *observed) {
-			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPipeline, "x")
-		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/InvalidPipeline", "WorkloadAvailable=False/InvalidPipeline"}, nil},
-		"one of two pods cannot reach the database": {func(o *observed) { o.answers[0].Source = down },
-			yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available"}, []string{"Reconciling"}},
-		"the old pods see the database down, and the new one does not": {func(o *observed) {
-			rolling(func(*report.Status) {})(o)
-			o.answers[0].Source, o.answers[1].Source = down, down
-		}, yes, api.ReasonDeliveringDespiteTrouble, nil, nil},
-		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.answers[0].Source, o.answers[1].Schema.State = down, "TooOld" },
-			no, api.ReasonConnectionFailed, nil, nil},
 		"dead rows": {func(o *observed) {
 			o.answers[1].Backlog = &report.Backlog{ObservedAt: time.Unix(2, 0), Counts: report.Counts{Dead: 1}}
 		},
 			yes, api.ReasonDelivering, []string{"DeadLettersPresent=True/DeadLetters"}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := well()
-			c.change(&o)
-			got := conditions(o)
-			ready := meta.FindStatusCondition(got, api.ReadyCondition)
-			if ready == nil || ready.Status != c.status || ready.Reason != c.reason {
-				t.Errorf("Ready is %+v, want %s/%s", ready, c.status, c.reason)
-			}
-			for _, want := range c.also {
-				if !slices.ContainsFunc(got, func(c metav1.Condition) bool { return c.Type+"="+string(c.Status)+"/"+c.Reason == want }) {
-					t.Errorf("want %s in %+v", want, got)
-				}
-			}
-			for _, absent := range c.absent {
-				if meta.FindStatusCondition(got, absent) != nil {
-					t.Errorf("want no %s in %+v", absent, got)
-				}
-			}
-		})
-	}
+	})
 }
 
 // Pods that disagree must not make a message flicker with the order of their answers.
@@ -409,30 +377,5 @@ func TestSetFailure(t *testing.T) {
 	kstatus.SetFailure(&fresh.Conditions, 1, errors.New("the server is down"))
 	if got := meta.FindStatusCondition(fresh.Conditions, api.ReadyCondition); got == nil || got.Status != metav1.ConditionUnknown {
 		t.Errorf("Ready is %+v, want Unknown: it is always there", got)
-	}
-}
-
-// While pods may still claim, nobody is told that nothing is claimed.
-func TestPausing(t *testing.T) {
-	o := well()
-	o.obd.Spec.State = api.StatePaused
-	o.answers[0].State, o.answers[1].State = "Paused", "Paused"
-	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Nothing is claimed") {
-		t.Errorf("paused: %q", c.Message)
-	}
-	o.answers[1].State = "Running"
-	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods are told") {
-		t.Errorf("while one claims: %q", c.Message)
-	}
-}
-
-// Each try of a ReplicaSet has another name for the pod, which no message may have.
-func TestRefusedPods(t *testing.T) {
-	o := well()
-	o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
-		Message: `pods "orders-dispatcher-6d4cf56db6-x7k2p" is forbidden: exceeded quota: team`})
-	const want = "Pods cannot be created: a pod is forbidden: exceeded quota: team."
-	if got := podsRefused(o.deployment); got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

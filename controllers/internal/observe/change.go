@@ -50,15 +50,15 @@ func NewestBacklog(answers []report.Status) *report.Backlog {
 	return newest
 }
 
-// moved reports whether a count is worth telling at once: it came to 0 or went from there, or it differs by
-// more than 1 %.
+// moved reports whether a count is worth telling at once: it differs by more than 1 %, which to come to 0 and to
+// go from there always is.
 func moved(told, now *report.Backlog) bool {
 	if told == nil || now == nil {
 		return now != nil // the last count stays
 	}
 	before, after := counts(told), counts(now)
 	for i := range before {
-		if (before[i] == 0) != (after[i] == 0) || max(before[i]-after[i], after[i]-before[i])*100 > before[i] {
+		if max(before[i]-after[i], after[i]-before[i])*100 > before[i] {
 			return true
 		}
 	}

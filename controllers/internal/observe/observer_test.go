@@ -25,6 +25,8 @@ type stage struct {
 	asked  map[string][]time.Duration                // when, since the start
 	now    int                                       // asked and not answered
 	most   int
+	again  int // those of them that are silent, and were asked before
+	worst  int // the most of these
 	news   int
 	began  time.Time
 	cancel context.CancelFunc
@@ -39,10 +41,17 @@ func newStage() *stage {
 		s.now++
 		s.most = max(s.most, s.now)
 		says := s.says[url]
+		silentAgain := 0
+		if says == nil && len(s.asked[url]) > 1 {
+			silentAgain = 1
+		}
+		s.again += silentAgain
+		s.worst = max(s.worst, s.again)
 		s.mu.Unlock()
 		defer func() {
 			s.mu.Lock()
 			s.now--
+			s.again -= silentAgain
 			s.mu.Unlock()
 		}()
 		if says == nil { // silent
@@ -254,6 +263,9 @@ func TestObserverIsBounded(t *testing.T) {
 		if s.most != inFlight {
 			t.Errorf("%d pods were asked at once, want %d", s.most, inFlight)
 		}
+		if s.worst != retries {
+			t.Errorf("%d silent pods were asked again at once, want %d", s.worst, retries)
+		}
 		for i := range 1000 {
 			s.Forget(types.NamespacedName{Name: fmt.Sprintf("pod-%d", i)})
 		}
@@ -308,6 +320,22 @@ func TestObserverForgets(t *testing.T) {
 		time.Sleep(time.Hour)
 		if again := len(s.timesAsked("a")); again != asked {
 			t.Errorf("a pod that is gone was asked %d times", again-asked)
+		}
+		s.set("d", func() (*report.Status, error) {
+			time.Sleep(time.Second)
+			return well(nil)()
+		})
+		s.look(pods("b", "d"))
+		synctest.Wait()
+		s.look(pods("b")) // while d is asked
+		s.heardNews()
+		time.Sleep(5 * time.Second)
+		if s.heardNews() != 0 {
+			t.Error("the answer of a pod that went meanwhile is told")
+		}
+		time.Sleep(time.Hour)
+		if got := len(s.timesAsked("d")); got != 1 {
+			t.Errorf("a pod that went while it was asked was asked %d times", got)
 		}
 		s.Forget(orders)
 		asked = len(s.timesAsked("b"))

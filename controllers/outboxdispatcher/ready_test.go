@@ -1,0 +1,86 @@
+package outboxdispatcher
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// rolling is a rollout whose new pod sees something else than those from before.
+func rolling(change func(*report.Status)) func(*observed) {
+	return func(o *observed) {
+		o.pods, o.sets = append(o.pods, runningPod("c")), []types.UID{"old", "old", "new"}
+		o.deployment.Status.Replicas, o.deployment.Status.UpdatedReplicas = 3, 1
+		o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
+		fresh := answer()
+		change(&fresh)
+		o.answers = append(o.answers, fresh)
+	}
+}
+
+// While some pods deliver, Ready is True, whatever others see. CONTRACT: C-101
+func TestReadyDespiteTrouble(t *testing.T) {
+	checkConditions(t, map[string]conditionsCase{
+		"a new pod cannot log in": {rolling(func(s *report.Status) {
+			s.Source, s.Schema.State = report.Link{State: report.Unreachable, Reason: "AuthenticationFailed", Message: "no"}, "Unknown"
+		}), yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/AuthenticationFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/AuthenticationFailed"}, nil},
+		"a new pod finds an older schema": {rolling(func(s *report.Status) { s.Schema = report.Schema{State: "TooOld", Message: "migrate"} }),
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SchemaReady=False/TooOld", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/TooOld"}, nil},
+		"a new pod has another destination, which is down": {rolling(func(s *report.Status) { s.Sink = down }),
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SinkReachable=False/ConnectionFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
+		"the destination is down in a rollout": {func(o *observed) {
+			rolling(func(s *report.Status) { s.Sink = down })(o)
+			o.answers[1].Sink = down
+		}, no, api.ReasonConnectionFailed, nil, nil},
+		"a new pod knows nothing yet": {rolling(func(s *report.Status) { *s = report.Status{} }),
+			yes, api.ReasonDelivering, []string{"WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
+		"a new pod's image cannot be pulled": {func(o *observed) {
+			rolling(func(s *report.Status) { *s = report.Status{} })(o)
+			o.answers, o.sets = o.answers[:2], o.sets[:2]
+			o.pods[2].Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/Progressing"}, nil},
+		"new pods refuse an expression": {func(o *observed) {
+			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPipeline, "x")
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/InvalidPipeline", "WorkloadAvailable=False/InvalidPipeline"}, nil},
+		"one of two pods cannot reach the database": {func(o *observed) { o.answers[0].Source = down },
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available"}, []string{"Reconciling"}},
+		"the old pods see the database down, and the new one does not": {func(o *observed) {
+			rolling(func(*report.Status) {})(o)
+			o.answers[0].Source, o.answers[1].Source = down, down
+		}, yes, api.ReasonDeliveringDespiteTrouble, nil, nil},
+		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.answers[0].Source, o.answers[1].Schema.State = down, "TooOld" },
+			no, api.ReasonConnectionFailed, nil, nil},
+	})
+}
+
+// While pods may still claim, nobody is told that nothing is claimed.
+func TestPausing(t *testing.T) {
+	o := well()
+	o.obd.Spec.State = api.StatePaused
+	o.answers[0].State, o.answers[1].State = "Paused", "Paused"
+	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Nothing is claimed") {
+		t.Errorf("paused: %q", c.Message)
+	}
+	o.answers[1].State = "Running"
+	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods are told") {
+		t.Errorf("while one claims: %q", c.Message)
+	}
+}
+
+// Each try of a ReplicaSet has another name for the pod, which no message may have.
+func TestRefusedPods(t *testing.T) {
+	o := well()
+	o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
+		Message: `pods "orders-dispatcher-6d4cf56db6-x7k2p" is forbidden: exceeded quota: team`})
+	const want = "Pods cannot be created: a pod is forbidden: exceeded quota: team."
+	if got := podsRefused(o.deployment); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
