@@ -1,6 +1,8 @@
 package outboxdispatcher_test
 
 import (
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -183,11 +185,22 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.expect(status.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
 
 		answer.Backlog.Dead = 1
+		died := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+		group := report.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: died, Last: died.Add(time.Hour)}
+		told := group
+		told.Sample, told.Error = "00000000-0000-0000-0000-000000000001", "of a single delivery"
+		answer.Backlog.DeadGroups = []report.DeadGroup{told, told, {Topic: "nameless"}}
 		c.pods.says("pod-0", answer)
 		c.expect(status.CurrentStatus, // a dead row does not keep the others from being delivered
 			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(*c.get().Status.Dead).To(BeEquivalentTo(1))
+		groups := c.get().Status.DeadGroups
+		Expect(groups).To(HaveLen(1))
+		Expect(groups[0].Since.UTC()).To(Equal(died.Truncate(time.Second)))
+		Expect(groups[0].Last.UTC()).To(Equal(died.Truncate(time.Second).Add(time.Hour)))
+		groups[0].Since, groups[0].Last = nil, nil
+		Expect(groups[0]).To(Equal(api.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1}))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDeadLetters, "outbox_dead_letters")
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonDelivering, "")
 	})

@@ -1,10 +1,6 @@
 package pipeline
 
-import (
-	"errors"
-	"regexp"
-	"strings"
-)
+import "errors"
 
 // Finding is a part of the configuration that an event does not pass. It holds no value of the event, and
 // events with one fault have the same, so that it groups them.
@@ -36,17 +32,3 @@ type foundError struct {
 }
 
 func (e *foundError) Unwrap() error { return e.error }
-
-var index = regexp.MustCompile(`/[0-9]+(/|$)`)
-
-// violated is the finding of a violation, as jsonSchema tells it.
-func violated(field, violation string) Finding {
-	place, what, _ := strings.Cut(strings.TrimPrefix(violation, "at "), ": ")
-	if place == theWhole {
-		place = ""
-	}
-	for before := ""; before != place; { // neighbours share a slash
-		before, place = place, index.ReplaceAllString(place, "/*$1")
-	}
-	return Finding{field, place, what}
-}

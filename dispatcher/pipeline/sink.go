@@ -74,7 +74,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	}
 	schemas, err := steps.schemas(ctx)
 	if err != nil {
-		return nil, err
+		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err)
 	}
 	if len(e.Payload) > small {
 		select {
@@ -86,7 +86,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	}
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
-		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, &foundError{err, []Finding{{Field: "payload"}}})
+		return nil, failed(dispatcher.Cause{Class: dispatcher.ClassDecode}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err), Finding{Field: "payload"})
 	}
 	if err := steps.validate(ctx, e, payload, schemas); err != nil {
 		return nil, err
@@ -134,30 +134,39 @@ func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, 
 	var all []string
 	var found []Finding
 	var held error
+	var first dispatcher.Cause // of what the payload breaks
+	broken := func(cause dispatcher.Cause, f Finding, text string) {
+		if len(all) == 0 {
+			first = cause
+		}
+		all, found = append(all, text), append(found, f)
+	}
 	for i, c := range s.checks {
 		if schemas[i] != nil {
 			for _, violation := range schemas[i].violations(payload) {
-				all, found = append(all, c.field+".schema, "+violation), append(found, violated(c.field+".schema", violation))
+				violation.finding.Field = c.field + ".schema"
+				broken(violation.cause, violation.finding, c.field+".schema, "+violation.text)
 			}
 		}
 		for _, r := range c.rules {
+			cause := dispatcher.Cause{Class: dispatcher.ClassRule, Code: r.field}
 			holds, err := r.holds.Bool(ctx, e, payload)
 			switch {
 			case err != nil && ctx.Err() != nil:
 				return interrupted(ctx.Err())
 			case expression.IsMissing(err):
-				all, found = append(all, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err)), append(found, r.finding())
+				broken(cause, r.finding(), fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
 			case err != nil && held == nil:
-				held = uncomputed(e, r.finding(), fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
+				held = uncomputed(cause, r.finding(), e, fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
 			case err == nil && !holds:
-				all, found = append(all, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text()))), append(found, r.finding())
+				broken(cause, r.finding(), fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
 			}
 		}
 	}
 	if len(all) == 0 {
 		return held
 	}
-	return dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, &foundError{tell(all), found})
+	return failed(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all)), found...)
 }
 
 func (r rule) finding() Finding {
@@ -166,9 +175,14 @@ func (r rule) finding() Finding {
 
 // uncomputed is the failure of an event for which an expression cannot be computed. It is not the event's
 // fault alone: someone may correct the expression. So nothing dies of it while the topic stands still.
-func uncomputed(e *dispatcher.Event, f Finding, what string, x *expression.Expression, err error, remedy string) error {
-	return dispatcher.DestinationFault(&foundError{fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
-		e.ID, what, err, oneLine(x.Text()), remedy), []Finding{f}})
+func uncomputed(cause dispatcher.Cause, f Finding, e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
+	return failed(cause, dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
+		e.ID, what, err, oneLine(x.Text()), remedy)), f)
+}
+
+// failed is an error with its cause, which dead letters keep, and the parts of the configuration that it is about.
+func failed(cause dispatcher.Cause, err error, found ...Finding) error {
+	return dispatcher.WithCause(cause, &foundError{err, found})
 }
 
 // refuseThem is what else may be done about payloads that an expression is not made for.
@@ -191,7 +205,7 @@ func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any)
 	case err != nil && ctx.Err() != nil:
 		return nil, interrupted(ctx.Err())
 	case err != nil:
-		return nil, uncomputed(e, Finding{Field: t.field + ".payload"}, t.field+".payload", t.payload, err, refuseThem)
+		return nil, uncomputed(dispatcher.Cause{Class: dispatcher.ClassMask, Code: t.field}, Finding{Field: t.field + ".payload"}, e, t.field+".payload", t.payload, err, refuseThem)
 	}
 	return made, nil
 }
