@@ -13,7 +13,7 @@ import (
 )
 
 // What a consumer refuses is found with the dispatcher's own login, by the commands and through a pod's endpoint, and
-// its payload is shown to those alone who ask for it. CONTRACT: C-41, C-42, C-73
+// its payload is shown to those alone who ask for it. CONTRACT: C-41
 func TestDeadLettersAreFound(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
