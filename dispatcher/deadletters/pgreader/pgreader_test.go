@@ -187,7 +187,7 @@ func TestPages(t *testing.T) {
 	story(t, pool)
 	var pages []string
 	request := deadletters.ListRequest{Limit: 3}
-	for {
+	for range 4 {
 		page, err := r.List(t.Context(), request)
 		pages = append(pages, numbers(t, page, err))
 		exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values ($1, 'shop', 'orders', 'poison_message', 1)`, eventID(9))

@@ -69,6 +69,9 @@ func explain(t *testing.T, pool *pgxpool.Pool, sql string, args []any) (plan, st
 // With 100,000 open letters in 30 groups, and as many that were resolved after them, a question looks at what it tells,
 // or at the letters of its groups once. The counts are rows and pages, so that they hold on any machine.
 func TestPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it fills tables with 100,000 dead letters")
+	}
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	pool := pgtest.Pool(t, dsn)

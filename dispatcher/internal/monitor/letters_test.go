@@ -55,9 +55,10 @@ func TestLettersArePrivate(t *testing.T) {
 	from := sources(dispatcher.Snapshot{}, nil)
 	from.Letters = source
 	handler := Handler(process, from, prometheus.NewRegistry())
+	host := "localhost:8080"
 	ask := func(method, caller, path string) (int, string) {
 		answer, request := httptest.NewRecorder(), httptest.NewRequest(method, path, nil)
-		request.RemoteAddr = caller
+		request.RemoteAddr, request.Host = caller, host
 		handler.ServeHTTP(answer, request)
 		return answer.Code, strings.TrimSpace(answer.Body.String())
 	}
@@ -100,6 +101,15 @@ func TestLettersArePrivate(t *testing.T) {
 	}
 	if source.payloads != 2 {
 		t.Errorf("%d payloads were told, want 2", source.payloads)
+	}
+	for name, want := range map[string]int{
+		"localhost": http.StatusOK, "127.0.0.1:40001": http.StatusOK, "[::1]:8080": http.StatusOK, "::1": http.StatusOK,
+		"evil.example:8080": http.StatusForbidden, "localhost.evil.example": http.StatusForbidden, "10.0.0.7:8080": http.StatusForbidden, "": http.StatusForbidden,
+	} {
+		host = name
+		if code, _ := ask(http.MethodGet, here, "/dead"); code != want {
+			t.Errorf("asked as %q: %d, want %d", name, code, want)
+		}
 	}
 	if code, _ := getFrom(t, here, "/dead", dispatcher.Snapshot{}, nil); code != http.StatusNotFound {
 		t.Errorf("without letters: %d", code)

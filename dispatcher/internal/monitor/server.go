@@ -3,6 +3,7 @@ package monitor
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -59,15 +60,24 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 	return mux
 }
 
-// private refuses callers from elsewhere.
+// private refuses callers from elsewhere, and pages in a browser that has a name of theirs lead to a forwarded port.
 func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !local(r.RemoteAddr) {
+		if !local(r.RemoteAddr) || !loopback(r.Host) {
 			http.Error(w, "dead letters are told to callers in this pod alone; ask through kubectl outbox, or kubectl port-forward", http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// loopback reports whether a request's host, with or without a port, is this machine's name for itself.
+func loopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // local reports whether a caller is on this machine or in this pod. No other address of 127.0.0.0/8 counts: a
