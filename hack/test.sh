@@ -33,7 +33,7 @@ quiet() {
 # on_major MAJOR [-short]: the tests of tables, statements and order per key on a pinned build of PostgreSQL.
 on_major() {
   export OUTBOX_TEST_PG=$1
-  twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore
+  twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore ./dispatcher/deadletters/pgreader
   # What an event costs, which -short leaves out; without the million rows.
   [ -z "${2-}" ] || twice quiet go test -v -timeout 20m -run 'Budget|Plan' ./dispatcher/pgstore
   unset OUTBOX_TEST_PG

@@ -1,0 +1,196 @@
+package deadletters
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// Bounds of a [Filter].
+const (
+	// MaxIDs is the most ids of a filter.
+	MaxIDs = 1000
+	// maxText is the most bytes of one of its texts: what enqueue takes of the longest, 1024 characters, twice.
+	maxText = 8192
+)
+
+// Filter chooses dead letters. A letter matches when it matches every member that is set. The zero Filter
+// matches every open letter: one that nobody has replayed or discarded yet.
+type Filter struct {
+	// IDs are ids of events (UUIDs) or of letters (numbers), at most MaxIDs. A letter matches one of them.
+	IDs []string `json:"ids,omitempty"`
+	// Topic is the event's topic.
+	Topic string `json:"topic,omitempty"`
+	// Type is the event's type.
+	Type string `json:"type,omitempty"`
+	// Aggregate is the id of the thing that the event is about, or its type and id as TYPE/ID.
+	Aggregate string `json:"aggregate,omitempty"`
+	// Tenant is the event's tenant, a UUID.
+	Tenant string `json:"tenant,omitempty"`
+	// Reason is the reason of the death.
+	Reason dispatcher.DeadReason `json:"reason,omitempty"`
+	// Group is the fingerprint of a group: 8 hex digits.
+	Group string `json:"group,omitempty"`
+	// ErrorContains is a part of the last error, in upper or lower case.
+	ErrorContains string `json:"errorContains,omitempty"`
+	// Since is the earliest time of death, and Until the time before which it was.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+	// Resolved chooses the letters that were resolved, instead of the open ones.
+	Resolved bool `json:"resolved,omitempty"`
+}
+
+// Reasons are the reasons of a death (CONTRACT C-40).
+var Reasons = []dispatcher.DeadReason{
+	dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed,
+	dispatcher.ReasonProcessingTimeout, dispatcher.ReasonPermanentFailure,
+}
+
+var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
+
+// Empty reports whether the filter chooses nothing in particular: it matches every open letter, or every
+// resolved one.
+func (f Filter) Empty() bool {
+	return len(f.IDs) == 0 && f.Topic+f.Type+f.Aggregate+f.Tenant+string(f.Reason)+f.Group+f.ErrorContains == "" &&
+		f.Since.IsZero() && f.Until.IsZero()
+}
+
+// Validate says everything that is wrong with the filter, each with its remedy.
+func (f Filter) Validate() error {
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(f.IDs) > MaxIDs {
+		refuse("ids: there are %d; give %d at most, or filter by group", len(f.IDs), MaxIDs)
+	}
+	for _, id := range f.IDs {
+		if _, _, err := parseID(id); err != nil {
+			refuse("ids: %w", err)
+			break
+		}
+	}
+	for _, text := range []struct{ name, value string }{
+		{"topic", f.Topic}, {"type", f.Type}, {"aggregate", f.Aggregate}, {"errorContains", f.ErrorContains},
+	} {
+		if len(text.value) > maxText || strings.ContainsRune(text.value, 0) {
+			refuse("%s: it has more than %d bytes, or a NUL; shorten it", text.name, maxText)
+		}
+	}
+	if _, err := uuid.Parse(f.Tenant); f.Tenant != "" && (err != nil || len(f.Tenant) != 36) {
+		refuse("tenant: %s is not a UUID; correct it", clip(f.Tenant))
+	}
+	if f.Reason != "" && !slices.Contains(Reasons, f.Reason) {
+		refuse("reason: %s is unknown; choose one of %s", clip(string(f.Reason)), strings.Join(names(Reasons), ", "))
+	}
+	if f.Group != "" && !fingerprint.MatchString(f.Group) {
+		refuse("group: %s is not a group; give its 8 hex digits, as `dead groups` lists them", clip(f.Group))
+	}
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		refuse("since: %s is not before until, %s; exchange them", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
+	}
+	return errors.Join(errs...)
+}
+
+// Where returns the filter as an SQL condition on the table outbox_dead_letters with the alias l, of one
+// namespace and some topics (none means all), and the arguments that it needs. They come after args, the
+// arguments that the statement has already. The filter must be valid.
+func (f Filter) Where(namespace string, topics []string, args ...any) (condition string, all []any) {
+	w := where{args: slices.Clone(args)}
+	if f.Resolved {
+		w.terms = append(w.terms, "l.resolution is not null")
+	} else {
+		w.terms = append(w.terms, "l.resolution is null")
+	}
+	w.add("l.namespace = $%d::text", namespace)
+	if len(topics) > 0 {
+		w.add("l.topic = any ($%d::text[])", topics)
+	}
+	if len(f.IDs) > 0 {
+		events, letters := split(f.IDs)
+		w.add("(l.event_id = any ($%d::uuid[]) or l.id = any ($%d::bigint[]))", events, letters)
+	}
+	for _, text := range []struct{ term, value string }{
+		{"l.topic = $%d::text", f.Topic},
+		{"l.event_type = $%d::text", f.Type},
+		{"$%d::text in (l.aggregate_id, l.aggregate_type || '/' || l.aggregate_id)", f.Aggregate},
+		{"l.tenant_id = $%d::text::uuid", f.Tenant},
+		{"l.reason = $%d::text", string(f.Reason)},
+		{"l.fingerprint = $%d::text", f.Group},
+		{"strpos(lower(l.error), lower($%d::text)) > 0", f.ErrorContains},
+	} {
+		if text.value != "" {
+			w.add(text.term, text.value)
+		}
+	}
+	if !f.Since.IsZero() {
+		w.add("l.died_at >= $%d::timestamptz", f.Since)
+	}
+	if !f.Until.IsZero() {
+		w.add("l.died_at < $%d::timestamptz", f.Until)
+	}
+	return strings.Join(w.terms, " and "), w.args
+}
+
+// where collects the terms of a condition.
+type where struct {
+	terms []string
+	args  []any
+}
+
+// add adds a term, in which the values stand one after the other.
+func (w *where) add(term string, values ...any) {
+	var numbers []any
+	for _, value := range values {
+		w.args = append(w.args, value)
+		numbers = append(numbers, len(w.args))
+	}
+	w.terms = append(w.terms, fmt.Sprintf(term, numbers...))
+}
+
+// split parts valid ids into those of events and those of letters.
+func split(ids []string) (events []string, letters []int64) {
+	events, letters = []string{}, []int64{}
+	for _, id := range ids {
+		switch event, letter, err := parseID(id); {
+		case err != nil:
+		case letter != 0:
+			letters = append(letters, letter)
+		default:
+			events = append(events, event.String())
+		}
+	}
+	return events, letters
+}
+
+// parseID returns the event's id that a text is, or else the letter's.
+func parseID(id string) (event uuid.UUID, letter int64, err error) {
+	if letter, err = strconv.ParseInt(id, 10, 64); err == nil && letter > 0 {
+		return event, letter, nil
+	}
+	if event, err = uuid.Parse(id); err == nil && len(id) == 36 {
+		return event, 0, nil
+	}
+	return event, 0, fmt.Errorf("%s is neither an event's id, a UUID, nor a letter's, a number; `dead list` has both", clip(id))
+}
+
+// clip quotes what somebody wrote, and not more of it than an error has place for.
+func clip(text string) string {
+	if len(text) > 60 {
+		text = strings.ToValidUTF8(text[:60], "") + "…"
+	}
+	return strconv.Quote(text)
+}
+
+func names[T ~string](values []T) (out []string) {
+	for _, v := range values {
+		out = append(out, string(v))
+	}
+	return out
+}

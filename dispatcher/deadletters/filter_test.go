@@ -1,0 +1,85 @@
+package deadletters
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const event, tenant = "0190a5c8-5d1e-7000-8000-000000000001", "7f3a9c21-0000-4000-8000-00000000000a"
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// whole has every member.
+var whole = Filter{
+	IDs: []string{event, "42"}, Topic: "orders", Type: "OrderPlaced", Aggregate: "order/17", Tenant: tenant,
+	Reason: dispatcher.ReasonPermanentFailure, Group: "7f3a9c21", ErrorContains: "refused", Since: noon, Until: noon.Add(time.Hour), Resolved: true,
+}
+
+// People write a filter in a resource and over HTTP: its names are fixed.
+func TestFilterJSON(t *testing.T) {
+	text, err := json.Marshal(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"ids":["` + event + `","42"],"topic":"orders","type":"OrderPlaced","aggregate":"order/17","tenant":"` + tenant +
+		`","reason":"permanent_failure","group":"7f3a9c21","errorContains":"refused","since":"2026-03-01T12:00:00Z","until":"2026-03-01T13:00:00Z","resolved":true}`
+	if string(text) != want {
+		t.Errorf("%s\nwant\n%s", text, want)
+	}
+	if text, _ := json.Marshal(Filter{}); string(text) != "{}" {
+		t.Errorf("nothing is %s", text)
+	}
+	if !(Filter{Resolved: true}).Empty() || whole.Empty() {
+		t.Error("Empty is wrong")
+	}
+	if err := whole.Validate(); err != nil {
+		t.Errorf("refused: %v", err)
+	}
+}
+
+// Each member alone makes a filter that chooses something, and a term of the condition.
+func TestEveryMemberCounts(t *testing.T) {
+	nothing, _ := Filter{}.Where("n", nil)
+	for i := range reflect.TypeFor[Filter]().NumField() {
+		var f Filter
+		reflect.ValueOf(&f).Elem().Field(i).Set(reflect.ValueOf(whole).Field(i))
+		name := reflect.TypeFor[Filter]().Field(i).Name
+		if condition, _ := f.Where("n", nil); condition == nothing {
+			t.Errorf("%s does not change the condition", name)
+		}
+		if f.Empty() != (name == "Resolved") {
+			t.Errorf("%s: empty %v", name, f.Empty())
+		}
+	}
+	condition, args := whole.Where("default", []string{"orders", "bills"}, "before")
+	if len(args) != 14 || args[0] != "before" || args[1] != "default" || strings.Contains(condition, "$1:") || !strings.Contains(condition, "$14::timestamptz") {
+		t.Errorf("%s\n%v", condition, args)
+	}
+}
+
+func TestFilterIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		filter Filter
+		want   string
+	}{
+		"too many ids":      {Filter{IDs: make([]string, MaxIDs+1)}, "give 1000 at most, or filter by group"},
+		"no id":             {Filter{IDs: []string{"0"}}, `ids: "0" is neither an event's id, a UUID, nor a letter's`},
+		"a long topic":      {Filter{Topic: strings.Repeat("x", maxText+1)}, "topic: it has more than 8192 bytes"},
+		"a NUL":             {Filter{ErrorContains: "\x00"}, "errorContains: it has"},
+		"no tenant":         {Filter{Tenant: "acme"}, `tenant: "acme" is not a UUID; correct it`},
+		"a tenant's number": {Filter{Tenant: "urn:uuid:" + tenant}, "is not a UUID"},
+		"no reason":         {Filter{Reason: "tired"}, `reason: "tired" is unknown; choose one of max_retries_exceeded, poison_message`},
+		"no group":          {Filter{Group: "7F3A9C21"}, "group: \"7F3A9C21\" is not a group; give its 8 hex digits, as `dead groups` lists them"},
+		"no time":           {Filter{Since: noon, Until: noon}, "exchange them"},
+		"two":               {Filter{Group: "2", Tenant: "acme"}, "group: \"2\""},
+	} {
+		if err := c.filter.Validate(); err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 400 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
