@@ -1,0 +1,190 @@
+package deadcmd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+// Commands makes the commands of one program.
+type Commands struct {
+	// Whose is what comes before other arguments on the command line, as its help writes it: "-f FILE" or
+	// "NAME"; Example is that in examples.
+	Whose, Example string
+	// Program is how the program is called, in examples.
+	Program string
+	// Named says that the first argument is a name, which Open gets.
+	Named bool
+	// Flags adds what Open needs to a command.
+	Flags func(*cobra.Command)
+	// Open returns the source, and what ends it.
+	Open func(cmd *cobra.Command, name string) (deadletters.Source, func(), error)
+	// Complete completes the name. Optional.
+	Complete cobra.CompletionFunc
+	// Now is the time that ages are told from. Defaults to time.Now.
+	Now func() time.Time
+}
+
+// Dead is the command dead, with groups, list and show.
+func (c Commands) Dead() *cobra.Command {
+	dead := &cobra.Command{Use: "dead", Short: "Find dead letters, and see why they died", Args: cobra.NoArgs}
+	dead.AddCommand(c.groups(), c.list(), c.show())
+	return dead
+}
+
+// Events is the command events, with show.
+func (c Commands) Events() *cobra.Command {
+	events := &cobra.Command{Use: "events", Short: "See what became of an event", Args: cobra.NoArgs}
+	events.AddCommand(c.event())
+	return events
+}
+
+func (c Commands) groups() *cobra.Command {
+	var f filterFlags
+	cmd := &cobra.Command{
+		Use: "groups " + c.Whose, Short: "Count the open dead letters by what they died of",
+		Long: `Count the open dead letters by what they died of: topic, reason, what failed, its code, and the place in
+the event. The largest group comes first, with the event that died last as a sample. A count is exact up to
+10,000, and marked with a + above.`,
+		Example: c.examples("dead groups", "", "--topic orders --since 2h"),
+	}
+	f.add(cmd, false)
+	return c.command(cmd, 0, func(ctx context.Context, source deadletters.Source, _ string) (any, error) {
+		filter, err := f.filter(c.now())
+		if err != nil {
+			return nil, err
+		}
+		return source.Groups(ctx, filter)
+	})
+}
+
+func (c Commands) list() *cobra.Command {
+	var f filterFlags
+	var r deadletters.ListRequest
+	cmd := &cobra.Command{
+		Use: "list " + c.Whose, Short: "List dead letters, the newest first",
+		Long: `List dead letters, the newest first: the open ones, which nobody has replayed or discarded, or with
+--resolved the others. When there are more than --limit, the last line of standard error has the --after that
+continues the list; in JSON it is "next".`,
+		Example: c.examples("dead list", "--group 7f3a9c21", `--error "duplicate key" --since 2h --limit 500 --output json`),
+	}
+	f.add(cmd, true)
+	cmd.Flags().IntVar(&r.Limit, "limit", deadletters.DefaultLimit, fmt.Sprintf("how many letters at most, up to %d", deadletters.MaxLimit))
+	cmd.Flags().Int64Var(&r.After, "after", 0, "continue after the letter with this number")
+	return c.command(cmd, 0, func(ctx context.Context, source deadletters.Source, _ string) (_ any, err error) {
+		if r.Limit < 1 {
+			return nil, fmt.Errorf("--limit is %d; set it from 1 to %d", r.Limit, deadletters.MaxLimit)
+		}
+		if r.Filter, err = f.filter(c.now()); err != nil {
+			return nil, err
+		}
+		return source.List(ctx, r)
+	})
+}
+
+func (c Commands) show() *cobra.Command {
+	var payload bool
+	cmd := &cobra.Command{
+		Use: "show " + c.Whose + " ID", Short: "Show a dead letter: why, the last attempts, and what to do",
+		Long: `Show a dead letter: why the event died, its last five failed attempts, what became of it, and what to do. ID
+is the letter's number, or the event's id, of which the newest letter is shown.`,
+		Example: c.examples("dead show", "42", "0190a5c8-5d1e-7000-8000-000000000001 --payload"),
+	}
+	payloadFlag(cmd, &payload)
+	return c.command(cmd, 1, func(ctx context.Context, source deadletters.Source, id string) (any, error) {
+		return source.Show(ctx, id, payload)
+	})
+}
+
+func (c Commands) event() *cobra.Command {
+	var payload bool
+	cmd := &cobra.Command{
+		Use: "show " + c.Whose + " ID", Short: "Show all that is known of an event, in the order of time",
+		Long: `Show all that is known of an event, in the order of time: when it was enqueued, the last failed attempts,
+deaths, who replayed or discarded it and why, and how it is now. ID is its id or its dedupe key.`,
+		Example: c.examples("events show", "0190a5c8-5d1e-7000-8000-000000000001", "order-42 --payload --output yaml"),
+	}
+	payloadFlag(cmd, &payload)
+	return c.command(cmd, 1, func(ctx context.Context, source deadletters.Source, id string) (any, error) {
+		return source.Event(ctx, id, payload)
+	})
+}
+
+func payloadFlag(cmd *cobra.Command, payload *bool) {
+	cmd.Flags().BoolVar(payload, "payload", false, "also print the payload and the headers, which may hold what others must not see")
+}
+
+// command gives a command its flags, its arguments (the name, then so many more) and its work.
+func (c Commands) command(cmd *cobra.Command, more int, ask func(context.Context, deadletters.Source, string) (any, error)) *cobra.Command {
+	var format string
+	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
+	if c.Flags != nil {
+		c.Flags(cmd)
+	}
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag is there
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if c.Named && len(args) == 0 && c.Complete != nil {
+			return c.Complete(cmd, args, word)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	want := more
+	if c.Named {
+		want++
+	}
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) != want {
+			return fmt.Errorf("%d arguments, and %d are wanted: %s; see --help", len(args), want, strings.TrimSpace(c.Program+" "+cmd.Parent().Name()+" "+cmd.Use))
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		write, err := c.writer(cmd, format)
+		if err != nil {
+			return err
+		}
+		name, id := "", ""
+		if c.Named {
+			name, args = args[0], args[1:]
+		}
+		if more > 0 {
+			if id = args[0]; id == "" {
+				return fmt.Errorf("the ID is empty; give the one that `%s` prints", c.Program+" dead list")
+			}
+		}
+		source, end, err := c.Open(cmd, name)
+		if err != nil {
+			return err
+		}
+		defer end()
+		answer, err := ask(cmd.Context(), source, id)
+		if err != nil {
+			return err
+		}
+		return write(answer)
+	}
+	return cmd
+}
+
+// examples writes command lines.
+func (c Commands) examples(command string, arguments ...string) string {
+	var lines []string
+	for _, a := range arguments {
+		lines = append(lines, "  "+strings.TrimSpace(c.Program+" "+command+" "+c.Example+" "+a))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (c Commands) now() time.Time {
+	if c.Now != nil {
+		return c.Now()
+	}
+	return time.Now()
+}

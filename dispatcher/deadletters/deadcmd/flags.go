@@ -1,0 +1,79 @@
+package deadcmd
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+// FilterFlags adds the flags of a filter to a command that works on open letters. The function that it returns makes
+// the filter of them, when they are parsed, and says what is wrong with it.
+func FilterFlags(cmd *cobra.Command) func(now time.Time) (deadletters.Filter, error) {
+	f := &filterFlags{}
+	f.add(cmd, false)
+	return f.filter
+}
+
+type filterFlags struct {
+	deadletters.Filter
+	reason, since, until string
+}
+
+func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.IDs, "id", nil, "only these: ids of events, or numbers of letters; may be repeated")
+	flags.StringVar(&f.Topic, "topic", "", "only those of this topic")
+	flags.StringVar(&f.Type, "type", "", "only those of this event type")
+	flags.StringVar(&f.Aggregate, "aggregate", "", "only those of this aggregate: its id, or TYPE/ID")
+	flags.StringVar(&f.Tenant, "tenant", "", "only those of this tenant, a UUID")
+	flags.StringVar(&f.reason, "reason", "", "only those with this reason, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
+	flags.StringVar(&f.Group, "group", "", "only those of this group: 8 hex digits")
+	flags.StringVar(&f.ErrorContains, "error", "", "only those whose last error has this text, in upper or lower case")
+	flags.StringVar(&f.since, "since", "", "only deaths since then: a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h")
+	flags.StringVar(&f.until, "until", "", "only deaths before then, in the same form")
+	if resolved {
+		flags.BoolVar(&f.Resolved, "resolved", false, "those that were replayed, discarded or have expired, instead of the open ones")
+	}
+	var reasons []string
+	for _, r := range deadletters.Reasons {
+		reasons = append(reasons, string(r))
+	}
+	if err := cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag is there
+	}
+}
+
+func (f *filterFlags) filter(now time.Time) (filter deadletters.Filter, err error) {
+	filter = f.Filter
+	filter.Reason = dispatcher.DeadReason(f.reason)
+	if filter.Since, err = moment("since", f.since, now); err != nil {
+		return filter, err
+	}
+	if filter.Until, err = moment("until", f.until, now); err != nil {
+		return filter, err
+	}
+	if err := filter.Validate(); err != nil {
+		return filter, fmt.Errorf("the filter is wrong: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return filter, nil
+}
+
+// moment reads a time, or how long ago it was.
+func moment(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("--%s is %q; write a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h or 90m", flag, text)
+	}
+	return at, nil
+}

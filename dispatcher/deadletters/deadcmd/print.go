@@ -1,0 +1,295 @@
+package deadcmd
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+// errorWidth is how many characters of an error a table shows.
+const errorWidth = 80
+
+// writer returns what writes an answer in a format.
+func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, error) {
+	out := cmd.OutOrStdout()
+	switch format {
+	case "json":
+		return func(answer any) error {
+			text, err := indented(answer)
+			if err != nil {
+				return err
+			}
+			_, err = out.Write(text)
+			return err
+		}, nil
+	case "yaml":
+		return func(answer any) error {
+			text, err := yaml.Marshal(answer)
+			if err != nil {
+				return err
+			}
+			_, err = out.Write(text)
+			return err
+		}, nil
+	case "table":
+		return func(answer any) error { return c.table(cmd, answer) }, nil
+	}
+	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
+}
+
+func indented(answer any) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(answer)
+	return text.Bytes(), err
+}
+
+func (c Commands) table(cmd *cobra.Command, answer any) error {
+	out, told, now := cmd.OutOrStdout(), cmd.ErrOrStderr(), c.now()
+	switch answer := answer.(type) {
+	case deadletters.Groups:
+		if len(answer.Groups) == 0 {
+			fmt.Fprintln(told, "no open dead letters match")
+			return nil
+		}
+		if err := WriteGroups(out, answer.Groups, now); err != nil {
+			return err
+		}
+		if answer.More {
+			fmt.Fprintf(told, "there are more than %d groups, and these were looked at; narrow the filter\n", deadletters.MaxGroups)
+		}
+		return nil
+	case deadletters.Page:
+		if len(answer.Letters) == 0 {
+			fmt.Fprintln(told, "no dead letters match")
+			return nil
+		}
+		if err := writeLetters(out, answer.Letters, now); err != nil {
+			return err
+		}
+		if answer.Next != 0 {
+			fmt.Fprintf(told, "there are more: add --after %d\n", answer.Next)
+		}
+		return nil
+	case deadletters.Letter:
+		return writeLetter(out, answer, now)
+	case deadletters.History:
+		return writeHistory(out, answer, now)
+	}
+	return fmt.Errorf("%T has no table", answer)
+}
+
+// WriteGroups writes a table of groups.
+func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "GROUP\tCOUNT\tSINCE\tLAST\tTOPIC\tREASON\tWHAT\tEVENT\tERROR")
+	for _, g := range groups {
+		count := fmt.Sprint(g.Count)
+		if g.AtLeast {
+			count = fmt.Sprint(deadletters.GroupCap) + "+"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, count, Age(g.Since, now), Age(g.Last, now), line(g.Topic), g.Reason,
+			what(g.Class, g.Code, g.Place), g.Event, short(g.Error))
+	}
+	return w.Flush()
+}
+
+func writeLetters(out io.Writer, letters []deadletters.Letter, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "LETTER\tEVENT\tDIED\tTOPIC\tTYPE\tAGGREGATE\tREASON\tGROUP\tATTEMPTS\tRESOLUTION\tERROR")
+	for _, l := range letters {
+		resolution := "-"
+		if l.Resolution != nil {
+			resolution = l.Resolution.What
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DiedAt, now), line(l.Topic), dash(l.Type),
+			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, short(l.Error))
+	}
+	return w.Flush()
+}
+
+// fields writes "name: value" lines, without those that have no value.
+type fields struct {
+	*tabwriter.Writer
+	now time.Time
+}
+
+func newFields(out io.Writer, now time.Time) fields {
+	return fields{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now}
+}
+
+func (f fields) text(name, value string) {
+	if value != "" {
+		fmt.Fprintf(f, "%s:\t%s\n", name, line(value))
+	}
+}
+
+func (f fields) at(name string, at time.Time) {
+	if !at.IsZero() {
+		f.text(name, stamp(at)+ago(at, f.now))
+	}
+}
+
+func writeLetter(out io.Writer, l deadletters.Letter, now time.Time) error {
+	f := newFields(out, now)
+	f.text("Letter", fmt.Sprint(l.ID))
+	f.text("Event", l.Event)
+	f.text("Topic", l.Topic)
+	f.text("Type", l.Type)
+	f.text("Aggregate", aggregate(l.AggregateType, l.AggregateID))
+	f.text("Tenant", l.Tenant)
+	f.at("Died", l.DiedAt)
+	f.text("Reason", string(l.Reason))
+	f.text("What", what(l.Class, l.Code, l.Place))
+	f.text("Group", l.Group)
+	f.text("Attempts", fmt.Sprint(l.Attempts))
+	f.text("Error", l.Error)
+	f.text("Answer", l.Response)
+	f.text("Worker", l.Worker)
+	if r := l.Resolution; r != nil {
+		f.text("Resolution", resolved(*r)+", "+stamp(r.At)+ago(r.At, now))
+	} else {
+		f.text("Resolution", "open")
+	}
+	status := l.Status
+	if status == "" {
+		status = "gone"
+	}
+	f.text("Event is now", status)
+	f.text("What to do", l.Advice)
+	if err := f.Flush(); err != nil {
+		return err
+	}
+	if len(l.Failures) > 0 {
+		fmt.Fprintln(out, "\nLast failed attempts:")
+		if err := writeSteps(out, failed(l.Failures)); err != nil {
+			return err
+		}
+	}
+	return writeContent(out, l.Content)
+}
+
+func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
+	f := newFields(out, now)
+	if e := h.Event; e != nil {
+		f.text("Event", e.ID)
+		f.text("Topic", e.Topic)
+		f.text("Type", e.Type)
+		f.text("Aggregate", aggregate(e.AggregateType, e.AggregateID))
+		f.text("Partition key", e.PartitionKey)
+		f.text("Dedupe key", e.DedupeKey)
+		f.text("Tenant", e.Tenant)
+		f.text("Size", fmt.Sprintf("%d bytes", e.SizeBytes))
+		f.text("Status", e.Status)
+		f.text("Attempts", fmt.Sprint(e.Attempts))
+		f.at("Next attempt", e.NextAttemptAt)
+		f.text("Held by", e.Worker)
+		f.at("Held until", e.LeasedUntil)
+		f.text("Last error", e.LastError)
+	} else if len(h.Letters) > 0 {
+		f.text("Event", h.Letters[0].Event)
+		f.text("Topic", h.Letters[0].Topic)
+		f.text("Status", "gone: its row was removed")
+	}
+	if err := f.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "\nHistory:")
+	if err := writeSteps(out, steps(h)); err != nil {
+		return err
+	}
+	if h.Event != nil {
+		return writeContent(out, h.Event.Content)
+	}
+	return nil
+}
+
+func writeContent(out io.Writer, c deadletters.Content) error {
+	if c.PayloadOmitted != "" {
+		fmt.Fprintln(out, "\nThe payload is not shown: "+c.PayloadOmitted)
+	}
+	for _, part := range []struct {
+		name string
+		text json.RawMessage
+	}{{"Headers", c.Headers}, {"Payload", c.Payload}} {
+		if part.text == nil {
+			continue
+		}
+		text, err := indented(part.text)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "\n%s:\n%s", part.name, text)
+	}
+	return nil
+}
+
+// what says in a few words what failed.
+func what(class, code, place string) string {
+	return dash(line(strings.Join(strings.Fields(class+" "+code+" "+place), " ")))
+}
+
+func aggregate(kind, id string) string {
+	if kind == "" || id == "" {
+		return kind + id
+	}
+	return kind + "/" + id
+}
+
+func dash(text string) string {
+	if text = line(text); text == "" {
+		return "-"
+	}
+	return text
+}
+
+// line makes one line of a text that others wrote, without what a terminal would obey.
+func line(text string) string {
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsPrint(r)
+	}), " ")
+}
+
+func short(text string) string {
+	runes := []rune(line(text))
+	if len(runes) > errorWidth {
+		runes = append(runes[:errorWidth-1], '…')
+	}
+	return dash(string(runes))
+}
+
+func stamp(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+
+// ago says how far a time is from now, in brackets.
+func ago(at, now time.Time) string {
+	if at.After(now) {
+		return " (in " + Age(now, at) + ")"
+	}
+	return " (" + Age(at, now) + " ago)"
+}
+
+// Age is the time since then in one number, as kubectl writes it.
+func Age(at, now time.Time) string {
+	d := max(now.Sub(at), 0)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

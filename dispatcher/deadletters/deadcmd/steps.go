@@ -1,0 +1,68 @@
+package deadcmd
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+// step is something that happened to an event.
+type step struct {
+	at         time.Time
+	what, more string
+}
+
+// steps are all that is known of an event, the oldest first.
+func steps(h deadletters.History) []step {
+	var all []step
+	if e := h.Event; e != nil {
+		all = append(all, step{e.CreatedAt, "enqueued", ""})
+		all = append(all, failed(e.Failures)...)
+	}
+	for _, l := range slices.Backward(h.Letters) {
+		all = append(all, failed(l.Failures)...)
+		all = append(all, step{l.DiedAt, "died", fmt.Sprintf("letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, what(l.Class, l.Code, l.Place), l.Error)})
+		if r := l.Resolution; r != nil {
+			all = append(all, step{r.At, r.What, fmt.Sprintf("letter %d %s", l.ID, resolved(*r))})
+		}
+	}
+	if e := h.Event; e != nil {
+		switch e.Status {
+		case "delivered":
+			all = append(all, step{e.UpdatedAt, "delivered", fmt.Sprintf("attempt %d, fencing token %d", e.Attempts, e.Lease)})
+		case "processing":
+			all = append(all, step{e.UpdatedAt, "claimed", fmt.Sprintf("attempt %d, by worker %s", e.Attempts, e.Worker)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b step) int { return a.at.Compare(b.at) })
+	return slices.Compact(all) // a failure is in the row and in its letter
+}
+
+// failed tells of failed attempts.
+func failed(failures []deadletters.Failure) (out []step) {
+	for _, f := range failures {
+		out = append(out, step{f.At, "failed", fmt.Sprintf("attempt %d, %s: %s", f.Attempt, what(f.Class, f.Code, f.Place), f.Error)})
+	}
+	return out
+}
+
+// resolved says who did it, and why.
+func resolved(r deadletters.Resolution) string {
+	text := r.What + " by " + r.By
+	if r.Reason != "" {
+		text += ": " + r.Reason
+	}
+	return text
+}
+
+func writeSteps(out io.Writer, steps []step) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, s := range steps {
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", stamp(s.at), s.what, line(s.more))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,107 @@
+package deadletters
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Where a [Handler] serves.
+const (
+	ListPath   = "/dead"
+	GroupsPath = "/dead/groups"
+	EventsPath = "/events"
+)
+
+const (
+	// waitForTurn is how long a question waits for the one before it.
+	waitForTurn = 5 * time.Second
+	// answerWithin bounds a question as a whole.
+	answerWithin = 20 * time.Second
+)
+
+// Handler serves a source as JSON, one question at a time:
+//
+//	GET /dead/groups?FILTER      [Groups]
+//	GET /dead?FILTER&limit&after [Page]
+//	GET /dead/{id}?payload=true  [Letter]
+//	GET /events/{id}?payload=true [History]; id is an event's id or its dedupe key
+//
+// FILTER has the names of [Filter]'s JSON. An error is a line of text: 400 for a wrong question, 404 for
+// ErrNotFound, 503 while another question is answered, 500 for the rest. Who may ask is the caller's to decide.
+func Handler(source Source) http.Handler {
+	h := &handler{turn: make(chan struct{}, 1)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+GroupsPath, h.list(func(ctx context.Context, r ListRequest) (any, error) {
+		return source.Groups(ctx, r.Filter)
+	}))
+	mux.HandleFunc("GET "+ListPath, h.list(func(ctx context.Context, r ListRequest) (any, error) {
+		return source.List(ctx, r)
+	}))
+	mux.HandleFunc("GET "+ListPath+"/{id}", h.one(func(ctx context.Context, id string, payload bool) (any, error) {
+		return source.Show(ctx, id, payload)
+	}))
+	mux.HandleFunc("GET "+EventsPath+"/{id}", h.one(func(ctx context.Context, id string, payload bool) (any, error) {
+		return source.Event(ctx, id, payload)
+	}))
+	return mux
+}
+
+type handler struct{ turn chan struct{} }
+
+func (h *handler) list(ask func(context.Context, ListRequest) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		request, err := parseRequest(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		h.answer(w, r, func(ctx context.Context) (any, error) { return ask(ctx, request) })
+	}
+}
+
+func (h *handler) one(ask func(context.Context, string, bool) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		payload := false
+		if text := r.URL.Query().Get("payload"); text != "" {
+			var err error
+			if payload, err = strconv.ParseBool(text); err != nil {
+				http.Error(w, "payload is neither true nor false; correct it", http.StatusBadRequest)
+				return
+			}
+		}
+		h.answer(w, r, func(ctx context.Context) (any, error) { return ask(ctx, r.PathValue("id"), payload) })
+	}
+}
+
+func (h *handler) answer(w http.ResponseWriter, r *http.Request, ask func(context.Context) (any, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), answerWithin)
+	defer cancel()
+	wait, enough := context.WithTimeout(ctx, waitForTurn)
+	defer enough()
+	select {
+	case h.turn <- struct{}{}:
+	case <-wait.Done():
+		http.Error(w, "another question is being answered; ask again in a moment", http.StatusServiceUnavailable)
+		return
+	}
+	answer, err := ask(ctx)
+	<-h.turn
+	switch {
+	case err == nil:
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(false)
+		_ = encoder.Encode(answer) // fails only when the client is gone
+	case errors.Is(err, ErrNotFound):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case errors.Is(err, ErrQuestion):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}

@@ -1,0 +1,252 @@
+package pgreader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+var _ deadletters.Source = (*Reader)(nil)
+
+// Groups implements [deadletters.Source].
+func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.Groups, error) {
+	out := deadletters.Groups{Groups: []deadletters.Group{}}
+	err := f.Validate()
+	if f.Resolved {
+		err = errors.Join(err, errors.New("resolved: groups are of open letters; leave it out, or list the letters"))
+	}
+	if err != nil {
+		return out, deadletters.Wrong(err)
+	}
+	err = r.read(ctx, "count the groups of dead letters", func(tx pgx.Tx) error {
+		sql, args := r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		var g deadletters.Group
+		var since, last *time.Time
+		var reason *string
+		var more bool
+		_, err = pgx.ForEachRow(rows, []any{&g.Group, &g.Topic, &reason, &g.Class, &g.Code, &g.Place, &g.Count, &since, &last, &g.Letter, &g.Event, &g.Error, &more}, func() error {
+			if more {
+				out.More = true
+				return nil
+			}
+			g.Since, g.Last = since.UTC(), last.UTC()
+			g.Reason = dispatcher.DeadReason(*reason)
+			g.AtLeast = g.Count > deadletters.GroupCap
+			g.Advice = deadletters.Advice(g.Reason, g.Class)
+			out.Groups = append(out.Groups, g)
+			return nil
+		})
+		return err
+	})
+	return out, err
+}
+
+// List implements [deadletters.Source].
+func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadletters.Page, error) {
+	page := deadletters.Page{Letters: []deadletters.Letter{}}
+	if err := req.Validate(); err != nil {
+		return page, deadletters.Wrong(err)
+	}
+	limit, before := req.Limit, req.After
+	if limit == 0 {
+		limit = deadletters.DefaultLimit
+	}
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	err := r.read(ctx, "list dead letters", func(tx pgx.Tx) (err error) {
+		sql, args := r.where("letters", req.Filter, before, limit+1, false)
+		page.Letters, err = letters(ctx, tx, sql, args)
+		return err
+	})
+	if len(page.Letters) > limit {
+		page.Letters = page.Letters[:limit]
+		page.Next = page.Letters[limit-1].ID
+	}
+	return page, err
+}
+
+// Show implements [deadletters.Source].
+func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter deadletters.Letter, err error) {
+	if err := (deadletters.Filter{IDs: []string{id}}).Validate(); err != nil {
+		return letter, deadletters.Wrong(err)
+	}
+	err = r.read(ctx, "show a dead letter", func(tx pgx.Tx) error {
+		found, err := r.whole(ctx, tx, id, 1)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			return fmt.Errorf("no dead letter %s in the namespace %s%s: %w; `dead list` has those that are there", id, r.namespace, r.ofTopics(), deadletters.ErrNotFound)
+		}
+		letter = found[0]
+		letter.Advice = deadletters.Advice(letter.Reason, letter.Class)
+		event, err := r.event(ctx, tx, letter.Event, payload)
+		if err != nil {
+			return err
+		}
+		if event != nil {
+			letter.Status, letter.Content = event.Status, event.Content
+		} else if payload {
+			letter.PayloadOmitted = "the event's row is gone"
+		}
+		return nil
+	})
+	return letter, err
+}
+
+// Event implements [deadletters.Source].
+func (r *Reader) Event(ctx context.Context, id string, payload bool) (history deadletters.History, err error) {
+	err = r.read(ctx, "show an event", func(tx pgx.Tx) error {
+		event := ""
+		if _, err := uuid.Parse(id); err == nil && len(id) == 36 {
+			event = id
+			if history.Event, err = r.event(ctx, tx, id, payload); err != nil {
+				return err
+			}
+			if history.Letters, err = r.whole(ctx, tx, id, deadletters.MaxHistory); err != nil {
+				return err
+			}
+		}
+		if history.Event == nil && len(history.Letters) == 0 {
+			if event, err = r.byKey(ctx, tx, id); err != nil {
+				return err
+			}
+			if history.Event, err = r.event(ctx, tx, event, payload); err != nil {
+				return err
+			}
+			history.Letters, err = r.whole(ctx, tx, event, deadletters.MaxHistory)
+		}
+		return err
+	})
+	return history, err
+}
+
+// byKey finds an event by its dedupe key.
+func (r *Reader) byKey(ctx context.Context, tx pgx.Tx, key string) (string, error) {
+	rows, err := tx.Query(ctx, r.sql["dedupe"], key, r.namespace, r.topics)
+	if err != nil {
+		return "", err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	switch {
+	case err != nil:
+		return "", err
+	case len(found) == 0:
+		return "", fmt.Errorf("no event has this id or dedupe key in the namespace %s%s: %w; it was never enqueued there, or it was delivered and its retention is over", r.namespace, r.ofTopics(), deadletters.ErrNotFound)
+	case len(found) > 1:
+		return "", deadletters.Wrong(fmt.Errorf("events of several topics have this dedupe key; give the id of one, such as %s or %s", found[0], found[1]))
+	}
+	return found[0], nil
+}
+
+// event reads a row; nil when it is gone.
+func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) (*deadletters.Event, error) {
+	var e deadletters.Event
+	var due, leased *time.Time
+	var failures, headers, payload []byte
+	var reason string
+	err := tx.QueryRow(ctx, r.sql["event"], id, r.namespace, r.topics, content, deadletters.MaxPayload).Scan(
+		&e.ID, &e.Topic, &e.Seq, &e.Type, &e.AggregateType, &e.AggregateID, &e.PartitionKey, &e.DedupeKey, &e.Tenant, &e.SizeBytes,
+		&e.CreatedAt, &e.UpdatedAt, &e.Status, &e.Attempts, &e.Lease, &due, &e.Worker, &leased, &reason, &e.LastError, &failures,
+		&headers, &payload)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Reason = dispatcher.DeadReason(reason)
+	e.CreatedAt, e.UpdatedAt, e.NextAttemptAt, e.LeasedUntil = e.CreatedAt.UTC(), e.UpdatedAt.UTC(), utc(due), utc(leased)
+	e.Headers, e.Payload = headers, payload
+	if content && payload == nil {
+		e.PayloadOmitted = fmt.Sprintf("it has %d bytes, and %d at most are told; read it in the database", e.SizeBytes, deadletters.MaxPayload)
+	}
+	e.Failures, err = decode(failures)
+	return &e, err
+}
+
+// whole reads everything about the letters of an event, or about the letter with the number.
+func (r *Reader) whole(ctx context.Context, tx pgx.Tx, id string, limit int) ([]deadletters.Letter, error) {
+	args := []any{int64(math.MaxInt64), limit, true, r.namespace, r.topics}
+	term := "l.event_id = $6::text::uuid"
+	if number, err := strconv.ParseInt(id, 10, 64); err == nil {
+		args, term = append(args, number), "l.id = $6::bigint"
+	} else {
+		args = append(args, id)
+	}
+	return letters(ctx, tx, replace(r.sql["letters"], "l.namespace = $4::text and ($5::text[] is null or l.topic = any ($5::text[])) and "+term), args)
+}
+
+func letters(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]deadletters.Letter, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	out := []deadletters.Letter{}
+	var l deadletters.Letter
+	var s deadletters.Resolution
+	var what *string
+	var reason string
+	var failures []byte
+	_, err = pgx.ForEachRow(rows, []any{
+		&l.ID, &l.Event, &l.Group, &l.Topic, &l.Seq, &l.Type, &l.AggregateType, &l.AggregateID, &l.Tenant, &reason, &l.Class, &l.Code,
+		&l.Place, &l.Error, &l.Attempts, &l.DiedAt, &what, &s.At, &s.By, &s.Reason, &s.Replay, &l.Worker, &failures, &l.Response,
+	}, func() (err error) {
+		one := l
+		one.DiedAt, one.Reason = l.DiedAt.UTC(), dispatcher.DeadReason(reason)
+		if what != nil {
+			resolution := s
+			resolution.What, resolution.At = *what, s.At.UTC()
+			one.Resolution = &resolution
+		}
+		one.Failures, err = decode(failures)
+		out = append(out, one)
+		return err
+	})
+	return out, err
+}
+
+// decode reads the column failures, which nack writes.
+func decode(failures []byte) ([]deadletters.Failure, error) {
+	var out []deadletters.Failure
+	if err := json.Unmarshal(failures, &out); err != nil {
+		return nil, fmt.Errorf("the column failures is not as nack writes it: %w; somebody has changed it by hand: set it to null", err)
+	}
+	for i := range out {
+		out[i].At = out[i].At.UTC()
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	return out, nil
+}
+
+func utc(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// ofTopics names the topics of the reader in an error.
+func (r *Reader) ofTopics() string {
+	if len(r.topics) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" and the topics %q", r.topics)
+}

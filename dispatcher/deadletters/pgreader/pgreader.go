@@ -1,0 +1,114 @@
+// Package pgreader is the [deadletters.Source] on PostgreSQL. It connects for each question, asks in a
+// transaction that can only read, and bounds each statement in time and rows.
+package pgreader
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+// DefaultTimeout bounds a statement.
+const DefaultTimeout = 30 * time.Second
+
+// Options say whose dead letters are read.
+type Options struct {
+	// Schema has the tables. Defaults to outbox.
+	Schema string
+	// Namespace is the outbox namespace, and Topics those of it; none means all.
+	Namespace string
+	Topics    []string
+	// Timeout bounds each statement. Defaults to DefaultTimeout.
+	Timeout time.Duration
+}
+
+// Reader answers from the tables.
+type Reader struct {
+	connect   func(context.Context) (*pgx.Conn, error)
+	namespace string
+	topics    []string
+	timeout   time.Duration
+	sql       map[string]string
+}
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// New returns a Reader. connect makes a connection for a question, which ends with it.
+func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
+	if o.Schema == "" {
+		o.Schema = "outbox"
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
+	for _, name := range []string{"groups", "letters", "event", "dedupe"} {
+		text, err := files.ReadFile("sql/" + name + ".sql")
+		if err != nil {
+			panic(err) // the binary was built without it
+		}
+		r.sql[name] = strings.ReplaceAll(string(text), "outbox.outbox_", pgx.Identifier{o.Schema}.Sanitize()+".outbox_")
+	}
+	return r
+}
+
+// read runs do in a transaction that only reads.
+func (r *Reader) read(ctx context.Context, what string, do func(pgx.Tx) error) error {
+	conn, err := r.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		limit := strconv.FormatInt(r.timeout.Milliseconds(), 10)
+		if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", limit); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+	if errors.Is(err, deadletters.ErrNotFound) || errors.Is(err, deadletters.ErrQuestion) {
+		return err // it says what was asked for
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w%s", what, err, remedy(err, r.timeout))
+	}
+	return nil
+}
+
+// remedy is what to do about an error of the database.
+func remedy(err error, timeout time.Duration) string {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return ""
+	}
+	switch pg.Code {
+	case "57014":
+		return fmt.Sprintf("; a question may take %s: narrow it by topic, group or time", timeout)
+	case "42501":
+		return "; have the owner run what `dispatcher migrate grants` prints"
+	case "42P01", "42703", "3F000":
+		return "; the schema is missing, or older than this command: run `dispatcher migrate up`"
+	}
+	return ""
+}
+
+// where is the condition of a filter, after the arguments that the statement has already.
+func (r *Reader) where(statement string, f deadletters.Filter, args ...any) (string, []any) {
+	condition, args := f.Where(r.namespace, r.topics, args...)
+	return replace(r.sql[statement], condition), args
+}
+
+// replace puts the condition into a statement, which runs as it is in psql too.
+func replace(sql, condition string) string {
+	return strings.ReplaceAll(sql, "/* filter */ true", condition)
+}

@@ -1,0 +1,220 @@
+package deadletters
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// Bounds of what a [Source] answers.
+const (
+	// DefaultLimit is how many letters a page has, and MaxLimit the most that may be asked for.
+	DefaultLimit = 50
+	MaxLimit     = 500
+	// MaxGroups is the most groups that are looked at, GroupCap the count of a group up to which it is exact.
+	MaxGroups = 1000
+	GroupCap  = dispatcher.DepthCap
+	// MaxHistory is the most letters in the history of an event: the newest.
+	MaxHistory = 100
+	// MaxPayload is the most bytes of payload and headers that are told.
+	MaxPayload = 4 << 20
+)
+
+// ErrNotFound says that there is no such letter or event.
+var ErrNotFound = errors.New("not found")
+
+// ErrQuestion says that the question is wrong, and not the source.
+var ErrQuestion = errors.New("the question is wrong")
+
+// Wrong makes an error of a question, in the words of err.
+func Wrong(err error) error { return &wrongError{err} }
+
+type wrongError struct{ err error }
+
+func (w *wrongError) Error() string        { return w.err.Error() }
+func (w *wrongError) Unwrap() error        { return w.err }
+func (w *wrongError) Is(target error) bool { return target == ErrQuestion }
+
+// Source answers questions about the dead letters of a dispatcher: those of its namespace and topics. It only
+// reads. Its methods are safe for concurrent use.
+type Source interface {
+	// Groups counts the open letters that match by their fingerprint, the largest group first. The filter must
+	// not choose resolved ones.
+	Groups(ctx context.Context, f Filter) (Groups, error)
+	// List returns a page of the letters that match, the newest first.
+	List(ctx context.Context, r ListRequest) (Page, error)
+	// Show returns one letter: of a number the letter with that id, of a UUID the newest one of that event. It
+	// wraps ErrNotFound.
+	Show(ctx context.Context, id string, payload bool) (Letter, error)
+	// Event returns the history of an event by its id, or else by its dedupe key. It wraps ErrNotFound.
+	Event(ctx context.Context, id string, payload bool) (History, error)
+}
+
+// ListRequest asks for a page.
+type ListRequest struct {
+	Filter
+	// Limit is the most letters, from 1 to MaxLimit. 0 means DefaultLimit.
+	Limit int
+	// After is the Next of the page before. 0 means the first page.
+	After int64
+}
+
+// Validate says everything that is wrong with the request, each with its remedy.
+func (r ListRequest) Validate() error {
+	err := r.Filter.Validate()
+	if r.Limit < 0 || r.Limit > MaxLimit {
+		err = errors.Join(err, fmt.Errorf("limit: %d is not from 1 to %d; choose one that is", r.Limit, MaxLimit))
+	}
+	if r.After < 0 {
+		err = errors.Join(err, fmt.Errorf("after: %d is no letter's id; give the one that the page before says", r.After))
+	}
+	return err
+}
+
+// Page is a part of a list.
+type Page struct {
+	Letters []Letter `json:"letters"`
+	// Next asks for the page after this one. 0 means that this is the last.
+	Next int64 `json:"next,omitempty"`
+}
+
+// Groups are the groups of open letters.
+type Groups struct {
+	Groups []Group `json:"groups"`
+	// More is true when there are more than MaxGroups, and only that many were looked at.
+	More bool `json:"more,omitempty"`
+}
+
+// Group is what died of the same cause.
+type Group struct {
+	// Group is the fingerprint of topic, reason, class, code and place.
+	Group  string                `json:"group"`
+	Topic  string                `json:"topic"`
+	Reason dispatcher.DeadReason `json:"reason"`
+	// Class, Code and Place say what failed, and where in the event.
+	Class string `json:"class,omitempty"`
+	Code  string `json:"code,omitempty"`
+	Place string `json:"place,omitempty"`
+	// Count is how many letters are open; with AtLeast there are more.
+	Count   int64 `json:"count"`
+	AtLeast bool  `json:"atLeast,omitempty"`
+	// Since and Last are the times of the first and the last death.
+	Since time.Time `json:"since"`
+	Last  time.Time `json:"last"`
+	// Letter, Event and Error are those of the last death.
+	Letter int64  `json:"letter"`
+	Event  string `json:"event"`
+	Error  string `json:"error,omitempty"`
+	// Advice is what to do, in one sentence.
+	Advice string `json:"advice"`
+}
+
+// Letter is the record of a death (CONTRACT C-41).
+type Letter struct {
+	ID    int64  `json:"id"`
+	Event string `json:"event"`
+	Group string `json:"group"`
+	Topic string `json:"topic"`
+	// Seq is the event's order of insertion.
+	Seq           int64                 `json:"seq,omitempty"`
+	Type          string                `json:"type,omitempty"`
+	AggregateType string                `json:"aggregateType,omitempty"`
+	AggregateID   string                `json:"aggregateID,omitempty"`
+	Tenant        string                `json:"tenant,omitempty"`
+	Reason        dispatcher.DeadReason `json:"reason"`
+	Class         string                `json:"class,omitempty"`
+	Code          string                `json:"code,omitempty"`
+	Place         string                `json:"place,omitempty"`
+	Error         string                `json:"error,omitempty"`
+	Attempts      int                   `json:"attempts"`
+	DiedAt        time.Time             `json:"diedAt"`
+	Resolution    *Resolution           `json:"resolution,omitempty"`
+
+	// What follows is told of one letter, and not in a list.
+
+	// Worker is the process whose attempt was the last.
+	Worker string `json:"worker,omitempty"`
+	// Failures are the last failed attempts, the oldest first.
+	Failures []Failure `json:"failures,omitempty"`
+	// Response is what the destination answered, with captureResponse.
+	Response string `json:"response,omitempty"`
+	// Status is what the event is now, empty when its row is gone.
+	Status string `json:"status,omitempty"`
+	// Advice is what to do, in one sentence.
+	Advice string `json:"advice,omitempty"`
+	Content
+}
+
+// Content is what an event says. It is told only to those who ask for it.
+type Content struct {
+	Headers json.RawMessage `json:"headers,omitempty"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	// PayloadOmitted says why there is none although it was asked for.
+	PayloadOmitted string `json:"payloadOmitted,omitempty"`
+}
+
+// Failure is a failed attempt.
+type Failure struct {
+	At      time.Time `json:"at"`
+	Attempt int       `json:"attempt"`
+	Class   string    `json:"class,omitempty"`
+	Code    string    `json:"code,omitempty"`
+	Place   string    `json:"place,omitempty"`
+	Error   string    `json:"error,omitempty"`
+}
+
+// Resolution is what became of a letter.
+type Resolution struct {
+	// What is replayed, discarded or expired.
+	What string    `json:"what"`
+	At   time.Time `json:"at"`
+	By   string    `json:"by"`
+	// Reason is why, in the words of who did it.
+	Reason string `json:"reason,omitempty"`
+	// Replay is the id of the operation that did it.
+	Replay string `json:"replay,omitempty"`
+}
+
+// Event is a row of outbox_events.
+type Event struct {
+	ID            string    `json:"id"`
+	Topic         string    `json:"topic"`
+	Seq           int64     `json:"seq"`
+	Type          string    `json:"type,omitempty"`
+	AggregateType string    `json:"aggregateType,omitempty"`
+	AggregateID   string    `json:"aggregateID,omitempty"`
+	PartitionKey  string    `json:"partitionKey,omitempty"`
+	DedupeKey     string    `json:"dedupeKey,omitempty"`
+	Tenant        string    `json:"tenant,omitempty"`
+	SizeBytes     int64     `json:"sizeBytes"`
+	CreatedAt     time.Time `json:"createdAt"`
+	UpdatedAt     time.Time `json:"updatedAt"`
+	// Status is pending, processing, delivered or dead.
+	Status string `json:"status"`
+	// Attempts is the part of the retry budget that is used up, Lease the fencing token of the last claim.
+	Attempts int   `json:"attempts"`
+	Lease    int64 `json:"lease"`
+	// NextAttemptAt is when a pending row may be claimed.
+	NextAttemptAt time.Time `json:"nextAttemptAt,omitzero"`
+	// Worker holds a processing row, until LeasedUntil.
+	Worker      string    `json:"worker,omitempty"`
+	LeasedUntil time.Time `json:"leasedUntil,omitzero"`
+	// Reason is why a dead row is.
+	Reason    dispatcher.DeadReason `json:"reason,omitempty"`
+	LastError string                `json:"lastError,omitempty"`
+	// Failures are the last failed attempts, the oldest first.
+	Failures []Failure `json:"failures,omitempty"`
+	Content
+}
+
+// History is all that is known of an event.
+type History struct {
+	// Event is nil when the row is gone, as delivered ones are after their retention.
+	Event *Event `json:"event"`
+	// Letters are its deaths, the newest first.
+	Letters []Letter `json:"letters"`
+}
