@@ -252,8 +252,11 @@ begin
     select * into v_operation from outbox_replays where id = p_replay for update;
     perform from outbox_dead_letters where id = any (p_letters) order by id for update;
     if v_operation.action = 'replay' then
+        -- Dead rows alone: the others are the dispatchers', which lock them in an order of their own.
         perform from outbox_events
-        where id = any (array(select event_id from outbox_dead_letters where id = any (p_letters))) order by id for update;
+        where id = any (array(select event_id from outbox_dead_letters where id = any (p_letters) and resolution is null))
+            and status = 'dead'
+        order by id for update;
     end if;
 
     with became as materialized (
