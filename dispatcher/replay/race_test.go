@@ -8,16 +8,19 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// Operations that overlap, with two processes for each, put each row back once. Meanwhile what was put back dies
-// again: a dead row alone is no reason to put it back.
+// Operations that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
+// was put back dies again: a dead row alone is no reason to put it back.
 // CONTRACT: C-42
-func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
+func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
 	var orders []replay.Order
-	for range 3 {
+	for i := range 4 {
 		o := order()
+		if i%2 > 0 {
+			o.Action = replay.Discard
+		}
 		r.begin(o)
 		orders = append(orders, o)
 	}
@@ -52,13 +55,10 @@ func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
 	close(stop)
 	dying.Wait()
 	r.die("true")
-	if times, different := r.requeued(); times != rows || different != rows {
-		t.Errorf("%d rows went back %d times, want %d", different, times, rows)
-	}
-	var died, skipped int64
+	var died, discarded, skipped int64
 	for _, o := range orders {
 		p := r.observe(o)
-		died += p.DiedAgain
+		died, discarded = died+p.DiedAgain, discarded+p.Discarded
 		for _, s := range p.Skipped {
 			if s.Reason != replay.SkippedResolved {
 				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
@@ -66,11 +66,16 @@ func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
 			skipped += s.Count
 		}
 	}
-	if died != rows || skipped != 2*rows {
-		t.Errorf("%d died again and %d were skipped, want %d and %d", died, skipped, rows, 2*rows)
+	if died+discarded != rows || skipped != 3*rows {
+		t.Errorf("%d died again, %d were discarded and %d skipped, want %d for the first two and %d", died, discarded, skipped, rows, 3*rows)
 	}
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != rows {
-		t.Errorf("%d open letters, want those of the second deaths, %d", n, rows)
+	if times, different := r.requeued(); int64(times) != died || int64(different) != died {
+		t.Errorf("%d rows went back %d times, want %d", different, times, died)
+	}
+	for resolution, want := range map[string]int64{"replayed": died, "discarded": discarded, "open": died} {
+		if n := query[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
+			t.Errorf("%d letters are %s, want %d: the open ones are of second deaths", n, resolution, want)
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), versionCommand(version))
+	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), operate(&cobra.Command{Use: "dead"}), replayCommand(), versionCommand(version))
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
