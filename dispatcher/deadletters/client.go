@@ -93,7 +93,7 @@ func (c Client) get(ctx context.Context, path string, query url.Values, out any)
 // refusal is an answer that is no answer.
 func refusal(status int, text string) error {
 	switch {
-	case status == http.StatusNotFound && strings.Contains(text, ErrNotFound.Error()):
+	case status == http.StatusNotFound && text != "404 page not found": // in the words of net/http, for an unknown path
 		return &remote{text, ErrNotFound}
 	case status == http.StatusNotFound:
 		return fmt.Errorf("the dispatcher does not know this question (404): its image is older than this command; upgrade it")

@@ -95,11 +95,8 @@ type Group struct {
 	Group  string                `json:"group"`
 	Topic  string                `json:"topic"`
 	Reason dispatcher.DeadReason `json:"reason"`
-	// Class, Code and Place say what failed, and where in the event.
-	Class string `json:"class,omitempty"`
-	Code  string `json:"code,omitempty"`
-	Place string `json:"place,omitempty"`
-	// Count is how many letters are open; with AtLeast there are more.
+	dispatcher.Cause
+	// Count is how many letters are open, at most GroupCap; with AtLeast there are more.
 	Count   int64 `json:"count"`
 	AtLeast bool  `json:"atLeast,omitempty"`
 	// Since and Last are the times of the first and the last death.
@@ -126,13 +123,11 @@ type Letter struct {
 	AggregateID   string                `json:"aggregateID,omitempty"`
 	Tenant        string                `json:"tenant,omitempty"`
 	Reason        dispatcher.DeadReason `json:"reason"`
-	Class         string                `json:"class,omitempty"`
-	Code          string                `json:"code,omitempty"`
-	Place         string                `json:"place,omitempty"`
-	Error         string                `json:"error,omitempty"`
-	Attempts      int                   `json:"attempts"`
-	DiedAt        time.Time             `json:"diedAt"`
-	Resolution    *Resolution           `json:"resolution,omitempty"`
+	dispatcher.Cause
+	Error      string      `json:"error,omitempty"`
+	Attempts   int         `json:"attempts"`
+	DiedAt     time.Time   `json:"diedAt"`
+	Resolution *Resolution `json:"resolution,omitempty"`
 
 	// What follows is told of one letter, and not in a list.
 
@@ -161,10 +156,8 @@ type Content struct {
 type Failure struct {
 	At      time.Time `json:"at"`
 	Attempt int       `json:"attempt"`
-	Class   string    `json:"class,omitempty"`
-	Code    string    `json:"code,omitempty"`
-	Place   string    `json:"place,omitempty"`
-	Error   string    `json:"error,omitempty"`
+	dispatcher.Cause
+	Error string `json:"error,omitempty"`
 }
 
 // Resolution is what became of a letter.

@@ -98,7 +98,7 @@ func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error
 	for _, g := range groups {
 		count := fmt.Sprint(g.Count)
 		if g.AtLeast {
-			count = fmt.Sprint(deadletters.GroupCap) + "+"
+			count += "+"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, count, Age(g.Since, now), Age(g.Last, now), line(g.Topic), g.Reason,
 			what(g.Class, g.Code, g.Place), g.Event, short(g.Error))
@@ -159,7 +159,7 @@ func writeLetter(out io.Writer, l deadletters.Letter, now time.Time) error {
 	f.text("Answer", l.Response)
 	f.text("Worker", l.Worker)
 	if r := l.Resolution; r != nil {
-		f.text("Resolution", resolved(*r)+", "+stamp(r.At)+ago(r.At, now))
+		f.text("Resolution", r.What+" "+by(*r)+", "+stamp(r.At)+ago(r.At, now))
 	} else {
 		f.text("Resolution", "open")
 	}

@@ -20,14 +20,14 @@ type step struct {
 func steps(h deadletters.History) []step {
 	var all []step
 	if e := h.Event; e != nil {
-		all = append(all, step{e.CreatedAt, "enqueued", ""})
+		all = append(all, step{e.CreatedAt, "enqueued", "to topic " + e.Topic})
 		all = append(all, failed(e.Failures)...)
 	}
 	for _, l := range slices.Backward(h.Letters) {
 		all = append(all, failed(l.Failures)...)
 		all = append(all, step{l.DiedAt, "died", fmt.Sprintf("letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, what(l.Class, l.Code, l.Place), l.Error)})
 		if r := l.Resolution; r != nil {
-			all = append(all, step{r.At, r.What, fmt.Sprintf("letter %d %s", l.ID, resolved(*r))})
+			all = append(all, step{r.At, r.What, fmt.Sprintf("letter %d, %s", l.ID, by(*r))})
 		}
 	}
 	if e := h.Event; e != nil {
@@ -50,9 +50,9 @@ func failed(failures []deadletters.Failure) (out []step) {
 	return out
 }
 
-// resolved says who did it, and why.
-func resolved(r deadletters.Resolution) string {
-	text := r.What + " by " + r.By
+// by says who did it, and why.
+func by(r deadletters.Resolution) string {
+	text := "by " + r.By
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}

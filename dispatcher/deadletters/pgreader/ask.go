@@ -46,6 +46,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 			g.Since, g.Last = since.UTC(), last.UTC()
 			g.Reason = dispatcher.DeadReason(*reason)
 			g.AtLeast = g.Count > deadletters.GroupCap
+			g.Count = min(g.Count, deadletters.GroupCap)
 			g.Advice = deadletters.Advice(g.Reason, g.Class)
 			out.Groups = append(out.Groups, g)
 			return nil

@@ -27,7 +27,7 @@ const (
 const long = `Dispatcher delivers the events of a transactional outbox.
 
 Every command reads one file, the same that the operator renders for its pods. migrate, enqueue and
-grants need no more of it than the database section.
+grants need no more of it than the database section, dead and events the outbox namespace too.
 
 Exit codes: 0 for success, 78 when the configuration is refused, 1 for any other failure. The last line of
 standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
@@ -40,7 +40,8 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), operate(&cobra.Command{Use: "dead"}), replayCommand(), versionCommand(version))
+	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(),
+		operate(deadCommand()), eventsCommand(), replayCommand(), versionCommand(version))
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

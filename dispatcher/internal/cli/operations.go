@@ -119,13 +119,7 @@ func withReplays(cmd *cobra.Command, file string, tell *teller, do func(context.
 	if tell.format != "text" && tell.format != "json" {
 		return fmt.Errorf("--output is %q; choose text or json", tell.format)
 	}
-	cfg, err := load(file, func(cfg config.Config) error {
-		err := cfg.ValidateDatabase()
-		if cfg.Namespace == "" {
-			err = errors.Join(err, errors.New("namespace is missing; set it to the outbox namespace of the dead letters"))
-		}
-		return err
-	})
+	cfg, err := load(file, validateReading)
 	if err != nil {
 		return err
 	}

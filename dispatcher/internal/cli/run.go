@@ -59,6 +59,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
 		FileProblems:      e.fileProblems,
+		Letters:           reader(cfg, podTimeout),
 	}
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
@@ -27,6 +28,8 @@ const stuckAfter = 90 * time.Second
 //	/readyz   200 while events are delivered, or would be; else 503 and a line for each cause.
 //	/status   report.Status as JSON. The whole of it, with keys and ids, is for callers on this machine or
 //	          in this pod (kubectl port-forward, exec); others get a brief one, and so does ?brief.
+//	/dead…    deadletters.Handler of Sources.Letters, and so is /events/…: for callers on this machine or in
+//	          this pod alone.
 //	/metrics  for Prometheus, with exemplars when it asks for OpenMetrics.
 func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
@@ -46,8 +49,25 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 		encoder.SetEscapeHTML(false) // it is JSON, and else up to six times as long
 		_ = encoder.Encode(status)   // fails only when the client is gone
 	})
+	if from.Letters != nil {
+		letters := private(deadletters.Handler(from.Letters))
+		for _, path := range []string{deadletters.ListPath, deadletters.ListPath + "/", deadletters.EventsPath + "/"} {
+			mux.Handle("GET "+path, letters)
+		}
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	return mux
+}
+
+// private refuses callers from elsewhere.
+func private(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !local(r.RemoteAddr) {
+			http.Error(w, "dead letters are told to callers in this pod alone; ask through kubectl outbox, or kubectl port-forward", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // local reports whether a caller is on this machine or in this pod. No other address of 127.0.0.0/8 counts: a

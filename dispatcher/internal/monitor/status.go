@@ -10,6 +10,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
@@ -33,6 +34,8 @@ type Sources struct {
 	Sharing func() *[]string
 	// FileProblems may be nil.
 	FileProblems func() []report.FileProblem
+	// Letters answers questions about dead letters. It may be nil: then nobody can ask.
+	Letters deadletters.Source
 }
 
 // status puts together what /status says, as far as it needs no database.

@@ -30,7 +30,7 @@ cross join lateral (
         select from outbox.outbox_dead_letters as l
         where l.topic = g.topic and l.fingerprint = g.fingerprint and not g.more and /* filter */ true
         limit $3::integer + 1
-    ) as some
+    ) as capped
 ) as counted
 left join lateral (
     select died_at from outbox.outbox_dead_letters as l

@@ -1,0 +1,197 @@
+package deadcmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+var (
+	noon  = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	cause = dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"}
+)
+
+const event = "0190a5c8-5d1e-7000-8000-000000000001"
+
+// source is one letter that was replayed and died again, as a source tells it.
+type source struct{ asked deadletters.ListRequest }
+
+func failures() []deadletters.Failure {
+	return []deadletters.Failure{
+		{At: noon.Add(-time.Minute), Attempt: 19, Cause: cause, Error: "the consumer answered 422"},
+		{At: noon, Attempt: 20, Cause: cause, Error: "the consumer answered 422\x1b[2J"},
+	}
+}
+
+func letter(whole, payload bool) deadletters.Letter {
+	l := deadletters.Letter{
+		ID: 42, Event: event, Group: "7f3a9c21", Topic: "orders", Seq: 7, Type: "OrderPlaced", AggregateType: "order", AggregateID: "17",
+		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer answered 422:\n" + strings.Repeat("é", 100) + "\x1b[2J", Attempts: 20, DiedAt: noon,
+	}
+	if whole {
+		l.Worker, l.Failures, l.Response, l.Status, l.Advice = event, failures(), "<no such item>", "dead", "Correct the price."
+	}
+	if payload {
+		l.Headers, l.Payload = json.RawMessage(`{"trace": "t-1"}`), json.RawMessage(`{"html": "<b>"}`)
+	}
+	return l
+}
+
+func (s *source) Groups(_ context.Context, f deadletters.Filter) (out deadletters.Groups, err error) {
+	s.asked.Filter = f
+	if f.Topic == "none" {
+		return deadletters.Groups{Groups: []deadletters.Group{}}, nil
+	}
+	return deadletters.Groups{More: true, Groups: []deadletters.Group{
+		{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Count: 10000, AtLeast: true, Since: noon.Add(-3 * time.Hour),
+			Last: noon, Letter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price."},
+		{Group: "00000001", Topic: "bills", Reason: dispatcher.ReasonProcessingTimeout, Count: 1, Since: noon, Last: noon, Letter: 1, Event: event, Advice: "Look."},
+	}}, nil
+}
+
+func (s *source) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
+	s.asked = r
+	if r.Topic == "none" {
+		return deadletters.Page{Letters: []deadletters.Letter{}}, nil
+	}
+	other := letter(false, false)
+	other.ID, other.Type, other.AggregateType, other.Resolution = 41, "", "", &deadletters.Resolution{What: "replayed", At: noon, By: "ada"}
+	return deadletters.Page{Letters: []deadletters.Letter{letter(false, false), other}, Next: 41}, nil
+}
+
+func (s *source) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
+	if id != "42" {
+		return deadletters.Letter{}, fmt.Errorf("no dead letter %s: %w", id, deadletters.ErrNotFound)
+	}
+	return letter(true, payload), nil
+}
+
+func (s *source) Event(_ context.Context, id string, payload bool) (deadletters.History, error) {
+	first := letter(true, false)
+	first.ID, first.DiedAt, first.Failures = 41, noon.Add(-time.Hour), nil
+	first.Resolution = &deadletters.Resolution{What: "replayed", At: noon.Add(-30 * time.Minute), By: "ada", Reason: "CHG-812", Replay: event}
+	h := deadletters.History{Letters: []deadletters.Letter{letter(true, false), first}}
+	if id == "gone" {
+		return h, nil
+	}
+	h.Event = &deadletters.Event{ID: event, Topic: "orders", Seq: 7, Type: "OrderPlaced", DedupeKey: "order-17", SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour),
+		UpdatedAt: noon, Status: "dead", Attempts: 20, Lease: 7, Reason: dispatcher.ReasonMaxRetriesExceeded, LastError: "the consumer answered 422", Failures: failures()}
+	if payload {
+		h.Event.Payload = json.RawMessage(`{"html": "<b>"}`)
+	}
+	return h, nil
+}
+
+// ran is what a command left behind.
+type ran struct {
+	out, told string
+	err       error
+	asked     deadletters.ListRequest
+}
+
+func run(t *testing.T, named bool, args ...string) ran {
+	t.Helper()
+	s := &source{}
+	c := Commands{
+		Program: "dispatcher", Whose: "-f FILE", Example: "-f orders.yaml", Named: named, Now: func() time.Time { return noon.Add(90 * time.Minute) },
+		Open: func(_ *cobra.Command, name string) (deadletters.Source, func(), error) {
+			if named != (name == "orders") {
+				return nil, nil, errors.New("the wrong name: " + name)
+			}
+			return s, func() {}, nil
+		},
+	}
+	root := &cobra.Command{Use: "dispatcher", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(c.Dead(), c.Events())
+	var out, told bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&told)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return ran{out.String(), told.String(), err, s.asked}
+}
+
+// What the commands print is for people and for scripts: it changes only on purpose. UPDATE_GOLDEN=1 writes it.
+func TestOutput(t *testing.T) {
+	for name, args := range map[string][]string{
+		"groups": {"dead", "groups"}, "list": {"dead", "list"}, "show": {"dead", "show", "42"}, "payload": {"dead", "show", "42", "--payload"},
+		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
+		"help": {"dead", "list", "--help"},
+	} {
+		formats := []string{"table", "json", "yaml"}
+		if name == "help" {
+			formats = []string{"table"}
+		}
+		for _, format := range formats {
+			r := run(t, false, append(args, "--output", format)...)
+			if r.err != nil {
+				t.Errorf("%s as %s: %v", name, format, r.err)
+			}
+			if strings.Contains(r.out, "\x1b") || (format == "json" && !json.Valid([]byte(r.out))) {
+				t.Errorf("%s as %s: a terminal obeys it, or it is no JSON:\n%s", name, format, r.out)
+			}
+			path, got := filepath.Join("testdata", name+"."+format), r.out
+			if r.told != "" {
+				got += "--- standard error\n" + r.told
+				if format != "table" {
+					t.Errorf("%s as %s says: %s", name, format, r.told)
+				}
+			}
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s as %s:\n%s\nwant\n%s", name, format, got, want)
+			}
+		}
+	}
+}
+
+func TestFlagsMakeTheFilter(t *testing.T) {
+	r := run(t, true, "dead", "list", "orders", "--id", event, "--id", "42", "--topic", "a", "--type", "b", "--aggregate", "c", "--tenant", event, "--reason", "poison_message",
+		"--group", "7f3a9c21", "--error", "d", "--since", "2h", "--until", "2026-03-01T13:00:00Z", "--resolved", "--limit", "7", "--after", "9")
+	want := deadletters.ListRequest{Limit: 7, After: 9, Filter: deadletters.Filter{IDs: []string{event, "42"}, Topic: "a", Type: "b", Aggregate: "c", Tenant: event,
+		Reason: dispatcher.ReasonPoisonMessage, Group: "7f3a9c21", ErrorContains: "d", Since: noon.Add(-30 * time.Minute), Until: noon.Add(time.Hour), Resolved: true}}
+	if got, want := fmt.Sprint(r.asked), fmt.Sprint(want); got != want || r.err != nil {
+		t.Errorf("asked %s, %v\nwant %s", got, r.err, want)
+	}
+	if r := run(t, true, "dead", "groups", "orders", "--group", "7f3a9c21"); r.asked.Group == "" || r.err != nil {
+		t.Errorf("groups: %+v", r)
+	}
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	for want, args := range map[string][]string{
+		`--output is "xml"; choose table, json or yaml`:                                {"dead", "list", "-o", "xml"},
+		`--since is "yesterday"; write a time such as`:                                 {"dead", "list", "--since", "yesterday"},
+		"the filter is wrong: reason: \"x\" is unknown; choose":                        {"dead", "groups", "--reason", "x"},
+		"--limit is 0; set it from 1 to 500":                                           {"dead", "list", "--limit", "0"},
+		"0 arguments, and 1 are wanted: dispatcher dead show -f FILE ID; see --help":   {"dead", "show"},
+		"2 arguments, and 1 are wanted: dispatcher events show -f FILE ID; see --help": {"events", "show", "a", "b"},
+		"the ID is empty; give the one that `dispatcher dead list` prints":             {"events", "show", ""},
+		"no dead letter 7: not found":                                                  {"dead", "show", "7"},
+		"unknown flag: --resolved":                                                     {"dead", "groups", "--resolved"},
+	} {
+		if r := run(t, false, args...); r.err == nil || !strings.Contains(r.err.Error(), want) || r.out != "" {
+			t.Errorf("%v: %v\nwant %s", args, r.err, want)
+		}
+	}
+}

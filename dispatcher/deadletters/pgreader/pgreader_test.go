@@ -1,0 +1,360 @@
+package pgreader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const tenant = "7f3a9c21-0000-4000-8000-00000000000a"
+
+// eventID is the id of the event with the number n.
+func eventID(n int) string { return fmt.Sprintf("0190a5c8-5d1e-7000-8000-%012d", n) }
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// outbox is a database with a reader of the namespace shop.
+func outbox(t testing.TB, topics ...string) (*pgxpool.Pool, *Reader) {
+	t.Helper()
+	dsn := pgtest.Migrated(t)
+	connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }
+	return pgtest.Pool(t, dsn), New(connect, Options{Namespace: "shop", Topics: topics})
+}
+
+func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const failure = `[{"at": "2026-03-01T12:00:00+01:00", "attempt": 20, "class": "http", "code": "422", "place": "/items/*/price", "error": "the consumer answered 422"}]`
+
+// story is an outbox with six letters of five events: 1 and 2 of one group, 3 of another topic, 4 that died twice, 5
+// of another namespace. Event 6 lives.
+func story(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	for n := 1; n <= 6; n++ {
+		namespace, topic := "shop", "orders"
+		if n == 3 {
+			topic = "bills"
+		}
+		if n == 5 {
+			namespace = "bank"
+		}
+		exec(t, pool, `insert into outbox.outbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, dedupe_key, tenant_id, payload,
+				headers, status, dead_reason, attempts, lease, last_error, failures, created_at, updated_at, next_attempt_at)
+			values ($1, $2, $3, 'OrderPlaced', 'order', $4::integer::text, 'key-' || $4::integer, $5, '{"card": "s3cr3t"}', '{"trace": "s3cr3t"}',
+				case when $4::integer < 6 then 'dead' else 'pending' end, case when $4::integer < 6 then 'permanent_failure' end, 20, 7,
+				'the consumer answered 422', $6, $7, $7, $7)`, eventID(n), namespace, topic, n, tenant, failure, noon.Add(-time.Hour))
+	}
+	letter := `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, event_type, aggregate_type, aggregate_id, tenant_id, reason,
+			class, code, place, attempts, died_at, worker, error, failures, response, resolution, resolved_at, resolved_by, resolution_reason)
+		values ($1, $2, $3, $4::integer, 'OrderPlaced', 'order', $4::integer::text, $5, $6, 'http', '422', '/items/*/price', 20, $7, $5,
+			'the Consumer answered 422', $8, 'no such item', $9, $10, $11, $12)`
+	add := func(n int, namespace, topic, reason string, died time.Time, resolution ...any) {
+		if resolution == nil {
+			resolution = []any{nil, nil, nil, nil}
+		}
+		exec(t, pool, letter, append([]any{eventID(n), namespace, topic, n, tenant, reason, died, failure}, resolution...)...)
+	}
+	add(4, "shop", "orders", "permanent_failure", noon.Add(-time.Hour), "replayed", noon.Add(-30*time.Minute), "ada", "CHG-812")
+	add(1, "shop", "orders", "permanent_failure", noon)
+	add(2, "shop", "orders", "permanent_failure", noon.Add(time.Minute))
+	add(3, "shop", "bills", "permanent_failure", noon.Add(2*time.Minute))
+	add(4, "shop", "orders", "max_retries_exceeded", noon.Add(3*time.Minute))
+	add(5, "bank", "orders", "permanent_failure", noon.Add(4*time.Minute))
+}
+
+// numbers are those of the letters' events.
+func numbers(t testing.TB, p deadletters.Page, err error) string {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := []string{}
+	for _, l := range p.Letters {
+		out = append(out, strings.TrimLeft(l.Event[len(l.Event)-12:], "0"))
+	}
+	return strings.Join(out, " ")
+}
+
+// Each member of a filter chooses what it says. CONTRACT: C-41
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	story(t, pool)
+	for name, c := range map[string]struct {
+		filter deadletters.Filter
+		want   string
+	}{
+		"open":              {deadletters.Filter{}, "4 3 2 1"},
+		"resolved":          {deadletters.Filter{Resolved: true}, "4"},
+		"an event":          {deadletters.Filter{IDs: []string{eventID(2), eventID(5)}}, "2"},
+		"a letter":          {deadletters.Filter{IDs: []string{"4", eventID(1)}}, "3 1"},
+		"a topic":           {deadletters.Filter{Topic: "bills"}, "3"},
+		"a type":            {deadletters.Filter{Type: "OrderPlaced"}, "4 3 2 1"},
+		"another type":      {deadletters.Filter{Type: "Orderplaced"}, ""},
+		"an aggregate":      {deadletters.Filter{Aggregate: "2"}, "2"},
+		"an aggregate's id": {deadletters.Filter{Aggregate: "order/3"}, "3"},
+		"no aggregate":      {deadletters.Filter{Aggregate: "order"}, ""},
+		"a tenant":          {deadletters.Filter{Tenant: tenant}, "4 3 2 1"},
+		"another tenant":    {deadletters.Filter{Tenant: eventID(1)}, ""},
+		"a reason":          {deadletters.Filter{Reason: dispatcher.ReasonMaxRetriesExceeded}, "4"},
+		"a group": {deadletters.Filter{Group: dispatcher.Fingerprint("orders", dispatcher.ReasonPermanentFailure,
+			dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"})}, "2 1"},
+		"an error":       {deadletters.Filter{ErrorContains: "consumer ANSWERED"}, "4 3 2 1"},
+		"no pattern":     {deadletters.Filter{ErrorContains: "consumer%"}, ""},
+		"since":          {deadletters.Filter{Since: noon.Add(time.Minute)}, "4 3 2"},
+		"until":          {deadletters.Filter{Until: noon.Add(time.Minute)}, "1"},
+		"a topic and id": {deadletters.Filter{Topic: "bills", IDs: []string{eventID(1)}}, ""},
+	} {
+		page, err := r.List(t.Context(), deadletters.ListRequest{Filter: c.filter})
+		if got := numbers(t, page, err); got != c.want {
+			t.Errorf("%s: events %q, want %q", name, got, c.want)
+		}
+		if c.filter.Resolved {
+			continue
+		}
+		groups, err := r.Groups(t.Context(), c.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, g := range groups.Groups {
+			n += int(g.Count)
+		}
+		if n != len(strings.Fields(c.want)) {
+			t.Errorf("%s: %d in groups, want %q: %+v", name, n, c.want, groups)
+		}
+	}
+	_, err := r.List(t.Context(), deadletters.ListRequest{Filter: deadletters.Filter{Group: "2"}})
+	if !errors.Is(err, deadletters.ErrQuestion) {
+		t.Errorf("a wrong filter: %v", err)
+	}
+	if _, err := r.Groups(t.Context(), deadletters.Filter{Resolved: true}); !errors.Is(err, deadletters.ErrQuestion) {
+		t.Errorf("groups of resolved letters: %v", err)
+	}
+}
+
+// A dispatcher's reader sees its topics alone.
+func TestTopics(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t, "bills")
+	story(t, pool)
+	page, err := r.List(t.Context(), deadletters.ListRequest{})
+	if got := numbers(t, page, err); got != "3" {
+		t.Errorf("events %q, want 3", got)
+	}
+	groups, err := r.Groups(t.Context(), deadletters.Filter{})
+	if err != nil || len(groups.Groups) != 1 || groups.Groups[0].Topic != "bills" {
+		t.Errorf("%+v, %v", groups, err)
+	}
+	for _, id := range []string{eventID(1), "2", "key-1"} {
+		_, err := r.Show(t.Context(), id, true)
+		if id == "key-1" {
+			_, err = r.Event(t.Context(), id, true)
+		}
+		if !errors.Is(err, deadletters.ErrNotFound) {
+			t.Errorf("%s of another topic: %v", id, err)
+		}
+	}
+	if _, err := r.Event(t.Context(), eventID(1), false); !errors.Is(err, deadletters.ErrNotFound) || !strings.Contains(err.Error(), `the namespace shop and the topics ["bills"]`) {
+		t.Errorf("an event of another topic: %v", err)
+	}
+}
+
+// Pages are cut between two letters, and no letter comes twice or is left out, whatever dies meanwhile.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	story(t, pool)
+	var pages []string
+	request := deadletters.ListRequest{Limit: 3}
+	for {
+		page, err := r.List(t.Context(), request)
+		pages = append(pages, numbers(t, page, err))
+		exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values ($1, 'shop', 'orders', 'poison_message', 1)`, eventID(9))
+		if request.After = page.Next; page.Next == 0 {
+			break
+		}
+	}
+	if got := strings.Join(pages, ", "); got != "4 3 2, 1" {
+		t.Errorf("pages %s", got)
+	}
+}
+
+// What one asks for is told whole, and a payload only then. CONTRACT: C-41, C-73
+func TestShow(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	story(t, pool)
+	for name, payload := range map[string]bool{"show": false, "show_payload": true} {
+		letter, err := r.Show(t.Context(), eventID(2), payload)
+		golden(t, name, letter, err)
+		history, err := r.Event(t.Context(), eventID(4), payload)
+		golden(t, "event_"+name, history, err)
+	}
+	for id, want := range map[string]int64{"1": 1, eventID(4): 5} {
+		if letter, err := r.Show(t.Context(), id, false); err != nil || letter.ID != want {
+			t.Errorf("%s is letter %d, want %d: %v", id, letter.ID, want, err)
+		}
+	}
+	if _, err := r.Show(t.Context(), "99", false); !errors.Is(err, deadletters.ErrNotFound) {
+		t.Errorf("a letter that is not there: %v", err)
+	}
+	if _, err := r.Show(t.Context(), "6", false); !errors.Is(err, deadletters.ErrNotFound) {
+		t.Errorf("a letter of another namespace: %v", err)
+	}
+	if _, err := r.Show(t.Context(), "key-1", false); !errors.Is(err, deadletters.ErrQuestion) {
+		t.Errorf("no id: %v", err)
+	}
+
+	exec(t, pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)) where id = $2`, deadletters.MaxPayload+1, eventID(1))
+	if letter, err := r.Show(t.Context(), eventID(1), true); err != nil || letter.Payload != nil || !strings.Contains(letter.PayloadOmitted, "read it in the database") {
+		t.Errorf("a large payload: %v, %v", letter.PayloadOmitted, err)
+	}
+	exec(t, pool, `delete from outbox.outbox_events`)
+	if letter, err := r.Show(t.Context(), eventID(1), true); err != nil || letter.Status != "" || letter.PayloadOmitted != "the event's row is gone" {
+		t.Errorf("an event that is gone: %+v, %v", letter, err)
+	}
+	if history, err := r.Event(t.Context(), eventID(1), true); err != nil || history.Event != nil || len(history.Letters) != 1 {
+		t.Errorf("an event that is gone: %+v, %v", history, err)
+	}
+}
+
+// An event is found by its dedupe key, and by a key that looks like an id.
+func TestDedupeKeys(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	story(t, pool)
+	exec(t, pool, `update outbox.outbox_events set dedupe_key = $1 where id = $2`, eventID(77), eventID(1))
+	exec(t, pool, `update outbox.outbox_events set dedupe_key = 'key-2' where id = $1`, eventID(3))
+	for key, want := range map[string]string{"key-6": eventID(6), eventID(77): eventID(1), eventID(6): eventID(6)} {
+		if history, err := r.Event(t.Context(), key, false); err != nil || history.Event == nil || history.Event.ID != want {
+			t.Errorf("%s: %+v, %v", key, history.Event, err)
+		}
+	}
+	if _, err := r.Event(t.Context(), "key-5", false); !errors.Is(err, deadletters.ErrNotFound) {
+		t.Errorf("a key of another namespace: %v", err)
+	}
+	if _, err := r.Event(t.Context(), "key-2", false); err == nil || !strings.Contains(err.Error(), eventID(2)+" or "+eventID(3)) {
+		t.Errorf("a key of two topics: %v", err)
+	}
+}
+
+// golden compares the JSON of an answer with its file. UPDATE_GOLDEN=1 writes it.
+func golden(t *testing.T, name string, answer any, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	got, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name+".json")
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != strings.TrimSpace(string(want)) {
+		t.Errorf("%s is\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// A client gets over HTTP what the reader answers, errors too.
+func TestOverHTTP(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	story(t, pool)
+	server := httptest.NewServer(deadletters.Handler(r))
+	defer server.Close()
+	c := deadletters.Client{URL: server.URL}
+	same(t, "groups")(r.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))(c.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))
+	wrong := deadletters.Filter{Resolved: true}
+	same(t, "wrong groups")(r.Groups(t.Context(), wrong))(c.Groups(t.Context(), wrong))
+	for name, request := range map[string]deadletters.ListRequest{
+		"all": {}, "first": {Limit: 2}, "second": {Limit: 2, After: 4}, "resolved": {Filter: deadletters.Filter{Resolved: true}},
+		"everything": {Filter: deadletters.Filter{IDs: []string{"2", eventID(3)}, Topic: "orders", Type: "OrderPlaced", Aggregate: "order/1", Tenant: tenant,
+			Reason: dispatcher.ReasonPermanentFailure, ErrorContains: "Consumer", Since: noon.Add(-time.Nanosecond * 1000), Until: noon.Add(time.Second)}},
+		"wrong": {Limit: -1, After: -1, Filter: deadletters.Filter{Group: "x"}},
+	} {
+		same(t, name)(r.List(t.Context(), request))(c.List(t.Context(), request))
+	}
+	for _, id := range []string{"2", eventID(4), "99", "a/b?c"} {
+		for _, payload := range []bool{false, true} {
+			same(t, "show "+id)(r.Show(t.Context(), id, payload))(c.Show(t.Context(), id, payload))
+			same(t, "event "+id)(r.Event(t.Context(), id, payload))(c.Event(t.Context(), id, payload))
+		}
+	}
+	exec(t, pool, `update outbox.outbox_events set dedupe_key = 'a/b?c' where id = $1`, eventID(1))
+	if h, err := c.Event(t.Context(), "a/b?c", false); err != nil || h.Event == nil || h.Event.ID != eventID(1) {
+		t.Errorf("a key with a slash: %+v, %v", h, err)
+	}
+}
+
+// same compares two answers and their errors.
+func same(t *testing.T, name string) func(any, error) func(any, error) {
+	return func(want any, wantErr error) func(any, error) {
+		return func(got any, err error) {
+			t.Helper()
+			a, _ := json.Marshal(want)
+			b, _ := json.Marshal(got)
+			if wantErr == nil && (err != nil || string(a) != string(b)) {
+				t.Errorf("%s: %s, %v\nwant %s", name, b, err, a)
+			}
+			if wantErr != nil && (err == nil || err.Error() != wantErr.Error() || errors.Is(err, deadletters.ErrNotFound) != errors.Is(wantErr, deadletters.ErrNotFound) ||
+				errors.Is(err, deadletters.ErrQuestion) != errors.Is(wantErr, deadletters.ErrQuestion)) {
+				t.Errorf("%s: %v\nwant %v", name, err, wantErr)
+			}
+		}
+	}
+}
+
+// Nothing that a reader runs can write, whatever its login may. CONTRACT: C-42
+func TestReadsOnly(t *testing.T) {
+	t.Parallel()
+	_, r := outbox(t)
+	err := r.read(t.Context(), "try", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "update outbox.outbox_dead_letters set resolution = null")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "25006") {
+		t.Errorf("a write: %v", err)
+	}
+	r.timeout = time.Millisecond
+	err = r.read(t.Context(), "try", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "select pg_sleep(600)")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "a question may take 1ms: narrow it by topic, group or time") {
+		t.Errorf("a long statement: %v", err)
+	}
+	empty := pgtest.Empty(t)
+	r = New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, empty) }, Options{})
+	if _, err := r.List(t.Context(), deadletters.ListRequest{}); err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
+		t.Errorf("no schema: %v", err)
+	}
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/pgreader"
+)
+
+// podTimeout bounds a statement for those who ask a dispatcher, which has better things to do.
+const podTimeout = 5 * time.Second
+
+// deadCommand is what people do with dead letters.
+func deadCommand() *cobra.Command { return reading().Dead() }
+
+// eventsCommand is what people ask about events.
+func eventsCommand() *cobra.Command { return reading().Events() }
+
+// reading makes the commands that read from the database of a file, with its login.
+func reading() deadcmd.Commands {
+	var file string
+	return deadcmd.Commands{
+		Program: "dispatcher", Whose: "-f FILE", Example: "-f orders.yaml",
+		Flags: func(cmd *cobra.Command) { fileFlag(cmd, &file) },
+		Open: func(*cobra.Command, string) (deadletters.Source, func(), error) {
+			cfg, err := load(file, validateReading)
+			if err != nil {
+				return nil, nil, err
+			}
+			return reader(cfg, 0), func() {}, nil
+		},
+	}
+}
+
+// validateReading checks what readers need of a file.
+func validateReading(cfg config.Config) error {
+	err := cfg.ValidateDatabase()
+	if cfg.Namespace == "" {
+		err = errors.Join(err, errors.New("namespace is missing; set it to the outbox namespace whose events are asked for"))
+	}
+	return err
+}
+
+// reader reads the dispatcher's own events, over a connection of its own for each question. 0 is the reader's default
+// of the timeout.
+func reader(cfg config.Config, timeout time.Duration) *pgreader.Reader {
+	return pgreader.New(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg) }, pgreader.Options{
+		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Timeout: timeout,
+	})
+}
