@@ -86,6 +86,7 @@ func TestGrantsProducer(t *testing.T) {
 		`select * from outbox.outbox_workers`,
 		`select nextval('outbox.outbox_leases')`,
 		`select outbox.enqueue_retry_problem('{}')`,
+		`select outbox.outbox_resolve(gen_random_uuid(), '{}')`,
 		`create table outbox.mine ()`,
 	)
 }
@@ -116,6 +117,7 @@ func TestGrantsDispatcher(t *testing.T) {
 		`update outbox.outbox_migrations set checksum = ''`,
 		`select outbox.enqueue('shop', 'orders', '{}')`,
 		`select outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}')`,
+		`select outbox.outbox_resolve(gen_random_uuid(), '{}')`,
 		`create table outbox.mine ()`,
 	)
 	if _, err := migrations.Up(t.Context(), owner.as().Conn, "outbox"); err == nil {

@@ -17,13 +17,20 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err er
 		if err != nil {
 			return err
 		}
-		for _, sql := range []string{r.sql.observe, r.sql.skipLater, r.sql.finish} {
-			if sql == r.sql.skipLater && !o.ordered {
-				continue
-			}
-			if _, err := tx.Exec(ctx, sql, id); err != nil {
+		if _, err := tx.Exec(ctx, lookups); err != nil {
+			return err
+		}
+		died, err := r.outcomes(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if len(died) > 0 && o.ordered {
+			if _, err := tx.Exec(ctx, r.sql.skipLater, id, died); err != nil {
 				return err
 			}
+		}
+		if _, err := tx.Exec(ctx, r.sql.finish, id); err != nil {
+			return err
 		}
 		if p, err = r.read(ctx, tx, id); err != nil {
 			return err
@@ -34,6 +41,28 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err er
 		return err
 	})
 	return p, err
+}
+
+// outcomes notes the outcomes that are new, and returns the letters of what died again.
+func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, err error) {
+	rows, err := tx.Query(ctx, r.sql.observe, id)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		letter int64
+		state  string
+		found  = map[string][]int64{}
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&letter, &state}, func() error { found[state] = append(found[state], letter); return nil }); err != nil {
+		return nil, err
+	}
+	for state, letters := range found {
+		if _, err := tx.Exec(ctx, r.sql.note, id, letters, state); err != nil {
+			return nil, err
+		}
+	}
+	return found["died"], nil
 }
 
 // abort says why an operation must stop, or "".

@@ -12,7 +12,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	add, matched, lock, pick, resolve, observe, skipLater, giveUp, finish, progress string
+	add, matched, last, lock, canary, pick, resolve, observe, note, skipLater, giveUp, finish, progress string
 }
 
 // load reads the files, which name the tables in the default schema, so that they run as they are.
@@ -25,7 +25,7 @@ func load(schema string) queries {
 		return strings.ReplaceAll(string(sql), "outbox.outbox_", pgx.Identifier{schema}.Sanitize()+".outbox_")
 	}
 	return queries{
-		add: read("add"), matched: read("matched"), lock: read("lock"), pick: read("pick"), resolve: read("resolve"),
-		observe: read("observe"), skipLater: read("skip_later"), giveUp: read("give_up"), finish: read("finish"), progress: read("progress"),
+		add: read("add"), matched: read("matched"), last: read("last"), lock: read("lock"), canary: read("canary"), pick: read("pick"), resolve: read("resolve"),
+		observe: read("observe"), note: read("note"), skipLater: read("skip_later"), giveUp: read("give_up"), finish: read("finish"), progress: read("progress"),
 	}
 }

@@ -77,6 +77,9 @@ func (r *Replays) DryRun(ctx context.Context, order Order) (p Progress, err erro
 // matched is the statement that chooses the letters of an order, and its arguments. The first of args is the action.
 func (r *Replays) matched(order Order, args ...any) (string, []any) {
 	condition, args := order.Filter.Where(order.Namespace, order.Topics, args...)
+	if order.Action == Replay {
+		condition += "\n    and " + r.sql.last
+	}
 	return strings.Replace(r.sql.matched, "CONDITION", condition, 1), args
 }
 
@@ -200,6 +203,11 @@ func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o operatio
 	}
 	return o, err
 }
+
+// lookups keeps the planner to indexes for the rest of a transaction. The sets are new, so that it knows nothing of
+// them, and each statement here has one good plan: from an index, row by row.
+const lookups = `select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+	set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
 // tries is how often a transaction is tried that lost to another one.
 const tries = 3

@@ -78,6 +78,8 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	r.exec(`delete from outbox.outbox_events where seq = 4`)
 	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 5`)
 	r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 6`)
+	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it died again
+	r.die("seq = 7")
 	for _, test := range []struct {
 		what   string
 		change func(*replay.Order)
@@ -87,7 +89,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 		{"some topics", func(o *replay.Order) { o.Topics = []string{"bills", "other"} }, "0 of 1 done"},
 		{"a filter", func(o *replay.Order) { o.Filter = deadletters.Filter{ErrorContains: "Customer"} }, "0 of 1 done"},
 		{"none", func(o *replay.Order) { o.Filter = deadletters.Filter{Group: "00000000"} }, "0 of 0 done"},
-		{"a discard", func(o *replay.Order) { o.Action = replay.Discard }, "0 of 8 done"},
+		{"a discard, also of what was passed by", func(o *replay.Order) { o.Action = replay.Discard }, "0 of 9 done"},
 	} {
 		o := order()
 		test.change(&o)

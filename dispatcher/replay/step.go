@@ -21,6 +21,9 @@ func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, 
 		if err != nil {
 			return err
 		}
+		if _, err := tx.Exec(ctx, lookups); err != nil {
+			return err
+		}
 		limit, err := r.canaryLimit(ctx, tx, id, o, limit)
 		if err != nil || limit <= 0 {
 			return err
@@ -33,11 +36,7 @@ func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, 
 		if err != nil || len(letters) == 0 {
 			return err
 		}
-		if err := tx.QueryRow(ctx, r.sql.resolve, id, letters).Scan(&done); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, r.sql.finish, id)
-		return err
+		return tx.QueryRow(ctx, r.sql.resolve, id, letters).Scan(&done)
 	})
 	return done, err
 }
@@ -47,15 +46,14 @@ func (r *Replays) canaryLimit(ctx context.Context, tx pgx.Tx, id uuid.UUID, o op
 	if o.canary == 0 {
 		return limit, nil
 	}
-	p, err := r.read(ctx, tx, id)
-	if err != nil {
+	var moved, open int
+	if err := tx.QueryRow(ctx, r.sql.canary, id, o.canary+1).Scan(&moved, &open); err != nil {
 		return 0, err
 	}
-	moved := int(p.Pending + p.Delivered + p.DiedAgain)
 	switch {
 	case moved < o.canary:
 		return min(limit, o.canary-moved), nil
-	case moved == o.canary && p.Pending > 0:
+	case moved == o.canary && open > 0:
 		return 0, nil
 	}
 	return limit, nil

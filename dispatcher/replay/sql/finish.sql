@@ -2,7 +2,6 @@
 -- $1 operation.
 update outbox.outbox_replays as operation
 set finished_at = now()
-where id = $1::uuid and finished_at is null and not exists (
-    select from outbox.outbox_replay_items as item
-    where item.replay_id = operation.id and item.state in ('waiting', 'requeued')
-)
+where id = $1::uuid and finished_at is null
+  and not exists (select from outbox.outbox_replay_items where replay_id = $1::uuid and state = 'waiting')
+  and not exists (select from outbox.outbox_replay_items where replay_id = $1::uuid and state = 'requeued')

@@ -1,5 +1,5 @@
--- The letters that an operation is for: the condition is that of the filter. Of an event only the last letter counts.
--- A replay leaves out, with the reason, what it could not put back.
+-- The letters that an operation is for: the condition is that of the filter. A replay leaves out, with the reason, what
+-- it could not put back.
 -- $1 action.
 select l.id as letter_id, l.event_id, l.key_hash, coalesce(l.seq, 0) as seq, case
     when $1::text = 'discard' then null
@@ -8,7 +8,4 @@ select l.id as letter_id, l.event_id, l.key_hash, coalesce(l.seq, 0) as seq, cas
 end as skipped
 from outbox.outbox_dead_letters as l
 left join outbox.outbox_events as e on e.id = l.event_id
-where not exists (
-    select from outbox.outbox_dead_letters as later
-    where later.event_id = l.event_id and later.id > l.id
-) and (CONDITION)
+where CONDITION

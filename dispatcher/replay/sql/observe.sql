@@ -1,7 +1,8 @@
--- Notes the outcomes of events that were put back: a later letter means that it died again; a row that is delivered,
+-- Finds the outcomes of events that were put back: a later letter means that it died again; a row that is delivered,
 -- or gone since delivered rows are not kept, means that it was delivered.
 -- $1 operation.
-with outcome as (
+select letter_id, state
+from (
     select item.letter_id, case
         when exists (
             select from outbox.outbox_dead_letters as later
@@ -13,8 +14,5 @@ with outcome as (
     from outbox.outbox_replay_items as item
     left join outbox.outbox_events as event on event.id = item.event_id
     where item.replay_id = $1::uuid and item.state = 'requeued'
-)
-update outbox.outbox_replay_items as item
-set state = outcome.state, at = now()
-from outcome
-where item.replay_id = $1::uuid and item.letter_id = outcome.letter_id and outcome.state is not null
+) as outcome
+where state is not null
