@@ -34,7 +34,7 @@ test-unit: ## All tests but those on a cluster.
 	@hack/test.sh unit
 
 .PHONY: test-e2e
-test-e2e: ## The tests on a cluster alone. LABELS="troubles || counts" picks a part: main, troubles, counts, security, secrets, stop, operator, upgrade, helm.
+test-e2e: ## The tests on a cluster alone. LABELS="troubles || counts" picks a part: main, troubles, counts, dead, security, secrets, stop, operator, upgrade, helm.
 	@hack/need.sh go
 	@LABELS='$(LABELS)' hack/test.sh e2e
 
@@ -74,10 +74,15 @@ lint: ## Run the linters alone.
 	@$(LINT) run ./...
 
 .PHONY: build
-build: ## Build the two binaries into bin/. VERSION=v1.2.3 is what they call themselves (git's description of the checkout).
+build: ## Build the three binaries into bin/. VERSION=v1.2.3 is what they call themselves (git's description of the checkout).
 	@hack/need.sh go
 	@mkdir -p bin
-	@VERSION=$(VERSION) hack/build.sh bin/
+	@VERSION=$(VERSION) hack/build.sh bin/ ./controllers/cmd/manager ./dispatcher/cmd/dispatcher ./controllers/cmd/kubectl-outbox
+
+.PHONY: krew
+krew: ## Build kubectl outbox for each platform, with krew's manifest, into bin/krew/: make krew VERSION=v1.2.3. It publishes nothing.
+	@hack/need.sh go
+	@hack/krew/build.sh "$(VERSION)" bin/krew
 
 .PHONY: image
 image: ## Build the image archive bin/image.tar without a container engine (IMAGE names it). With one: docker build --build-arg VERSION=v1.2.3 -t NAME .

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh OUT [PACKAGE...]: builds the two commands, or these packages, into OUT as the image has them.
+# build.sh OUT [PACKAGE...]: builds the two commands of the image, or these packages, into OUT.
 # It is the one place that has the flags of the build. VERSION is what the commands call themselves; it
 # defaults to git's description of the checkout, and to dev without git. GOOS, GOARCH and GOFLAGS are
 # go build's.

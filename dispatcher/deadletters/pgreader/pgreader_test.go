@@ -200,7 +200,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What one asks for is told whole, and a payload only then. CONTRACT: C-41, C-73
+// What one asks for is told whole, and a payload only then. CONTRACT: C-41
 func TestShow(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
@@ -333,7 +333,7 @@ func same(t *testing.T, name string) func(any, error) func(any, error) {
 	}
 }
 
-// Nothing that a reader runs can write, whatever its login may. CONTRACT: C-42
+// Nothing that a reader runs can write, whatever its login may.
 func TestReadsOnly(t *testing.T) {
 	t.Parallel()
 	_, r := outbox(t)

@@ -49,7 +49,7 @@ func (l *letters) Event(_ context.Context, id string, payload bool) (deadletters
 	return deadletters.History{Event: &deadletters.Event{ID: id}}, nil
 }
 
-// Dead letters are told to callers in the pod, by GET, and to nobody else. CONTRACT: C-42, C-73
+// Dead letters are told to callers in the pod, by GET, and to nobody else.
 func TestLettersArePrivate(t *testing.T) {
 	source := &letters{}
 	from := sources(dispatcher.Snapshot{}, nil)

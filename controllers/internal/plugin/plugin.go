@@ -1,0 +1,157 @@
+// Package plugin is `kubectl outbox`. It asks the API server for what the operator reports, and a dispatcher's pod,
+// through the API server's port-forward, for dead letters. It connects to no database, and changes nothing but
+// spec.state.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+)
+
+// completeWithin bounds a completion, for which a person waits.
+const completeWithin = 3 * time.Second
+
+// Options are for tests.
+type Options struct {
+	// Config is the way to the API server. Defaults to what the flags and the kubeconfig say.
+	Config *rest.Config
+	// Forward makes a port of a pod reachable. Defaults to the API server's port-forward.
+	Forward Forward
+	// Now defaults to time.Now.
+	Now func() time.Time
+}
+
+// plugin is what the commands share.
+type plugin struct {
+	flags *genericclioptions.ConfigFlags
+	Options
+}
+
+// New returns the command.
+func New(version string, streams genericiooptions.IOStreams, o Options) *cobra.Command {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Forward == nil {
+		o.Forward = forward
+	}
+	p := &plugin{flags: genericclioptions.NewConfigFlags(true), Options: o}
+	root := &cobra.Command{
+		Use: "kubectl-outbox", Short: "See and steer the delivery of a transactional outbox",
+		Long: `See and steer the delivery of a transactional outbox. NAME is that of an OutboxDispatcher.
+
+What is told of dead letters comes from a dispatcher's pod, through the API server's port-forward, so who may
+create pods/portforward there may look, at payloads too. The pod answers questions and changes nothing.`,
+		SilenceUsage: true, SilenceErrors: true, Version: version,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl outbox"},
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	p.flags.AddFlags(root.PersistentFlags())
+	reading := deadcmd.Commands{
+		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
+	}
+	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
+	return root
+}
+
+// target is where the commands work.
+type target struct {
+	client.Client
+	config    *rest.Config
+	namespace string
+}
+
+func (p *plugin) target() (*target, error) {
+	cfg := p.Config
+	if cfg == nil {
+		var err error
+		if cfg, err = p.flags.ToRESTConfig(); err != nil {
+			return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or --context", err)
+		}
+	}
+	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("find the namespace: %w; set --namespace", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or --context", err)
+	}
+	return &target{c, cfg, namespace}, nil
+}
+
+// dispatcher reads an OutboxDispatcher.
+func (t *target) dispatcher(ctx context.Context, name string) (*v1alpha1.OutboxDispatcher, error) {
+	var obd v1alpha1.OutboxDispatcher
+	err := t.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: name}, &obd)
+	switch {
+	case err == nil:
+		return &obd, nil
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("this cluster has no OutboxDispatchers: %w; install the operator, or choose another --context", err)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("no OutboxDispatcher %s in the namespace %s: `kubectl get outboxdispatchers -A` lists them all; set --namespace", name, t.namespace)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w; ask for the role outboxdispatchers-view in this namespace", err)
+	}
+	return nil, fmt.Errorf("read the OutboxDispatcher %s/%s: %w", t.namespace, name, err)
+}
+
+// open makes a source of a dispatcher's pod.
+func (p *plugin) open(cmd *cobra.Command, name string) (deadletters.Source, func(), error) {
+	t, err := p.target()
+	if err != nil {
+		return nil, nil, err
+	}
+	obd, err := t.dispatcher(cmd.Context(), name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.source(cmd.Context(), t, obd)
+}
+
+// complete completes names of OutboxDispatchers.
+func (p *plugin) complete(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	parent := cmd.Context()
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(parent, completeWithin)
+	defer cancel()
+	t, err := p.target()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var list v1alpha1.OutboxDispatcherList
+	if err := t.List(ctx, &list, client.InNamespace(t.namespace)); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,319 @@
+package plugin
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+)
+
+// shownGroups is how many groups the text has.
+const shownGroups = 10
+
+// Report is what `kubectl outbox status` tells.
+type Report struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// State is the state that was asked for.
+	State string `json:"state"`
+	// OutboxNamespace and Topics say whose events it delivers; no topics means all. Outbox is where they are.
+	OutboxNamespace string   `json:"outboxNamespace"`
+	Topics          []string `json:"topics,omitempty"`
+	Outbox          string   `json:"outbox,omitempty"`
+	Sink            string   `json:"sink,omitempty"`
+	// Conditions are the object's: what is wrong first.
+	Conditions []Condition `json:"conditions"`
+	// Pods are the dispatcher's. PodsUnknown says why they are not known.
+	Pods        []Pod  `json:"pods"`
+	Wanted      int32  `json:"wantedPods"`
+	PodsUnknown string `json:"podsUnknown,omitempty"`
+	// Backlog is nil before the first count.
+	Backlog *Backlog `json:"backlog,omitempty"`
+	// Groups are those of open dead letters, the largest first. GroupsUnknown says why they are not known.
+	Groups        []deadletters.Group `json:"groups"`
+	GroupsUnknown string              `json:"groupsUnknown,omitempty"`
+	// ToDo is what a person should do, the most urgent first.
+	ToDo []string `json:"toDo"`
+
+	now time.Time
+}
+
+// Condition is a condition of the object.
+type Condition struct {
+	Type    string    `json:"type"`
+	Status  string    `json:"status"`
+	Reason  string    `json:"reason"`
+	Since   time.Time `json:"since"`
+	Message string    `json:"message,omitempty"`
+	// Wrong is true when something is to be done about it.
+	Wrong bool `json:"wrong,omitempty"`
+}
+
+// Pod is a pod of the dispatcher.
+type Pod struct {
+	Name     string    `json:"name"`
+	Ready    bool      `json:"ready"`
+	Phase    string    `json:"phase"`
+	Restarts int32     `json:"restarts"`
+	Node     string    `json:"node,omitempty"`
+	Image    string    `json:"image,omitempty"`
+	Created  time.Time `json:"created"`
+}
+
+// Backlog is what waits, as the status has it.
+type Backlog struct {
+	Pending     int64     `json:"pending"`
+	Scheduled   int64     `json:"scheduled"`
+	Processing  int64     `json:"processing"`
+	Dead        int64     `json:"dead"`
+	BlockedKeys int64     `json:"blockedKeys"`
+	Estimated   bool      `json:"estimated,omitempty"`
+	Oldest      time.Time `json:"oldestPending,omitzero"`
+	ObservedAt  time.Time `json:"observedAt,omitzero"`
+}
+
+// badWhenTrue are the conditions that say what is wrong. Reconciling is none: it passes.
+var badWhenTrue = []string{
+	v1alpha1.StalledCondition, v1alpha1.TopicsHeldCondition, v1alpha1.TopicsSharedCondition, v1alpha1.DeadLettersPresentCondition,
+	v1alpha1.VacuumHeldBackCondition, v1alpha1.ReconcilingCondition,
+}
+
+func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
+	s := obd.Status
+	r := Report{
+		Namespace: obd.Namespace, Name: obd.Name, State: string(obd.Spec.State), OutboxNamespace: obd.Spec.Namespace, Topics: obd.Spec.Topics,
+		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []Condition{}, Pods: []Pod{}, Groups: []deadletters.Group{}, ToDo: []string{}, now: now,
+	}
+	if ref := obd.Spec.OutboxRef; ref != nil {
+		r.Outbox = ref.Name
+	}
+	for _, c := range s.Conditions {
+		r.Conditions = append(r.Conditions, Condition{c.Type, string(c.Status), c.Reason, c.LastTransitionTime.UTC(), c.Message, isWrong(c)})
+	}
+	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(rank(a), rank(b)) })
+	for _, c := range r.Conditions {
+		if c.Wrong && !r.toldElsewhere(c) {
+			r.ToDo = append(r.ToDo, fmt.Sprintf("%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message))
+		}
+	}
+	if len(s.Conditions) == 0 {
+		r.ToDo = append(r.ToDo, "The operator has not seen this object yet: see that it runs, and serves this namespace.")
+	}
+	if s.ObservedTime != nil {
+		r.Backlog = &Backlog{
+			Pending: value(s.Pending), Scheduled: value(s.Scheduled), Processing: value(s.Processing), Dead: value(s.Dead),
+			BlockedKeys: value(s.BlockedKeys), Estimated: s.Estimated, ObservedAt: s.ObservedTime.UTC(),
+		}
+		if s.OldestPending != nil {
+			r.Backlog.Oldest = s.OldestPending.UTC()
+		}
+	}
+	return r
+}
+
+// toldElsewhere reports whether something else of the report says what is to be done: the groups about dead letters, and
+// about Ready the condition that is its cause, which has its reason.
+func (r *Report) toldElsewhere(c Condition) bool {
+	switch c.Type {
+	case v1alpha1.DeadLettersPresentCondition:
+		return true
+	case v1alpha1.ReadyCondition:
+		return slices.ContainsFunc(r.Conditions, func(o Condition) bool { return o.Wrong && o.Type != c.Type && o.Reason == c.Reason })
+	}
+	return false
+}
+
+func value(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// isWrong reports whether a person may have to do something. Unknown is not wrong: it passes, or another condition
+// says why.
+func isWrong(c metav1.Condition) bool {
+	if c.Type == v1alpha1.ReconcilingCondition {
+		return false
+	}
+	if slices.Contains(badWhenTrue, c.Type) {
+		return c.Status == metav1.ConditionTrue
+	}
+	return c.Status == metav1.ConditionFalse
+}
+
+// rank puts Ready first, then what is wrong.
+func rank(c Condition) int {
+	switch {
+	case c.Type == v1alpha1.ReadyCondition:
+		return 0
+	case c.Wrong:
+		return 1
+	}
+	return 2
+}
+
+func (r *Report) pods(all []corev1.Pod) {
+	for i := range all {
+		pod := &all[i]
+		out := Pod{Name: pod.Name, Ready: ready(pod), Phase: string(pod.Status.Phase), Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
+		if pod.DeletionTimestamp != nil {
+			out.Phase, out.Ready = "Terminating", false
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.Name == desired.Container {
+				out.Restarts, out.Image = c.RestartCount, c.Image
+			}
+			if w := c.State.Waiting; w != nil && w.Reason != "" && pod.DeletionTimestamp == nil {
+				out.Phase = w.Reason
+			}
+		}
+		r.Pods = append(r.Pods, out)
+	}
+}
+
+// groups adds the groups, and what to do about them.
+func (r *Report) groups(groups []deadletters.Group) {
+	r.Groups = append(r.Groups, groups...)
+	for i, g := range groups {
+		if i == shownGroups {
+			break
+		}
+		todo := fmt.Sprintf("Group %s, %d dead: kubectl outbox dead show %s %s --namespace %s", g.Group, g.Count, r.Name, g.Event, r.Namespace)
+		if g.Advice != "" {
+			todo += ". " + g.Advice
+		}
+		r.ToDo = append(r.ToDo, todo)
+	}
+	if len(groups) == 0 && r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
+		r.ToDo = append(r.ToDo, fmt.Sprintf("%d events are dead, and no pod could be asked why: %s", r.Backlog.Dead, r.GroupsUnknown))
+	}
+}
+
+// text is the report for people.
+func (r Report) text() []byte {
+	var out bytes.Buffer
+	r.head(&out)
+	fmt.Fprintln(&out, "\nConditions")
+	table(&out, "  TYPE\tSTATUS\tREASON\tSINCE", len(r.Conditions), func(w io.Writer, i int) {
+		c := r.Conditions[i]
+		mark := "  "
+		if c.Wrong {
+			mark = "! "
+		}
+		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\n", mark, c.Type, c.Status, c.Reason, deadcmd.Age(c.Since, r.now))
+	})
+	r.podsText(&out)
+	r.backlogText(&out)
+	fmt.Fprintln(&out, "\nDead letters")
+	switch {
+	case r.GroupsUnknown != "":
+		fmt.Fprintln(&out, "  not known: "+r.GroupsUnknown)
+	case len(r.Groups) == 0:
+		fmt.Fprintln(&out, "  none")
+	default:
+		shown := r.Groups[:min(len(r.Groups), shownGroups)]
+		var groups bytes.Buffer
+		_ = deadcmd.WriteGroups(&groups, shown, r.now) // a buffer takes everything
+		for line := range bytes.Lines(groups.Bytes()) {
+			fmt.Fprintf(&out, "  %s", line)
+		}
+		if more := len(r.Groups) - len(shown); more > 0 {
+			fmt.Fprintf(&out, "  and %d more groups: kubectl outbox dead groups %s --namespace %s\n", more, r.Name, r.Namespace)
+		}
+	}
+	fmt.Fprintln(&out, "\nWhat to do")
+	if len(r.ToDo) == 0 {
+		fmt.Fprintln(&out, "  nothing")
+	}
+	for _, todo := range r.ToDo {
+		fmt.Fprintln(&out, "  - "+todo)
+	}
+	return out.Bytes()
+}
+
+func (r Report) head(out io.Writer) {
+	topics := "all topics"
+	if len(r.Topics) > 0 {
+		topics = "topics " + strings.Join(r.Topics, ", ")
+	}
+	fmt.Fprintf(out, "OutboxDispatcher %s/%s\n", r.Namespace, r.Name)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, c := range r.Conditions {
+		if c.Type == v1alpha1.ReadyCondition {
+			fmt.Fprintf(w, "  Ready:\t%s, %s: %s\n", c.Status, c.Reason, c.Message)
+		}
+	}
+	fmt.Fprintf(w, "  State:\t%s\n", r.State)
+	fmt.Fprintf(w, "  Events:\tnamespace %s, %s\n", r.OutboxNamespace, topics)
+	if r.Outbox != "" {
+		fmt.Fprintf(w, "  Outbox:\t%s\n", r.Outbox)
+	}
+	if r.Sink != "" {
+		fmt.Fprintf(w, "  Sink:\t%s\n", r.Sink)
+	}
+	_ = w.Flush() // a buffer takes everything
+}
+
+func (r Report) podsText(out io.Writer) {
+	readyPods := 0
+	for _, p := range r.Pods {
+		if p.Ready {
+			readyPods++
+		}
+	}
+	fmt.Fprintf(out, "\nPods (%d of %d ready)\n", readyPods, r.Wanted)
+	if r.PodsUnknown != "" {
+		fmt.Fprintln(out, "  not known: "+r.PodsUnknown)
+		return
+	}
+	if len(r.Pods) == 0 {
+		fmt.Fprintln(out, "  none")
+		return
+	}
+	table(out, "  NAME\tREADY\tSTATUS\tRESTARTS\tNODE\tAGE", len(r.Pods), func(w io.Writer, i int) {
+		p := r.Pods[i]
+		fmt.Fprintf(w, "  %s\t%t\t%s\t%d\t%s\t%s\n", p.Name, p.Ready, p.Phase, p.Restarts, p.Node, deadcmd.Age(p.Created, r.now))
+	})
+}
+
+func (r Report) backlogText(out io.Writer) {
+	b := r.Backlog
+	if b == nil {
+		fmt.Fprintln(out, "\nBacklog\n  not counted yet")
+		return
+	}
+	about := ""
+	if b.Estimated {
+		about = ", about"
+	}
+	oldest := "-"
+	if !b.Oldest.IsZero() {
+		oldest = deadcmd.Age(b.Oldest, r.now)
+	}
+	fmt.Fprintf(out, "\nBacklog (counted %s ago%s)\n", deadcmd.Age(b.ObservedAt, r.now), about)
+	table(out, "  PENDING\tSCHEDULED\tPROCESSING\tDEAD\tBLOCKED KEYS\tOLDEST", 1, func(w io.Writer, _ int) {
+		fmt.Fprintf(w, "  %d\t%d\t%d\t%d\t%d\t%s\n", b.Pending, b.Scheduled, b.Processing, b.Dead, b.BlockedKeys, oldest)
+	})
+}
+
+func table(out io.Writer, head string, rows int, row func(w io.Writer, i int)) {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, head)
+	for i := range rows {
+		row(w, i)
+	}
+	_ = w.Flush() // a buffer takes everything
+}

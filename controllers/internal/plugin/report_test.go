@@ -1,0 +1,121 @@
+package plugin
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+var noon = metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
+
+// troubled is a dispatcher with everything that a report can tell.
+func troubled() *v1alpha1.OutboxDispatcher {
+	condition := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(time.Hour)}
+	}
+	obd := &v1alpha1.OutboxDispatcher{}
+	obd.Namespace, obd.Name = "shop", "orders"
+	obd.Spec = v1alpha1.OutboxDispatcherSpec{
+		Namespace: "shop", Topics: []string{"orders", "refunds"}, OutboxRef: &v1alpha1.OutboxRef{Name: "main"}, Replicas: ptr.To(int32(2)), State: v1alpha1.StateRunning,
+	}
+	obd.Status = v1alpha1.OutboxDispatcherStatus{
+		Sink: "http", Pending: ptr.To(int64(28200)), Scheduled: ptr.To(int64(3)), Processing: ptr.To(int64(0)), Dead: ptr.To(int64(1501)), BlockedKeys: ptr.To(int64(2)),
+		Estimated: true, OldestPending: ptr.To(ago(12 * time.Minute)), ObservedTime: ptr.To(ago(8 * time.Second)),
+		Conditions: []metav1.Condition{
+			condition(v1alpha1.SchemaReadyCondition, metav1.ConditionTrue, "UpToDate", "The schema has version 1."),
+			condition(v1alpha1.SourceReachableCondition, metav1.ConditionUnknown, "NotObserved", "No pod has said it yet."),
+			condition(v1alpha1.SinkReachableCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not answer; start it."),
+			condition(v1alpha1.DeadLettersPresentCondition, metav1.ConditionTrue, "DeadLetters", "Events are dead; look at them."),
+			condition(v1alpha1.TopicsSharedCondition, metav1.ConditionFalse, "NotShared", "No other dispatcher has these topics."),
+			condition(v1alpha1.ReconcilingCondition, metav1.ConditionTrue, "Progressing", "A rollout is under way."),
+			condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not answer; start it."),
+		},
+	}
+	return obd
+}
+
+func pod(name string, change func(*corev1.Pod)) corev1.Pod {
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago(3 * time.Hour)}, Spec: corev1.PodSpec{NodeName: "node-1"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "dispatcher:v1", RestartCount: 1}}},
+	}
+	if change != nil {
+		change(&p)
+	}
+	return p
+}
+
+// The report is for people and for scripts: it changes only on purpose. UPDATE_GOLDEN=1 writes it.
+func TestReport(t *testing.T) {
+	const event = "0190a5c8-5d1e-7000-8000-000000000001"
+	full := newReport(troubled(), noon.Time)
+	full.pods([]corev1.Pod{
+		pod("orders-dispatcher-a", nil),
+		pod("orders-dispatcher-b", func(p *corev1.Pod) {
+			p.Status.Conditions, p.Status.ContainerStatuses[0].State.Waiting = nil, &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}
+		}),
+		pod("orders-dispatcher-c", func(p *corev1.Pod) { p.DeletionTimestamp = &noon }),
+	})
+	var groups []deadletters.Group
+	for n := range shownGroups + 2 {
+		groups = append(groups, deadletters.Group{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonPermanentFailure, Cause: dispatcher.Cause{Class: "http", Code: "422"},
+			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, Letter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price."})
+	}
+	full.groups(groups)
+
+	blind := newReport(troubled(), noon.Time)
+	blind.PodsUnknown, blind.GroupsUnknown = "pods is forbidden", "no pod runs"
+	blind.pods(nil)
+	blind.groups(nil)
+
+	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: v1alpha1.StatePaused}}
+	fresh.Namespace, fresh.Name = "shop", "new"
+	unseen := newReport(fresh, noon.Time)
+	unseen.pods(nil)
+	unseen.groups(nil)
+
+	alone := troubled()
+	alone.Status.Conditions = alone.Status.Conditions[6:]
+	lone := newReport(alone, noon.Time)
+	lone.pods(nil)
+	lone.groups(nil)
+
+	for name, report := range map[string]Report{"full": full, "lone": lone, "blind": blind, "unseen": unseen} {
+		for _, format := range []string{"table", "json", "yaml"} {
+			write, err := writer(format)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := write(report)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", name+"."+format)
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				if err := os.WriteFile(path, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != string(want) {
+				t.Errorf("%s as %s:\n%s\nwant\n%s", name, format, got, want)
+			}
+		}
+	}
+}

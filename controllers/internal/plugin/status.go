@@ -1,0 +1,97 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+func (p *plugin) statusCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "status NAME", Short: "Report how an OutboxDispatcher is, and what to do", Args: oneName, ValidArgsFunction: p.completeOne,
+		Long: `Report how an OutboxDispatcher is: its conditions, its pods, the backlog, the groups of its dead letters with
+an event of each, and what to do. The groups come from a pod: without one, or without the right to create
+pods/portforward, the report says so and has the rest.`,
+		Example: "  kubectl outbox status orders --namespace shop\n  kubectl outbox status orders --output json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			write, err := writer(format)
+			if err != nil {
+				return err
+			}
+			report, err := p.report(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			text, err := write(report)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag is there
+	}
+	return cmd
+}
+
+func writer(format string) (func(Report) ([]byte, error), error) {
+	switch format {
+	case "table":
+		return func(r Report) ([]byte, error) { return r.text(), nil }, nil
+	case "json":
+		return func(r Report) ([]byte, error) {
+			text, err := json.MarshalIndent(r, "", "  ")
+			return append(text, '\n'), err
+		}, nil
+	case "yaml":
+		return func(r Report) ([]byte, error) { return yaml.Marshal(r) }, nil
+	}
+	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
+}
+
+// report gathers what there is to tell.
+func (p *plugin) report(ctx context.Context, name string) (Report, error) {
+	t, err := p.target()
+	if err != nil {
+		return Report{}, err
+	}
+	obd, err := t.dispatcher(ctx, name)
+	if err != nil {
+		return Report{}, err
+	}
+	report := newReport(obd, p.Now())
+	all, err := pods.List(ctx, t, obd.Namespace, desired.Selector(obd, desired.ComponentDispatcher))
+	if err != nil {
+		report.PodsUnknown = err.Error()
+	}
+	report.pods(all)
+	groups, err := p.groups(ctx, t, obd)
+	if err != nil {
+		report.GroupsUnknown = err.Error()
+	}
+	report.groups(groups)
+	return report, nil
+}
+
+// groups asks a pod.
+func (p *plugin) groups(ctx context.Context, t *target, obd *v1alpha1.OutboxDispatcher) ([]deadletters.Group, error) {
+	source, end, err := p.source(ctx, t, obd)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	groups, err := source.Groups(ctx, deadletters.Filter{})
+	return groups.Groups, err
+}

@@ -1,0 +1,166 @@
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/plugin"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+func TestMain(m *testing.M) { envtest.Main(m) }
+
+func TestPlugin(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "kubectl outbox")
+}
+
+const event = "0190a5c8-5d1e-7000-8000-000000000001"
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// letters is what the pods know.
+type letters struct{ deadletters.Source }
+
+func (letters) Groups(context.Context, deadletters.Filter) (deadletters.Groups, error) {
+	return deadletters.Groups{Groups: []deadletters.Group{group(0)}}, nil
+}
+
+func (letters) List(context.Context, deadletters.ListRequest) (deadletters.Page, error) {
+	return deadletters.Page{Letters: []deadletters.Letter{{ID: 42, Event: event, Topic: "orders"}}}, nil
+}
+
+func (letters) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
+	l := deadletters.Letter{ID: 42, Event: id, Topic: "orders"}
+	if payload {
+		l.Payload = []byte(`{"price":-1}`)
+	}
+	return l, nil
+}
+
+func (letters) Event(_ context.Context, id string, _ bool) (deadletters.History, error) {
+	return deadletters.History{Event: &deadletters.Event{ID: event, DedupeKey: id, Status: "dead"}}, nil
+}
+
+func group(n int) deadletters.Group {
+	return deadletters.Group{
+		Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: dispatcher.Cause{Class: "http", Code: "422"},
+		Count: int64(1500 - n), Since: noon.Add(-2 * time.Hour), Last: noon, Letter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price.",
+	}
+}
+
+// world is a namespace, and kubectl outbox there.
+type world struct {
+	client.Client
+	namespace string
+	// forwarded are the pods that were asked.
+	forwarded []string
+	// config is who asks, and real asks through the API server's port-forward.
+	config *rest.Config
+	real   bool
+}
+
+func newWorld(ctx context.Context) *world {
+	scheme := runtime.NewScheme()
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	w := &world{config: envtest.Start(GinkgoTB())}
+	var err error
+	w.Client, err = client.New(w.config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "plugin-"}}
+	Expect(w.Create(ctx, ns)).To(Succeed())
+	w.namespace = ns.Name
+	return w
+}
+
+// ran is what a command left behind.
+type ran struct {
+	out, told string
+	err       error
+}
+
+// run runs kubectl outbox in the namespace.
+func (w *world) run(ctx context.Context, args ...string) ran {
+	var out, told bytes.Buffer
+	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }}
+	if !w.real {
+		o.Forward = func(_ context.Context, _ *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
+			Expect(port).To(Equal(desired.Port))
+			w.forwarded = append(w.forwarded, pod.Name)
+			server := httptest.NewServer(deadletters.Handler(letters{}))
+			return server.URL, server.Close, nil
+		}
+	}
+	cmd := plugin.New("v1", genericiooptions.IOStreams{Out: &out, ErrOut: &told}, o)
+	cmd.SetArgs(append([]string{"--namespace", w.namespace}, args...))
+	err := cmd.ExecuteContext(ctx)
+	return ran{out.String(), told.String(), err}
+}
+
+// dispatcher makes an OutboxDispatcher as the operator leaves it, with two pods: one is ready.
+func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
+	obd := &v1alpha1.OutboxDispatcher{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "orders"},
+		Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, OutboxRef: &v1alpha1.OutboxRef{Name: "main"},
+			Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}},
+	}
+	Expect(w.Create(ctx, obd)).To(Succeed())
+	dead, at := int64(1500), metav1.NewTime(noon)
+	obd.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.SinkReachableCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not answer; start it.", LastTransitionTime: at},
+		{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not answer; start it.", LastTransitionTime: at},
+		{Type: v1alpha1.SchemaReadyCondition, Status: metav1.ConditionTrue, Reason: "UpToDate", LastTransitionTime: at},
+	}
+	obd.Status.Dead, obd.Status.ObservedTime, obd.Status.Sink = &dead, &at, "log"
+	Expect(w.Status().Update(ctx, obd)).To(Succeed())
+	for _, name := range []string{"orders-a", "orders-b"} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: desired.Selector(obd, desired.ComponentDispatcher)},
+			Spec:       corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: desired.Container, Image: "dispatcher:v1"}}},
+		}
+		Expect(w.Create(ctx, pod)).To(Succeed())
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.7", PodIPs: []corev1.PodIP{{IP: "10.0.0.7"}}}
+		if name == "orders-b" {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}
+		Expect(w.Status().Update(ctx, pod)).To(Succeed())
+	}
+	return obd
+}
+
+// as makes a user ask from now on, with the right to see, and no other.
+func (w *world) as(ctx context.Context, user string) {
+	root, err := envtest.Root()
+	Expect(err).NotTo(HaveOccurred())
+	_, err = envtest.Kubectl(GinkgoTB(), "", "apply", "-f", root+"/config/rbac/users.yaml")
+	Expect(err).NotTo(HaveOccurred())
+	for _, args := range [][]string{
+		{"create", "role", "pods", "--verb=get,list", "--resource=pods"},
+		{"create", "rolebinding", "pods", "--role=pods", "--user=" + user},
+		{"create", "rolebinding", "view", "--clusterrole=outboxdispatchers-view", "--user=" + user},
+	} {
+		_, err := envtest.Kubectl(GinkgoTB(), "", append([]string{"--namespace", w.namespace}, args...)...)
+		Expect(err).NotTo(HaveOccurred())
+	}
+	w.config = rest.CopyConfig(w.config)
+	w.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	Eventually(ctx, func() error { return w.run(ctx, "status", "orders").err }).WithTimeout(time.Minute).Should(Succeed(), "the rights have reached the API server")
+}
