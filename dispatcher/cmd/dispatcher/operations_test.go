@@ -77,6 +77,16 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 		t.Errorf("%d dead and %d pending, want 7 and 3", dead, pending)
 	}
 
+	// The dedupe key of a dead event is taken. CONTRACT: C-11
+	keyed := func() string {
+		return run(t, "", "enqueue", "-f", o.file(t, o.producer, ""), "--namespace", "bills", "--topic", "bills", "--payload", "{}", "--dedupe-key", "42").out
+	}
+	first, _, _ := strings.Cut(keyed(), " ")
+	o.exec(t, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure' where topic = 'bills'`)
+	if again := keyed(); again != first+" already enqueued\n" {
+		t.Errorf("the key of the dead event %s again: %q", first, again)
+	}
+
 	// It waits for the outcome of a dispatcher, and says what was delivered.
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
 	await(t, "the three are delivered", func() bool { return o.count(t, "status = 'delivered'") == 3 })
