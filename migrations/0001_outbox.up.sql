@@ -212,7 +212,7 @@ create table outbox_replay_items (
     state     text        not null default 'waiting',
     skipped   text,
 
-    constraint outbox_replay_items_pkey primary key (replay_id, letter_id),
+    constraint outbox_replay_items_pkey primary key (letter_id, replay_id),
     constraint outbox_replay_items_state check (state in ('waiting', 'requeued', 'discarded', 'delivered', 'died', 'skipped')),
     constraint outbox_replay_items_skipped check ((state = 'skipped') = (skipped is not null))
 );
@@ -221,15 +221,14 @@ comment on table outbox_replay_items is 'One row per letter of an operation, and
 comment on column outbox_replay_items.state is 'waiting, then requeued, then delivered or died; or discarded; or skipped.';
 comment on column outbox_replay_items.skipped is 'Why: already_resolved, not_dead, gone, earlier_died or stopped.';
 
--- What an operation has left to do, in the order of insertion.
-create index outbox_replay_items_waiting on outbox_replay_items (replay_id, seq, letter_id) where state = 'waiting';
+-- What an operation has left to do, in the order of insertion, and what it has in each state. Statements that look items
+-- up by their letters say coalesce(replay_id, ...): the planner, which knows nothing of a set that is new, would
+-- read all of it here.
+create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, letter_id);
 
 -- The earlier ones of a key that are not done.
 create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash, seq)
     where state in ('waiting', 'requeued') and key_hash is not null;
-
--- Those whose outcome is not known yet.
-create index outbox_replay_items_requeued on outbox_replay_items (replay_id, letter_id) where state = 'requeued';
 
 -- outbox_resolve does with letters of an operation what it is for, and returns how many items had their turn. It is
 -- all that an operator's login may change of events and letters: a dead row goes back to pending, an open letter is
@@ -250,6 +249,7 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_bitmapscan = off
+set enable_sort = on
 set jit = off
 as $$
 declare
@@ -282,7 +282,7 @@ begin
             when event.id is null then 'gone'
             when event.status <> 'dead' then 'not_dead'
         end as skipped
-        from (select * from outbox_replay_items where replay_id = p_replay and letter_id = any (p_letters) offset 0) as item
+        from (select * from outbox_replay_items where letter_id = any (p_letters) and coalesce(replay_id, p_replay) = p_replay offset 0) as item
         left join outbox_dead_letters as letter on letter.id = item.letter_id
         left join outbox_events as event on event.id = letter.event_id
         where item.state = 'waiting'
@@ -300,10 +300,10 @@ begin
     where id = any (v_letters);
     update outbox_replay_items
     set state = case v_operation.action when 'replay' then 'requeued' else 'discarded' end, at = now()
-    where replay_id = p_replay and letter_id = any (v_letters);
+    where letter_id = any (v_letters) and coalesce(replay_id, p_replay) = p_replay;
     update outbox_replay_items
     set state = 'skipped', skipped = v_reasons[array_position(v_skipped, letter_id)], at = now()
-    where replay_id = p_replay and letter_id = any (v_skipped);
+    where letter_id = any (v_skipped) and coalesce(replay_id, p_replay) = p_replay;
     return v_done;
 end
 $$;

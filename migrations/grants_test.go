@@ -192,4 +192,10 @@ func TestGrantsOperator(t *testing.T) {
 	if got, want := state(), "1 alice pending, 2 bob pending"; got != want {
 		t.Errorf("after a discard: %s, want %s", got, want)
 	}
+	resolve("2", "{1,2}") // again, which changes nothing
+	var items string
+	const look = `select string_agg(concat_ws(' ', letter_id, state, skipped), ', ' order by letter_id) from outbox.outbox_replay_items where replay_id::text like '%2'`
+	if err := owner.QueryRow(t.Context(), look).Scan(&items); err != nil || items != "1 discarded, 2 skipped already_resolved" {
+		t.Errorf("the items of the discard are %s, %v", items, err)
+	}
 }

@@ -211,11 +211,11 @@ func TestOrderOfKeys(t *testing.T) {
 	pending("4")
 
 	// Without order all go at once.
-	any := order()
-	any.AnyOrder = true
+	free := order()
+	free.AnyOrder = true
 	r.dead(6, 2)
-	r.tells(r.begin(any), "0 of 7 done")
-	r.step(any, 100, 7)
+	r.tells(r.begin(free), "0 of 7 done")
+	r.step(free, 100, 7)
 }
 
 // What is wrong with an order is told, all of it, before the database is asked.
