@@ -106,7 +106,7 @@ type Group struct {
 	Letter int64  `json:"letter"`
 	Event  string `json:"event"`
 	Error  string `json:"error,omitempty"`
-	// Advice is what to do, in one sentence.
+	// Advice is what to do ([dispatcher.Recovery]).
 	Advice string `json:"advice"`
 }
 
@@ -139,7 +139,7 @@ type Letter struct {
 	Response string `json:"response,omitempty"`
 	// Status is what the event is now, empty when its row is gone.
 	Status string `json:"status,omitempty"`
-	// Advice is what to do, in one sentence.
+	// Advice is what to do ([dispatcher.Recovery]).
 	Advice string `json:"advice,omitempty"`
 	Content
 }

@@ -26,7 +26,7 @@ var _ = Describe("kubectl outbox", func() {
 			ContainSubstring("Ready:   False, ConnectionFailed: It does not answer; start it.\n"), ContainSubstring("Events:  namespace shop, topics orders\n"),
 			ContainSubstring("Pods (1 of 1 ready)\n"), ContainSubstring("Backlog (counted 60m ago)\n"), ContainSubstring("7f3a9c21   1500"),
 			ContainSubstring("- SinkReachable is False (ConnectionFailed): It does not answer; start it.\n"),
-			ContainSubstring("kubectl outbox dead show orders "+event+" --namespace "+w.namespace+". Correct the price."),
+			ContainSubstring("- Group 7f3a9c21, 1500 dead: Correct the price. See kubectl outbox dead show orders "+event+" --namespace "+w.namespace+"\n"),
 		))
 		Expect(w.forwarded).To(Equal([]string{"orders-b"}), "the ready pod is asked, once")
 
@@ -42,7 +42,7 @@ var _ = Describe("kubectl outbox", func() {
 		Expect(w.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace), client.GracePeriodSeconds(0))).To(Succeed())
 		r := w.run(ctx, "status", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.out).To(And(ContainSubstring("Pods (0 of 1 ready)\n  none\n"), ContainSubstring("1500 events are dead, and no pod could be asked why: no pod of ")))
+		Expect(r.out).To(And(ContainSubstring("Pods (0 of 1 ready)\n  none\n"), ContainSubstring("1500 events are dead, and no pod could be asked for one of each group: no pod of "), ContainSubstring("7f3a9c21   3 ")))
 		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("use `dispatcher dead` with a database login")))
 	})
 

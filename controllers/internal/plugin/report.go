@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
@@ -41,7 +42,8 @@ type Report struct {
 	PodsUnknown string `json:"podsUnknown,omitempty"`
 	// Backlog is nil before the first count.
 	Backlog *Backlog `json:"backlog,omitempty"`
-	// Groups are those of open dead letters, the largest first. GroupsUnknown says why they are not known.
+	// Groups are those of open dead letters, the largest first. GroupsUnknown says why no pod told them: then they are
+	// those of the status, without an event and an error of each.
 	Groups        []deadletters.Group `json:"groups"`
 	GroupsUnknown string              `json:"groupsUnknown,omitempty"`
 	// ToDo is what a person should do, the most urgent first.
@@ -191,15 +193,33 @@ func (r *Report) groups(groups []deadletters.Group) {
 		if i == shownGroups {
 			break
 		}
-		todo := fmt.Sprintf("Group %s, %d dead: kubectl outbox dead show %s %s --namespace %s", g.Group, g.Count, r.Name, g.Event, r.Namespace)
-		if g.Advice != "" {
-			todo += ". " + g.Advice
+		todo := fmt.Sprintf("Group %s, %d dead: %s", g.Group, g.Count, g.Advice)
+		if g.Event != "" {
+			todo += fmt.Sprintf(" See kubectl outbox dead show %s %s --namespace %s", r.Name, g.Event, r.Namespace)
 		}
 		r.ToDo = append(r.ToDo, todo)
 	}
-	if len(groups) == 0 && r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
-		r.ToDo = append(r.ToDo, fmt.Sprintf("%d events are dead, and no pod could be asked why: %s", r.Backlog.Dead, r.GroupsUnknown))
+	if r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
+		r.ToDo = append(r.ToDo, fmt.Sprintf("%d events are dead, and no pod could be asked for one of each group: %s", r.Backlog.Dead, r.GroupsUnknown))
 	}
+}
+
+// known are the groups that the status has.
+func known(groups []v1alpha1.DeadGroup) (out []deadletters.Group) {
+	for _, g := range groups {
+		one := deadletters.Group{
+			Group: g.Group, Topic: g.Topic, Reason: dispatcher.DeadReason(g.Reason), Cause: dispatcher.Cause{Class: g.Class, Code: g.Code, Place: g.Place},
+			Count: g.Count, AtLeast: g.Estimated, Advice: dispatcher.Recovery(dispatcher.DeadReason(g.Reason), g.Class),
+		}
+		if g.Since != nil {
+			one.Since = g.Since.UTC()
+		}
+		if g.Last != nil {
+			one.Last = g.Last.UTC()
+		}
+		out = append(out, one)
+	}
+	return out
 }
 
 // text is the report for people.
@@ -218,12 +238,12 @@ func (r Report) text() []byte {
 	r.podsText(&out)
 	r.backlogText(&out)
 	fmt.Fprintln(&out, "\nDead letters")
-	switch {
-	case r.GroupsUnknown != "":
-		fmt.Fprintln(&out, "  not known: "+r.GroupsUnknown)
-	case len(r.Groups) == 0:
+	if r.GroupsUnknown != "" {
+		fmt.Fprintln(&out, "  as the status has them; no pod could be asked: "+r.GroupsUnknown)
+	}
+	if len(r.Groups) == 0 {
 		fmt.Fprintln(&out, "  none")
-	default:
+	} else {
 		shown := r.Groups[:min(len(r.Groups), shownGroups)]
 		var groups bytes.Buffer
 		_ = deadcmd.WriteGroups(&groups, shown, r.now) // a buffer takes everything

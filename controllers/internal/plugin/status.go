@@ -19,8 +19,8 @@ func (p *plugin) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Report how an OutboxDispatcher is, and what to do", Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: `Report how an OutboxDispatcher is: its conditions, its pods, the backlog, the groups of its dead letters with
-an event of each, and what to do. The groups come from a pod: without one, or without the right to create
-pods/portforward, the report says so and has the rest.`,
+an event of each, and what to do. The events come from a pod: without one, or without the right to create
+pods/portforward, the report says so, and has the groups that the status has.`,
 		Example: "  kubectl outbox status orders --namespace shop\n  kubectl outbox status orders --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write, err := writer(format)
@@ -79,7 +79,7 @@ func (p *plugin) report(ctx context.Context, name string) (Report, error) {
 	report.pods(all)
 	groups, err := p.groups(ctx, t, obd)
 	if err != nil {
-		report.GroupsUnknown = err.Error()
+		groups, report.GroupsUnknown = known(obd.Status.DeadGroups), err.Error()
 	}
 	report.groups(groups)
 	return report, nil

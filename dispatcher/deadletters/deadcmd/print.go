@@ -101,7 +101,7 @@ func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error
 			count += "+"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, count, Age(g.Since, now), Age(g.Last, now), line(g.Topic), g.Reason,
-			what(g.Class, g.Code, g.Place), g.Event, short(g.Error))
+			what(g.Class, g.Code, g.Place), dash(g.Event), short(g.Error))
 	}
 	return w.Flush()
 }

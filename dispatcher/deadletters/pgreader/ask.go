@@ -47,7 +47,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 			g.Reason = dispatcher.DeadReason(*reason)
 			g.AtLeast = g.Count > deadletters.GroupCap
 			g.Count = min(g.Count, deadletters.GroupCap)
-			g.Advice = deadletters.Advice(g.Reason, g.Class)
+			g.Advice = dispatcher.Recovery(g.Reason, g.Class)
 			out.Groups = append(out.Groups, g)
 			return nil
 		})
@@ -95,7 +95,7 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter dead
 			return fmt.Errorf("no dead letter %s in the namespace %s%s: %w; `dead list` has those that are there", id, r.namespace, r.ofTopics(), deadletters.ErrNotFound)
 		}
 		letter = found[0]
-		letter.Advice = deadletters.Advice(letter.Reason, letter.Class)
+		letter.Advice = dispatcher.Recovery(letter.Reason, letter.Class)
 		event, err := r.event(ctx, tx, letter.Event, payload)
 		if err != nil {
 			return err

@@ -216,6 +216,8 @@ func TestShow(t *testing.T) {
 			t.Errorf("%s is letter %d, want %d: %v", id, letter.ID, want, err)
 		}
 	}
+	groups, err := r.Groups(t.Context(), deadletters.Filter{})
+	golden(t, "groups", groups, err)
 	if _, err := r.Show(t.Context(), "99", false); !errors.Is(err, deadletters.ErrNotFound) {
 		t.Errorf("a letter that is not there: %v", err)
 	}
