@@ -103,12 +103,33 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "")
 }
 
+// WithResponse adds to err what the destination answered. It is kept in the dead letter, when the event dies of
+// this failure, and nowhere else: it may repeat the event, so no log, metric or status has it (CONTRACT C-73).
+func WithResponse(response string, err error) error { return &answeredError{response, err} }
+
+// ResponseOf returns the answer of [WithResponse], or "".
+func ResponseOf(err error) string {
+	var answered *answeredError
+	if errors.As(err, &answered) {
+		return answered.response
+	}
+	return ""
+}
+
 // Fingerprint names the group of a death: 8 hex digits, the same for all deaths of a topic with one reason and
 // one cause. The table outbox_dead_letters computes the same.
 func Fingerprint(topic string, reason DeadReason, c Cause) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{topic, string(reason), c.Class, c.Code, c.Place}, "\n")))
 	return hex.EncodeToString(sum[:4])
 }
+
+type answeredError struct {
+	response string
+	err      error
+}
+
+func (e *answeredError) Error() string { return e.err.Error() }
+func (e *answeredError) Unwrap() error { return e.err }
 
 type causedError struct {
 	cause Cause

@@ -68,9 +68,10 @@ func TestRetriesThenDead(t *testing.T) {
 	r.enqueue("orders", 50)
 	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
 		where id = (select id from outbox.outbox_events limit 1) returning id`)
+	cause := dispatcher.Cause{Class: "http", Code: "500"}
 	sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
 		if e.EventType == "Bad" {
-			return errRefused
+			return dispatcher.WithCause(cause, dispatcher.WithResponse("out of stock: 4111", errRefused))
 		}
 		return nil
 	}}
@@ -85,14 +86,19 @@ func TestRetriesThenDead(t *testing.T) {
 		and last_error = 'the consumer answered 500' and locked_by is null`); n != 1 {
 		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
 	}
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4`, bad); n != 1 {
-		t.Errorf("there are %d dead letters, want 1", n)
+	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
+		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111'`, bad); n != 1 {
+		t.Errorf("there are %d dead letters with cause, failures and answer, want 1", n)
 	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
-	want := dispatcher.Death{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded}
+	want := dispatcher.Death{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,
+		Fingerprint: dispatcher.Fingerprint("orders", dispatcher.ReasonMaxRetriesExceeded, cause)}
 	if !slices.Equal(seen.deaths, []dispatcher.Death{want}) || seen.failed != 4 {
 		t.Errorf("the observer was told of %d failures and the deaths %v, want 4 and %v", seen.failed, seen.deaths, want)
+	}
+	if lines := log.lines("4111"); len(lines) != 0 {
+		t.Errorf("the log tells what the destination answered: %v", lines)
 	}
 	if lines := log.lines("is dead"); len(lines) != 1 || !strings.Contains(lines[0], bad.String()) {
 		t.Errorf("the log's lines of the death are %v, want one that names %s", lines, bad)

@@ -11,7 +11,8 @@ import (
 // All methods are safe for concurrent use.
 type Sink interface {
 	// Deliver publishes the batch and answers for each event: result i is about batch[i], and nil
-	// means that the destination confirmed it. The batch has 1 to BatchSize events of one topic.
+	// means that the destination confirmed it. An error has the sink's kind and the destination's code as its cause:
+	// see [WithCause]. The batch has 1 to BatchSize events of one topic.
 	// It returns soon after ctx ends; events without an outcome by then carry ctx's error. Calls that
 	// follow each other may have the same ctx, which ends some time after the last of them.
 	Deliver(ctx context.Context, batch []*Event) []error

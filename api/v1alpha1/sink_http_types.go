@@ -66,6 +66,12 @@ type HTTPSink struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxConnections *int32 `json:"maxConnections,omitempty"`
 
+	// captureResponse keeps the first KiB of what the destination answered, when an
+	// event dies of that answer, in its dead letter in the database and nowhere
+	// else. The answer may repeat what the event holds. When not set: it is not kept.
+	// +optional
+	CaptureResponse bool `json:"captureResponse,omitempty"`
+
 	// tls says whom to trust, and how to identify oneself, at an https url.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`

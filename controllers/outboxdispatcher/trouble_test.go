@@ -192,11 +192,22 @@ func TestDeadLetters(t *testing.T) {
 	c.expect(status.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
 
 	answer.Backlog.Dead = 1
+	died := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+	group := report.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: died, Last: died.Add(time.Hour)}
+	told := group
+	told.Sample, told.Error = "00000000-0000-0000-0000-000000000001", "of a single delivery"
+	answer.Backlog.DeadGroups = []report.DeadGroup{told, told, {Topic: "nameless"}}
 	c.pods.says("pod-0", answer)
 	c.expect(status.CurrentStatus, // a dead row does not keep the others from being delivered
 		want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
 		want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 	c.Expect(*c.get().Status.Dead).To(BeEquivalentTo(1))
+	groups := c.get().Status.DeadGroups
+	c.Expect(groups).To(HaveLen(1))
+	c.Expect(groups[0].Since.UTC()).To(Equal(died.Truncate(time.Second)))
+	c.Expect(groups[0].Last.UTC()).To(Equal(died.Truncate(time.Second).Add(time.Hour)))
+	groups[0].Since, groups[0].Last = nil, nil
+	c.Expect(groups[0]).To(Equal(api.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1}))
 	c.expectEvent(corev1.EventTypeWarning, api.ReasonDeadLetters, "outbox_dead_letters")
 	c.expectEvent(corev1.EventTypeNormal, api.ReasonDelivering, "")
 }

@@ -32,6 +32,9 @@ type HTTPSink struct {
 	// MaxConnections is the most requests at a time, and so the most connections, up to 1000.
 	// Defaults to 0: no bound but the engine's concurrency.
 	MaxConnections int `json:"maxConnections,omitempty"`
+	// CaptureResponse keeps the first KiB of what the destination answered, when an event dies of that answer, in
+	// its dead letter and nowhere else. The answer may repeat the event. Defaults to false.
+	CaptureResponse bool `json:"captureResponse,omitempty"`
 }
 
 // HTTPSigning names the secrets that requests are signed with.

@@ -25,6 +25,7 @@ const (
 	briefHeldMessage = 200
 	briefMessage     = 400
 	briefCause       = 60
+	briefReason      = 24
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
@@ -66,8 +67,8 @@ func (l Link) clip(message int) Link {
 // brief is the group without an event's id and error.
 func (g DeadGroup) brief() DeadGroup {
 	return DeadGroup{
-		Group: clip(g.Group, briefWord), Topic: clip(g.Topic, briefTopic), Reason: clip(g.Reason, briefWord),
-		Class: clip(g.Class, briefWord), Code: clip(g.Code, briefCause), Place: clip(g.Place, briefCause),
+		Group: clip(g.Group, briefWord), Topic: clip(g.Topic, briefTopic), Reason: clip(g.Reason, briefReason),
+		Class: clip(g.Class, briefReason), Code: clip(g.Code, briefCause), Place: clip(g.Place, briefCause),
 		Count: g.Count, Estimated: g.Estimated, Since: g.Since, Last: g.Last,
 	}
 }

@@ -7,11 +7,12 @@ import (
 
 func (m *mounts) http(s *v1alpha1.HTTPSink) *config.HTTPSink {
 	c := &config.HTTPSink{
-		URL:         s.URL,
-		ContentMode: config.ContentMode(s.ContentMode),
-		Timeout:     config.Duration(s.Timeout.Duration),
-		Auth:        m.httpAuth("spec.sink.http.auth", s.Auth),
-		TLS:         m.tls("spec.sink.http.tls", s.TLS),
+		CaptureResponse: s.CaptureResponse,
+		URL:             s.URL,
+		ContentMode:     config.ContentMode(s.ContentMode),
+		Timeout:         config.Duration(s.Timeout.Duration),
+		Auth:            m.httpAuth("spec.sink.http.auth", s.Auth),
+		TLS:             m.tls("spec.sink.http.tls", s.TLS),
 	}
 	if s.BatchSize != nil {
 		c.BatchSize = int(*s.BatchSize)

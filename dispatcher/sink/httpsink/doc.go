@@ -16,6 +16,7 @@
 //	signing         none            secretFile: signatures as Standard Webhooks says
 //	maxConnections  0, no bound     requests at a time, and so connections. Events that wait for
 //	                                their turn do not time out
+//	captureResponse false           keeps the first KiB of the answer that an event dies of in its dead letter
 //	tls             none            caFile, serverName; clientCertFile and clientKeyFile (mutual TLS)
 //
 // # Guarantees
@@ -80,6 +81,12 @@
 // go under the same fencing token: a destination that refuses a batch must have taken none of it. After any
 // other failure of a batch its events come again in smaller ones, with later tokens, so that one which makes
 // the destination fail is soon alone.
+//
+// # What the destination answered
+//
+// The engine's errors name the status and never quote the answer, which may repeat the event. With
+// captureResponse the first KiB of the body of an answer other than 2xx, as text, is kept in the dead letter
+// (outbox_dead_letters.response) when the event dies of that answer. No log, metric or status has it.
 //
 // # How to secure it
 //

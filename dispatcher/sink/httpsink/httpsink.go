@@ -19,10 +19,14 @@ import (
 // maxDrain is how much of an answer's body is read, so that the connection can be used again.
 const maxDrain = 64 << 10
 
+// maxCapture is how much of it is kept with captureResponse.
+const maxCapture = 1 << 10
+
 type sink struct {
 	mode      config.ContentMode
 	batchSize int
 	timeout   time.Duration
+	capture   bool // what the destination answered is kept
 	base      target
 	// route leads from base to where an event goes; nil for base itself.
 	route  func(*dispatcher.Event) (string, error)
@@ -59,7 +63,7 @@ func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (
 	}
 	u.Fragment, u.RawFragment = "", ""
 	s := &sink{
-		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), base: newTarget(u), route: route,
+		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse, base: newTarget(u), route: route,
 		header: headers(cfg.Headers), authorization: newAuthorization(cfg.Auth), signing: newSigning(cfg.Signing),
 		client: newClient(cfg.TLS, cfg.Timeout.D(), cfg.MaxConnections),
 	}
@@ -170,11 +174,17 @@ func (s *sink) post(ctx context.Context, to target, events []*dispatcher.Event) 
 		s.authorization.LookAgain()
 		s.signing.LookAgain()
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols { // whose body is the open connection
-		// The status is the answer; a body that cannot be read changes nothing.
-		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+	err = to.answered(resp)
+	if resp.StatusCode == http.StatusSwitchingProtocols { // whose body is the open connection
+		return err
 	}
-	return to.answered(resp)
+	// The status is the answer; a body that cannot be read changes nothing.
+	if s.capture && err != nil {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxCapture))
+		err = dispatcher.WithResponse(string(body), err)
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+	return err
 }
 
 // Probe connects to the destination without sending anything.

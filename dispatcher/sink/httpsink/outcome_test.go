@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // CONTRACT: C-32, C-73
@@ -281,5 +282,32 @@ func TestContextEnds(t *testing.T) {
 	cfg.Timeout = config.Duration(50 * time.Millisecond)
 	if err := post(t, open(t, cfg)); err == nil || errors.Is(err, context.DeadlineExceeded) || dispatcher.IsUnavailable(err) {
 		t.Errorf("the sink's own timeout returned %v; want a plain failure", err)
+	}
+}
+
+// The first KiB of an answer that refuses is kept beside the error, and only when it is asked for. No error quotes it.
+// CONTRACT: C-41, C-73
+func TestCaptureResponse(t *testing.T) {
+	answer := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
+	for _, capture := range []bool{true, false} {
+		address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = io.WriteString(w, answer)
+		}))
+		cfg := plant(t, "http", address)
+		cfg.CaptureResponse = capture
+		s := open(t, cfg)
+		err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0]
+		want := ""
+		if capture {
+			want = answer[:1024]
+		}
+		if got := dispatcher.ResponseOf(err); got != want {
+			t.Errorf("captureResponse %t: %d bytes are kept, want %d", capture, len(got), len(want))
+		}
+		if got := dispatcher.CauseOf(err); got != (dispatcher.Cause{Class: "http", Code: "422"}) {
+			t.Errorf("captureResponse %t: the cause is %+v", capture, got)
+		}
+		_ = sinktest.Verify(t, err)
 	}
 }
