@@ -167,6 +167,149 @@ create index outbox_dead_letters_event on outbox_dead_letters (event_id);
 -- Those that later events of their key may have to wait for.
 create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;
 
+-- One row per replay or discard that somebody asked for: an operation on a set of dead letters. Its set is fixed
+-- when it begins, and is in outbox_replay_items.
+create table outbox_replays (
+    id             uuid        not null,
+    namespace      text        not null,
+    action         text        not null,
+    reason         text        not null,
+    requested_by   text        not null,
+    filter         jsonb       not null,
+    rate           integer     not null,
+    canary         integer     not null,
+    abort_at       integer     not null,
+    ordering       text        not null,
+    began_at       timestamptz not null default now(),
+    finished_at    timestamptz,
+    stopped_reason text,
+
+    constraint outbox_replays_pkey primary key (id),
+    constraint outbox_replays_action check (action in ('replay', 'discard')),
+    constraint outbox_replays_ordering check (ordering in ('key', 'none')),
+    constraint outbox_replays_bounds check (rate > 0 and canary >= 0 and abort_at between 0 and 100)
+);
+
+comment on table outbox_replays is 'One row per replay or discard that somebody asked for.';
+comment on column outbox_replays.reason is 'Why, in the words of who asked.';
+comment on column outbox_replays.filter is 'What was asked for: the topics, and the members of the filter.';
+comment on column outbox_replays.rate is 'The most events a second.';
+comment on column outbox_replays.canary is 'How many events go first, and alone, until their outcome is known. 0: none.';
+comment on column outbox_replays.abort_at is 'The percentage of known outcomes that died again at which it stops. 0: it goes on.';
+comment on column outbox_replays.ordering is 'key: the next letter of a key when the event before it is delivered. none: all at the rate.';
+comment on column outbox_replays.finished_at is 'When the last outcome was known.';
+comment on column outbox_replays.stopped_reason is 'Why what waited was given up: by whom, or that too many died again.';
+
+-- The set of an operation: the letters that were open when it began. There is no foreign key: it would double what a
+-- large set costs.
+create table outbox_replay_items (
+    replay_id uuid        not null,
+    letter_id bigint      not null,
+    event_id  uuid        not null,
+    key_hash  bigint,
+    seq       bigint      not null,
+    at        timestamptz not null default now(),
+    state     text        not null default 'waiting',
+    skipped   text,
+
+    constraint outbox_replay_items_pkey primary key (letter_id, replay_id),
+    constraint outbox_replay_items_state check (state in ('waiting', 'requeued', 'discarded', 'delivered', 'died', 'skipped')),
+    constraint outbox_replay_items_skipped check ((state = 'skipped') = (skipped is not null))
+);
+
+comment on table outbox_replay_items is 'One row per letter of an operation, and what became of it.';
+comment on column outbox_replay_items.state is 'waiting, then requeued, then delivered or died; or discarded; or skipped.';
+comment on column outbox_replay_items.skipped is 'Why: already_resolved, not_dead, gone, earlier_died or stopped.';
+
+-- What an operation has left to do, in the order of insertion, and what it has in each state. Statements that look items
+-- up by their letters say coalesce(replay_id, ...): the planner, which knows nothing of a set that is new, would
+-- read all of it here.
+create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, letter_id);
+
+-- The earlier ones of a key that are not done.
+create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash, seq)
+    where state in ('waiting', 'requeued') and key_hash is not null;
+
+-- outbox_resolve does with letters of an operation what it is for, and returns how many items had their turn. It is
+-- all that an operator's login may change of events and letters: a dead row goes back to pending, an open letter is
+-- resolved, and each says who asked for it and why.
+--
+-- A letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Operation, letters
+-- and rows are locked in this order, each in that of its ids, so that two calls never wait for each other in a
+-- circle. The statement after the locks sees what was committed before them.
+--
+-- A row that goes back has its whole retry budget again. Its lease stays, so that the fencing token goes on rising.
+-- What had failed is in the letter.
+create function outbox_resolve(p_replay uuid, p_letters bigint[]) returns integer
+language plpgsql
+security definer
+set search_path from current
+-- Each letter and each row is looked up by its id, whatever the planner knows of the tables.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+set enable_sort = on
+set jit = off
+as $$
+declare
+    v_operation outbox_replays;
+    v_letters   bigint[]; -- that are done, and their events
+    v_events    uuid[];
+    v_skipped   bigint[]; -- that are skipped, and why
+    v_reasons   text[];
+    v_done      integer;
+begin
+    select * into v_operation from outbox_replays where id = p_replay for update;
+    perform from outbox_dead_letters where id = any (p_letters) order by id for update;
+    if v_operation.action = 'replay' then
+        -- Dead rows alone: the others are the dispatchers', which lock them in an order of their own.
+        perform from outbox_events
+        where id = any (array(select event_id from outbox_dead_letters where id = any (p_letters)))
+            and status = 'dead'
+        order by id for update;
+    end if;
+
+    -- OFFSET 0 keeps the state out of there, and no statement here says that a letter is open: the planner would be
+    -- tempted by the partial indexes, which it believes to be small, and would read all of them.
+    select array_agg(letter_id) filter (where skipped is null), array_agg(event_id) filter (where skipped is null),
+        array_agg(letter_id) filter (where skipped is not null), array_agg(skipped) filter (where skipped is not null), count(*)
+    into v_letters, v_events, v_skipped, v_reasons, v_done
+    from (
+        select item.letter_id, letter.event_id, case
+            when letter.id is null or letter.resolution is not null then 'already_resolved'
+            when v_operation.action = 'discard' then null
+            when event.id is null then 'gone'
+            when event.status <> 'dead' then 'not_dead'
+        end as skipped
+        from (select * from outbox_replay_items where letter_id = any (p_letters) and coalesce(replay_id, p_replay) = p_replay offset 0) as item
+        left join outbox_dead_letters as letter on letter.id = item.letter_id
+        left join outbox_events as event on event.id = letter.event_id
+        where item.state = 'waiting'
+    ) as became;
+
+    if v_operation.action = 'replay' then
+        update outbox_events
+        set status = 'pending', dead_reason = null, last_error = null, failures = null, attempts = 0,
+            next_attempt_at = now(), updated_at = now()
+        where id = any (v_events);
+    end if;
+    update outbox_dead_letters
+    set resolution = case v_operation.action when 'replay' then 'replayed' else 'discarded' end, resolved_at = now(),
+        resolved_by = v_operation.requested_by, resolution_reason = v_operation.reason, replay_id = p_replay
+    where id = any (v_letters);
+    update outbox_replay_items
+    set state = case v_operation.action when 'replay' then 'requeued' else 'discarded' end, at = now()
+    where letter_id = any (v_letters) and coalesce(replay_id, p_replay) = p_replay;
+    update outbox_replay_items
+    set state = 'skipped', skipped = v_reasons[array_position(v_skipped, letter_id)], at = now()
+    where letter_id = any (v_skipped) and coalesce(replay_id, p_replay) = p_replay;
+    return v_done;
+end
+$$;
+
+revoke all on function outbox_resolve from public;
+
 -- The dispatchers' processes that run, as they say themselves every few seconds. Who has not been seen for
 -- a while is gone; another removes its row.
 create table outbox_workers (

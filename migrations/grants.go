@@ -12,6 +12,9 @@ const (
 	Dispatcher Kind = "dispatcher"
 	// Producer calls enqueue and enqueue_batch.
 	Producer Kind = "producer"
+	// Operator replays and discards dead letters. It reads letters, and of events no payload, no header and no key. All
+	// that it may change of them is what outbox_resolve does.
+	Operator Kind = "operator"
 )
 
 // Grants returns the statements that give a role the rights its kind uses, and no more. They are
@@ -32,6 +35,16 @@ func Grants(schema, role string, kind Kind) []string {
 		grants = append(grants,
 			"grant execute on function "+on("enqueue")+to,
 			"grant execute on function "+on("enqueue_batch")+to)
+	case Operator:
+		grants = append(grants,
+			"grant select (id, seq, namespace, topic, key_hash, live, status) on table "+on("outbox_events")+to,
+			"grant select on table "+on("outbox_dead_letters")+to,
+			"grant execute on function "+on("outbox_resolve")+to,
+			"grant select, insert on table "+on("outbox_replays")+to,
+			"grant update (finished_at, stopped_reason) on table "+on("outbox_replays")+to,
+			"grant select, insert on table "+on("outbox_replay_items")+to,
+			"grant update (state, skipped, at) on table "+on("outbox_replay_items")+to,
+			"grant select on table "+on("outbox_migrations")+to)
 	}
 	return grants
 }

@@ -86,6 +86,7 @@ func TestGrantsProducer(t *testing.T) {
 		`select * from outbox.outbox_workers`,
 		`select nextval('outbox.outbox_leases')`,
 		`select outbox.enqueue_retry_problem('{}')`,
+		`select outbox.outbox_resolve(gen_random_uuid(), '{}')`,
 		`create table outbox.mine ()`,
 	)
 }
@@ -116,9 +117,85 @@ func TestGrantsDispatcher(t *testing.T) {
 		`update outbox.outbox_migrations set checksum = ''`,
 		`select outbox.enqueue('shop', 'orders', '{}')`,
 		`select outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}')`,
+		`select outbox.outbox_resolve(gen_random_uuid(), '{}')`,
 		`create table outbox.mine ()`,
 	)
 	if _, err := migrations.Up(t.Context(), owner.as().Conn, "outbox"); err == nil {
 		t.Error("a role without rights migrated")
+	}
+}
+
+// An operator replays and discards with its grants in package replay. Here is what it may not do: of events and
+// letters it changes nothing but by outbox_resolve, and that does nothing but what an operation is for.
+// CONTRACT: C-42
+func TestGrantsOperator(t *testing.T) {
+	t.Parallel()
+	owner := newDatabase(t, pgtest.Migrated(t))
+	owner.mustEnqueue(`'shop', 'orders', '{}'`)
+	owner.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
+		select id, namespace, topic, 'poison_message', 1, case n when 2 then 'discarded' end, case n when 2 then now() end, case n when 2 then 'bob' end
+		from outbox.outbox_events cross join generate_series(1, 2) as n`)
+	operator := owner.as(migrations.Operator)
+	if _, err := migrations.Status(t.Context(), operator.Conn, "outbox"); err != nil {
+		t.Errorf("status with an operator's rights: %v", err)
+	}
+	operator.exec(`select * from outbox.outbox_dead_letters`)
+	operator.wantRefused(
+		`select payload from outbox.outbox_events`,
+		`select headers from outbox.outbox_events`,
+		`select dedupe_key from outbox.outbox_events`,
+		`select * from outbox.outbox_events`,
+		`select id from outbox.outbox_events for update`,
+		`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'a', 'b', '{}')`,
+		`update outbox.outbox_events set status = 'pending'`,
+		`delete from outbox.outbox_events`,
+		`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values (gen_random_uuid(), 'a', 'b', 'poison_message', 1)`,
+		`update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null`,
+		`delete from outbox.outbox_dead_letters`,
+		`update outbox.outbox_replays set requested_by = 'bob'`,
+		`delete from outbox.outbox_replays`,
+		`update outbox.outbox_replay_items set letter_id = 1`,
+		`delete from outbox.outbox_replay_items`,
+		`select * from outbox.outbox_workers`,
+		`select nextval('outbox.outbox_leases')`,
+		`select outbox.enqueue('shop', 'orders', '{}')`,
+		`create table outbox.mine ()`,
+	)
+
+	// The event is not dead: a replay of its open letter changes neither, whatever the item says. A discard resolves
+	// the open letter, and leaves the one that bob resolved.
+	operator.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
+		select ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'shop', case n when 1 then 'replay' else 'discard' end, 'CHG', 'alice', '{}', 1, 0, 0, 'none'
+		from generate_series(1, 2) as n`)
+	operator.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq)
+		select id, letter, gen_random_uuid(), 1 from outbox.outbox_replays cross join generate_series(1, 2) as letter`)
+	state := func() (text string) {
+		t.Helper()
+		const look = `select string_agg(concat_ws(' ', l.id, coalesce(resolved_by, 'open'), e.status), ', ' order by l.id)
+			from outbox.outbox_dead_letters as l join outbox.outbox_events as e on e.id = l.event_id`
+		if err := owner.QueryRow(t.Context(), look).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	resolve := func(operation, letters string) {
+		t.Helper()
+		operator.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + operation + `', '` + letters + `')`)
+	}
+	resolve("1", "{1,2}")
+	resolve("2", "{}")
+	resolve("3", "{1,2}")
+	if got, want := state(), "1 open pending, 2 bob pending"; got != want {
+		t.Errorf("after a replay of what is not dead: %s, want %s", got, want)
+	}
+	resolve("2", "{1,2}")
+	if got, want := state(), "1 alice pending, 2 bob pending"; got != want {
+		t.Errorf("after a discard: %s, want %s", got, want)
+	}
+	resolve("2", "{1,2}") // again, which changes nothing
+	var items string
+	const look = `select string_agg(concat_ws(' ', letter_id, state, skipped), ', ' order by letter_id) from outbox.outbox_replay_items where replay_id::text like '%2'`
+	if err := owner.QueryRow(t.Context(), look).Scan(&items); err != nil || items != "1 discarded, 2 skipped already_resolved" {
+		t.Errorf("the items of the discard are %s, %v", items, err)
 	}
 }

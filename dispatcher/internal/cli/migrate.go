@@ -81,14 +81,14 @@ func migrateGrantsCommand() *cobra.Command {
 	var file, schema, role, kind string
 	var apply bool
 	cmd := &cobra.Command{
-		Use: "grants --role NAME [--for dispatcher|producer] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
+		Use: "grants --role NAME [--for dispatcher|producer|operator] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
 		Short: "Print, or apply, what a login needs",
-		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, for the owner to
-run. With --apply the login of FILE, which must be the owner's, runs them.`,
+		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or an operator, who
+replays and discards dead letters, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
-			if k != migrations.Dispatcher && k != migrations.Producer {
-				return fmt.Errorf("--for is %q; choose dispatcher or producer", kind)
+			if k != migrations.Dispatcher && k != migrations.Producer && k != migrations.Operator {
+				return fmt.Errorf("--for is %q; choose dispatcher, producer or operator", kind)
 			}
 			if apply && file == "" {
 				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
@@ -114,7 +114,7 @@ run. With --apply the login of FILE, which must be the owner's, runs them.`,
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the configuration file, for its schema, and with --apply for its login")
 	cmd.Flags().StringVar(&schema, "schema", "outbox", "the schema, when there is no file")
 	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
-	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher or producer")
+	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer or operator")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
 	cmd.MarkFlagsMutuallyExclusive("file", "schema")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
@@ -161,10 +161,17 @@ func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrat
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("grant a %s's rights on schema %s to %s: %w%s", kind, schema, role, err, ownerHint(err))
+		return fmt.Errorf("grant %s's rights on schema %s to %s: %w%s", article(kind), schema, role, err, ownerHint(err))
 	}
-	fmt.Fprintf(out, "granted a %s's rights on schema %s to %s\n", kind, schema, role)
+	fmt.Fprintf(out, "granted %s's rights on schema %s to %s\n", article(kind), schema, role)
 	return nil
+}
+
+func article(kind migrations.Kind) string {
+	if kind == migrations.Operator {
+		return "an " + string(kind)
+	}
+	return "a " + string(kind)
 }
 
 // ownerHint is the remedy when the login is not the owner's, or the role is missing.

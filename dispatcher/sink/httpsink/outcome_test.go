@@ -308,6 +308,6 @@ func TestCaptureResponse(t *testing.T) {
 		if got := dispatcher.CauseOf(err); got != (dispatcher.Cause{Class: "http", Code: "422"}) {
 			t.Errorf("captureResponse %t: the cause is %+v", capture, got)
 		}
-		sinktest.Verify(t, err)
+		_ = sinktest.Verify(t, err)
 	}
 }

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// operating is a migrated outbox with an operator's login, and its file.
+func operating(t testing.TB) (o *outbox, file string) {
+	t.Helper()
+	o = newOutbox(t, pgtest.Empty(t)).migrated(t)
+	operator := strings.TrimSuffix(o.owner, "owner") + "operator"
+	o.exec(t, fmt.Sprintf("create role %s login password '%s'", operator, secret))
+	o.login(t, operator, secret)
+	t.Cleanup(func() {
+		if _, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", operator)); err != nil {
+			t.Errorf("drop the role: %v", err)
+		}
+	})
+	run(t, "", "migrate", "grants", "--role", operator, "--for", "operator", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted an operator's rights on schema outbox to "+operator)
+	return o, o.file(t, operator, "namespace: shop\n")
+}
+
+// die makes the pending events dead.
+func (o *outbox) die(t testing.TB) {
+	t.Helper()
+	o.exec(t, `with died as (
+			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = '422' where status = 'pending' returning *
+		)
+		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died`)
+}
+
+// progress is the last line of JSON that a command printed.
+func progress(t testing.TB, text string) (p replay.Progress) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	check(t, json.Unmarshal([]byte(lines[len(lines)-1]), &p))
+	return p
+}
+
+// A person replays and discards with a database login, which may do that and no more. Who and why stay with the letters.
+// CONTRACT: C-42
+func TestDeadReplayAndDiscard(t *testing.T) {
+	t.Parallel()
+	o, file := operating(t)
+	o.enqueue(t, 10)
+	o.die(t)
+
+	run(t, "", "dead", "replay", "-f", file).ended(t, 1, `required flag(s) "reason" not set`)
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose letters", "or add --all")
+	run(t, "", "dead", "replay", "-f", file, "--reason", " ", "--all").ended(t, 1, "reason: it is missing; say why")
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--rate", "-1").ended(t, 1, "rate: -1 is not from 1 to")
+	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, "namespace: shop\n"), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for operator")
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--dead-reason", "poison_message", "--dry-run").ok(t, "would replay 0 of 0\n")
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3", "--dry-run").ok(t, "would replay 3 of 3\n")
+	if n := o.count(t, "status = 'dead'"); n != 10 {
+		t.Fatalf("%d dead after refusals and dry runs, want 10", n)
+	}
+
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3").ok(t, "0 of 3 done\n", "3 of 3 done, 3 not delivered yet\n")
+	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--by", "alice", "--topic", "orders", "--rate", "1000").ok(t, "7 of 7 done, 7 discarded\n")
+	var who string
+	check(t, o.admin.QueryRow(t.Context(), `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`).Scan(&who))
+	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "operator CHG-812"; who != want {
+		t.Errorf("the letters say %q, want %q", who, want)
+	}
+	if dead, pending := o.count(t, "status = 'dead'"), o.count(t, "status = 'pending'"); dead != 7 || pending != 3 {
+		t.Errorf("%d dead and %d pending, want 7 and 3", dead, pending)
+	}
+
+	// The dedupe key of a dead event is taken. CONTRACT: C-11
+	keyed := func() string {
+		return run(t, "", "enqueue", "-f", o.file(t, o.producer, ""), "--namespace", "bills", "--topic", "bills", "--payload", "{}", "--dedupe-key", "42").out
+	}
+	first, _, _ := strings.Cut(keyed(), " ")
+	o.exec(t, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure' where topic = 'bills'`)
+	if again := keyed(); again != first+" already enqueued\n" {
+		t.Errorf("the key of the dead event %s again: %q", first, again)
+	}
+
+	// It waits for the outcome of a dispatcher, and says what was delivered.
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
+	await(t, "the three are delivered", func() bool { return o.count(t, "status = 'delivered'") == 3 })
+	o.exec(t, `update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null, resolution_reason = null, replay_id = null where resolution = 'discarded'`)
+	waited := run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-813", "--all", "--canary", "2", "--wait", "-o", "json")
+	waited.ok(t)
+	if last := progress(t, waited.out); last.Delivered != 7 || last.FinishedAt.IsZero() || last.Matched != 7 {
+		t.Errorf("it ended with %+v", last)
+	}
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// An operation that was stopped, or broken off, is told with what to do, and can be looked at and gone on with.
+func TestReplayRun(t *testing.T) {
+	t.Parallel()
+	o, file := operating(t)
+	o.enqueue(t, 20)
+	o.die(t)
+	const id = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
+	orderFile := filepath.Join(t.TempDir(), "order.yaml")
+	write := func(text string) { check(t, os.WriteFile(orderFile, []byte(text), 0o600)) }
+
+	write("action: replay\nreson: x\n")
+	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ended(t, 78, `unknown field "reson"`, "correct it there")
+	write("action: replay\nreason: CHG-812\n")
+	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ended(t, 78, "requestedBy: it is missing")
+	write("action: replay\nreason: CHG-812\nrequestedBy: alice\n")
+	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ended(t, 78, "id is missing")
+	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ndryRun: true\n")
+	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ok(t, "would replay 20 of 20\n")
+	run(t, "", "replay", "status", "-f", file, "--id", id).ended(t, 1, "operation "+id+": there is no operation of this id")
+	run(t, "", "replay", "status", "-f", file, "--id", "x").ended(t, 1, "which is no UUID")
+
+	// It is killed while it waits for its canary, and stopped by somebody else.
+	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ncanary: 3\nabortAt: 100\n")
+	broken := command(t, "replay", "run", "-f", file, "--order", orderFile)
+	broken.Stdout = &log{}
+	check(t, broken.Start())
+	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
+	check(t, broken.Process.Kill())
+	_ = broken.Wait() // it was killed
+	run(t, "", "replay", "status", "-f", file, "--id", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n")
+	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
+	interrupted := command(t, "replay", "run", "-f", file, "--order", orderFile)
+	text := &log{}
+	interrupted.Stdout, interrupted.Stderr = text, text
+	check(t, interrupted.Start())
+	await(t, "all is put back", func() bool { return o.count(t, "status = 'pending'") == 17 })
+	check(t, interrupted.Process.Signal(os.Interrupt))
+	_ = interrupted.Wait() // its exit code is looked at
+	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher replay run -f "+file+" --id "+id+"` goes on with it") {
+		t.Errorf("exit code %d:\n%s", code, text)
+	}
+	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
+	message := filepath.Join(t.TempDir(), "message")
+	check(t, os.WriteFile(message, nil, 0o600))
+	last := command(t, "replay", "run", "-f", file, "--id", id)
+	last.Env = append(last.Env, "TERMINATION_LOG="+message)
+	finish(t, last, "").ok(t, "20 of 20 done, 20 delivered\n")
+	left, err := os.ReadFile(message)
+	check(t, err)
+	if p := progress(t, string(left)); p.Delivered != 20 || p.ID.String() != id || p.FinishedAt.IsZero() {
+		t.Errorf("the termination message is %s", left)
+	}
+
+	// Half of the canary dies again: it stops, and a person's command fails.
+	o.enqueue(t, 8)
+	o.die(t)
+	stopped := make(chan output, 1)
+	go func() {
+		stopped <- run(t, "", "dead", "replay", "-f", file, "--reason", "again", "--all", "--canary", "2")
+	}()
+	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 2 })
+	o.die(t)
+	(<-stopped).ended(t, 1, "8 of 8 done, 2 died again, 6 skipped: stopped", "was stopped: 2 of 2 events died again, which is 50 % or more; see why they died")
+}

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+)
+
+// operate adds replay and discard to the command that reads dead letters.
+func operate(dead *cobra.Command) *cobra.Command {
+	dead.AddCommand(
+		operationCommand(replay.Replay, "replay", "Put dead events back, at a rate",
+			`Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place
+in the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them die
+again, the rest stays as it is. Of a key the next event goes when the one before is delivered.`,
+			`  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --dry-run
+  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait`),
+		operationCommand(replay.Discard, "discard", "Mark dead letters as handled; their events stay dead",
+			`Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more.`,
+			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`))
+	return dead
+}
+
+func operationCommand(action replay.Action, use, short, long, example string) *cobra.Command {
+	var file string
+	var all, dryRun bool
+	order := replay.Order{Action: action}
+	running := replay.Running{}
+	tell := teller{}
+	cmd := &cobra.Command{
+		Use: use + " -f FILE --reason TEXT", Short: short, Example: example, Args: cobra.NoArgs,
+		Long: long + `
+
+The set is fixed when the command begins: the open letters that match, of the file's namespace and topics. It is
+in the database: when the command is broken off, "dispatcher replay run --id" goes on with it. Whoever has the
+login may do it; it needs what "migrate grants --for operator" prints.`,
+	}
+	filter := operationFilter(cmd)
+	cmd.RunE = work(func(cmd *cobra.Command) (err error) {
+		if order.Filter, err = filter(time.Now()); err != nil {
+			return err
+		}
+		if order.Filter.Empty() && !all {
+			return errors.New("no filter; choose letters, such as with --group, or add --all for every open letter of the file's topics")
+		}
+		return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+			order.Namespace, order.Topics = cfg.Namespace, cfg.Topics
+			if order.RequestedBy == "" {
+				if order.RequestedBy, err = database.Login(cfg.Database); err != nil {
+					return err
+				}
+			}
+			if dryRun {
+				p, err := replays.DryRun(ctx, order)
+				if err != nil {
+					return err
+				}
+				return tell.would(p)
+			}
+			p, err := replays.Begin(ctx, order)
+			if err != nil {
+				return err
+			}
+			if p, err = tell.run(ctx, replays, p, running); err != nil {
+				return err
+			}
+			return tell.stopped(p)
+		})
+	})
+	fileFlag(cmd, &file)
+	tell.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&order.Reason, "reason", "", "why, such as the number of the change; it stays with each letter (required)")
+	flags.StringVar(&order.RequestedBy, "by", "", "who asks; it stays with each letter (default: the login)")
+	flags.BoolVar(&all, "all", false, "every open letter, when there is no filter")
+	flags.BoolVar(&dryRun, "dry-run", false, "tell what would be done, and change nothing")
+	flags.IntVar(&order.Rate, "rate", replay.DefaultRate, "the most events a second")
+	if action == replay.Replay {
+		flags.IntVar(&order.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
+		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes died again (default %d with --canary, else never)", replay.DefaultAbortAt))
+		flags.BoolVar(&order.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
+		flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
+	}
+	if err := cmd.MarkFlagRequired("reason"); err != nil {
+		panic(err) // the flag is there
+	}
+	return cmd
+}
+
+// operationFilter adds the flags of the filter. The reason of a death is --dead-reason here: --reason is the
+// person's own.
+func operationFilter(cmd *cobra.Command) func(time.Time) (deadletters.Filter, error) {
+	var scratch cobra.Command
+	filter := deadcmd.FilterFlags(&scratch)
+	scratch.Flags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "reason" {
+			flag.Name = "dead-reason"
+		}
+		cmd.Flags().AddFlag(flag)
+	})
+	return filter
+}
+
+// withReplays connects to the operations of a file's outbox.
+func withReplays(cmd *cobra.Command, file string, tell *teller, do func(context.Context, *replay.Replays, config.Config) error) error {
+	tell.out, tell.file = cmd.OutOrStdout(), file
+	if tell.format != "text" && tell.format != "json" {
+		return fmt.Errorf("--output is %q; choose text or json", tell.format)
+	}
+	cfg, err := load(file, validateReading)
+	if err != nil {
+		return err
+	}
+	pool, err := database.Pool(cmd.Context(), cfg.Database, cfg.Name)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return do(cmd.Context(), replay.New(pool, replay.Options{Schema: cfg.Database.Schema}), cfg)
+}
+
+// teller writes progress.
+type teller struct {
+	out          io.Writer
+	file, format string
+	last         string
+}
+
+func (t *teller) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&t.format, "output", "o", "text", "text, or json: an object for each line")
+}
+
+// tell writes a progress that is news.
+func (t *teller) tell(p replay.Progress) error {
+	line := fmt.Sprintf("%s %s: %s", p.Action, p.ID, p)
+	if t.format == "json" {
+		text, err := json.Marshal(p)
+		if err != nil {
+			return fmt.Errorf("write the progress: %w", err)
+		}
+		line = string(text)
+	}
+	if line == t.last {
+		return nil
+	}
+	t.last = line
+	_, err := fmt.Fprintln(t.out, line)
+	return err
+}
+
+// would tells of a dry run.
+func (t *teller) would(p replay.Progress) error {
+	if t.format == "json" {
+		return t.tell(p)
+	}
+	text := fmt.Sprintf("would %s %d of %d", p.Action, p.Waiting, p.Matched)
+	for _, s := range p.Skipped {
+		text += fmt.Sprintf(", and skip %d: %s", s.Count, s.Reason)
+	}
+	_, err := fmt.Fprintln(t.out, text)
+	return err
+}
+
+// run moves an operation, and tells its progress from the beginning.
+func (t *teller) run(ctx context.Context, replays *replay.Replays, p replay.Progress, running replay.Running) (replay.Progress, error) {
+	if err := t.tell(p); err != nil {
+		return p, err
+	}
+	id := p.ID
+	running.Report = func(p replay.Progress) { _ = t.tell(p) } // when who reads it has gone, the end says so
+	p, err := replays.Run(ctx, id, running)
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("it was interrupted")
+	}
+	if err != nil {
+		return p, fmt.Errorf("%w; `dispatcher replay run -f %s --id %s` goes on with it, and `dispatcher replay stop` gives up the rest", err, t.file, id)
+	}
+	return p, t.tell(p)
+}
+
+// stopped is the error of an operation that did not do all.
+func (t *teller) stopped(p replay.Progress) error {
+	if p.Stopped == "" {
+		return nil
+	}
+	return fmt.Errorf("operation %s was stopped: %s; see why they died, with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
+}

@@ -1,0 +1,67 @@
+package replay_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// A step, and a look for its outcomes, read what they are about and not the whole set, also when the planner knows
+// nothing of the tables.
+func TestStepReadsItsBatchAlone(t *testing.T) {
+	for _, keys := range []int{0, 5000} {
+		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+			r := newRig(t)
+			for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
+				r.exec(`alter table outbox.` + table + ` set (autovacuum_enabled = off)`)
+			}
+			r.dead(5000, keys)
+			o := order()
+			config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.MaxConns = 1
+			one, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer one.Close()
+			replays := replay.New(one, replay.Options{})
+			if _, err := replays.Begin(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			reads := func(what string, do func() error, most int64) {
+				t.Helper()
+				total := func() int64 {
+					t.Helper()
+					pgtest.HandIn(t, one)
+					return query[int64](r, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relname ~ 'events|letters|items'`) +
+						query[int64](r, `select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables where relname = 'outbox_replay_items'`)
+				}
+				before := total()
+				if err := do(); err != nil {
+					t.Fatal(err)
+				}
+				if n := total() - before; n > most {
+					t.Errorf("%s read %d rows, want at most %d", what, n, most)
+				}
+			}
+			for range 2 {
+				reads("a step of 50", func() error {
+					done, err := replays.Step(t.Context(), o.ID, 50)
+					if done != 50 {
+						t.Errorf("a step of 50 did %d", done)
+					}
+					return err
+				}, 1500)
+			}
+			r.die("seq % 4 = 0")
+			reads("a look at 100 outcomes, with the count of the set,", func() error { return second(replays.Observe(t.Context(), o.ID)) }, 5000+1500)
+		})
+	}
+}

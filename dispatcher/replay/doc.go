@@ -1,0 +1,36 @@
+// Package replay puts dead events back, or marks them as handled: a set of dead letters, chosen by a filter, at a
+// rate (CONTRACT C-42).
+//
+//	replays := replay.New(pool, replay.Options{})
+//	order := replay.Order{
+//		Namespace: "shop", Filter: deadletters.Filter{Group: "7f3a9c21"}, Action: replay.Replay,
+//		Reason: "CHG-812", RequestedBy: "alice", Canary: 10,
+//	}
+//	would, err := replays.DryRun(ctx, order)                      // changes nothing
+//	progress, err := replays.Begin(ctx, order)                    // fixes the set
+//	progress, err = replays.Run(ctx, progress.ID, replay.Running{Wait: true}) // moves it
+//
+// # What is certain
+//
+// An operation and its set are rows of the database, and everything that is done of it is a transaction there that
+// waits for the disk. A process that is killed at any moment has done a batch or has not; the next [Replays.Run] of
+// the same id goes on after it. A letter is locked, looked at and resolved in one transaction, so that operations
+// that overlap do each row once: the second one skips it, and says so.
+//
+// A row is put back with its id, its dedupe key and its place in the order. Its retry budget is whole again, and its
+// fencing token goes on rising: a consumer that fences on the token takes the replay (CONTRACT C-27).
+//
+// # Order per key
+//
+// By default the order per key is kept: of a key's letters the first goes first, and the next one when that was
+// delivered. When it died again, the others of its key are skipped. For a dispatcher without order, say AnyOrder: a
+// key with many letters would only be slower.
+//
+// The dispatcher itself never delivers an event before an earlier live one of its key. Events that were delivered
+// while an earlier one was dead stay delivered: that is what onDead Continue means.
+//
+// # Outcome
+//
+// Delivered means delivered, and not put back: [Replays.Run] looks at the rows until each has an outcome. An event
+// that fails again dies again when its retries are used up, which takes the dispatcher hours with the defaults.
+package replay

@@ -1,0 +1,78 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Observe looks for the outcomes of what was put back, and tells how far the operation is. In the same transaction
+// it draws the consequences: the later items of a key whose event died again are skipped, and an operation of which
+// too many died again is stopped.
+func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err error) {
+	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
+		o, err := r.lock(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lookups); err != nil {
+			return err
+		}
+		died, err := r.outcomes(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if len(died) > 0 && o.ordered {
+			if _, err := tx.Exec(ctx, r.sql.skipLater, id, died); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, r.sql.finish, id); err != nil {
+			return err
+		}
+		if p, err = r.read(ctx, tx, id); err != nil {
+			return err
+		}
+		if why := o.abort(p); why != "" {
+			p, err = r.giveUp(ctx, tx, id, why)
+		}
+		return err
+	})
+	return p, err
+}
+
+// outcomes notes the outcomes that are new, and returns the letters of what died again.
+func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, err error) {
+	rows, err := tx.Query(ctx, r.sql.observe, id)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		letter int64
+		state  string
+		found  = map[string][]int64{}
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&letter, &state}, func() error { found[state] = append(found[state], letter); return nil }); err != nil {
+		return nil, err
+	}
+	for state, letters := range found {
+		if _, err := tx.Exec(ctx, r.sql.note, id, letters, state); err != nil {
+			return nil, err
+		}
+	}
+	return found["died"], nil
+}
+
+// abort says why an operation must stop, or "".
+func (o operation) abort(p Progress) string {
+	known, least := p.Delivered+p.DiedAgain, int64(o.canary)
+	if least == 0 {
+		least = enough
+	}
+	if o.abortAt == 0 || p.Waiting == 0 || known < least || p.DiedAgain*100 < int64(o.abortAt)*known {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d events died again, which is %d %% or more", p.DiedAgain, known, o.abortAt)
+}

@@ -1,0 +1,118 @@
+package replay_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+)
+
+// Operations that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
+// was put back dies again: a dead row alone is no reason to put it back.
+// CONTRACT: C-42
+func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
+	r := newRig(t)
+	const rows = 400
+	r.dead(rows, 0)
+	var orders []replay.Order
+	for i := range 4 {
+		o := order()
+		if i%2 > 0 {
+			o.Action = replay.Discard
+		}
+		r.begin(o)
+		orders = append(orders, o)
+	}
+	work, dying := sync.WaitGroup{}, sync.WaitGroup{}
+	stop := make(chan struct{})
+	dying.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.die("true")
+			}
+		}
+	})
+	for _, o := range orders {
+		for range 2 {
+			work.Go(func() {
+				for {
+					done, err := r.replays.Step(context.Background(), o.ID, 7)
+					if err != nil {
+						t.Error(err)
+					}
+					if done == 0 {
+						return
+					}
+				}
+			})
+		}
+	}
+	work.Wait()
+	close(stop)
+	dying.Wait()
+	r.die("true")
+	var died, discarded, skipped int64
+	for _, o := range orders {
+		p := r.observe(o)
+		died, discarded = died+p.DiedAgain, discarded+p.Discarded
+		for _, s := range p.Skipped {
+			if s.Reason != replay.SkippedResolved {
+				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
+			}
+			skipped += s.Count
+		}
+	}
+	if died+discarded != rows || skipped != 3*rows {
+		t.Errorf("%d died again, %d were discarded and %d skipped, want %d for the first two and %d", died, discarded, skipped, rows, 3*rows)
+	}
+	if times, different := r.requeued(); int64(times) != died || int64(different) != died {
+		t.Errorf("%d rows went back %d times, want %d", different, times, died)
+	}
+	for resolution, want := range map[string]int64{"replayed": died, "discarded": discarded, "open": died} {
+		if n := query[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
+			t.Errorf("%d letters are %s, want %d: the open ones are of second deaths", n, resolution, want)
+		}
+	}
+}
+
+// A process that is killed in a batch has done nothing of it, and the next one goes on.
+func TestKilledInABatch(t *testing.T) {
+	r := newRig(t)
+	r.dead(20, 0)
+	o := order()
+	r.begin(o)
+	r.step(o, 5, 5)
+	hold, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.Background())
+	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_events where seq = 8 for update`); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() { _, err := r.replays.Step(context.Background(), o.ID, 5); failed <- err }()
+	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_resolve%'`
+	eventually(t, "the batch waits for the row", func() bool { return query[int](r, `select count(*) `+waits) == 1 })
+	r.exec(`select pg_terminate_backend(pid) ` + waits)
+	if err := <-failed; err == nil {
+		t.Fatal("the batch was done")
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.tells(r.observe(o), "5 of 20 done, 5 not delivered yet")
+	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
+		t.Errorf("%d open letters, want 15", n)
+	}
+	if p, err := r.replays.Run(t.Context(), o.ID, replay.Running{}); err != nil || p.Pending != 20 {
+		t.Errorf("the next one: %v, %v", p, err)
+	}
+	if times, rows := r.requeued(); times != 20 || rows != 20 {
+		t.Errorf("%d rows went back %d times, want 20", rows, times)
+	}
+}

@@ -1,0 +1,239 @@
+package replay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+)
+
+// DB is a pgx pool or connection. The login needs what `dispatcher migrate grants --for operator` prints.
+type DB interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Options bind [Replays].
+type Options struct {
+	// Schema is where the outbox is. Defaults to "outbox".
+	Schema string
+}
+
+// Replays are the operations on the dead letters of an outbox.
+type Replays struct {
+	db     DB
+	schema string
+	sql    queries
+}
+
+// New returns the operations of an outbox. It does not connect.
+func New(db DB, opts Options) *Replays {
+	if opts.Schema == "" {
+		opts.Schema = "outbox"
+	}
+	return &Replays{db: db, schema: opts.Schema, sql: load(opts.Schema)}
+}
+
+// ErrNotFound is the error for an id that no operation has.
+var ErrNotFound = errors.New("there is no operation of this id; `dispatcher dead replay` prints the id when it begins")
+
+// DryRun tells what [Replays.Begin] would choose, and changes nothing. What would have its turn is Waiting.
+func (r *Replays) DryRun(ctx context.Context, order Order) (p Progress, err error) {
+	order = order.withDefaults()
+	if err := order.Validate(); err != nil {
+		return p, err
+	}
+	p = Progress{Namespace: order.Namespace, Action: order.Action, Rate: order.Rate}
+	err = r.transaction(ctx, "dry run", pgx.ReadOnly, func(tx pgx.Tx) error {
+		p := &p
+		p.Matched, p.Waiting, p.Skipped = 0, 0, nil
+		matched, args := r.matched(order, string(order.Action))
+		rows, err := tx.Query(ctx, `select coalesce(skipped, ''), count(*) from (`+matched+`) as matched group by 1`, args...)
+		if err != nil {
+			return err
+		}
+		var skipped string
+		var n int64
+		_, err = pgx.ForEachRow(rows, []any{&skipped, &n}, func() error {
+			state := "waiting"
+			if skipped != "" {
+				state = "skipped"
+			}
+			p.add(state, skipped, n)
+			return nil
+		})
+		return err
+	})
+	return p, err
+}
+
+// matched is the statement that chooses the letters of an order, and its arguments. The first of args is the action.
+func (r *Replays) matched(order Order, args ...any) (string, []any) {
+	condition, args := order.Filter.Where(order.Namespace, order.Topics, args...)
+	if order.Action == Replay {
+		condition += "\n    and " + r.sql.last
+	}
+	return strings.Replace(r.sql.matched, "CONDITION", condition, 1), args
+}
+
+// Begin fixes the set of an order, in one transaction, and moves none of it yet. When there is an operation of its
+// id already, that one is told, and nothing is changed.
+func (r *Replays) Begin(ctx context.Context, order Order) (p Progress, err error) {
+	order = order.withDefaults()
+	if err := order.Validate(); err != nil {
+		return p, err
+	}
+	asked, err := json.Marshal(struct {
+		Topics []string `json:"topics,omitempty"`
+		deadletters.Filter
+	}{order.Topics, order.Filter})
+	if err != nil {
+		return p, fmt.Errorf("write down the filter: %w", err)
+	}
+	ordering := "key"
+	if order.AnyOrder || order.Action == Discard {
+		ordering = "none"
+	}
+	err = r.transaction(ctx, fmt.Sprintf("begin %s %s", order.Action, order.ID), pgx.ReadWrite, func(tx pgx.Tx) error {
+		added, err := tx.Exec(ctx, r.sql.add, order.ID, order.Namespace, string(order.Action), order.Reason, order.RequestedBy,
+			asked, order.Rate, order.Canary, order.AbortAt, ordering)
+		if err != nil {
+			return err
+		}
+		if added.RowsAffected() > 0 {
+			matched, args := r.matched(order, string(order.Action), order.ID)
+			_, err = tx.Exec(ctx, `insert into `+pgx.Identifier{r.schema, "outbox_replay_items"}.Sanitize()+
+				` (replay_id, letter_id, event_id, key_hash, seq, state, skipped)
+				select $2::uuid, letter_id, event_id, key_hash, seq, case when skipped is null then 'waiting' else 'skipped' end, skipped
+				from (`+matched+`) as matched`, args...)
+			if err == nil {
+				_, err = tx.Exec(ctx, r.sql.finish, order.ID) // nothing matched
+			}
+		}
+		if err == nil {
+			p, err = r.read(ctx, tx, order.ID)
+		}
+		return err
+	})
+	return p, err
+}
+
+// Progress tells how far an operation is, as its last [Replays.Observe] left it.
+func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p Progress, err error) {
+	err = r.transaction(ctx, fmt.Sprintf("read operation %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
+		p, err = r.read(ctx, tx, id)
+		return err
+	})
+	return p, err
+}
+
+func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (Progress, error) {
+	p := Progress{ID: id}
+	rows, err := tx.Query(ctx, r.sql.progress, id)
+	if err != nil {
+		return p, err
+	}
+	var (
+		finished       *time.Time
+		state, skipped string
+		n              int64
+	)
+	found, err := pgx.ForEachRow(rows, []any{(*string)(&p.Action), &p.Namespace, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &state, &skipped, &n}, func() error {
+		p.add(state, skipped, n)
+		return nil
+	})
+	if err == nil && found.RowsAffected() == 0 {
+		err = ErrNotFound
+	}
+	if finished != nil {
+		p.FinishedAt = *finished
+	}
+	return p, err
+}
+
+// Stop gives up what waits: it is skipped. A batch that is under way is done first. What was put back stays so. An
+// operation that is finished, or was stopped before, stays as it is.
+func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p Progress, err error) {
+	err = r.transaction(ctx, fmt.Sprintf("stop operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
+		if _, err := r.lock(ctx, tx, id); err != nil {
+			return err
+		}
+		if p, err = r.read(ctx, tx, id); err != nil || p.Waiting == 0 {
+			return err
+		}
+		p, err = r.giveUp(ctx, tx, id, reason)
+		return err
+	})
+	return p, err
+}
+
+// giveUp skips what waits, in the caller's transaction.
+func (r *Replays) giveUp(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason string) (Progress, error) {
+	stop := `update ` + pgx.Identifier{r.schema, "outbox_replays"}.Sanitize() + ` set stopped_reason = $2::text where id = $1::uuid`
+	if _, err := tx.Exec(ctx, stop, id, reason); err != nil {
+		return Progress{}, err
+	}
+	for _, sql := range []string{r.sql.giveUp, r.sql.finish} {
+		if _, err := tx.Exec(ctx, sql, id); err != nil {
+			return Progress{}, err
+		}
+	}
+	return r.read(ctx, tx, id)
+}
+
+// operation is what a step must know.
+type operation struct {
+	action          Action
+	canary, abortAt int
+	ordered         bool
+}
+
+// lock holds the operation until the transaction ends: whoever works on it, its steps come one after the other.
+func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o operation, err error) {
+	err = tx.QueryRow(ctx, r.sql.lock, id).Scan((*string)(&o.action), &o.canary, &o.abortAt, &o.ordered)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNotFound
+	}
+	return o, err
+}
+
+// lookups keeps the planner to indexes for the rest of a transaction. The sets are new, so that it knows nothing of
+// them, and each statement here has one good plan: from an index, row by row.
+const lookups = `select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+	set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
+
+// tries is how often a transaction is tried that lost to another one.
+const tries = 3
+
+// transaction runs do at READ COMMITTED, which the statements are made for: each sees what was committed before it.
+// The commit waits for the disk as the session does. do begins with empty results.
+func (r *Replays) transaction(ctx context.Context, what string, mode pgx.TxAccessMode, do func(pgx.Tx) error) error {
+	for try := 1; ; try++ {
+		err := pgx.BeginTxFunc(ctx, r.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: mode}, do)
+		var pg *pgconn.PgError
+		if err == nil || errors.Is(err, ErrNotFound) {
+			return err
+		}
+		remedy := ""
+		if errors.As(err, &pg) {
+			switch pg.Code {
+			case "40001", "40P01":
+				if try < tries {
+					continue
+				}
+			case "42501":
+				remedy = "; have the owner run what `dispatcher migrate grants --for operator` prints"
+			case "42P01", "42703", "3F000":
+				remedy = "; run `dispatcher migrate up`"
+			}
+		}
+		return fmt.Errorf("%s in schema %q: %w%s", what, r.schema, err, remedy)
+	}
+}

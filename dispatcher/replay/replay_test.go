@@ -1,0 +1,242 @@
+package replay_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+)
+
+// A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The letter says what
+// had failed, who replayed it, why and by which operation.
+// CONTRACT: C-26, C-27, C-41, C-42
+func TestReplayPutsTheRowBack(t *testing.T) {
+	r := newRig(t)
+	r.dead(1, 0)
+	const kept = `select (id, seq, dedupe_key, lease)::text from outbox.outbox_events`
+	before := query[string](r, kept)
+	o := order()
+	r.tells(r.begin(o), "0 of 1 done")
+	if n := query[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 1 {
+		t.Error("to begin moved the row")
+	}
+	r.step(o, 10, 1)
+	r.step(o, 10, 0)
+	if after := query[string](r, kept); after != before {
+		t.Errorf("the row was %s and is %s", before, after)
+	}
+	if row := query[string](r, `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`); row != "(pending,0,,,,,t)" {
+		t.Errorf("the row is %s", row)
+	}
+	letter := query[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
+	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; letter != want {
+		t.Errorf("the letter is %s, want %s", letter, want)
+	}
+	r.tells(r.observe(o), "1 of 1 done, 1 not delivered yet")
+	r.deliver("true")
+	p := r.observe(o)
+	r.tells(p, "1 of 1 done, 1 delivered")
+	if p.FinishedAt.IsZero() || p.FinishedAt.Before(p.BeganAt) {
+		t.Errorf("it began at %v and finished at %v", p.BeganAt, p.FinishedAt)
+	}
+}
+
+// A discard resolves the letter and leaves the row dead, also when there is no row any more.
+// CONTRACT: C-42
+func TestDiscardLeavesTheRowDead(t *testing.T) {
+	r := newRig(t)
+	r.dead(3, 0)
+	r.exec(`delete from outbox.outbox_events where seq = 2`)
+	o := order()
+	o.Action = replay.Discard
+	r.begin(o)
+	r.step(o, 10, 3)
+	p := r.observe(o)
+	r.tells(p, "3 of 3 done, 3 discarded")
+	if p.FinishedAt.IsZero() {
+		t.Error("it is not finished")
+	}
+	if n := query[int](r, `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`); n != 2 {
+		t.Errorf("%d dead rows, want 2", n)
+	}
+	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`); n != 3 {
+		t.Errorf("%d letters are discarded, want 3", n)
+	}
+}
+
+// The set is fixed when the operation begins: open letters of the filter, the last of each event. What cannot be put
+// back is skipped, and a dry run says the same and changes nothing.
+// CONTRACT: C-42
+func TestDryRunTellsWhatBeginFixes(t *testing.T) {
+	r := newRig(t)
+	r.dead(10, 0)
+	r.exec(`update outbox.outbox_events set topic = 'bills' where seq = 1`)
+	r.exec(`update outbox.outbox_dead_letters set topic = 'bills' where seq = 1`)
+	r.exec(`update outbox.outbox_dead_letters set namespace = 'else' where seq = 2`)
+	r.exec(`update outbox.outbox_dead_letters set error = 'no such customer' where seq = 3`)
+	r.exec(`delete from outbox.outbox_events where seq = 4`)
+	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 5`)
+	r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 6`)
+	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it died again
+	r.die("seq = 7")
+	for _, test := range []struct {
+		what   string
+		change func(*replay.Order)
+		want   string
+	}{
+		{"all", func(*replay.Order) {}, "2 of 8 done, 1 skipped: gone, 1 skipped: not_dead"},
+		{"some topics", func(o *replay.Order) { o.Topics = []string{"bills", "other"} }, "0 of 1 done"},
+		{"a filter", func(o *replay.Order) { o.Filter = deadletters.Filter{ErrorContains: "Customer"} }, "0 of 1 done"},
+		{"none", func(o *replay.Order) { o.Filter = deadletters.Filter{Group: "00000000"} }, "0 of 0 done"},
+		{"a discard, also of what was passed by", func(o *replay.Order) { o.Action = replay.Discard }, "0 of 9 done"},
+	} {
+		o := order()
+		test.change(&o)
+		would, err := r.replays.DryRun(t.Context(), o)
+		if err != nil {
+			t.Fatalf("%s: %v", test.what, err)
+		}
+		if n := query[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID); n != 0 {
+			t.Errorf("%s: the dry run added an operation", test.what)
+		}
+		r.tells(would, test.want)
+		r.tells(r.begin(o), test.want)
+		if finished := !r.begin(o).FinishedAt.IsZero(); finished != (test.what == "none") {
+			t.Errorf("%s: finished is %v at the beginning", test.what, finished)
+		}
+	}
+	// Letters that come later are not of the set.
+	o := order()
+	before := r.begin(o)
+	r.dead(5, 0)
+	r.step(o, 100, int(before.Waiting))
+	r.tells(r.begin(o), "8 of 8 done, 6 not delivered yet, 1 skipped: gone, 1 skipped: not_dead")
+}
+
+// What became of a letter between beginning and its turn is seen.
+func TestSkipsSayWhy(t *testing.T) {
+	r := newRig(t)
+	r.dead(4, 0)
+	o := order()
+	r.begin(o)
+	r.exec(`delete from outbox.outbox_events where seq = 1`)
+	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 2`)
+	r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 3`)
+	r.step(o, 10, 4)
+	r.tells(r.observe(o), "4 of 4 done, 1 not delivered yet, 1 skipped: already_resolved, 1 skipped: gone, 1 skipped: not_dead")
+	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2)`); n != 2 {
+		t.Errorf("%d letters of skipped items are open, want 2", n)
+	}
+	if by := query[string](r, `select resolved_by from outbox.outbox_dead_letters where seq = 3`); by != "bob" {
+		t.Errorf("what bob resolved is now %s's", by)
+	}
+}
+
+// Delivered is told from the row, also when delivered rows are deleted at once, and died again from a later letter,
+// also when somebody has handled that one too.
+func TestOutcomes(t *testing.T) {
+	r := newRig(t)
+	r.dead(5, 0)
+	o := order()
+	r.begin(o)
+	r.step(o, 10, 5)
+	r.deliver("seq = 1")
+	r.exec(`delete from outbox.outbox_events where seq = 2`)
+	r.die("seq in (3, 4)")
+	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 died again, 1 not delivered yet")
+	again := order()
+	r.begin(again)
+	r.step(again, 10, 2)
+	r.deliver("seq = 3")
+	r.tells(r.observe(again), "2 of 2 done, 1 delivered, 1 not delivered yet")
+	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 died again, 1 not delivered yet")
+
+	late := order() // it looks when the second operation has delivered what died again
+	r.dead(1, 0)
+	late.Filter.Topic = "orders"
+	r.begin(late)
+	r.step(late, 10, 1)
+	r.die("seq = 6")
+	again = order()
+	r.begin(again)
+	r.step(again, 10, 1)
+	r.deliver("seq = 6")
+	r.tells(r.observe(late), "1 of 1 done, 1 died again")
+}
+
+// A key's letters go lowest first, the next when the one before is delivered; when it died again the others are
+// skipped. Events without a key go at once.
+// CONTRACT: C-42, C-50
+func TestOrderOfKeys(t *testing.T) {
+	r := newRig(t)
+	r.dead(6, 2) // of key 1 the rows 1, 3 and 5, of key 0 the rows 2, 4 and 6
+	r.dead(2, 0)
+	o := order()
+	r.begin(o)
+	pending := func(want string) {
+		t.Helper()
+		if got := query[string](r, `select coalesce(string_agg(seq::text, ' ' order by seq), '') from outbox.outbox_events where status = 'pending'`); got != want {
+			t.Errorf("the rows %s are pending, want %s", got, want)
+		}
+	}
+	r.step(o, 100, 4)
+	pending("1 2 7 8")
+	r.step(o, 100, 0)
+	r.deliver("seq = 1")
+	r.die("seq = 2")
+	r.observe(o)
+	r.step(o, 100, 1)
+	pending("3 7 8")
+	r.deliver("true")
+	r.observe(o)
+	r.step(o, 100, 1)
+	pending("5")
+	r.deliver("true")
+	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 died again, 2 skipped: earlier_died")
+
+	// What another operation has put back goes first too.
+	other, later := order(), order()
+	other.Filter.Topic, later.Filter.Topic = "orders", "orders"
+	first := query[string](r, `select event_id::text from outbox.outbox_dead_letters where seq = 2 and resolution is null`)
+	other.Filter.IDs = []string{first}
+	r.begin(other)
+	r.begin(later)
+	r.step(other, 100, 1)
+	r.step(later, 100, 1) // that is row 2, which it skips
+	r.step(later, 100, 0)
+	pending("2")
+	r.deliver("true")
+	r.step(later, 100, 1)
+	pending("4")
+
+	// Without order all go at once.
+	free := order()
+	free.AnyOrder = true
+	r.dead(6, 2)
+	r.tells(r.begin(free), "0 of 7 done")
+	r.step(free, 100, 7)
+}
+
+// What is wrong with an order is told, all of it, before the database is asked.
+func TestOrderValidate(t *testing.T) {
+	t.Parallel()
+	bad := replay.Order{
+		Action: "edit", Reason: " ", RequestedBy: strings.Repeat("x", 1025), Rate: -1, Canary: -1, AbortAt: 101,
+		Filter: deadletters.Filter{Resolved: true, Group: "x"},
+	}
+	_, err := replay.New(nil, replay.Options{}).Begin(t.Context(), bad)
+	if err == nil {
+		t.Fatal("it was taken")
+	}
+	for _, want := range []string{"namespace: ", "action: ", "reason: ", "requestedBy: ", "rate: ", "canary: ", "abortAt: ", "filter: letters", "filter: group: "} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %q", want, err)
+		}
+	}
+	discard := order()
+	discard.Action, discard.Canary = replay.Discard, 1
+	if err := discard.Validate(); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
+		t.Errorf("a discard with a canary: %v", err)
+	}
+}

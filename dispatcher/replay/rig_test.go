@@ -1,0 +1,161 @@
+package replay_test
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// patience bounds what must happen soon. Only a test that fails waits for it.
+const patience = 2 * time.Minute
+
+// rig is an outbox in a database of its own, and its operations, which have an operator's rights and no other.
+type rig struct {
+	*testing.T
+	pool    *pgxpool.Pool // of the owner
+	replays *replay.Replays
+}
+
+func newRig(t *testing.T) rig {
+	t.Helper()
+	t.Parallel()
+	r := rig{T: t, pool: pgtest.Pool(t, pgtest.Migrated(t))}
+	role := "outbox_test_" + strings.ToLower(rand.Text())
+	r.exec(`create role ` + role + ` login password 'test'`)
+	t.Cleanup(func() {
+		if _, err := r.pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
+			t.Errorf("drop role: %v", err)
+		}
+	})
+	for _, sql := range migrations.Grants(pgtest.Schema, role, migrations.Operator) {
+		r.exec(sql)
+	}
+	// Each time that a row goes back to pending is written down.
+	r.exec(`create table public.requeued (id uuid, reason text);
+		create function public.note() returns trigger language plpgsql security definer as
+			$$ begin insert into public.requeued values (new.id); return new; end $$;
+		create trigger note after update on outbox.outbox_events for each row
+			when (old.status = 'dead' and new.status = 'pending') execute function public.note()`)
+	dsn, err := url.Parse(r.pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn.User = url.UserPassword(role, "test")
+	r.replays = replay.New(pgtest.Pool(t, dsn.String()), replay.Options{})
+	return r
+}
+
+func (r rig) exec(sql string, args ...any) {
+	r.Helper()
+	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// query returns the one value that sql selects.
+func query[T any](r rig, sql string, args ...any) (value T) {
+	r.Helper()
+	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&value); err != nil {
+		r.Fatal(err)
+	}
+	return value
+}
+
+// dead commits n dead events of topic orders with their letters, of keys "0", "1" and so on in turn, or of none.
+func (r rig) dead(n, keys int) {
+	r.Helper()
+	r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, dedupe_key, payload, attempts, lease, status, dead_reason, last_error, failures)
+		select gen_random_uuid(), 'shop', 'orders', case when $2::integer > 0 then n % $2::integer end, 'key ' || gen_random_uuid(), '{}', 20, n, 'dead', 'max_retries_exceeded', '422', '[{"attempt": 20}]'
+		from generate_series(1, $1::integer) as n`, n, keys)
+	r.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error, failures)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error, failures
+		from outbox.outbox_events where status = 'dead' and id not in (select event_id from outbox.outbox_dead_letters) order by seq`)
+}
+
+// die makes the pending rows of a condition die again, as an engine would.
+func (r rig) die(where string) {
+	r.Helper()
+	r.exec(`with died as (
+			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = 'again' where status = 'pending' and ` + where + ` returning *
+		)
+		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died order by seq`)
+}
+
+// deliver makes the pending rows of a condition delivered.
+func (r rig) deliver(where string) {
+	r.Helper()
+	r.exec(`update outbox.outbox_events set status = 'delivered' where status = 'pending' and ` + where)
+}
+
+// order is one that is complete.
+func order() replay.Order {
+	return replay.Order{ID: uuid.New(), Namespace: "shop", Action: replay.Replay, Reason: "CHG-812", RequestedBy: "alice", Rate: replay.MaxRate}
+}
+
+func (r rig) begin(o replay.Order) replay.Progress {
+	r.Helper()
+	p, err := r.replays.Begin(r.Context(), o)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return p
+}
+
+// step checks how many had their turn.
+func (r rig) step(o replay.Order, limit, want int) {
+	r.Helper()
+	if done, err := r.replays.Step(r.Context(), o.ID, limit); err != nil || done != want {
+		r.Fatalf("a step of %d did %d, %v; want %d", limit, done, err, want)
+	}
+}
+
+func (r rig) observe(o replay.Order) replay.Progress {
+	r.Helper()
+	p, err := r.replays.Observe(r.Context(), o.ID)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return p
+}
+
+// tells checks the progress in its one line.
+func (r rig) tells(p replay.Progress, want string) {
+	r.Helper()
+	if p.String() != want {
+		r.Errorf("it tells %q, want %q", p, want)
+	}
+}
+
+// requeued is how often rows went back, and how many rows.
+func (r rig) requeued() (times, rows int) {
+	r.Helper()
+	if err := r.pool.QueryRow(r.Context(), `select count(*), count(distinct id) from public.requeued`).Scan(&times, &rows); err != nil {
+		r.Fatal(err)
+	}
+	return times, rows
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not happen in %v: %s", patience, what)
+		}
+		<-tick.C
+	}
+}

@@ -1,0 +1,92 @@
+package replay
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Running says how [Replays.Run] goes on with an operation.
+type Running struct {
+	// Wait goes on until each outcome is known. Defaults to false: until each item had its turn.
+	Wait bool
+	// Report is told the progress at the beginning, after each look, and at the end. Defaults to none.
+	Report func(Progress)
+	// Poll is the least time between two looks for outcomes. Defaults to 1s.
+	Poll time.Duration
+
+	pause func(context.Context, time.Duration) error // in tests
+}
+
+// maxBatch is the most items of one step.
+const maxBatch = 500
+
+// Run moves an operation at its rate until it is done, or stopped, or ctx ends. It goes on where another Run has
+// stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
+// the next Run.
+func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p Progress, err error) {
+	if running.Poll <= 0 {
+		running.Poll = time.Second
+	}
+	if running.pause == nil {
+		running.pause = pause
+	}
+	for next := (looks{poll: running.Poll}); ; {
+		if begin := time.Now(); !begin.Before(next.at) {
+			before := p
+			if p, err = r.Observe(ctx, id); err != nil {
+				return p, err
+			}
+			next.looked(time.Since(begin), p.Delivered+p.DiedAgain > before.Delivered+before.DiedAgain)
+			if running.Report != nil {
+				running.Report(p)
+			}
+		}
+		if !p.FinishedAt.IsZero() || p.Waiting == 0 && !running.Wait {
+			return p, nil
+		}
+		done, err := r.Step(ctx, id, batchOf(p.Rate))
+		if err != nil {
+			return p, err
+		}
+		wait := time.Duration(done) * time.Second / time.Duration(p.Rate)
+		if p.Waiting -= int64(done); done == 0 {
+			wait = time.Until(next.at)
+		} else if p.Waiting <= 0 {
+			next.at = time.Time{}
+		}
+		if err := running.pause(ctx, wait); err != nil {
+			return p, err
+		}
+	}
+}
+
+// looks says when to look for outcomes again: soon while they come, else after poll. With many outcomes open a look
+// takes the database time, and it gets a tenth of it at most.
+type looks struct {
+	poll, wait time.Duration
+	at         time.Time
+}
+
+func (l *looks) looked(took time.Duration, came bool) {
+	if l.wait = min(2*l.wait, l.poll); came || l.wait == 0 {
+		l.wait = l.poll / 20
+	}
+	l.at = time.Now().Add(max(l.wait, 10*took))
+}
+
+// batchOf is the number of items of a step: those of a quarter of a second.
+func batchOf(rate int) int { return min(max(rate/4, 1), maxBatch) }
+
+// pause waits, or returns the error of ctx.
+func pause(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,168 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+)
+
+// Stopped half-way, what waits is skipped, and its letters stay open. What was put back keeps its outcome.
+func TestStopLeavesTheRest(t *testing.T) {
+	r := newRig(t)
+	r.dead(30, 0)
+	o := order()
+	r.begin(o)
+	r.step(o, 10, 10)
+	p, err := r.replays.Stop(t.Context(), o.ID, "alice deleted it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.tells(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
+	r.step(o, 10, 0)
+	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
+		t.Errorf("%d open letters, want 20", n)
+	}
+	r.deliver("true")
+	if p := r.observe(o); p.Delivered != 10 || p.FinishedAt.IsZero() {
+		t.Errorf("at the end %+v", p)
+	}
+	if p, err = r.replays.Stop(t.Context(), o.ID, "bob too"); err != nil || p.Stopped != "alice deleted it" {
+		t.Errorf("stopped again: %+v, %v", p, err)
+	}
+	for _, err := range []error{
+		second(r.replays.Stop(t.Context(), uuid.New(), "")), second(r.replays.Observe(t.Context(), uuid.New())), second(r.replays.Progress(t.Context(), uuid.New())),
+	} {
+		if !errors.Is(err, replay.ErrNotFound) {
+			t.Errorf("of an operation that is not there: %v", err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// A canary goes alone until its outcomes are known. The operation stops when too many died again, then or later.
+func TestCanary(t *testing.T) {
+	for _, test := range []struct {
+		what                  string
+		canary, abortAt, dies int // of the first 5
+		want                  string
+	}{
+		{"half die", 5, 0, 3, "40 of 40 done, 2 delivered, 3 died again, 35 skipped: stopped; stopped: 3 of 5 events died again, which is 50 % or more"},
+		{"fewer die", 5, 0, 2, "5 of 40 done, 3 delivered, 2 died again"},
+		{"one is too many", 5, 1, 1, "40 of 40 done, 4 delivered, 1 died again, 35 skipped: stopped; stopped: 1 of 5 events died again, which is 1 % or more"},
+		{"no canary, too few known", 0, 10, 5, "5 of 40 done, 5 died again"},
+		{"never stop", 0, 0, 5, "5 of 40 done, 5 died again"},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			r := newRig(t)
+			r.dead(40, 0)
+			o := order()
+			o.Canary, o.AbortAt = test.canary, test.abortAt
+			r.begin(o)
+			if test.canary == 0 {
+				r.step(o, 5, 5)
+			} else {
+				r.step(o, 3, 3)
+				r.step(o, 100, 2)
+				r.step(o, 100, 0)
+			}
+			// Not all outcomes are known: nothing happens yet.
+			r.exec(`create view firsts as select id, row_number() over (order by seq) as n from outbox.outbox_events`)
+			r.die(`id in (select id from firsts where n = 1)`)
+			if p := r.observe(o); p.Stopped != "" {
+				t.Errorf("it stopped after one outcome: %v", p)
+			}
+			if test.canary > 0 {
+				r.step(o, 100, 0)
+			}
+			for n := 2; n <= test.dies; n++ {
+				r.die(`id in (select id from firsts where n = ` + string(rune('0'+n)) + `)`)
+			}
+			r.deliver("true")
+			p := r.observe(o)
+			r.tells(p, test.want)
+			if p.Stopped != "" {
+				r.step(o, 100, 0)
+				return
+			}
+			// Later: 15 more, which all die.
+			r.step(o, 15, 15)
+			r.die("true")
+			later := r.observe(o)
+			if stops := test.what != "never stop"; stops != (later.Stopped != "") {
+				t.Errorf("after 15 more deaths: %v", later)
+			}
+		})
+	}
+}
+
+// Run keeps the rate, goes on after a process that was killed, and waits for outcomes when it is told to.
+func TestRun(t *testing.T) {
+	r := newRig(t)
+	r.dead(100, 0)
+	o := order()
+	o.Rate = 40
+	r.begin(o)
+	killed := errors.New("killed")
+	var waited time.Duration
+	pauses := 0
+	p, err := r.replays.Run(t.Context(), o.ID, replay.Running{}.WithPause(func(_ context.Context, wait time.Duration) error {
+		waited += wait
+		if pauses++; pauses == 4 {
+			return killed
+		}
+		return nil
+	}))
+	if !errors.Is(err, killed) || waited != time.Second {
+		t.Errorf("4 steps at 40 a second: %v, paused for %v, %v", p, waited, err)
+	}
+	if times, rows := r.requeued(); times != 40 || rows != 40 {
+		t.Errorf("%d rows went back %d times, want 40", rows, times)
+	}
+	quick := replay.Running{}.WithPause(func(context.Context, time.Duration) error { return nil })
+	if p, err = r.replays.Run(t.Context(), o.ID, quick); err != nil || p.Waiting != 0 || p.Pending != 100 {
+		t.Errorf("the second run: %v, %v", p, err)
+	}
+	if times, rows := r.requeued(); times != 100 || rows != 100 {
+		t.Errorf("%d rows went back %d times, want 100", rows, times)
+	}
+
+	// With Wait it ends when the last outcome is known.
+	var seen atomic.Int64
+	ended := make(chan error, 1)
+	go func() {
+		last, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Poll: 20 * time.Millisecond, Report: func(p replay.Progress) { seen.Store(p.Delivered) }})
+		if err == nil && (last.Delivered != 100 || last.FinishedAt.IsZero()) {
+			err = errors.New("it ended with " + last.String())
+		}
+		ended <- err
+	}()
+	r.deliver("seq <= 50")
+	eventually(t, "it tells the outcomes", func() bool { return seen.Load() == 50 })
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended before all was delivered: %v", err)
+	default:
+	}
+	r.deliver("true")
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it did not end")
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.replays.Run(ctx, o.ID, replay.Running{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end of ctx: %v", err)
+	}
+}

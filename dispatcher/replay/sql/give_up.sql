@@ -1,0 +1,5 @@
+-- Skips what waits, since the operation was stopped.
+-- $1 operation.
+update outbox.outbox_replay_items
+set state = 'skipped', skipped = 'stopped', at = now()
+where replay_id = $1::uuid and state = 'waiting'

@@ -1,0 +1,24 @@
+-- Chooses the next items of an operation that may go, in the order of insertion. The caller holds the operation's
+-- row, so nobody else chooses of them.
+-- $1 operation; $2 how many; $3 whether the order per key is kept.
+--
+-- With order, an item goes when its key has no earlier one that waits or whose outcome is open, of this
+-- operation, and no earlier row at all that is live: another operation may have put it back.
+select item.letter_id
+from outbox.outbox_replay_items as item
+where item.replay_id = $1::uuid
+  and item.state = 'waiting'
+  and (not $3::boolean or item.key_hash is null or (
+      not exists (
+          select from outbox.outbox_replay_items as before
+          where before.replay_id = item.replay_id and before.key_hash = item.key_hash
+            and (before.seq, before.letter_id) < (item.seq, item.letter_id)
+            and before.state in ('waiting', 'requeued')
+      )
+      and not exists (
+          select from outbox.outbox_events as before
+          where before.live and before.key_hash = item.key_hash and before.seq < item.seq
+      )
+  ))
+order by item.seq, item.letter_id
+limit $2::integer
