@@ -1,0 +1,171 @@
+package retention_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// One sweeps at a time, whichever sweep it is. When it dies, another goes on where it was, once the lease has
+// ended on the database's clock; should it come back, it stops.
+// CONTRACT: C-60
+func TestOneSweepsAtATime(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', now() - interval '8 days' from generate_series(1, 300)`)
+	pages := scalar[int64](o, `select pg_relation_size('outbox.outbox_events') / 8192`)
+	ctx, die := context.WithCancel(t.Context())
+	defer die()
+	first, frozen, goOn := uuid.New(), make(chan struct{}), make(chan struct{})
+	one := o.sweeper(func(opts *retention.Options) { opts.Worker = first })
+	one.Page()
+	steps := 0
+	one.Rest(func(context.Context, time.Duration) {
+		if steps++; steps == 5 {
+			close(frozen)
+			<-goOn
+		}
+	})
+	ended := make(chan bool, 1)
+	go func() {
+		ran, err := one.Sweep(ctx)
+		if err != nil {
+			t.Errorf("the first one: %v", err)
+		}
+		ended <- ran
+	}()
+	<-frozen
+	left := scalar[int](o, `select count(*) from outbox.outbox_events`)
+	for name, other := range map[string]*retention.Sweeper{
+		"the same sweep":    o.sweeper(nil),
+		"another sweep too": o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "shop" }),
+	} {
+		if ran, err := other.Sweep(t.Context()); ran || err != nil {
+			t.Errorf("%s ran beside it: %v, %v", name, ran, err)
+		}
+	}
+	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != left || n == 300 || n == 0 {
+		t.Errorf("%d rows are left, and %d when the first one had read five pages", n, left)
+	}
+	if !scalar[bool](o, `select holder = $1 and held_until > now() + interval '30 seconds' from outbox.outbox_sweeps where name = 'retention'`, first) {
+		t.Error("the lease is not the first one's")
+	}
+	position := scalar[int64](o, `select position from outbox.outbox_sweeps where name = 'retention'`)
+	if position != 4 { // the fifth is not noted yet
+		t.Errorf("it is noted that page %d is next, want 4", position)
+	}
+
+	o.exec(`update outbox.outbox_sweeps set held_until = now() - interval '1 second'`)
+	second := o.sweeper(nil)
+	second.Page()
+	read := int64(0)
+	second.Rest(func(context.Context, time.Duration) { read++ })
+	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
+		t.Errorf("the second one did not take over: %v, %v", ran, err)
+	}
+	if read != pages-position+1 { // and the letters
+		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+1)
+	}
+	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	if state, err := second.State(t.Context()); err != nil || state.Running || state.Removed.Delivered < 300-60 || !state.Next.After(*state.Ended) {
+		t.Errorf("after it: %+v, %v", state, err)
+	}
+
+	o.exec(`update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`) // a third one's
+	close(goOn)
+	if <-ended {
+		t.Error("the first one goes on, and the lease is another's")
+	}
+	if state, err := second.State(t.Context()); err != nil || state.Removed.Delivered != 300 {
+		t.Errorf("in all %+v were removed, %v; want 300", state.Removed, err)
+	}
+	if scalar[bool](o, `select holder is null from outbox.outbox_sweeps where name = 'retention'`) {
+		t.Error("the first one has given back the lease of another")
+	}
+}
+
+// A run that ended is due again after a 24th of the shortest age; a worker that stops gives the lease back, and the
+// next one goes on.
+func TestNextRun(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	s := o.sweeper(nil)
+	for i, want := range []bool{true, false} {
+		if ran, err := s.Sweep(t.Context()); ran != want || err != nil {
+			t.Errorf("run %d: %v, %v", i, ran, err)
+		}
+	}
+	if !scalar[bool](o, `select next_run - ended_at = interval '6 hours' and holder is null from outbox.outbox_sweeps`) {
+		t.Errorf("the row is %s", scalar[string](o, `select s::text from outbox.outbox_sweeps as s`))
+	}
+	for want, opts := range map[time.Duration]retention.Options{
+		6 * time.Hour:    {Delivered: 7 * day, DeadResolved: 30 * day},
+		5 * time.Minute:  {Delivered: 2 * time.Hour, DeadResolved: 30 * day},
+		time.Minute:      {Delivered: time.Minute, DeadResolved: 30 * day},
+		time.Hour:        {Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: day},
+		90 * time.Minute: {Delivered: 0, DeadResolved: 36 * time.Hour},
+	} {
+		if every := retention.New(nil, opts).Every(); every != want {
+			t.Errorf("%+v: every %s, want %s", opts, every, want)
+		}
+	}
+
+	o.add("delivered", 8, "")
+	o.exec(`update outbox.outbox_sweeps set next_run = now()`)
+	stopping, stop := context.WithCancel(t.Context())
+	s.Rest(func(context.Context, time.Duration) { stop() })
+	if ran, err := s.Sweep(stopping); ran || err == nil {
+		t.Errorf("a run that is stopped: %v, %v", ran, err)
+	}
+	if !scalar[bool](o, `select holder is null and began_at is not null and delivered = 1 from outbox.outbox_sweeps`) {
+		t.Errorf("after a stop the row is %s", scalar[string](o, `select s::text from outbox.outbox_sweeps as s`))
+	}
+	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
+		t.Errorf("the next one: %v, %v", ran, err)
+	}
+}
+
+// While delivery has more to do than it can, a run takes a fiftieth of the time, else a fifth.
+func TestYields(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.add("delivered", 8, "")
+	for busy, least := range map[bool]float64{false: 4, true: 49} {
+		var rested time.Duration
+		s := o.sweeper(func(opts *retention.Options) { opts.Busy = func() bool { return busy } })
+		s.Rest(func(_ context.Context, d time.Duration) { rested += d })
+		began := time.Now()
+		o.sweep(s)
+		// The rests are a multiple of the steps' time, which is less than the run's.
+		if share := rested.Seconds() / time.Since(began).Seconds(); rested == 0 || share > least {
+			t.Errorf("busy %v: rested %.1f times as long as it worked, want at most %v", busy, share, least)
+		} else if busy && share < 5 {
+			t.Errorf("busy: rested only %.1f times as long as it worked", share)
+		}
+	}
+}
+
+// Behind PgBouncer in transaction mode a sweep works, lease and all.
+// CONTRACT: C-60
+func TestBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	o := outbox{T: t, Pool: migrated(t, srv), namespace: "shop"}
+	o.sweeps = pgtest.Pool(t, pgtest.Bouncer(t, srv).DSN("postgres"))
+	row, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
+	o.letter(dead, 90, 80)
+	for range 20 {
+		o.sweep(o.sweeper(nil))
+	}
+	if o.row(row) || o.row(dead) {
+		t.Error("the rows are there")
+	}
+}
