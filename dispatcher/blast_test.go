@@ -38,7 +38,7 @@ func TestUndecodableRow(t *testing.T) {
 			if n, times := sink.delivered(); n != 499 || times != 499 {
 				t.Errorf("%d events were delivered %d times, want 499 once each", n, times)
 			}
-			if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and details ->> 'error' like '%headers%'`); n != 1 {
+			if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`); n != 1 {
 				t.Errorf("%d dead letters say that the headers cannot be read, want 1", n)
 			}
 			if lines := log.lines("the database is away"); len(lines) > 0 {

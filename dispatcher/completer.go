@@ -261,7 +261,7 @@ func (c *completer) settle(v verb, results []result, lost []Lease) {
 		case r.failure.Reason == "":
 			done.Failed++
 		default:
-			c.died(Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.failure.Reason}, r.failure.Error)
+			c.died(newDeath(e, r.failure), r.failure.Error)
 		}
 	}
 	c.mu.Lock()
@@ -299,6 +299,14 @@ func (c *completer) finished(results []result) {
 	c.written(rows)
 }
 
+// newDeath is the death of an event by a failure.
+func newDeath(e *Event, f Failure) Death {
+	return Death{
+		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: f.Reason,
+		Cause: f.Cause, Fingerprint: Fingerprint(e.Topic, f.Reason, f.Cause),
+	}
+}
+
 // died reports a row that has become dead. why is its last error, if this process knows it.
 func (c *completer) died(d Death, why string) {
 	c.mu.Lock()
@@ -306,7 +314,7 @@ func (c *completer) died(d Death, why string) {
 	c.mu.Unlock()
 	c.obs.Died(d)
 	c.log.Warn("an event is dead and waits for a person", "event", d.ID, "topic", d.Topic,
-		"attempts", d.Attempts, "reason", d.Reason, "error", why)
+		"attempts", d.Attempts, "reason", d.Reason, "group", d.Fingerprint, "error", why)
 }
 
 // leasesLost reports rows that another worker has taken over. It is no failure (CONTRACT C-23).

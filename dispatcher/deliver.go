@@ -126,7 +126,7 @@ func isPartly(flowed time.Time) bool { return !flowed.IsZero() && time.Since(flo
 // weigh decides what a failed delivery means for its row.
 func (r *run) weigh(row *row, err error, known evidence) outcome {
 	e := row.event
-	f := Failure{Lease: e.Lease(), Error: storable(err)}
+	f := Failure{Lease: e.Lease(), Error: storable(err), Cause: CauseOf(err)}
 	reason, permanent := PermanentReason(err)
 	switch {
 	case permanent:

@@ -262,7 +262,7 @@ func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed 
 func (r *run) bury(rows []*row, why []Unreadable) {
 	results := make([]result, len(rows))
 	for i, row := range rows {
-		f := Failure{Lease: row.event.Lease(), Error: storable(why[i].Err), Reason: ReasonPoisonMessage}
+		f := Failure{Lease: row.event.Lease(), Error: storable(why[i].Err), Reason: ReasonPoisonMessage, Cause: CauseOf(why[i].Err)}
 		results[i] = result{row, outcome{nack, f}}
 	}
 	r.completer.add(results)

@@ -131,6 +131,9 @@ type Death struct {
 	Topic    string
 	Attempts int
 	Reason   DeadReason
+	// Cause is what failed last, and Fingerprint names the group of such deaths. See [Fingerprint].
+	Cause       Cause
+	Fingerprint string
 }
 
 // Failure is the outcome of a failed attempt.
@@ -143,6 +146,11 @@ type Failure struct {
 	Delay time.Duration
 	// Reason makes the row dead. Empty means retry.
 	Reason DeadReason
+	// Cause is what failed. It is kept with the row's last five failures, and in the dead letter.
+	Cause Cause
+	// Response is what the destination answered. It is kept in the dead letter alone; longer than 1 KiB it is
+	// cut. Empty for none.
+	Response string
 }
 
 // Return is a row that is given back with its attempt.

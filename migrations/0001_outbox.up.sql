@@ -46,6 +46,7 @@ create table outbox_events (
     status          text        not null default 'pending',
     dead_reason     text,
     last_error      text,
+    failures        jsonb,
 
     constraint outbox_events_pkey primary key (id),
     constraint outbox_events_status check (status in ('pending', 'processing', 'delivered', 'dead')),
@@ -78,6 +79,7 @@ comment on column outbox_events.lease is 'The number of the last claim of this r
 comment on column outbox_events.max_attempts is 'The retry budget of this row, from 1 to 1000. Null: the dispatcher''s.';
 comment on column outbox_events.retry is 'The backoff of this row, with the names of the dispatcher''s: strategy, base, max, multiplier, jitterPercent. Null: the dispatcher''s.';
 comment on column outbox_events.locked_by is 'The worker that holds the lease, until locked_until.';
+comment on column outbox_events.failures is 'The last five failed attempts, oldest first: [{"at", "attempt", "class", "code", "place", "error"}], without those that are empty. Null: none failed since the event was added or replayed.';
 comment on column outbox_events.live is 'Not yet delivered or dead. It is in the index so that status need not be.';
 
 -- The one index of the engine: claims, retries and expired leases are all one range of it. It
@@ -98,8 +100,11 @@ create unique index outbox_events_seq on outbox_events (seq) where coalesce(live
 -- A dedupe key adds one event to its topic, ever: also after the first is delivered.
 create unique index outbox_events_dedupe on outbox_events (namespace, topic, dedupe_key) where dedupe_key is not null;
 
--- One record per death. A replay or a discard marks it. There is no foreign key:
+-- One record per death. A replay, a discard or a retention marks it. There is no foreign key:
 -- it would lock the event's row once more at each death.
+--
+-- The fingerprint is the group of the record: deaths of one topic for one cause have the same. It is that of
+-- dispatcher.Fingerprint in Go. A backslash is doubled, since bytea would take it for the beginning of a code.
 create table outbox_dead_letters (
     id             bigint      not null generated always as identity primary key,
     event_id       uuid        not null,
@@ -113,24 +118,51 @@ create table outbox_dead_letters (
     aggregate_id   text,
     tenant_id      uuid,
     reason         text        not null,
-    details        jsonb       not null default '{}',
+    -- What failed, in one word, how the destination or the rule calls it, and where in the event.
+    class          text        not null default '',
+    code           text        not null default '',
+    place          text        not null default '',
+    fingerprint    text        not null generated always as (left(encode(sha256(replace(topic || E'\n' || reason || E'\n' ||
+                                   class || E'\n' || code || E'\n' || place, '\', '\\')::bytea), 'hex'), 8)) stored,
     attempts       integer     not null,
     died_at        timestamptz not null default now(),
-    resolution     text,
-    resolved_at    timestamptz,
-    resolved_by    text,
+    worker         uuid,
+    error          text,
+    failures       jsonb       not null default '[]',
+    response       text,
+
+    resolution        text,
+    resolved_at       timestamptz,
+    resolved_by       text,
+    resolution_reason text,
+    replay_id         uuid,
 
     constraint outbox_dead_letters_keyed check (key_hash is null or seq is not null),
     constraint outbox_dead_letters_reason check (reason in ('max_retries_exceeded', 'poison_message',
         'schema_validation_failed', 'processing_timeout', 'permanent_failure')),
-    constraint outbox_dead_letters_resolution check (resolution in ('replayed', 'discarded')),
-    constraint outbox_dead_letters_resolved check (num_nulls(resolution, resolved_at, resolved_by) in (0, 3))
+    constraint outbox_dead_letters_resolution check (resolution in ('replayed', 'discarded', 'expired')),
+    constraint outbox_dead_letters_resolved check (num_nulls(resolution, resolved_at, resolved_by) = 0
+        or num_nonnulls(resolution, resolved_at, resolved_by, resolution_reason, replay_id) = 0)
 );
 
 comment on table outbox_dead_letters is 'One record per death of an event: why, and what a person did about it.';
+comment on column outbox_dead_letters.class is 'What failed, in one word: the sink''s kind, schema, rule, route, mask, decode, handler, lease. Empty: not known.';
+comment on column outbox_dead_letters.code is 'The destination''s own code, or the name of the rule: 422, MESSAGE_TOO_LARGE. Never a value of the event.';
+comment on column outbox_dead_letters.place is 'Where in the event, with * for the index of an array: /items/*/price.';
+comment on column outbox_dead_letters.fingerprint is 'The group: 8 hex digits of SHA-256 over topic, reason, class, code and place.';
+comment on column outbox_dead_letters.worker is 'The worker that had the lease.';
+comment on column outbox_dead_letters.error is 'The event''s last error.';
+comment on column outbox_dead_letters.failures is 'The last five failed attempts, as in outbox_events.';
+comment on column outbox_dead_letters.response is 'What the destination answered, at most 1 KiB, when the dispatcher has captureResponse.';
+comment on column outbox_dead_letters.resolved_by is 'Who handled it: a person, or retention.';
+comment on column outbox_dead_letters.resolution_reason is 'Why, in the words of who did it.';
+comment on column outbox_dead_letters.replay_id is 'The operation that did it, if it was one: the id in outbox_replays.';
 
--- The deaths that nobody has handled yet.
-create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, event_id) where resolution is null;
+-- The deaths that nobody has handled yet, group by group.
+create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, fingerprint, died_at) where resolution is null;
+
+-- The history of an event.
+create index outbox_dead_letters_event on outbox_dead_letters (event_id);
 
 -- Those that later events of their key may have to wait for.
 create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;

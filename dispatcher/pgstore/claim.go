@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"math"
 	"slices"
 	"time"
@@ -110,7 +111,7 @@ type row struct {
 	event *dispatcher.Event
 	share int                   // index of the topic in the request
 	due   int64                 // next_attempt_at, as timeOf takes it
-	dead  dispatcher.DeadReason // set when it had no attempt left, and died
+	dead  dispatcher.DeadReason // set when it had no attempt left, and died; then the payload is its last failure
 	// unreadable is why the event could not be decoded, nil when it was.
 	unreadable error
 }
@@ -124,12 +125,25 @@ func (f found) split(out *dispatcher.Claimed) {
 	for _, r := range f.rows {
 		switch e := r.event; {
 		case r.dead != "":
-			out.Dead = append(out.Dead, dispatcher.Death{ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead})
+			out.Dead = append(out.Dead, r.death())
 		case r.unreadable != nil:
 			out.Unreadable = append(out.Unreadable, dispatcher.Unreadable{Event: e, Err: r.unreadable})
 		default:
 			out.Events = append(out.Events, e)
 		}
+	}
+}
+
+// death is that of a row which had no attempt left. Its cause is that of the statement's record.
+func (r row) death() dispatcher.Death {
+	e, cause := r.event, dispatcher.Cause{Class: dispatcher.ClassLease}
+	if r.dead != dispatcher.ReasonProcessingTimeout {
+		cause = dispatcher.Cause{}
+		_ = json.Unmarshal(e.Payload, &cause) // what is no failure has no cause
+	}
+	return dispatcher.Death{
+		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead,
+		Cause: cause, Fingerprint: dispatcher.Fingerprint(e.Topic, r.dead, cause),
 	}
 }
 

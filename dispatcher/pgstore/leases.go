@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost 
 	held := newHeld(len(returns))
 	for i, r := range returns {
 		held.set(i, r.Lease)
-		texts[i], delays[i] = errorText(r.Error), r.Delay
+		texts[i], delays[i] = storable(r.Error, maxError), r.Delay
 	}
 	return s.writeEach(ctx, "release", relaxed, s.sql.release, []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
 }
@@ -87,16 +88,19 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		texts    = make([]string, len(failures))
 		delays   = make([]time.Duration, len(failures))
 		reasons  = make([]string, len(failures))
+		causes   = make([]string, len(failures))
+		answers  = make([]string, len(failures))
 		settings = relaxed
 	)
 	for i, f := range failures {
 		held.set(i, f.Lease)
-		texts[i], delays[i], reasons[i] = errorText(f.Error), f.Delay, string(f.Reason)
+		texts[i], delays[i], reasons[i] = storable(f.Error, maxError), f.Delay, string(f.Reason)
+		causes[i] = failed(f)
 		if f.Reason != "" {
-			settings = durable
+			settings, answers[i] = durable, storable(f.Response, maxResponse)
 		}
 	}
-	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons})
+	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, answers})
 }
 
 // held are leases as two arrays of a statement.
@@ -135,16 +139,36 @@ func compare(a, b dispatcher.Lease) int {
 // pgUUID is id as a type that pgx knows without asking the server for the type of the parameter.
 func pgUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-// maxError is the length in bytes to which last_error is cut.
-const maxError = 2000
+// The lengths in bytes to which texts are cut: last_error, the error of one of the last failures, and the
+// destination's answer.
+const (
+	maxError    = 2000
+	maxFailure  = 300
+	maxResponse = 1024
+)
 
-// errorText makes a text storable: PostgreSQL's is valid UTF-8 without NUL.
-func errorText(text string) string {
+// failed is an entry of the column failures, without the time and the attempt.
+func failed(f dispatcher.Failure) string {
+	text, err := json.Marshal(struct {
+		dispatcher.Cause
+		Error string `json:"error,omitempty"`
+	}{
+		dispatcher.Cause{Class: storable(f.Cause.Class, maxFailure), Code: storable(f.Cause.Code, maxFailure), Place: storable(f.Cause.Place, maxFailure)},
+		storable(f.Error, maxFailure),
+	})
+	if err != nil {
+		panic(err) // texts alone
+	}
+	return string(text)
+}
+
+// storable makes a text one of PostgreSQL, which is valid UTF-8 without NUL, and cuts it to a length.
+func storable(text string, most int) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
-	if len(text) <= maxError {
+	if len(text) <= most {
 		return text
 	}
-	end := maxError
+	end := most
 	for !utf8.RuneStart(text[end]) {
 		end--
 	}

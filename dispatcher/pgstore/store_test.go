@@ -145,9 +145,15 @@ func (o outbox) Row(id uuid.UUID) (row storetest.Row) {
 	return row
 }
 
+func (o outbox) Failures(id uuid.UUID) []storetest.Attempt {
+	o.Helper()
+	return scalar[[]storetest.Attempt](o, `select coalesce(failures, '[]') from outbox.outbox_events where id = $1`, id)
+}
+
 func (o outbox) Letters(id uuid.UUID) []storetest.Letter {
 	o.Helper()
-	rows, err := o.Query(o.Context(), `select namespace, topic, reason, attempts, details, died_at, resolution is not null
+	rows, err := o.Query(o.Context(), `select namespace, topic, reason, class, code, place, fingerprint, attempts,
+			coalesce(worker, '00000000-0000-0000-0000-000000000000'), coalesce(error, ''), failures, coalesce(response, ''), died_at, resolution is not null
 		from outbox.outbox_dead_letters where event_id = $1 order by id`, id)
 	if err != nil {
 		o.Fatalf("read dead letters of %s: %v", id, err)

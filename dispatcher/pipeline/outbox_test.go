@@ -111,7 +111,7 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("%+v, %v", outcome, err)
 	}
 
-	rows := collect(t, pool, `select e.id::text, e.status || ':' || coalesce(e.dead_reason, '') || ':' || e.attempts, coalesce(e.last_error, '') || coalesce(d.details::text, '')
+	rows := collect(t, pool, `select e.id::text, e.status || ':' || coalesce(e.dead_reason, '') || ':' || e.attempts, coalesce(e.last_error, '') || coalesce(d::text, '')
 		from outbox.outbox_events e left join outbox.outbox_dead_letters d on d.event_id = e.id`)
 	dead := "dead:schema_validation_failed:1"
 	for id, want := range map[string][]string{

@@ -200,7 +200,8 @@ func claimExhausted(r rig) {
 	r.enqueue(topic, 2)
 	events := r.claim(r.store, 10, gone)
 	crashed, retried := events[0].ID, events[1].ID
-	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: events[1].Lease(), Error: "no"}})
+	refused := dispatcher.Cause{Class: "http", Code: "500", Place: "/total"}
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: events[1].Lease(), Error: "no", Cause: refused}})
 	r.wantLost("nack", lost, err)
 	fresh := r.enqueue(topic, 1)[0]
 
@@ -210,28 +211,32 @@ func claimExhausted(r rig) {
 	})
 	r.wantIDs("claimed beside the dead", claimed.Events, fresh)
 	want := map[uuid.UUID]dispatcher.Death{
-		crashed: {ID: crashed, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonProcessingTimeout},
-		retried: {ID: retried, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonMaxRetriesExceeded},
+		crashed: {ID: crashed, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonProcessingTimeout, Cause: dispatcher.Cause{Class: dispatcher.ClassLease}},
+		retried: {ID: retried, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: refused},
 	}
 	if len(claimed.Dead) != len(want) {
 		r.Fatalf("dead are %v, want %v", claimed.Dead, want)
 	}
 	for _, d := range claimed.Dead {
-		if d != want[d.ID] {
-			r.Errorf("death is %+v, want %+v", d, want[d.ID])
+		want := want[d.ID]
+		want.Fingerprint = dispatcher.Fingerprint(topic, want.Reason, want.Cause)
+		if d != want {
+			r.Errorf("death is %+v, want %+v", d, want)
 		}
 		row := r.wantFree(d.ID, "dead", d.Attempts)
 		if row.DeadReason != string(d.Reason) {
 			r.Errorf("dead_reason is %q, want %q", row.DeadReason, d.Reason)
 		}
 		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
-		r.wantLetter(d.ID, d.Reason, d.Attempts)
+		if l := r.wantLetter(d.ID, d.Reason, d.Attempts); l.Cause() != d.Cause || l.Fingerprint != d.Fingerprint {
+			r.Errorf("the record is %+v, want the cause and the fingerprint of %+v", l, d)
+		}
 	}
-	if got := r.Letters(crashed)[0].Details["worker"]; got != r.worker.String() {
-		r.Errorf("the record names the worker %v, want the one whose lease expired, %s", got, r.worker)
+	if l := r.Letters(crashed)[0]; l.Worker != r.worker || len(l.Failures) != 0 {
+		r.Errorf("the record is %+v, want the worker whose lease expired, %s, and no failures", l, r.worker)
 	}
-	if got := r.Letters(retried)[0].Details["error"]; got != "no" {
-		r.Errorf("the record has the error %v, want the last one", got)
+	if l := r.Letters(retried)[0]; l.Error != "no" || l.Worker != uuid.Nil || len(l.Failures) != 1 || l.Failures[0].Cause != refused {
+		r.Errorf("the record is %+v, want the last error and its failure", l)
 	}
 }
 

@@ -23,6 +23,8 @@ type Outbox interface {
 	Enqueue(events ...Event)
 	// Row reads a row: the zero Row when there is none.
 	Row(id uuid.UUID) Row
+	// Failures reads the last failed attempts of a row, oldest first.
+	Failures(id uuid.UUID) []Attempt
 	// Letters reads the dead letters of a row, oldest first.
 	Letters(id uuid.UUID) []Letter
 	// Revive puts a dead row back to pending with the attempts, as a replay does, and leaves its
@@ -59,12 +61,30 @@ type Row struct {
 
 // Letter is a dead letter.
 type Letter struct {
-	Namespace, Topic string
-	Reason           string
-	Attempts         int
-	Details          map[string]any
-	DiedAt           time.Time
-	Resolved         bool
+	Namespace, Topic   string
+	Reason             string
+	Class, Code, Place string
+	Fingerprint        string
+	Attempts           int
+	Worker             uuid.UUID
+	Error              string
+	Failures           []Attempt
+	Response           string
+	DiedAt             time.Time
+	Resolved           bool
+}
+
+// Cause is what the letter says of it.
+func (l Letter) Cause() dispatcher.Cause {
+	return dispatcher.Cause{Class: l.Class, Code: l.Code, Place: l.Place}
+}
+
+// Attempt is one of the last failed attempts of a row.
+type Attempt struct {
+	dispatcher.Cause
+	At      time.Time `json:"at"`
+	Attempt int       `json:"attempt"`
+	Error   string    `json:"error"`
 }
 
 // Exercise tests a store that keeps delivered rows. It calls open for each sub-test, with its own t;
@@ -98,6 +118,8 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Nack/Retry", nackRetry},
 		{"Nack/Dead", nackDead},
 		{"Nack/DeadTwice", nackDeadTwice},
+		{"Nack/Failures", nackFailures},
+		{"Nack/Record", nackRecord},
 		{"Nack/Text", nackText},
 		{"Extend", extend},
 		{"Release", release},

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -142,11 +143,98 @@ func nackDead(r rig) {
 			r.Errorf("row is %+v, want dead of %s with the error", row, reason)
 		}
 		l := r.wantLetter(events[i].ID, reason, 1)
-		if l.Details["error"] != "failed" || l.Details["worker"] != r.worker.String() {
-			r.Errorf("details are %v, want the error and the worker", l.Details)
+		if l.Error != "failed" || l.Worker != r.worker {
+			r.Errorf("the record is %+v, want the error and the worker", l)
 		}
 	}
 	r.wantIDs("claimed after death", r.claim(r.store, 10, lease))
+}
+
+// A row keeps its last five failed attempts. What is given back is none of them.
+// CONTRACT: C-41
+func nackFailures(r rig) {
+	e := r.one(lease)
+	if got := r.Failures(e.ID); len(got) > 0 {
+		r.Errorf("a row that never failed has the failures %+v", got)
+	}
+	claim := func(n int) dispatcher.Lease {
+		claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: 100})
+		r.wantIDs("claimed", claimed.Events, e.ID)
+		if claimed.Events[0].Attempt != n {
+			r.Fatalf("attempt %d, want %d", claimed.Events[0].Attempt, n)
+		}
+		return claimed.Events[0].Lease()
+	}
+	from, held := r.Now(), e.Lease()
+	for n := 1; n <= 7; n++ {
+		lost, err := r.store.Release(r.Context(), []dispatcher.Return{{Lease: held, Error: "nobody there"}})
+		r.wantLost("release", lost, err)
+		f := dispatcher.Failure{Lease: claim(n), Error: strings.Repeat("ä", 1000)}
+		f.Cause = dispatcher.Cause{Class: "http", Code: strconv.Itoa(500 + n), Place: "/items/*/price"}
+		lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{f})
+		r.wantLost("nack", lost, err)
+		r.Due(e.ID)
+		if n < 7 {
+			held = claim(n + 1)
+		}
+	}
+	got := r.Failures(e.ID)
+	if len(got) != 5 {
+		r.Fatalf("%d failures are kept, want 5: %+v", len(got), got)
+	}
+	for i, f := range got {
+		r.wantBetween("at", f.At, from, r.Now())
+		from = f.At
+		want := Attempt{At: f.At, Attempt: i + 3, Error: strings.Repeat("ä", 150), Cause: dispatcher.Cause{
+			Class: "http", Code: strconv.Itoa(503 + i), Place: "/items/*/price"}}
+		if f != want {
+			r.Errorf("failure %d is %+v, want %+v", i, f, want)
+		}
+	}
+}
+
+// A death's record says what failed where, the failures before, and what the destination answered, and has the
+// fingerprint of its group.
+// CONTRACT: C-41
+func nackRecord(r rig) {
+	for name, cause := range map[string]dispatcher.Cause{
+		"all":        {Class: "rule", Code: "total-is-sum", Place: "/items/*/price"},
+		"none":       {},
+		"class":      {Class: "http", Code: "422"},
+		"backslash":  {Class: "rule", Code: `\x41`, Place: `/a\b\\`},
+		"characters": {Class: "rule", Code: "größer", Place: "/größe/😀"},
+		"odd":        {Class: "a\x00b", Code: "\xff", Place: `"`},
+	} {
+		e := r.one(lease)
+		from := r.Now()
+		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "first", Response: "not of a death"}})
+		r.wantLost("nack", lost, err)
+		r.Due(e.ID)
+		again := r.claim(r.store, 1, lease)
+		r.wantIDs("claimed", again, e.ID)
+		lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{
+			Lease: again[0].Lease(), Error: "refused", Reason: dispatcher.ReasonPermanentFailure, Cause: cause,
+			Response: strings.Repeat("\x00ä\xff", 1000),
+		}})
+		r.wantLost("nack", lost, err)
+		l := r.wantLetter(e.ID, dispatcher.ReasonPermanentFailure, 2)
+		want := cause
+		if name == "odd" {
+			want = dispatcher.Cause{Class: "ab", Code: "\uFFFD", Place: `"`}
+		}
+		if l.Cause() != want || l.Fingerprint != dispatcher.Fingerprint(topic, dispatcher.ReasonPermanentFailure, want) {
+			r.Errorf("%s: the record has the cause %+v and the fingerprint %s, want %+v and that of Go", name, l.Cause(), l.Fingerprint, want)
+		}
+		if len(l.Failures) != 2 || l.Failures[0].Error != "first" || l.Failures[1].Error != "refused" || l.Failures[1].Cause != want || l.Failures[1].Attempt != 2 {
+			r.Errorf("%s: the record has the failures %+v, want both", name, l.Failures)
+		}
+		for _, f := range l.Failures {
+			r.wantBetween("at", f.At, from, r.Now())
+		}
+		if !utf8.ValidString(l.Response) || len(l.Response) < 1020 || len(l.Response) > 1024 || !strings.HasPrefix(l.Response, "ä\uFFFDä") {
+			r.Errorf("%s: the answer is kept as %d bytes %.20q, want the first 1024 as text", name, len(l.Response), l.Response)
+		}
+	}
 }
 
 // CONTRACT: C-27, C-41, C-42

@@ -105,7 +105,7 @@ func DeadLetters(ctx context.Context, dsn string) (string, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	var text string
 	err = conn.QueryRow(ctx, `select coalesce(string_agg(format(E'event %s of topic %s: %s after %s attempts\n  %s\n',
-		event_id, topic, reason, attempts, details->>'error'), '' order by id), '') from outbox.outbox_dead_letters`).Scan(&text)
+		event_id, topic, reason, attempts, error), '' order by id), '') from outbox.outbox_dead_letters`).Scan(&text)
 	return text, err
 }
 

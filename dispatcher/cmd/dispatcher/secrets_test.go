@@ -264,7 +264,7 @@ func plant(t *testing.T, c leak) {
 		p.get(t, path) // looks for the secret
 	}
 	var kept string
-	check(t, o.admin.QueryRow(t.Context(), `select coalesce(string_agg(concat_ws(' ', last_error, dead_reason, (select string_agg(details::text, ' ') from outbox.outbox_dead_letters as d where d.event_id = e.id)), ' '), '')
+	check(t, o.admin.QueryRow(t.Context(), `select coalesce(string_agg(concat_ws(' ', last_error, dead_reason, (select string_agg(d::text, ' ') from outbox.outbox_dead_letters as d where d.event_id = e.id)), ' '), '')
 		from outbox.outbox_events as e`).Scan(&kept))
 	noSecret(t, kept)
 	p.stop(t)

@@ -7,7 +7,7 @@ with letter as materialized (
         select event_id, seq, key_hash, died_at
         from outbox.outbox_dead_letters
         where resolution is null and namespace = $1::text and topic = asked.topic
-        order by event_id
+        order by fingerprint, died_at
         limit $3::integer
     ) as open
 ),

@@ -66,10 +66,13 @@ durable as materialized (
 ),
 letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
-        aggregate_id, tenant_id, reason, attempts, details)
+        aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures)
     select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
            case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-           e.attempts, jsonb_strip_nulls(jsonb_build_object('error', e.last_error, 'worker', e.locked_by))
+           case e.status when 'processing' then 'lease' else coalesce(e.failures #>> '{-1,class}', '') end,
+           case e.status when 'processing' then '' else coalesce(e.failures #>> '{-1,code}', '') end,
+           case e.status when 'processing' then '' else coalesce(e.failures #>> '{-1,place}', '') end,
+           e.attempts, e.locked_by, e.last_error, coalesce(e.failures, '[]')
     from outbox.outbox_events as e cross join durable
     where e.ctid = any ((select exhausted from given)::tid[])
 )
@@ -90,7 +93,8 @@ where (select true from told) and ctid = any (case
         where exhausted or total <= $7::bigint or total = bytes
     )
     end)
+-- A row that died has its last failure for a payload.
 returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
-    case when dead_reason is null then payload end as payload
+    case when dead_reason is null then payload else failures -> -1 end as payload

@@ -1,0 +1,107 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strings"
+)
+
+// Cause says what failed, in words that events share: it groups failures, and holds no value of an event.
+type Cause struct {
+	// Class is what failed, in one lower-case word: the kind of the sink ("http", "kafka"), or one of the
+	// classes below.
+	Class string `json:"class,omitempty"`
+	// Code is the destination's own code ("422", "MESSAGE_TOO_LARGE"), or the name of the rule. Empty for none.
+	Code string `json:"code,omitempty"`
+	// Place is where in the event, with * for the index of an array: "/items/*/price". Empty for none.
+	Place string `json:"place,omitempty"`
+}
+
+// The classes of what is not a sink.
+const (
+	ClassSchema  = "schema"  // the JSON Schema of the event's type; the code is the keyword
+	ClassRule    = "rule"    // a business rule; the code is its name
+	ClassRoute   = "route"   // the routes have no place for the event
+	ClassMask    = "mask"    // a field that is to be removed or masked is in the way
+	ClassDecode  = "decode"  // the row cannot be read
+	ClassHandler = "handler" // a handler, or a sink that says nothing of its failures
+	ClassLease   = "lease"   // the lease of the last attempt ended without an outcome
+)
+
+// Codes that are not a destination's own.
+const (
+	CodeTimeout   = "timeout"    // the time of the delivery was over
+	CodePanic     = "panic"      // the sink or the handler panicked
+	CodeNoHandler = "no_handler" // the topic has no handler
+)
+
+// The most bytes of a cause's parts: what is longer is cut.
+const (
+	maxClass = 32
+	maxCode  = 100
+	maxPlace = 200
+)
+
+// WithCause says what caused err. The outermost cause of an error counts. A sink wraps each error of a
+// delivery that the destination answered, and the code is the destination's; it never is, nor holds, a value
+// of the event (CONTRACT C-41).
+func WithCause(cause Cause, err error) error { return &causedError{cause, err} }
+
+// CauseOf returns what caused err: the cause of [WithCause], or what is known without one.
+func CauseOf(err error) Cause {
+	var caused *causedError
+	if errors.As(err, &caused) {
+		return caused.cause.bounded()
+	}
+	var panicked *panicError
+	switch {
+	case errors.As(err, &panicked):
+		return Cause{Class: ClassHandler, Code: CodePanic}
+	case errors.Is(err, ErrNoHandler):
+		return Cause{Class: ClassHandler, Code: CodeNoHandler}
+	case errors.Is(err, context.DeadlineExceeded):
+		return Cause{Class: ClassHandler, Code: CodeTimeout}
+	}
+	return Cause{Class: ClassHandler}
+}
+
+// bounded is the cause with parts that a database takes: short, and valid UTF-8 in one line.
+func (c Cause) bounded() Cause {
+	return Cause{oneLine(c.Class, maxClass), oneLine(c.Code, maxCode), oneLine(c.Place, maxPlace)}
+}
+
+// oneLine cuts a text to a length in bytes, and replaces what is no text.
+func oneLine(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '\uFFFD'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	return cut(text, most)
+}
+
+// cut cuts a valid text to a length in bytes, between two characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "")
+}
+
+// Fingerprint names the group of a death: 8 hex digits, the same for all deaths of a topic with one reason and
+// one cause. The table outbox_dead_letters computes the same.
+func Fingerprint(topic string, reason DeadReason, c Cause) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{topic, string(reason), c.Class, c.Code, c.Place}, "\n")))
+	return hex.EncodeToString(sum[:4])
+}
+
+type causedError struct {
+	cause Cause
+	err   error
+}
+
+func (e *causedError) Error() string { return e.err.Error() }
+func (e *causedError) Unwrap() error { return e.err }
