@@ -14,6 +14,9 @@ func (s *Sweeper) Rest(rest func(context.Context, time.Duration)) { s.rest = res
 // Every is the time between two runs.
 func (s *Sweeper) Every() time.Duration { return s.every() }
 
+// RestAfter is how long a run rests after a piece of work.
+var RestAfter = restAfter
+
 // Settings are those that statements run with; $1 is the statement timeout.
 const Settings = relaxed
 

@@ -188,10 +188,7 @@ func (r *run) step(ctx context.Context, total *Counts, work func(*Counts) error)
 		}
 	}
 	var c Counts
-	began, times := time.Now(), time.Duration(share)
-	if r.opts.Busy() {
-		times = busyShare
-	}
+	busy, began := r.opts.Busy(), time.Now()
 	err := work(&c)
 	took := time.Since(began)
 	switch {
@@ -205,11 +202,19 @@ func (r *run) step(ctx context.Context, total *Counts, work func(*Counts) error)
 		total.add(c)
 		r.opts.Removed(c)
 	}
-	r.rest(ctx, min(times*took, restAtMost))
+	r.rest(ctx, restAfter(took, busy))
 	if err == nil {
 		err = ctx.Err()
 	}
 	return err
+}
+
+// restAfter is how long the database is left alone after a piece of work.
+func restAfter(took time.Duration, busy bool) time.Duration {
+	if busy {
+		return min(busyShare*took, restAtMost)
+	}
+	return min(share*took, restAtMost)
 }
 
 // keep keeps the lease, and notes how far the run is.
