@@ -49,6 +49,9 @@ func (s Status) Brief() Status {
 	if t := s.OldestTransaction; t != nil {
 		brief.OldestTransaction = &OldestTransaction{Kind: TransactionKind(clip(string(t.Kind), briefWord)), Name: clip(t.Name, briefName), Since: t.Since, Seconds: t.Seconds}
 	}
+	if r := s.Retention; r != nil {
+		brief.Retention = &Retention{LastRun: r.LastRun, NextRun: r.NextRun, Removed: r.Removed}
+	}
 	if b := s.Backlog; b != nil {
 		brief.Backlog = &Backlog{ObservedAt: b.ObservedAt, Counts: b.Counts, BlockedKeys: b.BlockedKeys}
 	}

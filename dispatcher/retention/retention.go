@@ -34,6 +34,8 @@ type Options struct {
 	// has onDead Block, a key is freed by a person. Defaults to 0: for ever.
 	DeadUnresolved time.Duration
 
+	// Ready reports whether the outbox can be worked with. While it cannot, nothing is done. Defaults to always.
+	Ready func() bool
 	// Busy reports whether delivery has more to do than it can: then a run takes a smaller share of the time.
 	// It is called before each statement. Defaults to never.
 	Busy func() bool
@@ -108,6 +110,9 @@ func New(pool *pgxpool.Pool, opts Options) *Sweeper {
 	if opts.Worker == uuid.Nil {
 		opts.Worker = uuid.New()
 	}
+	if opts.Ready == nil {
+		opts.Ready = func() bool { return true }
+	}
 	if opts.Busy == nil {
 		opts.Busy = func() bool { return false }
 	}
@@ -138,6 +143,10 @@ func (s *Sweeper) every() time.Duration {
 // tried again.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
+		if !s.opts.Ready() {
+			sleep(ctx, min(time.Second, s.opts.LookEvery))
+			continue
+		}
 		_, err := s.Sweep(ctx)
 		s.tell(ctx, err)
 		sleep(ctx, s.opts.LookEvery)

@@ -52,7 +52,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version}
+	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.OnDead == config.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
@@ -60,6 +60,8 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
 		FileProblems:      e.fileProblems,
 	}
+	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
+	e.watchRetention(ctx, sweeper, &sources, observer)
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
@@ -85,6 +87,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		group.Go(func() { e.listen(ctx, cfg) })
 	}
 	group.Go(func() { e.reread(ctx) })
+	group.Go(func() { sweeper.Run(ctx) })
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	group.Go(func() { e.heartbeat(running, info) })
