@@ -2,6 +2,10 @@ package retention_test
 
 import (
 	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +168,77 @@ func TestYields(t *testing.T) {
 	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+1 || rests != pages+1 { // and the letters
 		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
 	}
+}
+
+// A failure is told with its remedy, once, and tried again; nothing is done before the outbox is ready.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	row := o.add("delivered", 8, "")
+	role := o.sweeps.Config().ConnConfig.User
+	o.exec(`revoke all on outbox.outbox_sweeps from ` + role)
+	var log lines
+	var ready atomic.Bool
+	looked := make(chan struct{}, 100)
+	s := o.sweeper(func(opts *retention.Options) {
+		opts.Logger, opts.LookEvery = slog.New(slog.NewTextHandler(&log, nil)), time.Millisecond
+		opts.Ready = func() bool {
+			select {
+			case looked <- struct{}{}:
+			default:
+			}
+			return ready.Load()
+		}
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	for range 5 {
+		<-looked
+	}
+	if p := s.Problem(); p != "" {
+		t.Errorf("before the outbox is ready it says %q", p)
+	}
+	ready.Store(true)
+	wait(t, "the failure", func() bool { return strings.Contains(s.Problem(), `have the owner run what "dispatcher migrate grants" prints`) })
+	for range 5 {
+		<-looked
+	}
+	o.exec(`grant select, insert, update on outbox.outbox_sweeps to ` + role)
+	wait(t, "the run", func() bool { return s.Problem() == "" && !o.row(row) })
+	wait(t, "the log", func() bool { return strings.Contains(log.String(), "retention works again") })
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("the failure is told %d times:\n%s", n, log.String())
+	}
+}
+
+// wait waits until something is so.
+func wait(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // Behind PgBouncer in transaction mode a sweep works, lease and all.

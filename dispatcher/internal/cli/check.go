@@ -168,7 +168,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
 			where not has_table_privilege(pg_class.oid, right_)
 			union all
-			select 'update of resolution, resolved_at, resolved_by on ' || relname from pg_class
+			select 'update (resolution, resolved_at, resolved_by) on ' || relname from pg_class
 			where relname = 'outbox_dead_letters' and relnamespace = (select oid from pg_namespace where nspname = $1)
 				and not (has_column_privilege(oid, 'resolution', 'update') and has_column_privilege(oid, 'resolved_at', 'update') and has_column_privilege(oid, 'resolved_by', 'update'))
 			union all
