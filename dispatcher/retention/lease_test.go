@@ -201,7 +201,9 @@ func TestRun(t *testing.T) {
 		t.Errorf("before the outbox is ready it says %q", p)
 	}
 	ready.Store(true)
-	wait(t, "the failure", func() bool { return strings.Contains(s.Problem(), `have the owner run what "dispatcher migrate grants" prints`) })
+	wait(t, "the failure", func() bool {
+		return strings.Contains(s.Problem(), `have the owner run what "dispatcher migrate grants" prints`)
+	})
 	for range 5 {
 		<-looked
 	}
