@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -32,9 +33,9 @@ const (
 
 // Codes that are not a destination's own.
 const (
-	CodeTimeout   = "timeout"    // the time of the delivery was over
-	CodePanic     = "panic"      // the sink or the handler panicked
-	CodeNoHandler = "no_handler" // the topic has no handler
+	CodeTimeout   = "Timeout"   // the time of the delivery was over
+	CodePanic     = "Panic"     // the sink or the handler panicked
+	CodeNoHandler = "NoHandler" // the topic has no handler
 )
 
 // The most bytes of a cause's parts: what is longer is cut.
@@ -44,27 +45,38 @@ const (
 	maxPlace = 200
 )
 
-// WithCause says what caused err. The outermost cause of an error counts. A sink wraps each error of a
-// delivery that the destination answered, and the code is the destination's; it never is, nor holds, a value
-// of the event (CONTRACT C-41).
+// WithCause says what caused err, as far as it is known here: what a cause further inside says, counts first. A
+// sink names its kind as the class of all its errors, and the destination's code where there was an answer. No
+// part is, or holds, a value of the event (CONTRACT C-41).
 func WithCause(cause Cause, err error) error { return &causedError{cause, err} }
 
-// CauseOf returns what caused err: the cause of [WithCause], or what is known without one.
+// CauseOf returns what caused err: what the causes of [WithCause] say together, or what is known without one.
 func CauseOf(err error) Cause {
+	var cause Cause
 	var caused *causedError
-	if errors.As(err, &caused) {
-		return caused.cause.bounded()
+	for inner := err; errors.As(inner, &caused); inner = caused.err {
+		cause = caused.cause.or(cause)
+	}
+	if cause.Class != "" {
+		return cause.bounded()
 	}
 	var panicked *panicError
 	switch {
 	case errors.As(err, &panicked):
-		return Cause{Class: ClassHandler, Code: CodePanic}
+		cause = cause.or(Cause{Class: ClassHandler, Code: CodePanic})
 	case errors.Is(err, ErrNoHandler):
-		return Cause{Class: ClassHandler, Code: CodeNoHandler}
+		cause = cause.or(Cause{Class: ClassHandler, Code: CodeNoHandler})
 	case errors.Is(err, context.DeadlineExceeded):
-		return Cause{Class: ClassHandler, Code: CodeTimeout}
+		cause = cause.or(Cause{Class: ClassHandler, Code: CodeTimeout})
+	default:
+		cause.Class = ClassHandler
 	}
-	return Cause{Class: ClassHandler}
+	return cause.bounded()
+}
+
+// or takes from another cause what this one does not say.
+func (c Cause) or(other Cause) Cause {
+	return Cause{cmp.Or(c.Class, other.Class), cmp.Or(c.Code, other.Code), cmp.Or(c.Place, other.Place)}
 }
 
 // bounded is the cause with parts that a database takes: short, and valid UTF-8 in one line.

@@ -172,6 +172,27 @@ type Depth struct {
 	// Blocked lists the first of them, at most BlockedListed. Both are for OnDeadBlock.
 	BlockedKeys Count
 	Blocked     []BlockedKey
+	// Groups are those of the deaths that nobody has handled yet, the largest first, at most GroupsListed.
+	Groups []DeadGroup
+}
+
+// GroupsListed is the most groups in [Depth.Groups].
+const GroupsListed = 20
+
+// DeadGroup is deaths of one topic for one cause, which nobody has handled yet.
+type DeadGroup struct {
+	// Fingerprint is the group's name. See [Fingerprint].
+	Fingerprint string
+	Topic       string
+	Reason      DeadReason
+	Cause       Cause
+	// Count is exact up to DepthCap; with more than two groups, up to 20,000 divided by their number. An estimate has two digits that count.
+	Count Count
+	// Since is when the first of them died, and Last the last one.
+	Since, Last time.Time
+	// Sample is the event that died last, and Error its error, cut to 200 bytes.
+	Sample uuid.UUID
+	Error  string
 }
 
 // BlockedListed is the most keys in [Depth.Blocked].

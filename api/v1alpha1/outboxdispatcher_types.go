@@ -358,6 +358,14 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Dead *int64 `json:"dead,omitempty"`
 
+	// deadGroups are the groups of such rows, those with one topic, reason and cause,
+	// the largest first; at most 20.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +kubebuilder:validation:MaxItems=20
+	DeadGroups []DeadGroup `json:"deadGroups,omitempty"`
+
 	// blockedKeys counts the keys whose rows wait behind a dead one that no person
 	// has handled yet. Only with onDead Block.
 	// +optional

@@ -317,7 +317,7 @@ func deadLetters(o observed) metav1.Condition {
 	case b == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case b.Dead > 0:
-		return condition(kind, metav1.ConditionTrue, api.ReasonDeadLetters, deadLettersNote(b.BlockedKeys > 0 && blocks(o.obd)))
+		return condition(kind, metav1.ConditionTrue, api.ReasonDeadLetters, deadLettersNote(b.BlockedKeys > 0 && blocks(o.obd), deadGroups(b.DeadGroups)))
 	}
 	return condition(kind, metav1.ConditionFalse, api.ReasonNoDeadLetters, "No event was given up.")
 }

@@ -278,6 +278,15 @@ func TestMessages(t *testing.T) {
 
 	o.answers[0].Backlog.Dead = 1
 	plain := message(o, api.DeadLettersPresentCondition)
+	o.answers[0].Backlog.DeadGroups = []report.DeadGroup{
+		{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1},
+		{Group: "00000000", Topic: "others", Reason: "poison_message", Count: 1},
+	}
+	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || strings.Contains(got, "others") ||
+		!strings.Contains(got, ` The largest group is 7f3a9c21 of topic "orders": permanent_failure http 422. Mend what the destination refuses`) {
+		t.Errorf("the largest group: %s", got)
+	}
+	o.answers[0].Backlog.DeadGroups = nil
 	o.answers[0].Backlog.BlockedKeys = 3
 	if got := message(o, api.DeadLettersPresentCondition); got != plain {
 		t.Errorf("keys that do not block: %s", got)

@@ -34,7 +34,7 @@ func transitions(before, after api.OutboxDispatcherStatus) []kstatus.Event {
 	events := kstatus.Transitions(watched, before.Conditions, after.Conditions)
 	if after.Dead != nil && *after.Dead > deref(before.Dead) {
 		events = append(events, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonDeadLetters,
-			Action: actionDeadLetters, Note: deadLettersNote(deref(after.BlockedKeys) > 0)})
+			Action: actionDeadLetters, Note: deadLettersNote(deref(after.BlockedKeys) > 0, after.DeadGroups)})
 	}
 	return events
 }

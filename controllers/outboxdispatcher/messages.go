@@ -8,6 +8,7 @@ import (
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
@@ -44,8 +45,14 @@ func heldBack(what string, held []report.HeldTopic) string {
 		what, which, names[0], problem.Sentence(held[0].Message))
 }
 
-func deadLettersNote(blocked bool) string {
-	note := "Events were given up and wait for a person: the Dead column counts them, the table outbox_dead_letters says why."
+// deadLettersNote tells of dead events, and of the largest group of them.
+func deadLettersNote(blocked bool, groups []api.DeadGroup) string {
+	note := "Events were given up and wait for a person: the Dead column counts them, status.deadGroups and the table outbox_dead_letters say why."
+	if len(groups) > 0 {
+		g := groups[0]
+		note += fmt.Sprintf(" The largest group is %s of topic %s: %s. %s", g.Group, problem.Clip(strconv.Quote(g.Topic), topicBytes),
+			strings.Join(strings.Fields(g.Reason+" "+g.Class+" "+g.Code+" "+g.Place), " "), dispatcher.Recovery(dispatcher.DeadReason(g.Reason), g.Class))
+	}
 	if blocked {
 		note += " Later events of their keys wait behind them (spec.onDead is Block): the Blocked column of -o wide counts those keys, /status of a pod lists them."
 	}

@@ -2,6 +2,7 @@ package outboxdispatcher
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -77,6 +78,7 @@ func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status,
 		counted.BlockedKeys = &newest.BlockedKeys
 	}
 	counted.Estimated = newest.Estimated
+	counted.DeadGroups = deadGroups(newest.DeadGroups)
 	counted.OldestPending = nil
 	if newest.OldestPending != nil {
 		counted.OldestPending = toSeconds(*newest.OldestPending)
@@ -106,6 +108,21 @@ func setRetention(status *v1alpha1.OutboxDispatcherStatus, answers []report.Stat
 			status.Retention = &told
 		}
 	}
+}
+
+// deadGroups are those of a count. The API server refuses a group that is told twice or without a name, which
+// no dispatcher does.
+func deadGroups(told []report.DeadGroup) (all []v1alpha1.DeadGroup) {
+	for _, g := range told[:min(len(told), report.DeadGroupsListed)] {
+		if g.Group == "" || slices.ContainsFunc(all, func(other v1alpha1.DeadGroup) bool { return other.Group == g.Group }) {
+			continue
+		}
+		all = append(all, v1alpha1.DeadGroup{
+			Group: g.Group, Topic: g.Topic, Reason: g.Reason, Class: g.Class, Code: g.Code, Place: g.Place,
+			Count: g.Count, Estimated: g.Estimated, Since: toSeconds(g.Since), Last: toSeconds(g.Last),
+		})
+	}
+	return all
 }
 
 // setSchemaVersion takes what some pod has seen; it stays when none told it.

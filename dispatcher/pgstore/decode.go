@@ -106,12 +106,18 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 	}
 	var err error
 	if e.Headers, err = decodeHeaders(r.headers); err != nil {
-		return e, fmt.Errorf("the event's headers cannot be read: %w", err)
+		return e, unreadable("headers", "headers", err)
 	}
 	if e.Backoff, err = decodeRetry(r.retry); err != nil {
-		return e, fmt.Errorf("the event's retry settings cannot be read: %w", err)
+		return e, unreadable("retry", "retry settings", err)
 	}
 	return e, nil
+}
+
+// unreadable is the failure to read a column of a row, by its name and by what it is.
+func unreadable(column, what string, err error) error {
+	return dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassDecode, Code: column},
+		fmt.Errorf("the event's %s cannot be read: %w", what, err))
 }
 
 // intern returns a shared copy of a text that many rows have, such as a topic or a type.

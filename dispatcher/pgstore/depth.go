@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -45,7 +46,10 @@ func (s *Store) Depth(ctx context.Context, topics []string) (dispatcher.Depth, e
 	if err != nil {
 		return dispatcher.Depth{}, s.wrap("count the backlog", err)
 	}
-	if err := s.estimate(ctx, depth.Topics); err != nil {
+	if err := s.groups(ctx, &depth); err != nil {
+		return dispatcher.Depth{}, s.wrap("find the groups of dead letters", err)
+	}
+	if err := s.estimate(ctx, &depth); err != nil {
 		return dispatcher.Depth{}, s.wrap("estimate the backlog", err)
 	}
 	if err := s.blocked(ctx, &depth); err != nil {
@@ -84,10 +88,10 @@ func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, e
 }
 
 // estimate replaces the counts that ran into the cap. What was counted is their lower bound.
-func (s *Store) estimate(ctx context.Context, depths []dispatcher.TopicDepth) error {
+func (s *Store) estimate(ctx context.Context, depth *dispatcher.Depth) error {
 	events, dead := map[string]*dispatcher.TopicDepth{}, map[string]*dispatcher.TopicDepth{}
-	for i := range depths {
-		d := &depths[i]
+	for i := range depth.Topics {
+		d := &depth.Topics[i]
 		if d.Pending.N+d.Processing.N > dispatcher.DepthCap {
 			d.Pending.Estimated, d.Processing.Estimated = true, true
 			events[d.Topic] = d
@@ -98,6 +102,9 @@ func (s *Store) estimate(ctx context.Context, depths []dispatcher.TopicDepth) er
 		}
 		if d.Dead.N > dispatcher.DepthCap {
 			d.Dead.Estimated = true
+			dead[d.Topic] = d
+		}
+		if slices.ContainsFunc(depth.Groups, func(g dispatcher.DeadGroup) bool { return g.Topic == d.Topic && g.Count.Estimated }) {
 			dead[d.Topic] = d
 		}
 	}
@@ -111,7 +118,31 @@ func (s *Store) estimate(ctx context.Context, depths []dispatcher.TopicDepth) er
 	if err != nil {
 		return err
 	}
-	return s.sample(ctx, s.sql.sampleDead, dead, []any{&topic, &n}, func() { raise(&dead[topic].Dead, n) })
+	return s.estimateDead(ctx, depth, dead)
+}
+
+// estimateDead does so for dead letters: those of topics, and of their groups.
+func (s *Store) estimateDead(ctx context.Context, depth *dispatcher.Depth, dead map[string]*dispatcher.TopicDepth) error {
+	type group struct{ topic, fingerprint string }
+	var one group
+	var n int64
+	topics, groups := map[string]int64{}, map[group]int64{}
+	err := s.sample(ctx, s.sql.sampleDead, dead, []any{&one.topic, &one.fingerprint, &n}, func() {
+		topics[one.topic] += n
+		groups[one] = n
+	})
+	if err != nil {
+		return err
+	}
+	for topic, n := range topics {
+		raise(&dead[topic].Dead, n)
+	}
+	for i := range depth.Groups {
+		g := &depth.Groups[i]
+		raise(&g.Count, twoDigits(groups[group{g.Topic, g.Fingerprint}]))
+	}
+	slices.SortStableFunc(depth.Groups, func(a, b dispatcher.DeadGroup) int { return cmp.Compare(b.Count.N, a.Count.N) })
+	return nil
 }
 
 // sample runs a sampling statement for the topics, if there are any.

@@ -15,6 +15,9 @@ func ClaimSQL() string { return load("outbox").claim }
 // ClaimFewSQL is its counterpart for a few rows.
 func ClaimFewSQL() string { return load("outbox").claimFew }
 
+// GroupsSQL is the statement that finds the groups of dead letters, of a store in schema "outbox".
+func GroupsSQL() string { return load("outbox").groups }
+
 // AckSQL is the ack statement of a store in schema "outbox".
 func AckSQL() string { return load("outbox").ack }
 

@@ -12,7 +12,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing string
+	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, groups, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing string
 }
 
 // load reads the files, which name the tables in the default schema, so that they run as they are.
@@ -26,7 +26,7 @@ func load(schema string) queries {
 	}
 	return queries{
 		claim: read("claim"), claimFew: read("claim_few"), claimKeyed: read("claim_keyed"), claimDense: read("claim_dense"), returned: read("returned"), ack: read("ack"), delete: read("delete"), nack: read("nack"), extend: read("extend"), release: read("release"),
-		topics: read("topics"), depth: read("depth"), blocked: read("blocked"), sampleEvents: read("sample_events"), sampleDead: read("sample_dead"),
+		topics: read("topics"), depth: read("depth"), groups: read("groups"), blocked: read("blocked"), sampleEvents: read("sample_events"), sampleDead: read("sample_dead"),
 		oldestTransaction: read("oldest_transaction"), sizes: read("sizes"),
 		heartbeat: read("heartbeat"), leave: read("leave"), sharing: read("sharing"),
 	}

@@ -172,11 +172,12 @@ func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
 			err = errors.New("it makes an empty string")
 		}
 		if err != nil {
-			return "", uncomputed(e, r.field+".to", r.to, err, "or what is enqueued")
+			return "", uncomputed(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: r.field}, e, r.field+".to", r.to, err, "or what is enqueued")
 		}
 		return to, nil
 	}
-	return "", fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", e.Topic, dispatcher.ErrNoHandler)
+	return "", caused(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: dispatcher.CodeNoHandler},
+		fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", e.Topic, dispatcher.ErrNoHandler))
 }
 
 // Check tells what was compiled, an entry at a time, and asks the registry for the schemas that it has.

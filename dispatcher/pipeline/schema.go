@@ -12,6 +12,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // rootURL is where a schema stands that does not say so by an $id.
@@ -106,24 +108,30 @@ func (l loader) Load(url string) (any, error) {
 	return nil, errors.New("it is not among the schema's references, and nothing is loaded from elsewhere; put it into the schema's $defs")
 }
 
+// violation is a place at which a payload breaks a schema.
+type violation struct {
+	text  string
+	cause dispatcher.Cause
+}
+
 // violations says where the payload breaks the schema, and nothing of what the payload holds.
-func (s *jsonSchema) violations(payload any) []string {
+func (s *jsonSchema) violations(payload any) []violation {
 	err := s.compiled.Validate(payload)
 	if err == nil {
 		return nil
 	}
 	var invalid *jsonschema.ValidationError
 	if !errors.As(err, &invalid) {
-		return []string{"the schema cannot be applied"}
+		return []violation{{"the schema cannot be applied", dispatcher.Cause{Class: dispatcher.ClassSchema}}}
 	}
-	var all []string
+	var all []violation
 	s.leaves(invalid, payload, &all)
-	slices.Sort(all) // objects have no order
+	slices.SortFunc(all, func(a, b violation) int { return strings.Compare(a.text, b.text) }) // objects have no order
 	return slices.Compact(all)
 }
 
 // leaves are the violations that have no causes of their own.
-func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]string) {
+func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]violation) {
 	_, names := e.ErrorKind.(*kind.PropertyNames) // its causes are about a name, not about a place
 	if len(e.Causes) > 0 && !names {
 		for _, cause := range e.Causes {
@@ -131,14 +139,17 @@ func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]s
 		}
 		return
 	}
-	text := fmt.Sprintf("at %s: %s", s.place(e.InstanceLocation, payload), keyword(e))
+	told, place := s.place(e.InstanceLocation, payload)
+	in := keyword(e)
+	text := fmt.Sprintf("at %s: %s", told, in)
 	switch k := e.ErrorKind.(type) {
 	case *kind.Required:
 		text += " (" + clip(strings.Join(k.Missing, ", ")) + ")" // names that the schema has
+		place += "/" + escape(k.Missing[0])
 	case *kind.Type:
 		text += fmt.Sprintf(" (%s, not %s)", strings.Join(k.Want, " or "), k.Got)
 	}
-	*all = append(*all, text)
+	*all = append(*all, violation{text, dispatcher.Cause{Class: dispatcher.ClassSchema, Code: in[strings.LastIndexByte(in, '/')+1:], Place: place}})
 }
 
 // keyword is the place in the schema.
@@ -159,18 +170,19 @@ func keyword(e *jsonschema.ValidationError) string {
 	return clip(at)
 }
 
-// place is a JSON pointer, with * for what may be data.
-func (s *jsonSchema) place(tokens []string, payload any) string {
+// place is a JSON pointer as it is told, with * for what may be data, and the same with * for indexes too.
+func (s *jsonSchema) place(tokens []string, payload any) (told, place string) {
 	if len(tokens) == 0 {
-		return "the payload itself"
+		return "the payload itself", ""
 	}
-	var b strings.Builder
+	var all, same strings.Builder
 	for _, token := range tokens {
-		shown := "*"
+		shown, known := "*", "*"
 		switch v := payload.(type) {
 		case map[string]any:
 			if s.names[token] {
-				shown = strings.NewReplacer("~", "~0", "/", "~1").Replace(token)
+				shown = escape(token)
+				known = shown
 			}
 			payload = v[token]
 		case []any:
@@ -178,10 +190,14 @@ func (s *jsonSchema) place(tokens []string, payload any) string {
 				shown, payload = token, v[i]
 			}
 		}
-		b.WriteString("/" + shown)
+		all.WriteString("/" + shown)
+		same.WriteString("/" + known)
 	}
-	return clip(b.String())
+	return clip(all.String()), same.String()
 }
+
+// escape is a member's name in a JSON pointer.
+func escape(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
 
 // clip bounds what is told of one thing.
 func clip(s string) string {

@@ -74,7 +74,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	}
 	schemas, err := steps.schemas(ctx)
 	if err != nil {
-		return nil, err
+		return nil, caused(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err)
 	}
 	if len(e.Payload) > small {
 		select {
@@ -86,7 +86,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	}
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
-		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
+		return nil, caused(dispatcher.Cause{Class: dispatcher.ClassDecode}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err))
 	}
 	if err := steps.validate(ctx, e, payload, schemas); err != nil {
 		return nil, err
@@ -133,38 +133,48 @@ func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
 func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, schemas []*jsonSchema) error {
 	var all []string
 	var held error
+	var first dispatcher.Cause // of what the payload breaks
+	broken := func(cause dispatcher.Cause, text string) {
+		if len(all) == 0 {
+			first = cause
+		}
+		all = append(all, text)
+	}
 	for i, c := range s.checks {
 		if schemas[i] != nil {
 			for _, violation := range schemas[i].violations(payload) {
-				all = append(all, c.field+".schema, "+violation)
+				broken(violation.cause, c.field+".schema, "+violation.text)
 			}
 		}
 		for _, r := range c.rules {
+			cause := dispatcher.Cause{Class: dispatcher.ClassRule, Code: r.field}
 			holds, err := r.holds.Bool(ctx, e, payload)
 			switch {
 			case err != nil && ctx.Err() != nil:
 				return interrupted(ctx.Err())
 			case expression.IsMissing(err):
-				all = append(all, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
+				broken(cause, fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
 			case err != nil && held == nil:
-				held = uncomputed(e, fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
+				held = uncomputed(cause, e, fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
 			case err == nil && !holds:
-				all = append(all, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
+				broken(cause, fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
 			}
 		}
 	}
 	if len(all) == 0 {
 		return held
 	}
-	return dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all))
+	return caused(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all)))
 }
 
 // uncomputed is the failure of an event for which an expression cannot be computed. It is not the event's
 // fault alone: someone may correct the expression. So nothing dies of it while the topic stands still.
-func uncomputed(e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
-	return dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
-		e.ID, what, err, oneLine(x.Text()), remedy))
+func uncomputed(cause dispatcher.Cause, e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
+	return caused(cause, dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
+		e.ID, what, err, oneLine(x.Text()), remedy)))
 }
+
+func caused(cause dispatcher.Cause, err error) error { return dispatcher.WithCause(cause, err) }
 
 // refuseThem is what else may be done about payloads that an expression is not made for.
 const refuseThem = "or have a schema refuse such payloads"
@@ -186,7 +196,7 @@ func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any)
 	case err != nil && ctx.Err() != nil:
 		return nil, interrupted(ctx.Err())
 	case err != nil:
-		return nil, uncomputed(e, t.field+".payload", t.payload, err, refuseThem)
+		return nil, uncomputed(dispatcher.Cause{Class: dispatcher.ClassMask, Code: t.field}, e, t.field+".payload", t.payload, err, refuseThem)
 	}
 	return made, nil
 }

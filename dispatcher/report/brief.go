@@ -11,7 +11,7 @@ import (
 const BriefPath = Path + "?brief"
 
 // MaxBrief bounds the JSON of a brief Status, in bytes.
-const MaxBrief = 16 << 10
+const MaxBrief = 32 << 10
 
 // Bounds of what is in a brief Status: how many held topics, and the bytes of each text.
 const (
@@ -24,11 +24,12 @@ const (
 	briefName        = 200
 	briefHeldMessage = 200
 	briefMessage     = 400
+	briefCause       = 60
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
-// holds no key, no id of an event, no list of topics but the first eight that are held, and no error of a
-// single delivery. Its JSON has at most MaxBrief bytes, whatever the Status holds.
+// holds no key, no id of an event, no list of topics but the first eight that are held and those of groups of
+// dead events, and no error of a single delivery. Its JSON has at most MaxBrief bytes, whatever the Status holds.
 func (s Status) Brief() Status {
 	brief := Status{
 		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),
@@ -54,12 +55,24 @@ func (s Status) Brief() Status {
 	}
 	if b := s.Backlog; b != nil {
 		brief.Backlog = &Backlog{ObservedAt: b.ObservedAt, Counts: b.Counts, BlockedKeys: b.BlockedKeys}
+		for _, g := range b.DeadGroups[:min(len(b.DeadGroups), DeadGroupsListed)] {
+			brief.Backlog.DeadGroups = append(brief.Backlog.DeadGroups, g.brief())
+		}
 	}
 	return brief
 }
 
 func (l Link) clip(message int) Link {
 	return Link{State: LinkState(clip(string(l.State), briefWord)), Reason: clip(l.Reason, briefWord), Message: clip(l.Message, message), Since: l.Since}
+}
+
+// brief is the group without an event's id and error.
+func (g DeadGroup) brief() DeadGroup {
+	return DeadGroup{
+		Group: clip(g.Group, briefWord), Topic: clip(g.Topic, briefTopic), Reason: clip(g.Reason, briefWord),
+		Class: clip(g.Class, briefWord), Code: clip(g.Code, briefCause), Place: clip(g.Place, briefCause),
+		Count: g.Count, Estimated: g.Estimated, Since: g.Since, Last: g.Last,
+	}
 }
 
 // clip returns at most so many bytes of a text, without control characters, which JSON writes as six bytes.

@@ -152,6 +152,33 @@ type Backlog struct {
 	// first 20 of them.
 	BlockedKeys int64        `json:"blockedKeys,omitempty"`
 	Blocked     []BlockedKey `json:"blocked,omitempty"`
+	// DeadGroups are the groups of dead events that nobody has handled yet, the largest first; 20 at most.
+	DeadGroups []DeadGroup `json:"deadGroups,omitempty"`
+}
+
+// DeadGroupsListed is the most entries of [Backlog.DeadGroups].
+const DeadGroupsListed = 20
+
+// DeadGroup is dead events of one topic with one cause.
+type DeadGroup struct {
+	// Group names it: 8 hex digits.
+	Group  string `json:"group"`
+	Topic  string `json:"topic"`
+	Reason string `json:"reason"`
+	// Class, Code and Place say what failed, how the destination or the rule calls it, and where in the event;
+	// each may be empty.
+	Class string `json:"class,omitempty"`
+	Code  string `json:"code,omitempty"`
+	Place string `json:"place,omitempty"`
+	// Count is an estimate when Estimated is true.
+	Count     int64 `json:"count"`
+	Estimated bool  `json:"estimated,omitempty"`
+	// Since is when the first of them died, Last when the last one did.
+	Since time.Time `json:"since"`
+	Last  time.Time `json:"last"`
+	// Sample is the id of the event that died last, and Error its error. A brief Status has neither.
+	Sample string `json:"sample,omitempty"`
+	Error  string `json:"error,omitempty"`
 }
 
 // BlockedKey is a key that waits for a person to replay or discard its dead event.

@@ -2,7 +2,10 @@ package storetest
 
 import (
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -118,5 +121,64 @@ func schema(r rig) {
 	got, err := r.store.Schema(r.Context())
 	if err != nil || got.State != dispatcher.SchemaReady || got.Message != "" || got.Version < got.Required || got.Required < 1 {
 		r.Errorf("Schema is %+v, %v, want it ready", got, err)
+	}
+}
+
+// Deaths of one topic, reason and cause are a group, until somebody has handled them. The largest comes first, and is
+// told with the newest of its events.
+// CONTRACT: C-41, C-96
+func depthGroups(r rig) {
+	refused := dispatcher.Cause{Class: "http", Code: "422"}
+	broken := dispatcher.Cause{Class: "rule", Code: "total", Place: "/items/*/price"}
+	die := func(topic string, cause dispatcher.Cause, reason dispatcher.DeadReason, n int) (ids []uuid.UUID) {
+		for range n {
+			id := r.enqueue(topic, 1)[0]
+			claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: maxAttempts})
+			r.wantIDs("claimed", claimed.Events, id)
+			lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{
+				Lease: claimed.Events[0].Lease(), Reason: reason, Cause: cause, Error: strings.Repeat("ä", 500),
+			}})
+			r.wantLost("nack", lost, err)
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	from := r.Now()
+	two := die(topic, refused, dispatcher.ReasonPermanentFailure, 2)
+	one := die("other", refused, dispatcher.ReasonPermanentFailure, 1)
+	three := die(topic, broken, dispatcher.ReasonSchemaValidationFailed, 3)
+	gone := die(topic, broken, dispatcher.ReasonPermanentFailure, 1)
+	r.Resolve(gone[0])
+	group := func(topic string, cause dispatcher.Cause, reason dispatcher.DeadReason, ids []uuid.UUID) dispatcher.DeadGroup {
+		return dispatcher.DeadGroup{
+			Fingerprint: dispatcher.Fingerprint(topic, reason, cause), Topic: topic, Reason: reason, Cause: cause,
+			Count: dispatcher.Count{N: int64(len(ids))}, Sample: ids[len(ids)-1], Error: strings.Repeat("ä", 100),
+		}
+	}
+	want := []dispatcher.DeadGroup{
+		group(topic, broken, dispatcher.ReasonSchemaValidationFailed, three),
+		group(topic, refused, dispatcher.ReasonPermanentFailure, two),
+		group("other", refused, dispatcher.ReasonPermanentFailure, one),
+	}
+	for _, test := range []struct {
+		asked []string
+		want  []dispatcher.DeadGroup
+	}{{nil, want}, {[]string{topic, "other", "none"}, want}, {[]string{topic}, want[:2]}, {[]string{"none"}, nil}} {
+		got, err := r.store.Depth(r.Context(), test.asked)
+		if err != nil {
+			r.Fatal(err)
+		}
+		for i := range got.Groups {
+			g := &got.Groups[i]
+			r.wantBetween("Since", g.Since, from, r.Now())
+			r.wantBetween("Last", g.Last, from, r.Now())
+			if several := g.Count.N > 1; g.Last.After(g.Since) != several {
+				r.Errorf("a group of %d died from %v to %v", g.Count.N, g.Since, g.Last)
+			}
+			g.Since, g.Last = time.Time{}, time.Time{}
+		}
+		if !slices.Equal(got.Groups, test.want) {
+			r.Errorf("the groups of %q are %+v, want %+v", test.asked, got.Groups, test.want)
+		}
 	}
 }

@@ -144,6 +144,7 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Topics", topics},
 		{"Depth", depth},
 		{"Depth/Empty", depthEmpty},
+		{"Depth/Groups", depthGroups},
 		{"Schema", schema},
 	} {
 		t.Run(test.name, func(t *testing.T) {

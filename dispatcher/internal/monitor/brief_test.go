@@ -26,6 +26,7 @@ func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
 		s.Held = append(s.Held, dispatcher.HeldTopic{Topic: topic, Breaker: dispatcher.BreakerRefusing, Err: errors.New(long)})
 		depth.Topics = append(depth.Topics, dispatcher.TopicDepth{Topic: topic, Pending: dispatcher.Count{N: 1}})
 		depth.Blocked = append(depth.Blocked, dispatcher.BlockedKey{Topic: topic, Key: "customer-17", EventID: uuid.Max})
+		depth.Groups = append(depth.Groups, dispatcher.DeadGroup{Topic: topic, Cause: dispatcher.Cause{Code: long, Place: long}, Sample: uuid.Max, Error: "customer-17"})
 	}
 	return s, depth
 }

@@ -188,6 +188,12 @@ func backlog(d *dispatcher.Depth) *report.Backlog {
 	for _, k := range d.Blocked {
 		b.Blocked = append(b.Blocked, report.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DiedAt: k.DiedAt})
 	}
+	for _, g := range d.Groups {
+		b.DeadGroups = append(b.DeadGroups, report.DeadGroup{
+			Group: g.Fingerprint, Topic: g.Topic, Reason: string(g.Reason), Class: g.Cause.Class, Code: g.Cause.Code, Place: g.Cause.Place,
+			Count: g.Count.N, Estimated: g.Count.Estimated, Since: g.Since, Last: g.Last, Sample: g.Sample.String(), Error: line(g.Error),
+		})
+	}
 	for _, t := range d.Topics {
 		c := report.Counts{
 			Pending: t.Pending.N, Scheduled: t.Scheduled.N, Processing: t.Processing.N, Dead: t.Dead.N,

@@ -4,11 +4,12 @@ import (
 	"fmt"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // Unwritable is the error for an event that no message of the sink can be made of. No attempt can, so the
 // event is dead at once.
 func Unwritable(sink string, e *dispatcher.Event, err error) error {
-	return dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
-		fmt.Errorf("%s: event %s cannot be written as a CloudEvent: %w; correct the row", sink, e.ID, err))
+	return reason.Coded(reason.Unwritable, dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
+		fmt.Errorf("%s: event %s cannot be written as a CloudEvent: %w; correct the row", sink, e.ID, err)))
 }

@@ -76,13 +76,13 @@ func split(address string, separator byte) (base, name string) {
 }
 
 // sink returns the sink of s, whose requests take so many bytes.
-func (s *awsService[C]) sink(timeout time.Duration, bytes int, route func(*dispatcher.Event) (string, error)) *sink {
+func (s *awsService[C]) sink(class string, timeout time.Duration, bytes int, route func(*dispatcher.Event) (string, error)) *sink {
 	s.http = &http.Client{
 		Transport:     traced{transport(timeout)},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return (&sink{
-		service: s, limits: limits{awsBatch, bytes}, batchSize: awsBatch, timeout: timeout,
+		service: s, limits: limits{awsBatch, bytes}, class: class, batchSize: awsBatch, timeout: timeout,
 		encode: encoder(config.Structured, awsPrefix, awsAttributes...),
 	}).to(route, s.own)
 }
@@ -264,7 +264,7 @@ func cause(err error) error {
 // whole is true for the answer to a request, and false for one about a message.
 func awsRefusal(code string, whole bool) *refusal {
 	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
-	r := &refusal{word: reason.Refusing}
+	r := &refusal{word: reason.Refusing, code: code}
 	remedy := "AWS's documentation says what it means"
 	switch code {
 	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "KMSAccessDenied", "KMS.AccessDeniedException":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // service is one cloud's way to send messages. Its errors are those of outcome.go. Its methods are safe
@@ -34,6 +35,7 @@ type limits struct {
 type sink struct {
 	service
 	limits
+	class     string // of its failures' causes
 	batchSize int
 	timeout   time.Duration
 	encode    func(*dispatcher.Event) (*message, error)
@@ -63,8 +65,9 @@ func (s *sink) to(route func(*dispatcher.Event) (string, error), name string) *s
 func (s *sink) BatchSize() int { return s.batchSize }
 
 // Deliver sends the batch in as few requests as the service's limits and the destinations allow.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify(s.class, &errs)
+	errs = make([]error, len(batch))
 	var order []string
 	parcels := map[string][]*message{}
 	for i, e := range batch {
@@ -94,7 +97,7 @@ func (s *sink) message(e *dispatcher.Event) (to string, m *message, err error) {
 		err = s.check(to)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err)
+		return "", nil, reason.Routed(fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err))
 	}
 	if m, err = s.encode(e); err != nil {
 		return "", nil, cloudevent.Unwritable(s.name(to), e, err)
@@ -106,8 +109,8 @@ func (s *sink) message(e *dispatcher.Event) (to string, m *message, err error) {
 }
 
 func (s *sink) tooLarge(to string, err error) error {
-	return dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
-		fmt.Errorf("%s: the message is too large: %w; make smaller events", s.name(to), err))
+	return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
+		fmt.Errorf("%s: the message is too large: %w; make smaller events", s.name(to), err)))
 }
 
 // chunks are the messages of one request each.

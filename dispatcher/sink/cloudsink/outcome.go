@@ -15,6 +15,8 @@ import (
 // refusal is the service's answer that it did not take what was sent.
 type refusal struct {
 	word string
+	// code is the service's own for it.
+	code string
 	// what is the answer in the service's own fixed words, and the remedy.
 	what string
 	// unauthenticated: the service knows nobody by these credentials, whatever is sent.
@@ -52,9 +54,9 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 	case err == nil:
 		return nil
 	case errors.As(err, &refused) && refused.tooLarge:
-		return s.tooLarge(to, refused)
+		return s.tooLarge(to, reason.Coded(refused.code, refused))
 	case errors.As(err, &refused):
-		err = reason.With(refused.word, fmt.Errorf("%s: %w", s.name(to), refused))
+		err = reason.Coded(refused.code, reason.With(refused.word, fmt.Errorf("%s: %w", s.name(to), refused)))
 		switch {
 		case refused.unauthenticated:
 			return dispatcher.Unavailable(err)

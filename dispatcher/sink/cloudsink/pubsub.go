@@ -51,7 +51,7 @@ func NewPubSub(cfg config.PubSubSink, route func(*dispatcher.Event) (string, err
 	}
 	s := &pubsubService{project: cfg.Project, topic: cfg.Topic, options: pubsubOptions(cfg)}
 	return (&sink{
-		service: s, limits: limits{pubsubBatch, pubsubBytes}, batchSize: pubsubBatch, timeout: cfg.Timeout.D(),
+		service: s, limits: limits{pubsubBatch, pubsubBytes}, class: "pubsub", batchSize: pubsubBatch, timeout: cfg.Timeout.D(),
 		encode: encoder(cfg.ContentMode, "ce-"),
 	}).to(route, cfg.Topic), nil
 }
@@ -165,7 +165,7 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 // an answer, is told from the service's by what was sent and by the code.
 func pubsubFailure(sent *sending, err error) error {
 	code := status.Code(err)
-	r := &refusal{word: reason.Refusing}
+	r := &refusal{word: reason.Refusing, code: code.String()}
 	var remedy string
 	switch {
 	case !sent.begun.Load() && code == codes.Unauthenticated:

@@ -83,21 +83,23 @@ type place struct {
 	sink    *sink
 	arrived func() []sinktest.Message
 	missing string
+	refused dispatcher.Cause
 }
 
 // destination is a place as sinktest.Exercise drives it.
 func (p place) destination() sinktest.Destination {
-	refused := map[uuid.UUID]bool{}
+	chosen := map[uuid.UUID]bool{}
 	inner := p.sink.destination
 	p.sink.destination = func(e *dispatcher.Event) (string, error) {
-		if refused[e.ID] {
+		if chosen[e.ID] {
 			return p.missing, nil
 		}
 		return inner(e)
 	}
 	return sinktest.Destination{
 		Sink: p.sink, Arrived: p.arrived, Stop: p.close, Start: p.open, Hang: p.hangUp,
-		Refuse: func(id uuid.UUID) { refused[id] = true },
+		Refuse:  func(id uuid.UUID) { chosen[id] = true },
+		Refused: p.refused,
 		Idle: func() {
 			p.cut()
 			time.Sleep(50 * time.Millisecond) // the clients hear of it in goroutines of their own
@@ -196,7 +198,7 @@ func newSQS(t *testing.T, suffix string) place {
 	client, queueURL := newQueue(t, name)
 	s, err := NewSQS(config.SQSSink{QueueURL: "http://" + g.address + "/" + account + "/" + name}, nil)
 	var all []sinktest.Message
-	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, arrived: func() []sinktest.Message {
+	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sqs", Code: "NonExistentQueue"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, client, queueURL) {
 			checkGroup(t, r, suffix, &all)
 		}
@@ -233,7 +235,7 @@ func newSNS(t *testing.T, suffix string) place {
 	}
 	s, err := NewSNS(config.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
 	var all []sinktest.Message
-	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, arrived: func() []sinktest.Message {
+	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sns", Code: "NotFound"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, queue, queueURL) {
 			checkGroup(t, r, suffix, &all)
 		}
@@ -250,7 +252,7 @@ func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerRe
 	}
 	g := newGate(t, server.Addr)
 	s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: topic, ContentMode: mode, Endpoint: "http://" + g.address}, nil)
-	return place{gate: g, sink: opened(t, s, err), missing: "missing", arrived: func() (all []sinktest.Message) {
+	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
 			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)
 			if m.OrderingKey != got.Attributes["partitionkey"] {
@@ -302,7 +304,7 @@ func newServiceBusPlace(t *testing.T, mode config.ContentMode) place {
 	queue := newName("")
 	s := newServiceBusSink(t, g.address, queue, mode, "good")
 	s.service.(*serviceBusService).idle = 20 * time.Millisecond // less than Idle takes
-	return place{gate: g, sink: s, missing: "missing-" + queue, arrived: func() []sinktest.Message {
+	return place{gate: g, sink: s, missing: "missing-" + queue, refused: dispatcher.Cause{Class: "servicebus", Code: "amqp:not-found"}, arrived: func() []sinktest.Message {
 		return readQueue(t, backend, queue)
 	}}
 }

@@ -82,7 +82,7 @@ func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 		},
 	}
 	return (&sink{
-		service: s, limits: limits{serviceBusBatch, serviceBusBytes}, batchSize: serviceBusBatch, timeout: cfg.Timeout.D(),
+		service: s, limits: limits{serviceBusBatch, serviceBusBytes}, class: "servicebus", batchSize: serviceBusBatch, timeout: cfg.Timeout.D(),
 		encode: encoder(cfg.ContentMode, serviceBusPrefix),
 	}).to(route, entity), s, nil
 }
@@ -250,7 +250,7 @@ func linkFailure(err error) error {
 	switch {
 	case errors.As(err, &answer) && answer.Code == azservicebus.CodeNotFound,
 		errors.As(err, &said) && said.Condition == amqp.ErrCondNotFound:
-		return &refusal{word: reason.Refusing, noPlace: true, what: "answered " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
+		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondNotFound), noPlace: true, what: "answered " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
 	case errors.As(err, &answer) && answer.Code == azservicebus.CodeUnauthorizedAccess:
 		return &unsent{&noCredentials{errors.New("the service answers that access is not authorized: the identity needs the role Azure Service Bus Data Sender")}}
 	case errors.As(err, &said):
@@ -267,11 +267,11 @@ func serviceBusFailure(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, azservicebus.ErrMessageTooLarge):
-		return &refusal{word: reason.Refusing, tooLarge: true, what: "answered " + string(amqp.ErrCondMessageSizeExceeded)}
+		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondMessageSizeExceeded), tooLarge: true, what: "answered " + string(amqp.ErrCondMessageSizeExceeded)}
 	case !errors.As(err, &said):
 		return err
 	}
-	r := &refusal{word: reason.Refusing}
+	r := &refusal{word: reason.Refusing, code: string(said.Condition)}
 	remedy := "the service's documentation says what it means"
 	switch said.Condition {
 	case amqp.ErrCondUnauthorizedAccess:

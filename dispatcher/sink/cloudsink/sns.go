@@ -35,7 +35,7 @@ func NewSNS(cfg config.SNSSink, route func(*dispatcher.Event) (string, error)) (
 		},
 	}
 	s.base, s.own = split(cfg.TopicARN, ':')
-	return s.sink(cfg.Timeout.D(), snsBytes, route), nil
+	return s.sink("sns", cfg.Timeout.D(), snsBytes, route), nil
 }
 
 func publishSNS(ctx context.Context, client *sns.Client, topic string, entries []awsEntry) (answers, error) {

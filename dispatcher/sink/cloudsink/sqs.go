@@ -44,7 +44,7 @@ func NewSQS(cfg config.SQSSink, route func(*dispatcher.Event) (string, error)) (
 	s.make = func(c aws.Config, http aws.HTTPClient) *sqs.Client {
 		return sqs.NewFromConfig(c, func(o *sqs.Options) { o.HTTPClient, o.BaseEndpoint = http, &endpoint })
 	}
-	return s.sink(cfg.Timeout.D(), sqsBytes, route), nil
+	return s.sink("sqs", cfg.Timeout.D(), sqsBytes, route), nil
 }
 
 func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entries []awsEntry) (answers, error) {

@@ -79,8 +79,8 @@ func (e *Encoder) Encode(ctx context.Context, subject string, payload []byte) ([
 	value = binary.BigEndian.AppendUint32(value, uint32(schema.ID))
 	value = append(value, e.prefix...)
 	if value, err = c.appendTo(value, payload); err != nil {
-		return nil, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, fmt.Errorf(
-			"the payload does not fit the schema of subject %s (id %d): %w; correct the row, or register a schema that it fits", subject, schema.ID, err))
+		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: e.schemaType}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, fmt.Errorf(
+			"the payload does not fit the schema of subject %s (id %d): %w; correct the row, or register a schema that it fits", subject, schema.ID, err)))
 	}
 	return value, nil
 }

@@ -200,12 +200,13 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 	}
 	cfg.URL = scheme + "://" + address + "/events"
 	return sinktest.Destination{
-		Sink:   open(t, cfg),
-		Refuse: func(id uuid.UUID) { c.refused[id.String()] = true },
-		Stop:   func() { stop() },
-		Start:  func() { _, stop = serve(address) },
-		Idle:   idle.close,
-		Cannot: map[string]string{"Missing": "an answer of 404 may be about one event"},
+		Sink:    open(t, cfg),
+		Refuse:  func(id uuid.UUID) { c.refused[id.String()] = true },
+		Refused: dispatcher.Cause{Class: "http", Code: "422"},
+		Stop:    func() { stop() },
+		Start:   func() { _, stop = serve(address) },
+		Idle:    idle.close,
+		Cannot:  map[string]string{"Missing": "an answer of 404 may be about one event"},
 		Hang: func() <-chan struct{} {
 			c.hang = true
 			return c.waiting

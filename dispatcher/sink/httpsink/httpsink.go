@@ -73,8 +73,9 @@ func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (
 func (s *sink) BatchSize() int { return s.batchSize }
 
 // Deliver posts the batch: with contentMode Batch with one request for each target, else with one for each event.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("http", &errs)
+	errs = make([]error, len(batch))
 	for _, p := range s.parcels(batch, errs) {
 		for i, err := range s.deliver(ctx, p.to, p.events) {
 			errs[p.at[i]] = err

@@ -25,7 +25,7 @@ func (t target) answered(resp *http.Response) error {
 	if code >= 200 && code <= 299 {
 		return nil
 	}
-	err := fmt.Errorf("%s answered %d %s; %s", t.name, code, http.StatusText(code), remedy(code))
+	err := reason.Coded(strconv.Itoa(code), fmt.Errorf("%s answered %d %s; %s", t.name, code, http.StatusText(code), remedy(code)))
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired:
 		// Whoever answers knows nobody by these credentials, and took nothing: no event is at fault.

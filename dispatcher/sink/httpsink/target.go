@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // target is where a request goes.
@@ -28,11 +29,11 @@ func (s *sink) to(e *dispatcher.Event) (target, error) {
 	}
 	text, err := s.route(e)
 	if err != nil {
-		return target{}, fmt.Errorf("http sink: %w", err)
+		return target{}, reason.Routed(fmt.Errorf("http sink: %w", err))
 	}
 	u, err := resolve(s.base.url, text)
 	if err != nil {
-		return target{}, fmt.Errorf("http sink: the route of event %s, topic %q, %w", e.ID, e.Topic, err)
+		return target{}, reason.Routed(fmt.Errorf("http sink: the route of event %s, topic %q, %w", e.ID, e.Topic, err))
 	}
 	return newTarget(u), nil
 }

@@ -43,8 +43,9 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		return topic, nil
 	}
 	return sinktest.Destination{
-		Sink:   s,
-		Refuse: func(id uuid.UUID) { refused[id] = true },
+		Sink:    s,
+		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refused: dispatcher.Cause{Class: "kafka", Code: "UNKNOWN_TOPIC_OR_PARTITION"},
 		// The record that finds the broker dead may have been sent, and is waited for.
 		Stop:  func() { kill(t); s.timeout = time.Second },
 		Start: func() { restart(t); s.timeout = patience },

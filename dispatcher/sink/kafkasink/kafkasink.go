@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/encoding"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const (
@@ -138,8 +139,9 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver produces the whole batch at once, and answers for each record as the brokers confirm it.
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("kafka", &errs)
+	errs = make([]error, len(batch))
 	var records []*kgo.Record
 	var of []int // the place of each record's event in the batch
 	for i, e := range batch {

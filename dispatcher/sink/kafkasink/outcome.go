@@ -81,8 +81,13 @@ func (s *sink) leaderless(r *kgo.Record, err *noLeader) error {
 	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, fmt.Errorf("%w. The record may have been written", failure)))
 }
 
-// refused is a broker's answer. Only Kafka's own words for its error codes are quoted.
+// refused is a broker's answer, with the name of its code.
 func (s *sink) refused(r *kgo.Record, answer *kerr.Error) error {
+	return reason.Coded(answer.Message, s.answered(r, answer))
+}
+
+// answered says what an answer means. Only Kafka's own words for its error codes are quoted.
+func (s *sink) answered(r *kgo.Record, answer *kerr.Error) error {
 	say := func(format string, args ...any) error {
 		return fmt.Errorf("topic %s at %s: %w", r.Topic, s.brokers, fmt.Errorf(format, args...))
 	}

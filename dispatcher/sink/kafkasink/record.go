@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const contentType = "content-type"
@@ -27,10 +28,10 @@ const contentType = "content-type"
 func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, error) {
 	topic, err := s.destination(e)
 	if err != nil {
-		return nil, fmt.Errorf("kafka sink: %w", err)
+		return nil, reason.Routed(fmt.Errorf("kafka sink: %w", err))
 	}
 	if !validTopic(topic) {
-		return nil, fmt.Errorf("kafka sink: %q is no name that a Kafka topic can have; set topic to one of letters, digits, dots, dashes and underscores", topic)
+		return nil, reason.Routed(fmt.Errorf("kafka sink: %q is no name that a Kafka topic can have; set topic to one of letters, digits, dots, dashes and underscores", topic))
 	}
 	r := &kgo.Record{Topic: topic, Key: []byte(e.Key())}
 	ce := cloudevent.New(e)

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // batchSize only bounds how many events wait for the same lock.
@@ -35,8 +36,9 @@ type sink struct {
 }
 
 // Deliver writes a line for each event.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("log", &errs)
+	errs = make([]error, len(batch))
 	for i, e := range batch {
 		if err := ctx.Err(); err != nil {
 			errs[i] = fmt.Errorf("the delivery was interrupted: %w", err)

@@ -37,6 +37,7 @@ func TestExercise(t *testing.T) {
 				w := &writes{}
 				return sinktest.Destination{
 					Sink:      logsink.New(cfg, w),
+					Refused:   dispatcher.Cause{Class: "log"},
 					NoPayload: cfg.Payload != config.LogPayloadInclude,
 					Cannot:    map[string]string{"Refuse": local, "Hang": local, "Stop": local, "Idle": local, "Missing": local},
 					Arrived:   func() []sinktest.Message { return parse(t, w.lines) },

@@ -43,10 +43,11 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		return cfg.Subject, nil
 	}
 	return sinktest.Destination{
-		Sink:   s,
-		Refuse: func(id uuid.UUID) { refused[id] = true },
-		Stop:   func() { kill(t, srv) },
-		Start:  func() { restart(t, srv) },
+		Sink:    s,
+		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refused: dispatcher.Cause{Class: "nats", Code: "NoStream"},
+		Stop:    func() { kill(t, srv) },
+		Start:   func() { restart(t, srv) },
 		Idle: func() {
 			closeAll()
 			<-s.current.gone

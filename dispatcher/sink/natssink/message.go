@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // The headers beside those of the attributes.
@@ -30,10 +31,10 @@ const (
 func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	subject, err := s.destination(e)
 	if err != nil {
-		return nil, fmt.Errorf("nats sink: %w", err)
+		return nil, reason.Routed(fmt.Errorf("nats sink: %w", err))
 	}
 	if !config.ValidNATSSubject(subject) {
-		return nil, fmt.Errorf("nats sink: %q is no subject that events can go to; set subject to one without spaces and wildcards, that does not start with $ or _INBOX", subject)
+		return nil, reason.Routed(fmt.Errorf("nats sink: %q is no subject that events can go to; set subject to one without spaces and wildcards, that does not start with $ or _INBOX", subject))
 	}
 	m := &nats.Msg{Subject: subject, Header: make(nats.Header, 22+len(e.Headers))}
 	ce := cloudevent.New(e)

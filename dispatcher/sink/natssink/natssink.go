@@ -14,6 +14,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const (
@@ -83,8 +84,9 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver publishes the whole batch at once, and answers for each message as its stream confirms it.
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("nats", &errs)
+	errs = make([]error, len(batch))
 	var msgs []*nats.Msg
 	var of []int // the place of each message's event in the batch
 	for i, e := range batch {

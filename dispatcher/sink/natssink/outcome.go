@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -90,9 +91,9 @@ func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, 
 	case err == nil:
 		return nil
 	case errors.As(err, &refusal):
-		return s.refused(m.Subject, refusal, say("%w; %s", refusal, refusal.remedy()))
+		return reason.Coded(strconv.Itoa(refusal.Code), s.refused(m.Subject, refusal, say("%w; %s", refusal, refusal.remedy())))
 	case errors.Is(err, errTooLarge):
-		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, say("%w", err))
+		return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure, say("%w", err)))
 	case errors.Is(err, errNoStream):
 		if has, _ := ses.conn.ConnectedServerJetStream(); !has && !ses.over() {
 			return s.noStream(m.Subject, say("%w, and the server has no JetStream; enable it, and create a stream that captures the subject", err))
@@ -122,7 +123,7 @@ func silent(err error) error {
 
 // noStream is for a subject that no stream takes events from, or not the one of the configuration.
 func (s *sink) noStream(subject string, err error) error {
-	return reason.NoDestination(subject == s.subject, reason.With(reason.Refusing, err))
+	return reason.NoDestination(subject == s.subject, reason.With(reason.Refusing, reason.Coded("NoStream", err)))
 }
 
 // refused is a stream's answer, which err tells.

@@ -29,6 +29,7 @@ func TestExercise(t *testing.T) {
 			Sink:    open(t, settings(dsn)),
 			Arrived: func() []sinktest.Message { return rows(t, dsn) },
 			Refuse:  func(id uuid.UUID) { exec(t, dsn, `insert into refused values ('`+id.String()+`')`) },
+			Refused: dispatcher.Cause{Class: "postgres", Code: "P0001"},
 			Stop:    srv.Kill,
 			Start: func() {
 				if err := srv.Restart(context.Background()); err != nil {

@@ -56,7 +56,7 @@ func (s *sink) outcome(ctx context.Context, err error) error {
 	case pgconn.SafeToRetry(err):
 		return s.unreachable(ctx, err)
 	case errors.As(err, &pg) && !strings.HasPrefix(pg.Code, shuttingDown):
-		return s.refused(pg)
+		return reason.Coded(pg.Code, s.refused(pg))
 	}
 	word, message := database.Classify(err)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // Table is the statement that makes the table, by its default name. Whoever owns the database runs it:
@@ -76,7 +77,8 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver inserts the batch in one transaction. An event that is there already is confirmed. When one of
 // the events is to blame for a failure, the others are inserted without it.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("postgres", &errs)
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{s.interrupted(ctx)}, len(batch))
 	}

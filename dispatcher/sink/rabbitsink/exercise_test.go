@@ -39,10 +39,11 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		return "shop.orders", nil
 	}
 	return sinktest.Destination{
-		Sink:   s,
-		Refuse: func(id uuid.UUID) { refused[id] = true },
-		Stop:   func() { flush(t); kill(t) },
-		Start:  func() { restart(t) },
+		Sink:    s,
+		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refused: dispatcher.Cause{Class: "rabbitmq", Code: "NO_ROUTE"},
+		Stop:    func() { flush(t); kill(t) },
+		Start:   func() { restart(t) },
 		Idle: func() {
 			ses := s.live()
 			control(t, "close_all_connections", "idle for too long")

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const (
@@ -34,10 +35,10 @@ type message struct {
 func (s *sink) message(e *dispatcher.Event) (*message, error) {
 	key, err := s.routingKey(e)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq sink: %w", err)
+		return nil, reason.Routed(fmt.Errorf("rabbitmq sink: %w", err))
 	}
 	if len(key) > shortString {
-		return nil, fmt.Errorf("rabbitmq sink: the routing key has %d bytes, and RabbitMQ takes %d; set routingKey to a shorter one", len(key), shortString)
+		return nil, reason.Routed(fmt.Errorf("rabbitmq sink: the routing key has %d bytes, and RabbitMQ takes %d; set routingKey to a shorter one", len(key), shortString))
 	}
 	ce := cloudevent.New(e)
 	m := &message{key: key, Publishing: amqp.Publishing{MessageId: ce.ID(), Timestamp: e.CreatedAt, DeliveryMode: amqp.Persistent}}
@@ -68,8 +69,8 @@ func (m *message) fits(frame int) error {
 	if frame == 0 || size <= frame {
 		return nil
 	}
-	return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
-		"rabbitmq sink: event %s has about %d bytes of headers, and the broker takes frames of %d; make them smaller, or raise its frame_max", m.MessageId, size, frame))
+	return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
+		"rabbitmq sink: event %s has about %d bytes of headers, and the broker takes frames of %d; make them smaller, or raise its frame_max", m.MessageId, size, frame)))
 }
 
 // headers takes an event's attributes in the binary mode of the RabbitMQ binding.

@@ -49,15 +49,15 @@ func (s *sink) noQueue(name string) error {
 }
 
 func (s *sink) notTaken(m *message) error {
-	return dispatcher.DestinationFault(fmt.Errorf("%s: the broker did not take the message (basic.nack); a queue is full or has failed: make room in it, raise its max-length, or look into the broker's log", s.at(m.key)))
+	return reason.Coded("NACK", dispatcher.DestinationFault(fmt.Errorf("%s: the broker did not take the message (basic.nack); a queue is full or has failed: make room in it, raise its max-length, or look into the broker's log", s.at(m.key))))
 }
 
 func (s *sink) unroutable(m *message) error {
 	if s.cfg.Exchange == amqp.DefaultExchange {
-		return reason.NoDestination(m.key == s.key, reason.With(reason.Refusing, s.noQueue(m.key)))
+		return reason.Coded("NO_ROUTE", reason.NoDestination(m.key == s.key, reason.With(reason.Refusing, s.noQueue(m.key))))
 	}
 	// Which queues are bound cannot be asked.
-	return dispatcher.DestinationFault(fmt.Errorf("%s: no queue is bound for it; bind one, or correct routingKey", s.at(m.key)))
+	return reason.Coded("NO_ROUTE", dispatcher.DestinationFault(fmt.Errorf("%s: no queue is bound for it; bind one, or correct routingKey", s.at(m.key))))
 }
 
 // outcome says what became of a message.
@@ -66,7 +66,7 @@ func (s *sink) outcome(ctx context.Context, e end, a *attempt) error {
 	case a.answered:
 		return a.err
 	case e.refusal != nil:
-		return s.refused(a.message, e.refusal)
+		return reason.Coded(name(e.refusal.Code), s.refused(a.message, e.refusal))
 	case ctx.Err() != nil:
 		return s.interrupted(ctx)
 	case e.blocked != nil && !a.sent:
@@ -127,7 +127,7 @@ func name(code int) string {
 	}[code]; ok {
 		return known
 	}
-	return fmt.Sprintf("code %d", code)
+	return fmt.Sprintf("CODE_%d", code)
 }
 
 // isBlocked is for a message that was not sent while the broker takes none. The text is the broker's:

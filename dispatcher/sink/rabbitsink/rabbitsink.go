@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const (
@@ -91,8 +92,9 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver publishes the whole batch on one channel, and answers for each message as the broker
 // confirms it. It waits for a channel that no other delivery uses.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("rabbitmq", &errs)
+	errs = make([]error, len(batch))
 	var messages []*message
 	var of []int // the place of each message's event in the batch
 	for i, e := range batch {

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // The fields that are no attributes.
@@ -30,7 +31,7 @@ func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
 		err = errors.New("the event's stream has no name; set stream, or correct the route")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redis sink: %w", err)
+		return nil, reason.Routed(fmt.Errorf("redis sink: %w", err))
 	}
 	f := append(make(fields, 0, 48+2*len(e.Headers)), "xadd", stream)
 	if s.cfg.MaxLen > 0 {

@@ -48,11 +48,12 @@ func destination(t *testing.T, srv *redis.Server, mode config.ContentMode, trust
 		return stream, nil
 	}
 	return sinktest.Destination{
-		Sink:   s,
-		Refuse: func(id uuid.UUID) { refused[id] = true },
-		Stop:   srv.Kill,
-		Start:  func() { restart(t, srv) },
-		Idle:   func() { killClients(t, srv) },
+		Sink:    s,
+		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refused: dispatcher.Cause{Class: "redis", Code: "WRONGTYPE"},
+		Stop:    srv.Kill,
+		Start:   func() { restart(t, srv) },
+		Idle:    func() { killClients(t, srv) },
 		Missing: func() func() {
 			do(t, srv, "set", stream, "no stream")
 			return func() { do(t, srv, "del", stream) }

@@ -19,7 +19,7 @@ import (
 func (s *sink) refused(ctx context.Context, en *entry, err error) error {
 	var answer redis.Error
 	if errors.As(err, &answer) {
-		return s.answered(en, answer)
+		return reason.Coded(prefix(answer), s.answered(en, answer))
 	}
 	if ctx.Err() != nil {
 		return s.interrupted(ctx)
@@ -68,10 +68,19 @@ func (s *sink) answered(en *entry, answer redis.Error) error {
 		return fault("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
 	}
 	if isTooLarge(answer) {
-		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
-			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en)))
+		return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
+			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en))))
 	}
 	return say("the server's log says more")
+}
+
+// prefix is the first word of an answer, which Redis writes in capital letters, or ERR.
+func prefix(answer redis.Error) string {
+	word, _, _ := strings.Cut(answer.Error(), " ")
+	if len(word) > 32 || strings.ContainsFunc(word, func(r rune) bool { return r < 'A' || r > 'Z' }) {
+		return "ERR"
+	}
+	return word
 }
 
 // noStream is for a key that holds something else.

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 const (
@@ -91,8 +92,9 @@ type entry struct {
 
 // Deliver adds the batch to its streams in one pipeline, in a cluster one for each node, and answers for
 // each event as Redis does. When ctx ends, or the timeout, nothing of it is sent any more.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("redis", &errs)
+	errs = make([]error, len(batch))
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{s.interrupted(ctx)}, len(batch))
 	}

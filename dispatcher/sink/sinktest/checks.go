@@ -57,6 +57,14 @@ func noPayload(t *testing.T, err error) {
 	}
 }
 
+// caused checks that the cause of a failure names the sink (CONTRACT C-41).
+func (d Destination) caused(t *testing.T, err error) {
+	t.Helper()
+	if cause := dispatcher.CauseOf(err); err != nil && (d.Refused.Class == "" || cause.Class != d.Refused.Class) {
+		t.Errorf("the cause is %+v, want one of the class %q: %v", cause, d.Refused.Class, err)
+	}
+}
+
 func within[T any](t *testing.T, c <-chan T, complaint string) T {
 	t.Helper()
 	select {

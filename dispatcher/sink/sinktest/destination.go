@@ -22,6 +22,9 @@ type Destination struct {
 	Arrived func() []Message
 	// Refuse makes the destination refuse one event.
 	Refuse func(id uuid.UUID)
+	// Refused is the cause of such a refusal: the sink's class, which all its failures have, and the
+	// destination's own code.
+	Refused dispatcher.Cause
 	// NoPayload says that this sink does not publish payloads.
 	NoPayload bool
 	// Hang makes the destination take requests and never answer, until the test ends. It returns

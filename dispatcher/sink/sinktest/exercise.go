@@ -123,7 +123,8 @@ func exerciseConcurrent(t *testing.T, d Destination) {
 	arrivedOnce(t, d, slices.Concat(sent...))
 }
 
-// A refused event is its own failure, with an error that holds no payload (CONTRACT C-32, C-73).
+// A refused event is its own failure, with an error that holds no payload, and the destination's code as its
+// cause (CONTRACT C-32, C-41, C-73).
 func exerciseRefused(t *testing.T, d Destination) {
 	if d.lacks(t, "Refuse", d.Refuse) {
 		return
@@ -145,6 +146,9 @@ func exerciseRefused(t *testing.T, d Destination) {
 			case !refused:
 				arrived = append(arrived, e)
 			}
+			if cause := dispatcher.CauseOf(errs[i]); refused && errs[i] != nil && cause != d.Refused {
+				t.Errorf("the cause of a refused event is %+v, want %+v: %v", cause, d.Refused, errs[i])
+			}
 			noPayload(t, errs[i])
 		}
 	}
@@ -161,6 +165,7 @@ func exerciseCancelled(t *testing.T, d Destination) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the context was cancelled before Deliver, and the error is %v, which does not wrap it", err)
 		}
+		d.caused(t, err)
 	}
 	arrivedOnce(t, d, nil)
 }
@@ -203,6 +208,7 @@ func exerciseUnreachable(t *testing.T, d Destination) {
 	eventually(t, "Deliver to a stopped destination is Unavailable", func() error {
 		err := deliver(t, t.Context(), d, events(1))[0]
 		noPayload(t, err)
+		d.caused(t, err)
 		if err == nil {
 			t.Fatal("an event was answered with nil while the destination was stopped")
 		}
@@ -259,6 +265,7 @@ func exerciseMissing(t *testing.T, d Destination) {
 		if !dispatcher.IsUnavailable(err) {
 			t.Errorf("Deliver, and the configured place is missing: %v; want an error that is Unavailable", err)
 		}
+		d.caused(t, err)
 		noPayload(t, err)
 	}
 	restore()

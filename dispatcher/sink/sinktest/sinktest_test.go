@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
 // The purpose-made sinks together are a sink that Exercise accepts, and each small break of it is
@@ -53,6 +54,8 @@ func TestExerciseNotices(t *testing.T) {
 		"probe asks for nothing": "TestExerciseBroken/Missing",
 		"missing is a refusal":   "TestExerciseBroken/Missing",
 		"a hook is forgotten":    "TestExerciseBroken/Missing",
+		"gives no code":          "TestExerciseBroken/Refused",
+		"names no cause":         "TestExerciseBroken/Unreachable",
 	} {
 		t.Run(broken, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestExerciseBroken$")
@@ -74,7 +77,10 @@ func memory(broken string) Destination {
 	refused := map[uuid.UUID]bool{}
 	refusing := &Refusing{Sink: record, Refuse: func(e *dispatcher.Event) error {
 		if refused[e.ID] {
-			return errors.New("refused; correct it")
+			if broken == "gives no code" {
+				return errors.New("refused; correct it")
+			}
+			return reason.Coded("refused", errors.New("refused; correct it"))
 		}
 		return nil
 	}}
@@ -82,9 +88,10 @@ func memory(broken string) Destination {
 	hang := false
 	sw := &Switch{Sink: refusing}
 	d := Destination{
-		Refuse: func(id uuid.UUID) { refused[id] = true },
-		Stop:   func() { sw.Down.Store(true) },
-		Start:  func() { sw.Down.Store(false) },
+		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refused: dispatcher.Cause{Class: "test", Code: "refused"},
+		Stop:    func() { sw.Down.Store(true) },
+		Start:   func() { sw.Down.Store(false) },
 	}
 	b := &breakable{}
 	d.Idle = func() { b.stale.Store(true) }
@@ -142,7 +149,10 @@ type breakable struct {
 	stale, missing atomic.Bool
 }
 
-func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	if b.broken != "names no cause" {
+		defer reason.Classify("test", &errs)
+	}
 	if hanging := b.hang(); hanging != nil {
 		errs := hanging.Deliver(ctx, batch)
 		if b.broken == "hides ctx" {
@@ -169,7 +179,7 @@ func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) []er
 	case "loses an event":
 		return append(b.Sink.Deliver(ctx, batch[1:]), nil)
 	}
-	errs := b.Sink.Deliver(ctx, batch)
+	errs = b.Sink.Deliver(ctx, batch)
 	for i, err := range errs {
 		switch {
 		case err == nil:

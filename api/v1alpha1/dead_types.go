@@ -1,0 +1,58 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// DeadGroup is dead rows of one topic with one reason and one cause, which no
+// person has handled yet.
+type DeadGroup struct {
+	// group names it, by 8 hex digits: commands that read, replay or discard dead
+	// events take it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Group string `json:"group"`
+
+	// topic is the events' topic.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Topic string `json:"topic,omitempty"`
+
+	// reason is why they are dead: max_retries_exceeded, poison_message,
+	// schema_validation_failed, processing_timeout or permanent_failure.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+
+	// class is what failed, in one word: the kind of the sink, schema, rule, route,
+	// mask, decode, handler or lease.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Class string `json:"class,omitempty"`
+
+	// code is the destination's own code, or the name of the rule, as in 422.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Code string `json:"code,omitempty"`
+
+	// place is where in the event, as in /items/*/price.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Place string `json:"place,omitempty"`
+
+	// count is how many there are.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Count int64 `json:"count"`
+
+	// estimated is true when count is an estimate.
+	// +optional
+	Estimated bool `json:"estimated,omitempty"`
+
+	// since is when the first of them died.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+
+	// last is when the last of them died.
+	// +optional
+	Last *metav1.Time `json:"last,omitempty"`
+}
