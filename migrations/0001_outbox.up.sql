@@ -318,6 +318,7 @@ create table outbox_workers (
     namespace  text        not null,
     topics     text[]      not null default '{}',
     version    text,
+    blocks     boolean     not null default false,
     started_at timestamptz not null default now(),
     seen_at    timestamptz not null default now(),
 
@@ -327,7 +328,42 @@ create table outbox_workers (
 comment on table outbox_workers is 'One row per process of a dispatcher that runs: who shares the work, and who serves which topics.';
 comment on column outbox_workers.worker is 'What outbox_events.locked_by names.';
 comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
+comment on column outbox_workers.blocks is 'Whether its keys wait behind a dead event: onDead Block.';
 comment on column outbox_workers.seen_at is 'When it last said that it is there, by the database''s clock.';
+
+-- The sweeps of retention: the one of the whole tables, which is "retention", and those of dispatchers that
+-- sweep their own topics. One at a time works: who holds the row "retention", until held_until on the
+-- database's clock.
+create table outbox_sweeps (
+    name       text        not null,
+    holder     uuid,
+    held_until timestamptz,
+    pages      bigint      not null default 0,
+    position   bigint      not null default 0,
+    began_at   timestamptz,
+    ended_at   timestamptz,
+    next_run   timestamptz not null default now(),
+    seconds    double precision not null default 0,
+    delivered  bigint      not null default 0,
+    dead       bigint      not null default 0,
+    expired    bigint      not null default 0,
+    letters    bigint      not null default 0,
+
+    constraint outbox_sweeps_pkey primary key (name),
+    constraint outbox_sweeps_held check (num_nulls(holder, held_until) in (0, 2))
+);
+
+comment on table outbox_sweeps is 'One row per sweep of retention: how far it is, what it has removed, and when it runs next.';
+comment on column outbox_sweeps.holder is 'The worker that sweeps, whichever sweep it is. Only of the row "retention".';
+comment on column outbox_sweeps.pages is 'The pages of outbox_events when the run began.';
+comment on column outbox_sweeps.position is 'The page that is next. Another worker goes on from there.';
+comment on column outbox_sweeps.began_at is 'When the run began that is under way. Null: none is.';
+comment on column outbox_sweeps.ended_at is 'When the last whole run ended.';
+comment on column outbox_sweeps.seconds is 'How long the last whole run took.';
+comment on column outbox_sweeps.delivered is 'Delivered rows that were removed, ever.';
+comment on column outbox_sweeps.dead is 'Dead rows that were removed after their resolution, ever.';
+comment on column outbox_sweeps.expired is 'Dead letters that nobody resolved and retention did, ever: deadUnresolved.';
+comment on column outbox_sweeps.letters is 'Dead letters that were removed, ever.';
 
 -- enqueue_retry_problem says what is wrong with a row's backoff, or null. The rules are those of a
 -- dispatcher's backoff.

@@ -7,8 +7,8 @@ type Kind string
 
 // The kinds of roles.
 const (
-	// Dispatcher claims, writes outcomes back (which deletes, when retention says so), counts, and says
-	// that it is there.
+	// Dispatcher claims, writes outcomes back, removes what retention says, counts, and says that it is
+	// there.
 	Dispatcher Kind = "dispatcher"
 	// Producer calls enqueue and enqueue_batch.
 	Producer Kind = "producer"
@@ -27,9 +27,10 @@ func Grants(schema, role string, kind Kind) []string {
 	case Dispatcher:
 		grants = append(grants,
 			"grant select, update, delete on table "+on("outbox_events")+to,
-			"grant select, insert on table "+on("outbox_dead_letters")+to,
+			"grant select, insert, delete, update (resolution, resolved_at, resolved_by) on table "+on("outbox_dead_letters")+to,
 			"grant usage on sequence "+on("outbox_leases")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
+			"grant select, insert, update on table "+on("outbox_sweeps")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	case Producer:
 		grants = append(grants,

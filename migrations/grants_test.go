@@ -105,14 +105,19 @@ func TestGrantsDispatcher(t *testing.T) {
 	dispatcher.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace) values (gen_random_uuid(), 'shop', 'shop')
 		on conflict (worker) do update set seen_at = now()`)
 	dispatcher.exec(`delete from outbox.outbox_workers where seen_at < now() - interval '1 minute'`)
+	dispatcher.exec(`update outbox.outbox_dead_letters set resolution = 'expired', resolved_at = now(), resolved_by = 'retention'`)
+	dispatcher.exec(`delete from outbox.outbox_dead_letters`)
+	dispatcher.exec(`insert into outbox.outbox_sweeps (name) values ('retention')`)
+	dispatcher.exec(`update outbox.outbox_sweeps set position = 1`)
 	dispatcher.wantRefused(
+		`delete from outbox.outbox_sweeps`,
 		`select setval('outbox.outbox_leases', 1)`,
 		`drop table outbox.outbox_events`,
 		`truncate outbox.outbox_events`,
 		`alter table outbox.outbox_events add column x integer`,
 		`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'a', 'b', '{}')`,
 		`update outbox.outbox_dead_letters set reason = 'poison_message'`,
-		`delete from outbox.outbox_dead_letters`,
+		`update outbox.outbox_dead_letters set event_id = event_id`,
 		`insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, 'x', 'x', 99)`,
 		`update outbox.outbox_migrations set checksum = ''`,
 		`select outbox.enqueue('shop', 'orders', '{}')`,

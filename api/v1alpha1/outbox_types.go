@@ -94,8 +94,11 @@ type OutboxSpec struct {
 	// +optional
 	Migration *Migration `json:"migration,omitempty"`
 
-	// retention says how long rows are kept.
+	// retention says how long rows are kept. That of an Outbox is for all rows of its
+	// tables; that of a dispatcher with a database of its own is for the rows of its
+	// namespace and topics.
 	// +optional
+	// +kubebuilder:default={delivered: "168h"}
 	Retention Retention `json:"retention,omitzero"`
 }
 
@@ -147,16 +150,38 @@ const (
 	MigrationNone MigrationPolicy = "None"
 )
 
-// Retention says how long rows are kept.
+// Retention says how long rows are kept. The dispatchers remove them, one pod at a time, every 24th of the shortest
+// time, from once a minute to once in 6 hours.
 type Retention struct {
-	// delivered is 0s, which deletes a row as soon as it is delivered, instead of
-	// marking it so; then its dedupe key is free again. When not set, delivered
-	// rows stay.
+	// delivered is how long a delivered row is kept, and its dedupe key remembered.
+	// With 0s a row is deleted as soon as it is delivered, instead of being marked
+	// so. From 0s to 87600h (10 years). Defaults to 168h.
+	// +optional
+	// +kubebuilder:default="168h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="delivered must be a duration from 0s, which deletes a row as soon as it is delivered, to 87600h, such as 168h for 7 days"
+	Delivered *metav1.Duration `json:"delivered,omitempty"`
+
+	// deadResolved is how long a dead row is kept after a person has resolved its
+	// last death, with the records of its deaths. From 1h to 87600h. Defaults to
+	// 720h.
+	// +optional
+	// +kubebuilder:default="720h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadResolved must be a duration from 1h to 87600h, such as 720h for 30 days"
+	DeadResolved metav1.Duration `json:"deadResolved,omitzero"`
+
+	// deadUnresolved is how long a dead row is kept that nobody has resolved. Then
+	// the record of its death is resolved as expired, and kept for deadResolved.
+	// With onDead Block a row that has a key is kept nevertheless, because a person
+	// frees a key. From 1h to 87600h. When not set: for ever.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) == duration('0s')",message="delivered must be 0s, which deletes a row as soon as it is delivered; to keep rows for a time is not there yet, and without delivered they stay"
-	Delivered *metav1.Duration `json:"delivered,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep for ever what nobody has resolved"
+	DeadUnresolved *metav1.Duration `json:"deadUnresolved,omitempty"`
 }
 
 // OutboxRef names an Outbox in the same Kubernetes namespace.
@@ -223,6 +248,10 @@ type OutboxStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Dead *int64 `json:"dead,omitempty"`
 
+	// retention is what was removed after spec.retention.
+	// +optional
+	Retention *RetentionStatus `json:"retention,omitempty"`
+
 	// backlog is what waits in each outbox namespace that a dispatcher has counted,
 	// the first 64 by name.
 	// +optional
@@ -230,6 +259,35 @@ type OutboxStatus struct {
 	// +listMapKey=namespace
 	// +kubebuilder:validation:MaxItems=64
 	Backlog []NamespaceBacklog `json:"backlog,omitempty"`
+}
+
+// RetentionStatus is what was removed, as of the end of the last run.
+type RetentionStatus struct {
+	// lastRun is when the last whole run ended, on the database's clock. While runs
+	// remove nothing it may be ten minutes behind.
+	// +optional
+	LastRun *metav1.Time `json:"lastRun,omitempty"`
+
+	// nextRun is when the next run was due, as of then.
+	// +optional
+	NextRun *metav1.Time `json:"nextRun,omitempty"`
+
+	// delivered counts the delivered rows that were removed, ever, without those
+	// that were deleted as soon as they were delivered.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Delivered int64 `json:"delivered"`
+
+	// dead counts the dead rows that were removed, ever: resolved, or expired.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Dead int64 `json:"dead"`
+
+	// expired counts the deaths that nobody has resolved and deadUnresolved did,
+	// ever.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Expired int64 `json:"expired"`
 }
 
 // OutboxUser is an OutboxDispatcher that refers to an Outbox.

@@ -70,6 +70,11 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 
+	// retention is what was removed after spec.database.retention, or after that of
+	// the Outbox.
+	// +optional
+	Retention *RetentionStatus `json:"retention,omitempty"`
+
 	// schemaVersion is the version of the outbox schema that a pod has seen last.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -47,8 +47,18 @@ func setStatus(status *api.OutboxStatus, o observed) {
 			status.SchemaVersion = v
 		}
 	}
+	setRetention(status, o.dispatchers)
 	setBacklog(status, o.dispatchers)
 	kstatus.SetConditions(&status.Conditions, o.outbox.Generation, conditions(o))
+}
+
+// setRetention takes what the dispatcher says that saw the last run: they all sweep the same.
+func setRetention(status *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
+	for _, d := range dispatchers {
+		if r := d.Status.Retention; r != nil && (status.Retention == nil || status.Retention.LastRun.Before(r.LastRun)) {
+			status.Retention = r.DeepCopy()
+		}
+	}
 }
 
 // setBacklog sums up the counts of dispatchers that have counted.

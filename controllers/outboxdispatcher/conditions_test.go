@@ -322,6 +322,33 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// The newest run that ended is told, and one that removed nothing only after some minutes.
+// CONTRACT: C-60
+func TestSetRetention(t *testing.T) {
+	var s api.OutboxDispatcherStatus
+	run := func(at time.Duration, delivered int64) report.Status {
+		return report.Status{Retention: &report.Retention{LastRun: ptr.To(time.Unix(1000, 7).Add(at)), NextRun: ptr.To(time.Unix(2000, 7).Add(at)), Removed: report.Removed{Delivered: delivered}}}
+	}
+	setRetention(&s, []report.Status{{}, {Retention: &report.Retention{Running: true}}})
+	if s.Retention != nil {
+		t.Errorf("before the first run it says %+v", s.Retention)
+	}
+	setRetention(&s, []report.Status{run(0, 5), run(time.Minute, 7), run(-time.Minute, 3)})
+	if s.Retention == nil || s.Retention.Delivered != 7 || s.Retention.LastRun.Unix() != 1060 || s.Retention.NextRun.Unix() != 2060 {
+		t.Errorf("it says %+v, want the newest run", s.Retention)
+	}
+	for after, want := range map[time.Duration]int64{-time.Hour: 1060, staleAfter - time.Second: 1060, staleAfter: 1060 + int64(staleAfter.Seconds())} {
+		idle := *s.DeepCopy()
+		if setRetention(&idle, []report.Status{run(time.Minute+after, 7)}); idle.Retention.LastRun.Unix() != want {
+			t.Errorf("an idle run %s later: it says %+v", after, idle.Retention)
+		}
+	}
+	setRetention(&s, nil)
+	if setRetention(&s, []report.Status{run(2*time.Minute, 8)}); s.Retention.Delivered != 8 {
+		t.Errorf("after a run that removed something it says %+v", s.Retention)
+	}
+}
+
 func TestSetCounts(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	a, b := answer(), answer()

@@ -58,6 +58,7 @@ func setStatus(status *v1alpha1.OutboxDispatcherStatus, o observed) {
 	status.AnsweringReplicas = int32(len(o.answers))
 	status.Pods = fmt.Sprintf("%d/%d", status.ReadyReplicas, desired.Replicas(o.obd))
 	setCounts(status, o.answers, blocks(o.obd))
+	setRetention(status, o.answers)
 	setSchemaVersion(status, o.answers)
 	kstatus.SetConditions(&status.Conditions, o.obd.Generation, conditions(o))
 }
@@ -90,6 +91,27 @@ func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status,
 	if !equal(*status, counted) || status.ObservedTime == nil || newest.ObservedAt.Sub(status.ObservedTime.Time) >= staleAfter {
 		counted.ObservedTime = toSeconds(newest.ObservedAt)
 		*status = counted
+	}
+}
+
+// setRetention takes the newest run that has ended; it stays when none told it. A run that removed nothing is a
+// change only after some minutes, so that an idle outbox is seldom written about.
+func setRetention(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status) {
+	for _, a := range answers {
+		r := a.Retention
+		if r == nil || r.LastRun == nil {
+			continue
+		}
+		told := v1alpha1.RetentionStatus{LastRun: toSeconds(*r.LastRun), Delivered: max(0, r.Removed.Delivered), Dead: max(0, r.Removed.Dead), Expired: max(0, r.Removed.Expired)}
+		if r.NextRun != nil {
+			told.NextRun = toSeconds(*r.NextRun)
+		}
+		known := status.Retention
+		later := known == nil || known.LastRun == nil || known.LastRun.Before(told.LastRun)
+		if later && (known == nil || known.LastRun == nil || told.LastRun.Sub(known.LastRun.Time) >= staleAfter ||
+			told.Delivered != known.Delivered || told.Dead != known.Dead || told.Expired != known.Expired) {
+			status.Retention = &told
+		}
 	}
 }
 

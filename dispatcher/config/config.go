@@ -113,13 +113,6 @@ const (
 	OnDeadBlock    OnDead = "Block"
 )
 
-// Retention says how long rows are kept (CONTRACT C-60).
-type Retention struct {
-	// Delivered is 0s, which deletes a row as soon as it is delivered, instead of marking it so; then
-	// its dedupe key is free again. Not set, delivered rows stay.
-	Delivered *Duration `json:"delivered,omitempty"`
-}
-
 // WakeUp says whether a dispatcher listens for producers.
 type WakeUp string
 

@@ -33,11 +33,13 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	week := seconds(168 * 3600)
 	want := Config{
 		Name: "orders", Namespace: "shop", Database: Database{DSNFile: "/etc/outbox/dsn", Schema: "outbox"},
 		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
 		Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(3600)},
 		Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone,
+		Retention:       Retention{Delivered: &week, DeadResolved: seconds(720 * 3600), Scope: ScopeDispatcher},
 		DeliveryTimeout: seconds(300), GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},
 		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"},
 	}
@@ -165,7 +167,10 @@ func TestValidate(t *testing.T) {
 		`ordering is "Strict"; choose one of None, Key`:                                  func(c *Config) { c.Ordering = "Strict" },
 		`onDead is "Stop"; choose one of Continue, Block`:                                func(c *Config) { c.OnDead = "Stop" },
 		"onDead Block belongs to ordering Key, because without it":                       func(c *Config) { c.OnDead = OnDeadBlock },
-		"retention.delivered must be 0s, which deletes a row as soon as it is delivered": func(c *Config) { week := Duration(168 * time.Hour); c.Retention.Delivered = &week },
+		"retention.delivered is -1s; set it from 0s to 87600h":                           func(c *Config) { before := Duration(-time.Second); c.Retention.Delivered = &before },
+		"retention.deadResolved is 59m; set it from 1h to 87600h":                        func(c *Config) { c.Retention.DeadResolved = Duration(59 * time.Minute) },
+		"retention.deadUnresolved is 1ms; set it from 1h to 87600h":                      func(c *Config) { c.Retention.DeadUnresolved = Duration(time.Millisecond) },
+		"retention.scope is \"All\"":                                                     func(c *Config) { c.Retention.Scope = "All" },
 		`wakeUp is "Notify"; choose one of None, Listen`:                                 func(c *Config) { c.WakeUp = "Notify" },
 		"deliveryTimeout is 999ms; set it from 1s to 1h":                                 func(c *Config) { c.DeliveryTimeout = Duration(999 * time.Millisecond) },
 		"deliveryTimeout is 5m, shorter than sink.http.timeout (6m), which then never ends a delivery; raise deliveryTimeout to 6m, or lower sink.http.timeout": http(func(h *HTTPSink) {

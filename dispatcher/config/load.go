@@ -60,6 +60,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "info")
 	c.Backoff.applyDefaults()
+	c.Retention.applyDefaults()
 	if c.SchemaRegistry != nil {
 		c.SchemaRegistry.ApplyDefaults()
 	}

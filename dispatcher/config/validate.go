@@ -35,7 +35,7 @@ func (c Config) Validate() error {
 	p.oneOf("ordering", string(c.Ordering), string(OrderingNone), string(OrderingKey))
 	p.oneOf("onDead", string(c.OnDead), string(OnDeadContinue), string(OnDeadBlock))
 	p.when(c.OnDead == OnDeadBlock && c.Ordering != OrderingKey, "onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
-	p.when(c.Retention.Delivered != nil && *c.Retention.Delivered != 0, "retention.delivered", "must be 0s, which deletes a row as soon as it is delivered; to keep rows for a time is not there yet, and without delivered they stay")
+	c.Retention.validate(&p)
 	p.oneOf("wakeUp", string(c.WakeUp), string(WakeUpNone), string(WakeUpListen))
 	p.duration("deliveryTimeout", c.DeliveryTimeout, time.Second, time.Hour)
 	kind, timeout := c.Sink.timeout()

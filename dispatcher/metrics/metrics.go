@@ -23,6 +23,7 @@ const (
 type Metrics struct {
 	vectors            vectors
 	leaseLost, refused prometheus.Counter
+	removed            *prometheus.CounterVec
 	registry           prometheus.Registerer
 
 	topics sync.Map // topic -> *series
@@ -92,7 +93,11 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "outbox_outcomes_refused_total", Help: "Outcomes that the database refused. Their events are delivered again when the leases end.",
 	})
-	registry.MustRegister(m.leaseLost, m.refused)
+	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, dead rows, letters of deaths; expired are deaths that nobody resolved and retention did.",
+	}, []string{"kind"})
+	registry.MustRegister(m.leaseLost, m.refused, m.removed)
+	m.Removed(0, 0, 0, 0)
 	for _, topic := range topics {
 		m.of(topic)
 	}

@@ -71,6 +71,7 @@ func TestReadme(t *testing.T) {
 		func() *dispatcher.OldestTransaction { return &dispatcher.OldestTransaction{} },
 		func() *map[string]int64 { return &map[string]int64{"outbox_events": 1} },
 		func() int { return 0 })
+	m.WatchRetention(func() *metrics.Retention { return &metrics.Retention{} })
 	m.Claimed("orders", 1) // makes the topic's series
 	m.Failed(&dispatcher.Event{Topic: "orders"}, os.ErrClosed, time.Second, time.Second)
 	m.Died(dispatcher.Death{Topic: "orders", Reason: dispatcher.ReasonPermanentFailure})

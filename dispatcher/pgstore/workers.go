@@ -14,13 +14,15 @@ type WorkerInfo struct {
 	Topics []string
 	// Version is that of the program.
 	Version string
+	// Blocks is true when its keys wait behind a dead event: KeyOrder.BlockOnDead.
+	Blocks bool
 }
 
 // Heartbeat notes in the table outbox_workers that this worker runs: when it began, and that it was seen now,
 // both on the database's clock. It also removes the rows of workers that were not seen for a day. Call it every
 // few moments; nothing in the delivery of events depends on it.
 func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
-	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version)
+	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks)
 }
 
 // Leave removes this worker's row, for a worker that stops.

@@ -38,8 +38,8 @@ func TestHeartbeat(t *testing.T) {
 	if got := scalar[string](o, row, other); got != "others shop {} " {
 		t.Errorf("the other worker's row is %q", got)
 	}
-	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1"})
-	if !scalar[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' from outbox.outbox_workers where worker = $1`, one, from, first) {
+	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Blocks: true})
+	if !scalar[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
 		t.Errorf("after the second time the row is %s", scalar[string](o, `select w::text from outbox.outbox_workers as w where worker = $1`, one))
 	}
 	if n := scalar[int](o, `select count(*) from outbox.outbox_workers where worker = any ($1)`, []uuid.UUID{one, other, lost}); n != 3 || scalar[int](o, `select count(*) from outbox.outbox_workers`) != 3 {

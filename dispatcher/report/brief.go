@@ -11,7 +11,7 @@ import (
 const BriefPath = Path + "?brief"
 
 // MaxBrief bounds the JSON of a brief Status, in bytes.
-const MaxBrief = 32 << 10
+const MaxBrief = 34 << 10
 
 // Bounds of what is in a brief Status: how many held topics, and the bytes of each text.
 const (
@@ -50,6 +50,9 @@ func (s Status) Brief() Status {
 	}
 	if t := s.OldestTransaction; t != nil {
 		brief.OldestTransaction = &OldestTransaction{Kind: TransactionKind(clip(string(t.Kind), briefWord)), Name: clip(t.Name, briefName), Since: t.Since, Seconds: t.Seconds}
+	}
+	if r := s.Retention; r != nil {
+		brief.Retention = &Retention{LastRun: r.LastRun, NextRun: r.NextRun, Removed: r.Removed}
 	}
 	if b := s.Backlog; b != nil {
 		brief.Backlog = &Backlog{ObservedAt: b.ObservedAt, Counts: b.Counts, BlockedKeys: b.BlockedKeys}

@@ -59,7 +59,7 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 	fill(reflect.ValueOf(&s).Elem(), "x")
 	brief := s.Brief()
 	left := []string{}
-	for path, v := range map[string]reflect.Value{"": reflect.ValueOf(brief), "Backlog.": reflect.ValueOf(*brief.Backlog)} {
+	for path, v := range map[string]reflect.Value{"": reflect.ValueOf(brief), "Backlog.": reflect.ValueOf(*brief.Backlog), "Retention.": reflect.ValueOf(*brief.Retention)} {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
 				left = append(left, path+v.Type().Field(i).Name)
@@ -67,7 +67,7 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 		}
 	}
 	slices.Sort(left)
-	if want := []string{"Backlog.Blocked", "Backlog.Topics", "LastError", "Stuck", "Topics"}; !slices.Equal(left, want) {
+	if want := []string{"Backlog.Blocked", "Backlog.Topics", "LastError", "Retention.Message", "Retention.Pages", "Retention.Position", "Retention.Running", "Retention.Seconds", "Stuck", "Topics"}; !slices.Equal(left, want) {
 		t.Errorf("a brief status lacks %v, want it to lack %v", left, want)
 	}
 }

@@ -45,6 +45,8 @@ type Status struct {
 	InFlight InFlight `json:"inFlight"`
 	// Backlog is nil until it was counted once, and keeps the last count while the database is away.
 	Backlog *Backlog `json:"backlog,omitempty"`
+	// Retention is nil until the database was asked once, and keeps the last answer while it is away.
+	Retention *Retention `json:"retention,omitempty"`
 	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
 	// what they said before holds on. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`

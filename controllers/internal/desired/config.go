@@ -46,7 +46,7 @@ func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 		Backoff:          backoff(spec.Backoff),
 		Ordering:         config.Ordering(spec.Ordering),
 		OnDead:           config.OnDead(spec.OnDead),
-		Retention:        retention(db.Retention),
+		Retention:        retention(db.Retention, spec.OutboxRef != nil),
 		WakeUp:           config.WakeUp(spec.WakeUp),
 		DeliveryTimeout:  config.Duration(spec.DeliveryTimeout.Duration),
 		GracePeriod:      config.Duration(spec.GracePeriod.Duration),
@@ -76,10 +76,19 @@ func migrationConfigs(o Owner, db *v1alpha1.OutboxSpec) (migrates, dispatches co
 	return file((*mounts).migration), file((*mounts).database)
 }
 
-func retention(r v1alpha1.Retention) (c config.Retention) {
+// retention is that of the dispatcher's own rows. Where an Outbox says it, it says the same to all of its
+// dispatchers, and one of them sweeps for all.
+func retention(r v1alpha1.Retention, outbox bool) config.Retention {
+	c := config.Retention{DeadResolved: config.Duration(r.DeadResolved.Duration)}
 	if r.Delivered != nil {
 		delivered := config.Duration(r.Delivered.Duration)
 		c.Delivered = &delivered
+	}
+	if r.DeadUnresolved != nil {
+		c.DeadUnresolved = config.Duration(r.DeadUnresolved.Duration)
+	}
+	if outbox {
+		c.Scope = config.ScopeOutbox
 	}
 	return c
 }

@@ -88,7 +88,9 @@ func full() *v1alpha1.OutboxDispatcher {
 		JitterPercent: ptr.To[int32](0),
 	}
 	s.Ordering, s.OnDead, s.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
-	s.Database.Retention = v1alpha1.Retention{Delivered: &metav1.Duration{}}
+	s.Database.Retention = v1alpha1.Retention{
+		Delivered: &metav1.Duration{}, DeadResolved: metav1.Duration{Duration: 48 * time.Hour}, DeadUnresolved: &metav1.Duration{Duration: 2160 * time.Hour},
+	}
 	s.MaxInFlightBytes, s.Log.Level = 64<<20, v1alpha1.LogDebug
 	s.DeliveryTimeout = metav1.Duration{Duration: 10 * time.Minute}
 	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}

@@ -44,6 +44,7 @@ var notInTheResource = map[string]string{
 	"sink.postgres.database.dsn": "likewise",
 	"state":                      "it is a file of its own, which pods read again: StateConfigMap",
 	"stateFile":                  "it is where the pods have that file",
+	"retention.scope":            "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",
 }
 
 // Two values of a field of the resource give two different workloads, and an optional part that is there

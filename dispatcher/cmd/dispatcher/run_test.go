@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
@@ -247,6 +248,37 @@ func TestOptions(t *testing.T) {
 	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",outbox_namespace="shop",sink="log"} `) {
 		t.Error("/metrics does not say how old the transaction is")
 	}
+}
+
+// Rows that are delivered long ago go, of the dispatcher's own namespace; that is told, and who runs notes whether
+// it blocks keys. CONTRACT: C-60
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	_, err := o.admin.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+		select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
+	check(t, err)
+	_, err = o.admin.Exec(t.Context(), `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
+	check(t, err)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 108h}\n"))
+	await(t, "the run is told", func() bool {
+		r := p.status(t).Retention
+		return r != nil && r.LastRun != nil && r.NextRun.Sub(*r.LastRun) == 108*time.Hour/24 && r.Removed.Delivered == 6 && !r.Running && r.Message == ""
+	})
+	if n, others := o.count(t, "namespace = 'shop'"), o.count(t, "namespace = 'other'"); n != 3 || others != 1 {
+		t.Errorf("%d rows and %d of another namespace are left, want 3 and 1", n, others)
+	}
+	_, metrics := p.get(t, "/metrics")
+	for _, want := range []string{`outbox_retention_removed_total{dispatcher="orders",kind="delivered",outbox_namespace="shop",sink="log"} 6`, `outbox_retention_failed{dispatcher="orders",outbox_namespace="shop",sink="log"} 0`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics does not say %s", want)
+		}
+	}
+	await(t, "the worker says that it blocks", func() bool {
+		var blocks bool
+		check(t, o.admin.QueryRow(t.Context(), `select coalesce(bool_and(blocks), false) from outbox.outbox_workers`).Scan(&blocks))
+		return blocks
+	})
 }
 
 // The keys that wait behind a dead event are told, and no others. CONTRACT: C-50

@@ -162,15 +162,20 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 			union all
 			select right_ || ' on ' || relname
 			from (values ('outbox_events', 'select'), ('outbox_events', 'update'), ('outbox_events', 'delete'),
-				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_migrations', 'select'),
+				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_dead_letters', 'delete'), ('outbox_migrations', 'select'),
+				('outbox_sweeps', 'select'), ('outbox_sweeps', 'insert'), ('outbox_sweeps', 'update'),
 				('outbox_workers', 'select'), ('outbox_workers', 'insert'), ('outbox_workers', 'update'), ('outbox_workers', 'delete')) as needed (table_, right_)
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
-			where not has_table_privilege(pg_class.oid, right_) and (relname <> 'outbox_events' or right_ <> 'delete' or $2::boolean)
+			where not has_table_privilege(pg_class.oid, right_)
+			union all
+			select 'update (resolution, resolved_at, resolved_by) on ' || relname from pg_class
+			where relname = 'outbox_dead_letters' and relnamespace = (select oid from pg_namespace where nspname = $1)
+				and not (has_column_privilege(oid, 'resolution', 'update') and has_column_privilege(oid, 'resolved_at', 'update') and has_column_privilege(oid, 'resolved_by', 'update'))
 			union all
 			select 'usage on ' || relname from pg_class
 			where relname = 'outbox_leases' and relnamespace = (select oid from pg_namespace where nspname = $1)
 				and not has_sequence_privilege(oid, 'usage'))`,
-		cfg.Database.Schema, cfg.Retention.Delivered != nil).Scan(&missing)
+		cfg.Database.Schema).Scan(&missing)
 	return missing, err
 }
 

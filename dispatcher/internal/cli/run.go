@@ -52,7 +52,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version}
+	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.OnDead == config.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
@@ -61,6 +61,8 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		FileProblems:      e.fileProblems,
 		Letters:           reader(cfg, podTimeout),
 	}
+	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
+	e.watchRetention(ctx, sweeper, &sources, observer)
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
@@ -86,6 +88,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		group.Go(func() { e.listen(ctx, cfg) })
 	}
 	group.Go(func() { e.reread(ctx) })
+	group.Go(func() { sweeper.Run(ctx) })
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	group.Go(func() { e.heartbeat(running, info) })

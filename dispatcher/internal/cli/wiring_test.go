@@ -19,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
@@ -59,6 +60,14 @@ func TestEngineGetsTheFile(t *testing.T) {
 		t.Errorf("the store gets %+v, want %+v", store, want)
 	}
 	differ(t, store, storeOptions(smallest, uuid.Nil))
+
+	sweep := sweepOptions(whole, worker)
+	if want := (retention.Options{Schema: "orders_outbox", Worker: worker, Delivered: 0, DeadResolved: 48 * time.Hour, DeadUnresolved: 72 * time.Hour}); !reflect.DeepEqual(sweep, want) {
+		t.Errorf("the sweep gets %+v, want %+v", sweep, want)
+	}
+	if got, want := sweepOptions(smallest, worker), (retention.Options{Schema: "outbox", Worker: worker, Name: "dispatcher a", Namespace: "b", Delivered: 168 * time.Hour, DeadResolved: 720 * time.Hour}); !reflect.DeepEqual(got, want) {
+		t.Errorf("without a file's retention the sweep gets %+v, want %+v", got, want)
+	}
 
 	// Each field of the file is not its default here, and changes what the engine or its store gets.
 	from := reflect.ValueOf(whole)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
 )
 
 const (
@@ -47,6 +48,14 @@ func NewSharing(ctx context.Context, ask func(context.Context) ([]string, error)
 	return newLatest(ctx, log.With("question", "sharing"), shareEvery, func(ctx context.Context) (*[]string, error) {
 		names, err := ask(ctx)
 		return &names, err
+	})
+}
+
+// NewRetention asks how far the sweep is that removes rows after their retention.
+func NewRetention(ctx context.Context, ask func(context.Context) (retention.State, error), log *slog.Logger) *Latest[retention.State] {
+	return newLatest(ctx, log.With("question", "retention"), shareEvery, func(ctx context.Context) (*retention.State, error) {
+		state, err := ask(ctx)
+		return &state, err
 	})
 }
 

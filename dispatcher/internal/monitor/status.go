@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
@@ -32,6 +33,9 @@ type Sources struct {
 	OldestTransaction func() *dispatcher.OldestTransaction
 	// Sharing returns nil until the database has answered once, and may be nil.
 	Sharing func() *[]string
+	// Retention returns nil until the database has answered once, and may be nil; RetentionProblem may be, too.
+	Retention        func() *retention.State
+	RetentionProblem func() string
 	// FileProblems may be nil.
 	FileProblems func() []report.FileProblem
 	// Letters answers questions about dead letters. It may be nil: then nobody can ask.
@@ -75,10 +79,23 @@ func (from Sources) full(p Process) report.Status {
 			out.Sharing = *names
 		}
 	}
+	if from.Retention != nil {
+		if state := from.Retention(); state != nil {
+			out.Retention = removal(state)
+			out.Retention.Message = line(from.RetentionProblem())
+		}
+	}
 	if t := from.OldestTransaction(); t != nil {
 		out.OldestTransaction = &report.OldestTransaction{Kind: report.TransactionKind(t.Kind), Name: line(t.Name), Since: t.Since, Seconds: t.Age.Seconds()}
 	}
 	return out
+}
+
+func removal(s *retention.State) *report.Retention {
+	return &report.Retention{
+		Running: s.Running, Position: s.Position, Pages: s.Pages, LastRun: s.Ended, Seconds: s.Seconds, NextRun: s.Next,
+		Removed: report.Removed{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, Letters: s.Removed.Letters, Expired: s.Removed.Expired},
+	}
 }
 
 // source is the database. One that answers, and refuses what is written back of some events, is Refusing.

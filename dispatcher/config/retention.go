@@ -1,0 +1,62 @@
+package config
+
+import "time"
+
+// Retention says how long rows are kept (CONTRACT C-60). A row is removed by a sweep that runs every 24th of the
+// shortest of the times, from once a minute to once in 6 hours, by one process at a time.
+type Retention struct {
+	// Delivered is how long a delivered row is kept, and its dedupe key remembered, 0s to 87600h (10 years).
+	// With 0s a row is deleted as soon as it is delivered, instead of being marked so. Defaults to 168h.
+	Delivered *Duration `json:"delivered,omitempty"`
+	// DeadResolved is how long a dead row is kept after a person resolved its last death, with the records of
+	// its deaths, 1h to 87600h. Defaults to 720h.
+	DeadResolved Duration `json:"deadResolved,omitempty"`
+	// DeadUnresolved is how long a dead row is kept that nobody has resolved, 1h to 87600h. Then the record of
+	// its death is resolved as expired, and kept for DeadResolved. With OnDead Block a row that has a key is
+	// kept nevertheless: a person frees a key. Defaults to for ever.
+	DeadUnresolved Duration `json:"deadUnresolved,omitempty"`
+	// Scope is Dispatcher or Outbox: whose rows are removed. Dispatcher is those of the namespace and the topics;
+	// dispatchers that share topics then all remove them, so the shorter time holds. Outbox is all of the
+	// tables, for dispatchers that all say the same, as those of one Outbox do. Defaults to Dispatcher.
+	Scope RetentionScope `json:"scope,omitempty"`
+}
+
+// RetentionScope says whose rows a retention is about.
+type RetentionScope string
+
+// The scopes.
+const (
+	ScopeDispatcher RetentionScope = "Dispatcher"
+	ScopeOutbox     RetentionScope = "Outbox"
+)
+
+// The defaults of a [Retention].
+const (
+	DefaultDelivered    = 7 * 24 * time.Hour
+	DefaultDeadResolved = 30 * 24 * time.Hour
+)
+
+// AtAck reports whether rows are deleted as soon as they are delivered.
+func (r Retention) AtAck() bool { return r.Delivered != nil && *r.Delivered == 0 }
+
+func (r *Retention) applyDefaults() {
+	if r.Delivered == nil {
+		delivered := Duration(DefaultDelivered)
+		r.Delivered = &delivered
+	}
+	setDefault(&r.DeadResolved, Duration(DefaultDeadResolved))
+	setDefault(&r.Scope, ScopeDispatcher)
+}
+
+const longestRetention = 87_600 * time.Hour
+
+func (r Retention) validate(p *problems) {
+	if r.Delivered != nil {
+		p.duration("retention.delivered", *r.Delivered, 0, longestRetention)
+	}
+	p.duration("retention.deadResolved", r.DeadResolved, time.Hour, longestRetention)
+	if r.DeadUnresolved != 0 {
+		p.duration("retention.deadUnresolved", r.DeadUnresolved, time.Hour, longestRetention)
+	}
+	p.oneOf("retention.scope", string(r.Scope), string(ScopeDispatcher), string(ScopeOutbox))
+}

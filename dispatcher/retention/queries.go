@@ -1,0 +1,105 @@
+package retention
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// queries are the statements, for one schema.
+type queries struct {
+	state, take, leave, begin, progress, end, delivered, letters, lock, resolved, expired string
+}
+
+// load reads the files, which name the tables in the default schema, so that they run as they are. In a text, as
+// the one for regclass, the name is quoted as it is outside.
+func load(schema string) queries {
+	read := func(name string) string {
+		sql, err := files.ReadFile("sql/" + name + ".sql")
+		if err != nil {
+			panic(err) // the binary was built without it
+		}
+		return strings.ReplaceAll(string(sql), "outbox.outbox_", pgx.Identifier{schema}.Sanitize()+".outbox_")
+	}
+	return queries{
+		state: read("state"), take: read("take"), leave: read("leave"), begin: read("begin"), progress: read("progress"), end: read("end"),
+		delivered: read("delivered"), letters: read("letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"),
+	}
+}
+
+// Settings of a transaction. The statements have one good plan, and the planner must not think otherwise of a
+// small table. What waits for a lock of the table, as of ALTER TABLE, gives up soon: others queue behind it.
+const (
+	settings = `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', '500', true), set_config('jit', 'off', true),
+		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+	// relaxed transactions do not wait for the disk: what a crash of the database brings back is removed again.
+	relaxed = settings + `, set_config('synchronous_commit', 'off', true)`
+)
+
+// one runs a statement in a transaction of its own and one round trip, and reads its one row. It reports
+// whether there is a row.
+func (s *Sweeper) one(ctx context.Context, sql string, args []any, into ...any) (found bool, err error) {
+	var batch pgx.Batch
+	batch.Queue(relaxed, timeout())
+	batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(into...)
+		found = err == nil
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return found, s.wrap(s.pool.SendBatch(ctx, &batch).Close())
+}
+
+// write runs a statement that returns nothing.
+func (s *Sweeper) write(ctx context.Context, sql string, args ...any) error {
+	var batch pgx.Batch
+	batch.Queue(relaxed, timeout())
+	batch.Queue(sql, args...)
+	return s.wrap(s.pool.SendBatch(ctx, &batch).Close())
+}
+
+func timeout() string { return fmt.Sprint(statementTimeout.Milliseconds()) }
+
+// wrap says what failed, and what to do where that is known.
+func (s *Sweeper) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	remedy := ""
+	switch sqlState(err) {
+	case "42501":
+		remedy = `; have the owner run what "dispatcher migrate grants" prints`
+	case "42P01", "3F000", "42703":
+		remedy = `; run "dispatcher migrate up"`
+	}
+	return fmt.Errorf("retention in schema %q: %w%s", s.opts.Schema, err, remedy)
+}
+
+// sqlState returns the code of a PostgreSQL error, or "".
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// gaveUp reports whether a statement took too long, or waited for a lock for too long.
+func gaveUp(err error) bool {
+	code := sqlState(err)
+	return code == "57014" || code == "55P03"
+}
+
+// interval is a duration as the server takes it, exact to the microsecond.
+func interval(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }

@@ -1,0 +1,191 @@
+package retention
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options say what a [Sweeper] removes.
+type Options struct {
+	// Schema is where the outbox is. Defaults to "outbox".
+	Schema string
+	// Name is that of the sweep, in the table outbox_sweeps. Processes that sweep the same rows share one.
+	// Empty for the whole tables; then Namespace and Topics are empty too.
+	Name string
+	// Namespace and Topics are whose rows are removed. No topics means all of the namespace, and no namespace
+	// the whole tables.
+	Namespace string
+	Topics    []string
+	// Worker is the name of this process in the lease. Defaults to a random one.
+	Worker uuid.UUID
+
+	// Delivered is how long a delivered row stays. 0 removes it at the next run.
+	Delivered time.Duration
+	// DeadResolved is how long a dead row stays after its last letter was resolved, and the letters with it;
+	// and the letters of a row that is delivered, or gone.
+	DeadResolved time.Duration
+	// DeadUnresolved is how long a dead row stays that nobody resolved. Then its letter is resolved as expired,
+	// and stays for DeadResolved. A letter that blocks its key stays open, and so its row: where a dispatcher
+	// has onDead Block, a key is freed by a person. Defaults to 0: for ever.
+	DeadUnresolved time.Duration
+
+	// Ready reports whether the outbox can be worked with. While it cannot, nothing is done. Defaults to always.
+	Ready func() bool
+	// Busy reports whether delivery has more to do than it can: then a run takes a smaller share of the time.
+	// It is called before each statement. Defaults to never.
+	Busy func() bool
+	// Removed is told what was removed, by this process. Defaults to nobody.
+	Removed func(Counts)
+	// Logger defaults to one that discards.
+	Logger *slog.Logger
+	// LookEvery is how often a Sweeper looks whether a run is due. Defaults to 30s.
+	LookEvery time.Duration
+}
+
+// Counts are numbers of rows that were removed.
+type Counts struct {
+	// Delivered are delivered rows; Dead are dead rows, resolved or expired; Letters are dead letters.
+	Delivered, Dead, Letters int64
+	// Expired are dead letters that were resolved as expired.
+	Expired int64
+}
+
+func (c *Counts) add(more Counts) {
+	c.Delivered += more.Delivered
+	c.Dead += more.Dead
+	c.Expired += more.Expired
+	c.Letters += more.Letters
+}
+
+// How a run goes.
+const (
+	// share is how many times as long as a statement took the database is left alone after it, and busyShare
+	// that while delivery has more to do than it can: a fifth of one session's time, and a fiftieth.
+	share     = 4
+	busyShare = 49
+	// restAtMost bounds a rest, so that a run goes on.
+	restAtMost = 10 * time.Second
+	// maxPages and maxRows bound a statement. It reads fewer pages when it takes longer than slow, and more
+	// when it takes less than quick. A statement of [statementTimeout] is given up.
+	maxPages, maxRows = 1000, 2000
+	quick, slow       = 25 * time.Millisecond, 100 * time.Millisecond
+	statementTimeout  = 5 * time.Second
+	// readLetters is how many dead letters are read at a time.
+	readLetters = 500
+	// held is how long the lease lasts, and noteEvery how often it is kept, with a note of how far the run is.
+	held      = time.Minute
+	noteEvery = 10 * time.Second
+	// The time between two runs is a 24th of the shortest age, within these bounds.
+	minEvery, maxEvery = time.Minute, 6 * time.Hour
+)
+
+// Sweeper removes rows. It is safe for concurrent use.
+type Sweeper struct {
+	pool *pgxpool.Pool
+	opts Options
+	sql  queries
+
+	mu      sync.Mutex
+	problem string
+
+	// What tests change.
+	maxPages  int64
+	noteEvery time.Duration
+	rest      func(context.Context, time.Duration)
+}
+
+// New returns a Sweeper. It does not connect.
+func New(pool *pgxpool.Pool, opts Options) *Sweeper {
+	if opts.Schema == "" {
+		opts.Schema = "outbox"
+	}
+	if opts.Name == "" {
+		opts.Name = leaseName
+	}
+	if opts.Worker == uuid.Nil {
+		opts.Worker = uuid.New()
+	}
+	if opts.Ready == nil {
+		opts.Ready = func() bool { return true }
+	}
+	if opts.Busy == nil {
+		opts.Busy = func() bool { return false }
+	}
+	if opts.Removed == nil {
+		opts.Removed = func(Counts) {}
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.LookEvery == 0 {
+		opts.LookEvery = 30 * time.Second
+	}
+	return &Sweeper{pool: pool, opts: opts, sql: load(opts.Schema), maxPages: maxPages, noteEvery: noteEvery, rest: sleep}
+}
+
+// every is the time between two runs.
+func (s *Sweeper) every() time.Duration {
+	shortest := s.opts.DeadResolved
+	for _, age := range []time.Duration{s.opts.Delivered, s.opts.DeadUnresolved} {
+		if age > 0 && (age < shortest || shortest == 0) {
+			shortest = age
+		}
+	}
+	return min(max(shortest/24, minEvery), maxEvery)
+}
+
+// Run sweeps whenever that is due and no other process does, until ctx ends. A failure is logged once, and
+// tried again.
+func (s *Sweeper) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if !s.opts.Ready() {
+			sleep(ctx, min(time.Second, s.opts.LookEvery))
+			continue
+		}
+		_, err := s.Sweep(ctx)
+		s.tell(ctx, err)
+		sleep(ctx, s.opts.LookEvery)
+	}
+}
+
+// tell logs a failure that is new, and its end.
+func (s *Sweeper) tell(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s.mu.Lock()
+	before := s.problem
+	s.problem = text
+	s.mu.Unlock()
+	switch {
+	case text != "" && before == "":
+		s.opts.Logger.Warn("rows are not removed after their retention; trying again", "error", text)
+	case text == "" && before != "":
+		s.opts.Logger.Info("retention works again")
+	}
+}
+
+// Problem says why the last look or run of this process failed; empty when it did not.
+func (s *Sweeper) Problem() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problem
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

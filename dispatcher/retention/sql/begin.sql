@@ -1,0 +1,9 @@
+-- Begins a run, or goes on with the one that another worker has begun.
+-- $1 name.
+insert into outbox.outbox_sweeps as sweep (name, began_at, pages)
+values ($1::text, now(), pg_relation_size('outbox.outbox_events') / current_setting('block_size')::bigint)
+on conflict (name) do update
+set began_at = coalesce(sweep.began_at, excluded.began_at),
+    pages = excluded.pages,
+    position = case when sweep.began_at is null then 0 else sweep.position end
+returning pages, position

@@ -1,0 +1,274 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// leaseName is the row of outbox_sweeps that is the lease of all sweeps, and the sweep of the whole tables.
+const leaseName = "retention"
+
+// errLost ends a run whose lease is another's: this process was frozen, or the database away for long.
+var errLost = errors.New("the lease of the sweep is another worker's now")
+
+// Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did.
+func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
+	due, err := s.due(ctx)
+	if err != nil || !due {
+		return false, err
+	}
+	if ok, err := s.lease(ctx); err != nil || !ok {
+		return false, err
+	}
+	defer func() {
+		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+		defer cancel()
+		if failed := s.write(leave, s.sql.leave, pgUUID(s.opts.Worker)); err == nil {
+			err = failed
+		}
+	}()
+	if due, err = s.due(ctx); err != nil || !due { // another one has just done it
+		return false, err
+	}
+	r := &run{Sweeper: s, kept: time.Now(), pages: s.maxPages}
+	if err := r.all(ctx); errors.Is(err, errLost) {
+		return false, nil // it goes on there
+	} else if err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+func (s *Sweeper) due(ctx context.Context) (bool, error) {
+	state, err := s.State(ctx)
+	return state.due, err
+}
+
+// lease takes or keeps the lease.
+func (s *Sweeper) lease(ctx context.Context) (ok bool, err error) {
+	return s.one(ctx, s.sql.take, []any{pgUUID(s.opts.Worker), interval(held)}, &ok)
+}
+
+// run is one run of a sweep.
+type run struct {
+	*Sweeper
+	position, end int64 // the page that is next, and that behind the last
+	pages         int64 // how many to read at a time
+	kept          time.Time
+	removed       Counts // since the last note
+}
+
+// all does a whole run. What it did is noted, also if it fails.
+func (r *run) all(ctx context.Context) (err error) {
+	began := time.Now()
+	if _, err := r.one(ctx, r.sql.begin, []any{r.opts.Name}, &r.end, &r.position); err != nil {
+		return err
+	}
+	var total Counts
+	defer func() {
+		if err != nil {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+			defer cancel()
+			_ = r.note(last) // the cause is told already
+		}
+	}()
+	if err := r.events(ctx, &total); err != nil {
+		return err
+	}
+	if err := r.deadLetters(ctx, &total); err != nil {
+		return err
+	}
+	if err := r.keep(ctx); err != nil {
+		return err
+	}
+	if err := r.write(ctx, r.sql.end, r.opts.Name, interval(r.every())); err != nil {
+		return err
+	}
+	if total != (Counts{}) {
+		r.opts.Logger.Info("removed rows after their retention", "delivered", total.Delivered, "dead", total.Dead,
+			"expired", total.Expired, "letters", total.Letters, "took", time.Since(began).Round(time.Millisecond))
+	}
+	return nil
+}
+
+// events removes delivered rows, page after page.
+func (r *run) events(ctx context.Context, total *Counts) error {
+	for r.position < r.end {
+		pages := min(r.pages, r.end-r.position)
+		var n int64
+		err := r.step(ctx, total, func(c *Counts) error {
+			_, err := r.one(ctx, r.sql.delivered, []any{tid(r.position), tid(r.position + pages), interval(r.opts.Delivered),
+				r.opts.Namespace, r.opts.Topics, maxRows}, &n)
+			c.Delivered = n
+			return err
+		})
+		if gaveUp(err) && pages > 1 {
+			r.pages = max(1, pages/8)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if n < maxRows { // else these pages may have more
+			r.position += pages
+		}
+	}
+	return nil
+}
+
+// deadLetters removes and resolves dead letters, with the rows of their events.
+func (r *run) deadLetters(ctx context.Context, total *Counts) error {
+	for after, more := int64(0), true; more; {
+		err := r.step(ctx, total, func(c *Counts) (err error) {
+			var n int
+			var old []uuid.UUID
+			var unresolved *string // null: never
+			if r.opts.DeadUnresolved > 0 {
+				age := interval(r.opts.DeadUnresolved)
+				unresolved = &age
+			}
+			if _, err = r.one(ctx, r.sql.letters, []any{after, readLetters, interval(r.opts.DeadResolved), unresolved,
+				r.opts.Namespace, r.opts.Topics}, &after, &n, &old); err != nil {
+				return err
+			}
+			more = n == readLetters
+			if len(old) > 0 {
+				*c, err = r.settle(ctx, old, unresolved)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle removes what is old of some events' letters and dead rows. The rows are locked by one statement and
+// looked at by the next, whose snapshot is later: what it sees of them holds until the end of the transaction.
+func (r *run) settle(ctx context.Context, events []uuid.UUID, unresolved *string) (c Counts, err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		c = Counts{}
+		if _, err := tx.Exec(ctx, settings, timeout()); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, r.sql.lock, events)
+		if err != nil {
+			return err
+		}
+		ours, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if err != nil || len(ours) == 0 {
+			return err
+		}
+		if err := tx.QueryRow(ctx, r.sql.resolved, ours, interval(r.opts.DeadResolved)).Scan(&c.Dead, &c.Letters); err != nil || unresolved == nil {
+			return err
+		}
+		var dead int64
+		err = tx.QueryRow(ctx, r.sql.expired, ours, *unresolved).Scan(&dead, &c.Expired)
+		c.Dead += dead
+		return err
+	})
+	if err != nil {
+		return Counts{}, r.wrap(err)
+	}
+	return c, nil
+}
+
+// step does a piece of work, tells what it removed, and rests.
+func (r *run) step(ctx context.Context, total *Counts, work func(*Counts) error) error {
+	if time.Since(r.kept) >= r.noteEvery {
+		if err := r.keep(ctx); err != nil {
+			return err
+		}
+	}
+	var c Counts
+	busy, began := r.opts.Busy(), time.Now()
+	err := work(&c)
+	took := time.Since(began)
+	switch {
+	case took > slow:
+		r.pages = max(1, r.pages/2)
+	case took < quick:
+		r.pages = min(r.maxPages, 2*r.pages)
+	}
+	if c != (Counts{}) {
+		r.removed.add(c)
+		total.add(c)
+		r.opts.Removed(c)
+	}
+	r.rest(ctx, restAfter(took, busy))
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// restAfter is how long the database is left alone after a piece of work.
+func restAfter(took time.Duration, busy bool) time.Duration {
+	if busy {
+		return min(busyShare*took, restAtMost)
+	}
+	return min(share*took, restAtMost)
+}
+
+// keep keeps the lease, and notes how far the run is.
+func (r *run) keep(ctx context.Context) error {
+	ok, err := r.lease(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errLost
+	}
+	r.kept = time.Now()
+	return r.note(ctx)
+}
+
+// note notes how far the run is, and what it removed.
+func (r *run) note(ctx context.Context) error {
+	err := r.write(ctx, r.sql.progress, r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.Letters)
+	if err == nil {
+		r.removed = Counts{}
+	}
+	return err
+}
+
+// State is what the table outbox_sweeps says of a sweep, whoever did it.
+type State struct {
+	// Pages are those of the events' table, and Position the one that is next, while Running.
+	Pages, Position int64
+	// Running is true while a run is under way.
+	Running bool
+	// Ended is when the last whole run ended, and Seconds how long it took; nil before the first.
+	Ended   *time.Time
+	Seconds float64
+	// Next is when the next run is due; nil before the first.
+	Next *time.Time
+	// Removed is what was removed, ever.
+	Removed Counts
+
+	due bool
+}
+
+// State asks the database how far the sweep is.
+func (s *Sweeper) State(ctx context.Context) (state State, err error) {
+	c := &state.Removed
+	found, err := s.one(ctx, s.sql.state, []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,
+		&state.Seconds, &c.Delivered, &c.Dead, &c.Expired, &c.Letters, &state.due)
+	if !found {
+		return State{due: true}, err
+	}
+	return state, err
+}
+
+// tid is the first place of a page.
+func tid(page int64) string { return fmt.Sprintf("(%d,0)", page) }
+
+// pgUUID is an id as every mode of pgx writes it.
+func pgUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
