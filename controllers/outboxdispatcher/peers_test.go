@@ -27,6 +27,7 @@ func TestPeers(t *testing.T) {
 	}{
 		"one Secret":                      {secret("db"), secret("db"), true, true},
 		"two Secrets":                     {secret("db"), secret("other"), false, false},
+		"two keys of one Secret":          {secret("db"), with(secret("db"), func(d *api.OutboxSpec) { d.Secret.DSNKey = "other" }), false, false},
 		"two schemas":                     {secret("db"), with(secret("db"), func(d *api.OutboxSpec) { d.Schema = "other" }), false, false},
 		"one server without a Secret":     {server("a", "orders"), server("a", "orders"), true, true},
 		"two servers without a Secret":    {server("a", "orders"), server("b", "orders"), false, false},
@@ -69,5 +70,10 @@ func TestConcernsPeers(t *testing.T) {
 		if got := concernsPeers(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+	one, other := &api.OutboxDispatcher{}, &api.OutboxDispatcher{}
+	one.Spec.OutboxRef, other.Spec.OutboxRef = &api.OutboxRef{Name: "one"}, &api.OutboxRef{Name: "other"}
+	if !concernsPeers(event.UpdateEvent{ObjectOld: one, ObjectNew: other}) {
+		t.Error("another outboxRef: false")
 	}
 }

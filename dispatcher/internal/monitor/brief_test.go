@@ -15,7 +15,7 @@ import (
 
 // huge is a snapshot and a depth with as much as they can hold, in texts that JSON writes as long as it can.
 func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
-	long := strings.Repeat("\"\\\x01<\u2028", 5000)
+	long := strings.Repeat(strings.Repeat("\x01", 100)+"\"\\<\u2028", 250) // a control character is six bytes of JSON
 	depth := &dispatcher.Depth{ObservedAt: started, BlockedKeys: dispatcher.Count{N: 21}}
 	s := healthy(func(s *dispatcher.Snapshot) {
 		s.Outcomes, s.Schema.Message, s.LastError = down(errors.New(long)), long, long
