@@ -147,8 +147,10 @@ func depthGroups(r rig) {
 	two := die(topic, refused, dispatcher.ReasonPermanentFailure, 2)
 	one := die("other", refused, dispatcher.ReasonPermanentFailure, 1)
 	three := die(topic, broken, dispatcher.ReasonSchemaValidationFailed, 3)
-	gone := die(topic, broken, dispatcher.ReasonPermanentFailure, 1)
-	r.Resolve(gone[0])
+	handled := append(die(topic, broken, dispatcher.ReasonPermanentFailure, 1), die(topic, broken, dispatcher.ReasonSchemaValidationFailed, 1)...)
+	for _, id := range handled {
+		r.Resolve(id)
+	}
 	group := func(topic string, cause dispatcher.Cause, reason dispatcher.DeadReason, ids []uuid.UUID) dispatcher.DeadGroup {
 		return dispatcher.DeadGroup{
 			Fingerprint: dispatcher.Fingerprint(topic, reason, cause), Topic: topic, Reason: reason, Cause: cause,
