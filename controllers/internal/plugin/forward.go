@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -69,7 +69,7 @@ func forward(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, port int) (
 	}
 	ctx, end := context.WithCancel(ctx)
 	isReady, ended := make(chan struct{}), make(chan error, 1)
-	forwarder, err := portforward.NewOnAddressesWithContext(ctx, dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf(":%d", port)}, isReady, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf(":%d", port)}, isReady, io.Discard, io.Discard)
 	if err != nil {
 		end()
 		return "", nil, err
@@ -103,11 +103,11 @@ func dial(cfg *rest.Config, pod *corev1.Pod) (httpstream.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := portforward.NewSPDYOverWebsocketDialer(url, cfg)
+	sockets, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return portforward.NewFallbackDialer(sockets, spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url), func(err error) bool {
+	return portforward.NewFallbackDialerForStreaming(sockets, spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url), func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }

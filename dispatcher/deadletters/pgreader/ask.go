@@ -113,9 +113,7 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter dead
 // Event implements [deadletters.Source].
 func (r *Reader) Event(ctx context.Context, id string, payload bool) (history deadletters.History, err error) {
 	err = r.read(ctx, "show an event", func(tx pgx.Tx) error {
-		event := ""
 		if _, err := uuid.Parse(id); err == nil && len(id) == 36 {
-			event = id
 			if history.Event, err = r.event(ctx, tx, id, payload); err != nil {
 				return err
 			}
@@ -124,15 +122,18 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 			}
 		}
 		if history.Event == nil && len(history.Letters) == 0 {
-			if event, err = r.byKey(ctx, tx, id); err != nil {
+			event, err := r.byKey(ctx, tx, id)
+			if err != nil {
 				return err
 			}
 			if history.Event, err = r.event(ctx, tx, event, payload); err != nil {
 				return err
 			}
-			history.Letters, err = r.whole(ctx, tx, event, deadletters.MaxHistory)
+			if history.Letters, err = r.whole(ctx, tx, event, deadletters.MaxHistory); err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 	return history, err
 }
