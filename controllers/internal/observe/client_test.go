@@ -3,6 +3,7 @@ package observe
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -43,7 +44,7 @@ func TestAsk(t *testing.T) {
 		"/ill":     "500",
 		"/html":    "did not answer with a status",
 		"/moved":   "302",
-		"/huge":    "more than 65536 bytes",
+		"/huge":    fmt.Sprintf("more than %d bytes", maxBody),
 		"/header":  "header",
 		"/unknown": "404",
 	} {
