@@ -119,6 +119,7 @@ const ReasonRolledOut = "RolledOut"
 const (
 	ReasonDelivering               = "Delivering"
 	ReasonDeliveringDespiteTrouble = "DeliveringDespiteTrouble"
+	ReasonInUseDespiteTrouble      = "InUseDespiteTrouble"
 	ReasonPaused                   = "Paused"
 	ReasonPausing                  = "Pausing"
 	ReasonScaledToZero             = "ScaledToZero"
