@@ -15,7 +15,9 @@ const (
 	// False: the reason of the first condition that is the cause, or Progressing.
 	// Unknown: the reason of the first condition that is Unknown.
 	//
-	// An Outbox is Ready when dispatchers can work with it. True: UpToDate. False and Unknown as above.
+	// An Outbox is Ready when dispatchers can work with it. True: UpToDate, InUseDespiteTrouble (some
+	// dispatcher works with it; the message names the condition that has the trouble). False and Unknown as
+	// above.
 	ReadyCondition = "Ready"
 
 	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names was there when a
@@ -119,6 +121,7 @@ const ReasonRolledOut = "RolledOut"
 const (
 	ReasonDelivering               = "Delivering"
 	ReasonDeliveringDespiteTrouble = "DeliveringDespiteTrouble"
+	ReasonInUseDespiteTrouble      = "InUseDespiteTrouble"
 	ReasonPaused                   = "Paused"
 	ReasonPausing                  = "Pausing"
 	ReasonScaledToZero             = "ScaledToZero"

@@ -1,6 +1,8 @@
 package outbox
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +26,7 @@ var watched = []kstatus.Watch{
 func conditions(o observed) []metav1.Condition {
 	references, schema := referencesResolved(o), schemaReady(o)
 	source := fromDispatchers(o, api.SourceReachableCondition, metav1.ConditionFalse)
-	all := []metav1.Condition{ready(references, source, schema), references, schema, source,
+	all := []metav1.Condition{ready(o, references, source, schema), references, schema, source,
 		fromDispatchers(o, api.VacuumHeldBackCondition, metav1.ConditionTrue), topicsShared(o)}
 	if c := progress(o); c.Type != "" {
 		all = append(all, c)
@@ -32,14 +34,30 @@ func conditions(o observed) []metav1.Condition {
 	return all
 }
 
-// ready is True when the schema fits, and nothing is known to be wrong.
-func ready(references, source, schema metav1.Condition) metav1.Condition {
+// ready is True when dispatchers can work with the outbox: the schema fits, and nothing is known to be wrong; or one
+// of them works with it, whatever is wrong beside it, such as a new pod that cannot log in.
+func ready(o observed, references, source, schema metav1.Condition) metav1.Condition {
 	for _, c := range []metav1.Condition{references, source, schema} {
-		if c.Status == metav1.ConditionFalse {
+		switch {
+		case c.Status != metav1.ConditionFalse:
+		case slices.ContainsFunc(o.dispatchers, works):
+			return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonInUseDespiteTrouble, fmt.Sprintf(
+				"Dispatchers work with the database, in spite of what %s says (%s): %s", c.Type, c.Reason, c.Message))
+		default:
 			return kstatus.Condition(api.ReadyCondition, c.Status, c.Reason, c.Message)
 		}
 	}
 	return kstatus.Condition(api.ReadyCondition, schema.Status, schema.Reason, schema.Message)
+}
+
+// works reports whether a pod of the dispatcher reaches the database, and fits its schema. All of them do when the two
+// conditions are True, and some pod does when Ready is, unless no pod is wanted.
+func works(d api.OutboxDispatcher) bool {
+	is := func(kind string) bool { return meta.IsStatusConditionTrue(d.Status.Conditions, kind) }
+	if is(api.SourceReachableCondition) && is(api.SchemaReadyCondition) {
+		return true
+	}
+	return is(api.ReadyCondition) && meta.FindStatusCondition(d.Status.Conditions, api.ReadyCondition).Reason != api.ReasonScaledToZero
 }
 
 // progress is Stalled, Reconciling, or nothing when all that the spec asks for is in place.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
@@ -29,6 +30,7 @@ func is(kind string, status metav1.ConditionStatus, reason string) metav1.Condit
 func TestConditions(t *testing.T) {
 	const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
 	connected, fits := is(api.SourceReachableCondition, yes, api.ReasonConnected), is(api.SchemaReadyCondition, yes, api.ReasonUpToDate)
+	refused := is(api.SourceReachableCondition, no, api.ReasonAuthenticationFailed)
 	for name, c := range map[string]struct {
 		o      observed
 		ready  string
@@ -43,9 +45,17 @@ func TestConditions(t *testing.T) {
 		"in use":   {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a"), dispatcher("b", connected, fits)}}, "True/UpToDate", []string{"SourceReachable=True/Connected"}, nil},
 		"migrates again while it is in use": {observed{migration: migrate.Migration{State: migrate.Running},
 			dispatchers: []api.OutboxDispatcher{dispatcher("b", connected, fits)}}, "True/UpToDate", []string{"Reconciling=True/Migrating"}, nil},
-		"one cannot log in": {observed{migration: migrate.Migration{State: migrate.Succeeded},
-			dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits), dispatcher("b", is(api.SourceReachableCondition, no, api.ReasonAuthenticationFailed))}},
+		"none can log in": {observed{migration: migrate.Migration{State: migrate.Succeeded},
+			dispatchers: []api.OutboxDispatcher{dispatcher("a", refused, fits), dispatcher("b", refused, is(api.ReadyCondition, yes, api.ReasonScaledToZero))}},
 			"False/AuthenticationFailed", []string{"SourceReachable=False/AuthenticationFailed"}, []string{"Reconciling", "Stalled"}},
+		"one cannot log in, and another works": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits), dispatcher("b", refused)}},
+			"True/InUseDespiteTrouble", []string{"SourceReachable=False/AuthenticationFailed"}, nil},
+		"a new pod cannot log in, and those that run work": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", refused, fits, is(api.ReadyCondition, yes, api.ReasonDeliveringDespiteTrouble))}},
+			"True/InUseDespiteTrouble", []string{"SourceReachable=False/AuthenticationFailed"}, nil},
+		"the destination is away": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits, is(api.ReadyCondition, no, api.ReasonConnectionFailed))}},
+			"True/UpToDate", nil, nil},
+		"a new Secret is missing, and pods run": {observed{missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x"),
+			dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits)}}, "True/InUseDespiteTrouble", []string{"ReferencesResolved=False/SecretNotFound"}, nil},
 		"too new, whatever migrates": {observed{migration: migrate.Migration{State: migrate.Failed},
 			dispatchers: []api.OutboxDispatcher{dispatcher("a", is(api.SchemaReadyCondition, no, api.ReasonTooNew))}}, "False/TooNew", []string{"Reconciling=True/MigrationFailed"}, nil},
 		"a foreign object": {observed{problem: problem.Stalling(api.SchemaReadyCondition, api.ReasonForeignObject, "x")}, "False/ForeignObject",
@@ -101,5 +111,20 @@ func TestStatusIsBounded(t *testing.T) {
 	setStatus(&s, observed{outbox: &api.Outbox{}})
 	if s.Pending != nil || s.Backlog != nil || s.Dispatchers != nil {
 		t.Errorf("status %+v without a dispatcher", s)
+	}
+}
+
+// Trouble beside dispatchers that work is told once, by its own condition.
+func TestEventsOfReady(t *testing.T) {
+	const yes = metav1.ConditionTrue
+	fits, beside := is(api.ReadyCondition, yes, api.ReasonUpToDate), is(api.ReadyCondition, yes, api.ReasonInUseDespiteTrouble)
+	bad := is(api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed)
+	for _, c := range []struct {
+		before, after metav1.Condition
+		events        int
+	}{{fits, beside, 0}, {bad, beside, 1}, {beside, fits, 1}} {
+		if got := kstatus.Transitions(watched, []metav1.Condition{c.before}, []metav1.Condition{c.after}); len(got) != c.events {
+			t.Errorf("from %s to %s: %+v, want %d Events", c.before.Reason, c.after.Reason, got, c.events)
+		}
 	}
 }

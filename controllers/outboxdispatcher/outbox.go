@@ -56,16 +56,14 @@ func (r *Reconciler) migration(ctx context.Context, s *scope) (migrate.Migration
 	return r.migrations.Run(ctx, s.obd, own)
 }
 
-// migrator is who else runs the migration of the dispatcher's own database: an Outbox that says the same of it, or
-// the oldest dispatcher that does; nil for nobody.
+// migrator is who else runs the migration of the dispatcher's own database: the oldest Outbox that says the same of
+// it, or the oldest dispatcher that does; nil for nobody.
 func (r *Reconciler) migrator(s *scope) desired.Owner {
 	if s.outbox != nil || !desired.Migrates(s.obd.Spec.Database) {
 		return nil
 	}
-	for _, outbox := range s.outboxes {
-		if sameMigration(&outbox.Spec, s.obd.Spec.Database) {
-			return outbox
-		}
+	if outbox := oldestOf(s.outboxes, s.obd.Spec.Database); outbox != nil {
+		return outbox
 	}
 	for _, peer := range older(s.peers, s.obd) {
 		if _, err := desired.NewMigration(peer, r.Platform); err == nil {

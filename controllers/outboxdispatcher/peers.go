@@ -1,6 +1,7 @@
 package outboxdispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -141,17 +142,27 @@ func sameMigration(a, b *v1alpha1.OutboxSpec) bool {
 // older are the peers that were there first and want the same migration of a database of their own, the oldest
 // first.
 func older(peers []*v1alpha1.OutboxDispatcher, obd *v1alpha1.OutboxDispatcher) []*v1alpha1.OutboxDispatcher {
-	age := func(a, b *v1alpha1.OutboxDispatcher) int {
-		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
-			return n
-		}
-		return strings.Compare(a.Name, b.Name)
-	}
 	found := slices.DeleteFunc(slices.Clone(peers), func(peer *v1alpha1.OutboxDispatcher) bool {
-		return peer.Spec.OutboxRef != nil || age(peer, obd) > 0 || !sameMigration(peer.Spec.Database, obd.Spec.Database)
+		return peer.Spec.OutboxRef != nil || byAge(peer, obd) > 0 || !sameMigration(peer.Spec.Database, obd.Spec.Database)
 	})
-	slices.SortFunc(found, age)
+	slices.SortFunc(found, byAge)
 	return found
+}
+
+// oldestOf is the oldest of the Outboxes that want the same migration, nil for none: always the same one, because the
+// cache lists them in any order.
+func oldestOf(outboxes []*v1alpha1.Outbox, tables *v1alpha1.OutboxSpec) (oldest *v1alpha1.Outbox) {
+	for _, outbox := range outboxes {
+		if sameMigration(&outbox.Spec, tables) && (oldest == nil || byAge(outbox, oldest) < 0) {
+			oldest = outbox
+		}
+	}
+	return oldest
+}
+
+// byAge compares two objects: the older one is first, and of two that are as old the one whose name is.
+func byAge[T client.Object](a, b T) int {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), strings.Compare(a.GetName(), b.GetName()))
 }
 
 // sharing are the names of others that deliver events of the dispatcher too, each once: of peers, by their

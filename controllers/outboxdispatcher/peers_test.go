@@ -48,6 +48,28 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// The Outbox that migrates for others is the same one in each pass. CONTRACT: C-104
+func TestOldestOutbox(t *testing.T) {
+	tables := api.OutboxSpec{Secret: api.DatabaseSecret{Name: "db"}, Schema: "outbox"}
+	named := func(name string, age time.Duration, spec api.OutboxSpec) *api.Outbox {
+		return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))}, Spec: spec}
+	}
+	a, b, old := named("a", 0, tables), named("b", 0, tables), named("z", time.Hour, tables)
+	other := named("o", 2*time.Hour, api.OutboxSpec{Secret: api.DatabaseSecret{Name: "db"}, Schema: "outbox", User: "another"})
+	for _, c := range []struct {
+		want *api.Outbox
+		all  []*api.Outbox
+	}{
+		{a, []*api.Outbox{a, b}}, {a, []*api.Outbox{b, a}},
+		{old, []*api.Outbox{a, old, b, other}}, {old, []*api.Outbox{other, b, old, a}},
+		{nil, []*api.Outbox{other}},
+	} {
+		if got := oldestOf(c.all, &tables); got != c.want {
+			t.Errorf("of %+v: %+v, want %+v", c.all, got, c.want)
+		}
+	}
+}
+
 // An edit wakes the peers only when they look at what it changes: of a thousand dispatchers of one database each
 // would wake all others.
 func TestConcernsPeers(t *testing.T) {

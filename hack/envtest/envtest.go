@@ -24,6 +24,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // assetsEnv names the directory of the binaries. Without it hack/kube builds them.
@@ -98,6 +100,16 @@ func Kubeconfig(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	return file
+}
+
+// FreeAddress is an address of 127.0.0.1 for a server that a test starts. No other test of the user is given it.
+func FreeAddress(tb testing.TB) string {
+	tb.Helper()
+	port, err := daemon.FreePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
 // Root is the checkout's top directory.

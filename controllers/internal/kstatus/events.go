@@ -24,6 +24,9 @@ type Watch struct {
 // expected are reasons of False that every start goes through.
 var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonScaledToZero}
 
+// despite are reasons of a good Ready whose trouble another condition has told.
+var despite = []string{api.ReasonDeliveringDespiteTrouble, api.ReasonInUseDespiteTrouble}
+
 // Transitions are the events that a change of the conditions is worth: one that became bad or has
 // another reason for it, one that is good again, and Ready (CONTRACT C-43).
 func Transitions(watched []Watch, before, after []metav1.Condition) []Event {
@@ -40,7 +43,7 @@ func Transitions(watched []Watch, before, after []metav1.Condition) []Event {
 				kind = corev1.EventTypeNormal
 			}
 			events = append(events, Event{kind, is.Reason, w.Action, is.Message})
-		case is.Status != w.Bad && is.Status != metav1.ConditionUnknown && (ready && is.Reason != api.ReasonDeliveringDespiteTrouble || was != nil && was.Status == w.Bad):
+		case is.Status != w.Bad && is.Status != metav1.ConditionUnknown && (ready && !slices.Contains(despite, is.Reason) || was != nil && was.Status == w.Bad):
 			events = append(events, Event{corev1.EventTypeNormal, is.Reason, w.Action, is.Message})
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/outbox"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 )
@@ -186,13 +187,17 @@ func stripAnnotations(o any) (any, error) {
 	return o, nil
 }
 
+// eventWords bounds the message of an Event in the cache, in bytes. The kubelet's are shorter; anyone who may create
+// Events in a namespace can write longer ones.
+const eventWords = 2 << 10
+
 // stripEvent keeps what is read of an Event.
 func stripEvent(o any) (any, error) {
 	if e, ok := o.(*corev1.Event); ok {
 		return &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion},
 			InvolvedObject: corev1.ObjectReference{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, UID: e.InvolvedObject.UID},
-			Message:        e.Message, LastTimestamp: e.LastTimestamp,
+			Message:        problem.Clip(e.Message, eventWords), LastTimestamp: e.LastTimestamp,
 		}, nil
 	}
 	return o, nil

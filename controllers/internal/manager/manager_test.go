@@ -3,7 +3,6 @@ package manager_test
 import (
 	"context"
 	"crypto/tls"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
 )
 
 var _ = Describe("the rights of config/rbac", Label("rights", "security"), func() {
@@ -34,7 +34,7 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 	It("are enough and none too many", func(ctx SpecContext) {
 		granted := operatortest.Granted(GinkgoTB())
 		used := &usedVerbs{verbs: map[string]bool{}}
-		metrics, probes := freeAddress(), freeAddress()
+		metrics, probes := envtest.FreeAddress(GinkgoTB()), envtest.FreeAddress(GinkgoTB())
 		running, cancel := context.WithCancel(ctx)
 		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), used.record), manager.Options{
 			DispatcherImage: "outbox-operator:v1",
@@ -204,14 +204,6 @@ func TestOptionsThatCannotWork(t *testing.T) {
 			t.Errorf("New(%+v): %v, want an error that names %s", o, err, want)
 		}
 	}
-}
-
-func freeAddress() string {
-	GinkgoHelper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // usedVerbs records what the operator asks of the API server.

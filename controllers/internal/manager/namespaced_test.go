@@ -65,7 +65,7 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 				outside = append(outside, req.Method+" "+req.URL.Path)
 			}
 		})
-		metrics := freeAddress()
+		metrics := envtest.FreeAddress(GinkgoTB())
 		running, cancel := context.WithCancel(ctx)
 		mgr, err := manager.New(running, cfg, manager.Options{
 			DispatcherImage: "outbox-operator:v1",

@@ -13,11 +13,17 @@ import (
 const OldTransaction = 15 * time.Minute
 
 // essence is what is told at once when it changes: all of an answer but numbers, times and what names the
-// process. Of a count it is that there is one.
+// process. Of a count, and of a run of retention, it is that there is one.
 func essence(s report.Status) string {
 	s.InFlight, s.StartedAt, s.Worker = report.InFlight{}, time.Time{}, ""
 	if s.Backlog != nil {
 		s.Backlog = &report.Backlog{}
+	}
+	if r := s.Retention; r != nil {
+		s.Retention = &report.Retention{}
+		if r.LastRun != nil {
+			s.Retention.LastRun = &time.Time{}
+		}
 	}
 	s.Source.Since, s.Sink.Since = time.Time{}, time.Time{}
 	held := make([]report.HeldTopic, len(s.Held))

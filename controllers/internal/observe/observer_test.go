@@ -105,6 +105,7 @@ func well(change func(*report.Status)) func() (*report.Status, error) {
 	return func() (*report.Status, error) {
 		s := &report.Status{Name: "shop/orders", Source: report.Link{State: report.Reachable}, Sink: report.Link{State: report.Reachable}, Schema: report.Schema{State: "Ready"},
 			Backlog:           &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 1000}},
+			Retention:         &report.Retention{LastRun: new(time.Now().Add(-time.Hour))},
 			OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 1", Seconds: float64(time.Now().Unix() % 100)}}
 		if change != nil {
 			change(s)
@@ -139,13 +140,16 @@ func TestObserverTellsWhatMatters(t *testing.T) {
 		"all topics held":    {func(s *report.Status) { s.AllHeld = true }, true, true},
 		"an old transaction": {func(s *report.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
 		"its age":            {func(s *report.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
-		"in flight":          {func(s *report.Status) { s.InFlight.Rows = 7 }, false, false},
-		"more than 1 %":      {func(s *report.Status) { s.Backlog.Pending = 1011 }, true, true},
-		"less than 1 %":      {func(s *report.Status) { s.Backlog.Pending = 1009 }, false, true},
-		"to 0":               {func(s *report.Status) { s.Backlog.Pending = 0 }, true, true},
-		"from 0":             {func(s *report.Status) { s.Backlog.Dead = 1 }, true, true},
-		"the oldest":         {func(s *report.Status) { s.Backlog.OldestPending = &s.Backlog.ObservedAt }, false, true},
-		"no count":           {func(s *report.Status) { s.Backlog = nil }, true, true},
+		"a run of retention": {func(s *report.Status) {
+			s.Retention = &report.Retention{LastRun: new(time.Now()), NextRun: new(time.Now().Add(time.Minute)), Removed: report.Removed{Delivered: 7}}
+		}, false, false},
+		"in flight":     {func(s *report.Status) { s.InFlight.Rows = 7 }, false, false},
+		"more than 1 %": {func(s *report.Status) { s.Backlog.Pending = 1011 }, true, true},
+		"less than 1 %": {func(s *report.Status) { s.Backlog.Pending = 1009 }, false, true},
+		"to 0":          {func(s *report.Status) { s.Backlog.Pending = 0 }, true, true},
+		"from 0":        {func(s *report.Status) { s.Backlog.Dead = 1 }, true, true},
+		"the oldest":    {func(s *report.Status) { s.Backlog.OldestPending = &s.Backlog.ObservedAt }, false, true},
+		"no count":      {func(s *report.Status) { s.Backlog = nil }, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
