@@ -84,6 +84,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.deadLetters(ctx, &total); err != nil {
 		return err
 	}
+	if err := r.operations(ctx, &total); err != nil {
+		return err
+	}
 	if err := r.keep(ctx); err != nil {
 		return err
 	}
@@ -141,6 +144,20 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 			if len(old) > 0 {
 				*c, err = r.settle(ctx, old, unresolved)
 			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// operations removes what became of the letters of operations that finished long ago.
+func (r *run) operations(ctx context.Context, total *Counts) error {
+	for n := int64(maxRows); n == maxRows; {
+		err := r.step(ctx, total, func(*Counts) error {
+			_, err := r.one(ctx, r.sql.operations, []any{interval(r.opts.DeadResolved), r.opts.Namespace, maxRows}, &n)
 			return err
 		})
 		if err != nil {
