@@ -130,7 +130,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	for after, more := int64(0), true; more; {
 		err := r.step(ctx, total, func(c *Counts) (err error) {
 			var n int
-			var old []pgtype.UUID // which every mode of pgx can write back
+			var old []pgtype.UUID  // which every mode of pgx can write back
 			var unresolved *string // null: never
 			if r.opts.DeadUnresolved > 0 {
 				age := interval(r.opts.DeadUnresolved)
