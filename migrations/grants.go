@@ -31,6 +31,8 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant usage on sequence "+on("outbox_leases")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,
+			"grant select on table "+on("outbox_replays")+to,
+			"grant select, delete on table "+on("outbox_replay_items")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	case Producer:
 		grants = append(grants,

@@ -109,7 +109,10 @@ func TestGrantsDispatcher(t *testing.T) {
 	dispatcher.exec(`delete from outbox.outbox_dead_letters`)
 	dispatcher.exec(`insert into outbox.outbox_sweeps (name) values ('retention')`)
 	dispatcher.exec(`update outbox.outbox_sweeps set position = 1`)
+	dispatcher.exec(`delete from outbox.outbox_replay_items using outbox.outbox_replays where replay_id = id`)
 	dispatcher.wantRefused(
+		`delete from outbox.outbox_replays`,
+		`update outbox.outbox_replay_items set state = 'waiting'`,
 		`delete from outbox.outbox_sweeps`,
 		`select setval('outbox.outbox_leases', 1)`,
 		`drop table outbox.outbox_events`,

@@ -88,8 +88,10 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, ask func(contex
 		http.Error(w, "another question is being answered; ask again in a moment", http.StatusServiceUnavailable)
 		return
 	}
-	answer, err := ask(ctx)
-	<-h.turn
+	answer, err := func() (any, error) {
+		defer func() { <-h.turn }() // also when it panics
+		return ask(ctx)
+	}()
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")

@@ -75,3 +75,35 @@ func TestClientErrors(t *testing.T) {
 		}
 	}
 }
+
+// crashing is a source that panics at the first question.
+type crashing struct {
+	Source
+	asked int
+}
+
+func (c *crashing) Groups(context.Context, Filter) (Groups, error) {
+	if c.asked++; c.asked == 1 {
+		panic("boom")
+	}
+	return Groups{}, nil
+}
+
+// A question that panics ends, as net/http does it, and the next one has its turn.
+func TestTurnAfterPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := Handler(&crashing{})
+		ask := func() (code int, panicked any) {
+			answer := httptest.NewRecorder()
+			defer func() { code, panicked = answer.Code, recover() }()
+			handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
+			return
+		}
+		if _, panicked := ask(); panicked == nil {
+			t.Error("the first question did not panic")
+		}
+		if code, panicked := ask(); code != http.StatusOK || panicked != nil {
+			t.Errorf("after one that panicked a question is answered %d, panic %v", code, panicked)
+		}
+	})
+}

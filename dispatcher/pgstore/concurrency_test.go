@@ -210,6 +210,12 @@ func TestProtocols(t *testing.T) {
 			one := outbox{T: t, Pool: pool, stores: pool}
 			before := scalar[string](one, settings)
 			useAll(t, one.Store("shop", uuid.New()))
+			one.pastRow(idOf(one.Now(), 1), "shop", "a", 0, 1)
+			all, _, _ := one.past(pgstore.Past{Last: 10})
+			ids, _, _ := one.past(pgstore.Past{Topics: []string{"a"}, Since: time.Hour, Last: 10})
+			if len(all) != 7 || !slices.Equal(ids, []int{1}) {
+				t.Errorf("Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
+			}
 			if after := scalar[string](one, settings); after != before {
 				t.Errorf("the session's settings changed from\n%s\nto\n%s", before, after)
 			}

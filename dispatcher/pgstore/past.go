@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -131,7 +132,7 @@ func (r *pastReader) read(ctx context.Context, from, to uuid.UUID) error {
 
 // hand hands those over that are wanted, in pages.
 func (r *pastReader) hand(ctx context.Context, seen []pastID) error {
-	var page []uuid.UUID
+	var page []pgtype.UUID
 	bytes := 0
 	flush := func() error {
 		if len(page) == 0 {
@@ -153,14 +154,14 @@ func (r *pastReader) hand(ctx context.Context, seen []pastID) error {
 				return err
 			}
 		}
-		page, bytes = append(page, p.id), bytes+p.size
+		page, bytes = append(page, pgUUID(p.id)), bytes+p.size
 		r.left--
 	}
 	return flush()
 }
 
 // pastRows reads rows by their ids. One that is gone meanwhile is left out.
-func (s *Store) pastRows(ctx context.Context, ids []uuid.UUID) (page []PastRow, err error) {
+func (s *Store) pastRows(ctx context.Context, ids []pgtype.UUID) (page []PastRow, err error) {
 	d := newDecoder(s.namespace, nil)
 	err = s.readOnly(ctx, s.sql.pastRows, []any{ids}, func(rows pgx.Rows) error {
 		var rec record

@@ -103,7 +103,7 @@ func (r *Replays) Begin(ctx context.Context, order Order) (p Progress, err error
 	}
 	err = r.transaction(ctx, fmt.Sprintf("begin %s %s", order.Action, order.ID), pgx.ReadWrite, func(tx pgx.Tx) error {
 		added, err := tx.Exec(ctx, r.sql.add, order.ID, order.Namespace, string(order.Action), order.Reason, order.RequestedBy,
-			asked, order.Rate, order.Canary, order.AbortAt, ordering)
+			string(asked), order.Rate, order.Canary, order.AbortAt, ordering)
 		if err != nil {
 			return err
 		}

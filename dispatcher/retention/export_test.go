@@ -28,3 +28,6 @@ func LettersSQL() string  { return load("outbox").letters }
 func LockSQL() string     { return load("outbox").lock }
 func ResolvedSQL() string { return load("outbox").resolved }
 func ExpiredSQL() string  { return load("outbox").expired }
+
+// OperationsSQL is the statement that removes items of operations.
+func OperationsSQL() string { return load("outbox").operations }

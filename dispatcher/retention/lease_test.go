@@ -77,8 +77,8 @@ func TestOneSweepsAtATime(t *testing.T) {
 	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the second one did not take over: %v, %v", ran, err)
 	}
-	if read != pages-position+1 { // and the letters
-		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+1)
+	if read != pages-position+2 { // and the letters, and the operations
+		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+2)
 	}
 	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
 		t.Errorf("%d rows are left", n)
@@ -165,7 +165,7 @@ func TestYields(t *testing.T) {
 		}
 	})
 	o.sweep(s)
-	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+1 || rests != pages+1 { // and the letters
+	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+2 || rests != pages+2 { // and the letters, and the operations
 		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
 	}
 }

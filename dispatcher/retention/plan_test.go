@@ -22,31 +22,33 @@ func TestPlans(t *testing.T) {
 				select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, n)
 			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
 				select id, 'shop', 'orders', 'poison_message', 1 from outbox.outbox_events`)
+			o.operation(n, "requeued", 31, -1)
 		}
 		switch analyzed {
 		case "small":
 			fill(10)
-			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters`)
+			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
 			fill(20_000)
 		case "large":
 			fill(20_000)
-			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters`)
+			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
 		default:
 			fill(20_000)
 		}
 		ids := fmt.Sprintf("'{%s,%s}'", uuid.New(), uuid.New())
 		for name, query := range map[string]struct{ sql, args, uses string }{
-			"delivered": {retention.DeliveredSQL(), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
-			"letters":   {retention.LettersSQL(), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
-			"lock":      {retention.LockSQL(), ids, "outbox_events_pkey"},
-			"resolved":  {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
-			"expired":   {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"delivered":  {retention.DeliveredSQL(), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
+			"letters":    {retention.LettersSQL(), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
+			"lock":       {retention.LockSQL(), ids, "outbox_events_pkey"},
+			"resolved":   {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"expired":    {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"operations": {retention.OperationsSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
 		} {
 			text := o.explain(query.sql, query.args)
 			if !strings.Contains(text, query.uses) {
 				t.Errorf("%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
 			}
-			for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
+			for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
 				if seqScans(t, text, table) {
 					t.Errorf("%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
 				}

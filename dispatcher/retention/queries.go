@@ -17,7 +17,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	state, take, leave, begin, progress, end, delivered, letters, lock, resolved, expired string
+	state, take, leave, begin, progress, end, delivered, letters, lock, resolved, expired, operations string
 }
 
 // load reads the files, which name the tables in the default schema, so that they run as they are. In a text, as
@@ -32,7 +32,7 @@ func load(schema string) queries {
 	}
 	return queries{
 		state: read("state"), take: read("take"), leave: read("leave"), begin: read("begin"), progress: read("progress"), end: read("end"),
-		delivered: read("delivered"), letters: read("letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"),
+		delivered: read("delivered"), letters: read("letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"), operations: read("operations"),
 	}
 }
 

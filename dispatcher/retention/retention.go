@@ -27,7 +27,8 @@ type Options struct {
 	// Delivered is how long a delivered row stays. 0 removes it at the next run.
 	Delivered time.Duration
 	// DeadResolved is how long a dead row stays after its last letter was resolved, and the letters with it;
-	// and the letters of a row that is delivered, or gone.
+	// and the letters of a row that is delivered, or gone; and the items of an operation on letters that has
+	// finished, of the whole Namespace.
 	DeadResolved time.Duration
 	// DeadUnresolved is how long a dead row stays that nobody resolved. Then its letter is resolved as expired,
 	// and stays for DeadResolved. A letter that blocks its key stays open, and so its row: where a dispatcher

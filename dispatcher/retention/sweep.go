@@ -84,6 +84,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.deadLetters(ctx, &total); err != nil {
 		return err
 	}
+	if err := r.operations(ctx, &total); err != nil {
+		return err
+	}
 	if err := r.keep(ctx); err != nil {
 		return err
 	}
@@ -127,7 +130,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	for after, more := int64(0), true; more; {
 		err := r.step(ctx, total, func(c *Counts) (err error) {
 			var n int
-			var old []uuid.UUID
+			var old []pgtype.UUID  // which every mode of pgx can write back
 			var unresolved *string // null: never
 			if r.opts.DeadUnresolved > 0 {
 				age := interval(r.opts.DeadUnresolved)
@@ -150,9 +153,23 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	return nil
 }
 
+// operations removes what became of the letters of operations that finished long ago.
+func (r *run) operations(ctx context.Context, total *Counts) error {
+	for n := int64(maxRows); n == maxRows; {
+		err := r.step(ctx, total, func(*Counts) error {
+			_, err := r.one(ctx, r.sql.operations, []any{interval(r.opts.DeadResolved), r.opts.Namespace, maxRows}, &n)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // settle removes what is old of some events' letters and dead rows. The rows are locked by one statement and
 // looked at by the next, whose snapshot is later: what it sees of them holds until the end of the transaction.
-func (r *run) settle(ctx context.Context, events []uuid.UUID, unresolved *string) (c Counts, err error) {
+func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *string) (c Counts, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		c = Counts{}
 		if _, err := tx.Exec(ctx, settings, timeout()); err != nil {
@@ -162,7 +179,7 @@ func (r *run) settle(ctx context.Context, events []uuid.UUID, unresolved *string
 		if err != nil {
 			return err
 		}
-		ours, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		ours, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
 		if err != nil || len(ours) == 0 {
 			return err
 		}

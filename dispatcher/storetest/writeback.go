@@ -2,10 +2,7 @@ package storetest
 
 import (
 	"reflect"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -59,39 +56,6 @@ func ackDedupeKey(r rig) {
 	r.wantIDs("claimed with the same key", r.claim(r.store, 10, lease), second.ID)
 }
 
-// CONTRACT: C-24
-func nackRetry(r rig) {
-	r.enqueue(topic, 2)
-	events := r.claim(r.store, 2, lease)
-	from := r.Now()
-	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{
-		{Lease: events[1].Lease(), Error: "at once"},
-		{Lease: events[0].Lease(), Error: "in an hour", Delay: time.Hour},
-	})
-	r.wantLost("nack", lost, err)
-	for i, want := range []struct {
-		text  string
-		delay time.Duration
-	}{{"in an hour", time.Hour}, {"at once", 0}} {
-		row := r.wantFree(events[i].ID, "pending", 1)
-		if row.LastError != want.text || row.DeadReason != "" {
-			r.Errorf("row is %+v, want last_error %q and no dead_reason", row, want.text)
-		}
-		r.wantBetween("next_attempt_at", row.NextAttemptAt, from.Add(want.delay), r.Now().Add(want.delay))
-		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
-		if n := len(r.Letters(events[i].ID)); n != 0 {
-			r.Errorf("a retry has %d dead letters", n)
-		}
-	}
-	again := r.claim(r.other, 10, lease)
-	r.wantIDs("claimed after the nack", again, events[1].ID)
-	if again[0].Attempt != 2 {
-		r.Errorf("attempt is %d, want 2", again[0].Attempt)
-	}
-	lost, err = r.store.Nack(r.Context(), nil)
-	r.wantLost("nack of nothing", lost, err)
-}
-
 // A release gives the attempt back, whatever was sent. With a delay the row waits. One statement takes both.
 // CONTRACT: C-27, C-32
 func releaseDelayed(r rig) {
@@ -117,166 +81,6 @@ func releaseDelayed(r rig) {
 	if again[0].Attempt != 2 || again[0].LeaseNumber <= events[1].LeaseNumber {
 		r.Errorf("attempt is %d under lease %d, want the second again under a higher lease than %d",
 			again[0].Attempt, again[0].LeaseNumber, events[1].LeaseNumber)
-	}
-}
-
-// One statement takes deaths of every reason, and retries beside them.
-// CONTRACT: C-24, C-26, C-40, C-41
-func nackDead(r rig) {
-	reasons := []dispatcher.DeadReason{
-		dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed,
-		dispatcher.ReasonProcessingTimeout, dispatcher.ReasonPermanentFailure, "",
-	}
-	r.enqueue(topic, len(reasons))
-	events := r.claim(r.store, len(reasons), lease)
-	failures := make([]dispatcher.Failure, len(reasons))
-	for i, reason := range reasons {
-		failures[i] = dispatcher.Failure{Lease: events[i].Lease(), Error: "failed", Delay: time.Hour, Reason: reason}
-	}
-	lost, err := r.store.Nack(r.Context(), failures)
-	r.wantLost("nack", lost, err)
-	retried := events[5].ID
-	r.wantFree(retried, "pending", 1)
-	for i, reason := range reasons[:5] {
-		row := r.wantFree(events[i].ID, "dead", 1)
-		if row.DeadReason != string(reason) || row.LastError != "failed" {
-			r.Errorf("row is %+v, want dead of %s with the error", row, reason)
-		}
-		l := r.wantLetter(events[i].ID, reason, 1)
-		if l.Error != "failed" || l.Worker != r.worker {
-			r.Errorf("the record is %+v, want the error and the worker", l)
-		}
-	}
-	r.wantIDs("claimed after death", r.claim(r.store, 10, lease))
-}
-
-// A row keeps its last five failed attempts. What is given back is none of them.
-// CONTRACT: C-41
-func nackFailures(r rig) {
-	e := r.one(lease)
-	if got := r.Failures(e.ID); len(got) > 0 {
-		r.Errorf("a row that never failed has the failures %+v", got)
-	}
-	claim := func(n int) dispatcher.Lease {
-		claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: 100})
-		r.wantIDs("claimed", claimed.Events, e.ID)
-		if claimed.Events[0].Attempt != n {
-			r.Fatalf("attempt %d, want %d", claimed.Events[0].Attempt, n)
-		}
-		return claimed.Events[0].Lease()
-	}
-	from, held := r.Now(), e.Lease()
-	for n := 1; n <= 7; n++ {
-		lost, err := r.store.Release(r.Context(), []dispatcher.Return{{Lease: held, Error: "nobody there"}})
-		r.wantLost("release", lost, err)
-		f := dispatcher.Failure{Lease: claim(n), Error: strings.Repeat("ä", 1000)}
-		f.Cause = dispatcher.Cause{Class: "http", Code: strconv.Itoa(500 + n), Place: "/items/*/price"}
-		lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{f})
-		r.wantLost("nack", lost, err)
-		r.Due(e.ID)
-		if n < 7 {
-			held = claim(n + 1)
-		}
-	}
-	got := r.Failures(e.ID)
-	if len(got) != 5 {
-		r.Fatalf("%d failures are kept, want 5: %+v", len(got), got)
-	}
-	for i, f := range got {
-		r.wantBetween("at", f.At, from, r.Now())
-		from = f.At
-		want := Attempt{At: f.At, Attempt: i + 3, Error: strings.Repeat("ä", 150), Cause: dispatcher.Cause{
-			Class: "http", Code: strconv.Itoa(503 + i), Place: "/items/*/price"}}
-		if f != want {
-			r.Errorf("failure %d is %+v, want %+v", i, f, want)
-		}
-	}
-}
-
-// A death's record says what failed where, the failures before, and what the destination answered, and has the
-// fingerprint of its group.
-// CONTRACT: C-41
-func nackRecord(r rig) {
-	for name, cause := range map[string]dispatcher.Cause{
-		"all":        {Class: "rule", Code: "total-is-sum", Place: "/items/*/price"},
-		"none":       {},
-		"class":      {Class: "http", Code: "422"},
-		"backslash":  {Class: "rule", Code: `\x41`, Place: `/a\b\\`},
-		"characters": {Class: "rule", Code: "größer", Place: "/größe/😀"},
-		"odd":        {Class: "a\x00b", Code: "\xff", Place: `"`},
-	} {
-		e := r.one(lease)
-		from := r.Now()
-		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "first", Response: "not of a death"}})
-		r.wantLost("nack", lost, err)
-		r.Due(e.ID)
-		again := r.claim(r.store, 1, lease)
-		r.wantIDs("claimed", again, e.ID)
-		lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{
-			Lease: again[0].Lease(), Error: "refused", Reason: dispatcher.ReasonPermanentFailure, Cause: cause,
-			Response: strings.Repeat("\x00ä\xff", 1000),
-		}})
-		r.wantLost("nack", lost, err)
-		l := r.wantLetter(e.ID, dispatcher.ReasonPermanentFailure, 2)
-		want := cause
-		if name == "odd" {
-			want = dispatcher.Cause{Class: "ab", Code: "\uFFFD", Place: `"`}
-		}
-		if l.Cause() != want || l.Fingerprint != dispatcher.Fingerprint(topic, dispatcher.ReasonPermanentFailure, want) {
-			r.Errorf("%s: the record has the cause %+v and the fingerprint %s, want %+v and that of Go", name, l.Cause(), l.Fingerprint, want)
-		}
-		if len(l.Failures) != 2 || l.Failures[0].Error != "first" || l.Failures[1].Error != "refused" || l.Failures[1].Cause != want || l.Failures[1].Attempt != 2 {
-			r.Errorf("%s: the record has the failures %+v, want both", name, l.Failures)
-		}
-		for _, f := range l.Failures {
-			r.wantBetween("at", f.At, from, r.Now())
-		}
-		if !utf8.ValidString(l.Response) || len(l.Response) < 1020 || len(l.Response) > 1024 || !strings.HasPrefix(l.Response, "ä\uFFFDä") {
-			r.Errorf("%s: the answer is kept as %d bytes %.20q, want the first 1024 as text", name, len(l.Response), l.Response)
-		}
-	}
-}
-
-// CONTRACT: C-27, C-41, C-42
-func nackDeadTwice(r rig) {
-	e := r.one(lease)
-	for range 2 {
-		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{
-			{Lease: e.Lease(), Error: "no", Reason: dispatcher.ReasonPoisonMessage},
-		})
-		r.wantLost("nack", lost, err)
-		r.Revive(e.ID, 0)
-		again := r.claim(r.store, 1, lease)
-		r.wantIDs("claimed after the replay", again, e.ID)
-		if again[0].Attempt != 1 || again[0].LeaseNumber <= e.LeaseNumber {
-			r.Errorf("a replay begins with attempt %d under lease %d, want 1 under a higher one than %d",
-				again[0].Attempt, again[0].LeaseNumber, e.LeaseNumber)
-		}
-		e = again[0]
-	}
-	if n := len(r.Letters(e.ID)); n != 2 {
-		r.Errorf("a row that died twice has %d dead letters, want 2", n)
-	}
-}
-
-// What PostgreSQL cannot store is replaced, and a long text is cut between two characters.
-// CONTRACT: C-24
-func nackText(r rig) {
-	texts := map[string]string{
-		"":                                      "",
-		"a\x00b\xffc":                           "ab\uFFFDc",
-		strings.Repeat("x", 2000):               strings.Repeat("x", 2000),
-		strings.Repeat("x", 1999) + "ä":         strings.Repeat("x", 1999),
-		strings.Repeat("\xff ", 5000):           strings.Repeat("\uFFFD ", 500),
-		strings.Repeat("x", 1_000_000) + "\x00": strings.Repeat("x", 2000),
-	}
-	for text, want := range texts {
-		e := r.one(lease)
-		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: text, Reason: dispatcher.ReasonPermanentFailure}})
-		r.wantLost("nack", lost, err)
-		if got := r.Row(e.ID).LastError; got != want || !utf8.ValidString(got) {
-			r.Errorf("%.10q... is stored as %d bytes %.10q..., want %d bytes %.10q...", text, len(got), got, len(want), want)
-		}
 	}
 }
 

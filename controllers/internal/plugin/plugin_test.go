@@ -109,7 +109,7 @@ var _ = Describe("kubectl outbox", func() {
 			Expect(strings.Split(r.out, "\n")[0]).To(Equal("orders"), "after %v", words)
 		}
 		Expect(w.run(ctx, "__complete", "status", "--output", "").out).To(ContainSubstring("json\n"))
-		Expect(w.run(ctx, "__complete", "dead", "groups", "orders", "--reason", "").out).To(ContainSubstring("poison_message\n"))
+		Expect(w.run(ctx, "__complete", "dead", "groups", "orders", "--dead-reason", "").out).To(ContainSubstring("poison_message\n"))
 		Expect(w.run(ctx, "completion", "bash").out).To(ContainSubstring("kubectl-outbox"))
 	})
 })

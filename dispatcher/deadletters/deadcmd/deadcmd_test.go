@@ -166,7 +166,7 @@ func TestOutput(t *testing.T) {
 }
 
 func TestFlagsMakeTheFilter(t *testing.T) {
-	r := run(t, true, "dead", "list", "orders", "--id", event, "--id", "42", "--topic", "a", "--type", "b", "--aggregate", "c", "--tenant", event, "--reason", "poison_message",
+	r := run(t, true, "dead", "list", "orders", "--id", event, "--id", "42", "--topic", "a", "--type", "b", "--aggregate", "c", "--tenant", event, "--dead-reason", "poison_message",
 		"--group", "7f3a9c21", "--error", "d", "--since", "2h", "--until", "2026-03-01T13:00:00Z", "--resolved", "--limit", "7", "--after", "9")
 	want := deadletters.ListRequest{Limit: 7, After: 9, Filter: deadletters.Filter{IDs: []string{event, "42"}, Topic: "a", Type: "b", Aggregate: "c", Tenant: event,
 		Reason: dispatcher.ReasonPoisonMessage, Group: "7f3a9c21", ErrorContains: "d", Since: noon.Add(-30 * time.Minute), Until: noon.Add(time.Hour), Resolved: true}}
@@ -182,7 +182,7 @@ func TestWrongCommandLines(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--output is "xml"; choose table, json or yaml`:                                {"dead", "list", "-o", "xml"},
 		`--since is "yesterday"; write a time such as`:                                 {"dead", "list", "--since", "yesterday"},
-		"the filter is wrong: reason: \"x\" is unknown; choose":                        {"dead", "groups", "--reason", "x"},
+		"the filter is wrong: reason: \"x\" is unknown; choose":                        {"dead", "groups", "--dead-reason", "x"},
 		"--limit is 0; set it from 1 to 500":                                           {"dead", "list", "--limit", "0"},
 		"0 arguments, and 1 are wanted: dispatcher dead show -f FILE ID; see --help":   {"dead", "show"},
 		"2 arguments, and 1 are wanted: dispatcher events show -f FILE ID; see --help": {"events", "show", "a", "b"},

@@ -12,7 +12,8 @@ import (
 )
 
 // FilterFlags adds the flags of a filter to a command that works on open letters. The function that it returns makes
-// the filter of them, when they are parsed, and says what is wrong with it.
+// the filter of them, when they are parsed, and says what is wrong with it. None is called reason: on a replay or a
+// discard that is the person's own.
 func FilterFlags(cmd *cobra.Command) func(now time.Time) (deadletters.Filter, error) {
 	f := &filterFlags{}
 	f.add(cmd, false)
@@ -31,7 +32,7 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 	flags.StringVar(&f.Type, "type", "", "only those of this event type")
 	flags.StringVar(&f.Aggregate, "aggregate", "", "only those of this aggregate: its id, or TYPE/ID")
 	flags.StringVar(&f.Tenant, "tenant", "", "only those of this tenant, a UUID")
-	flags.StringVar(&f.reason, "reason", "", "only those with this reason, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
+	flags.StringVar(&f.reason, "dead-reason", "", "only those with this reason of the death, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
 	flags.StringVar(&f.Group, "group", "", "only those of this group: 8 hex digits")
 	flags.StringVar(&f.ErrorContains, "error", "", "only those whose last error has this text, in upper or lower case")
 	flags.StringVar(&f.since, "since", "", "only deaths since then: a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h")
@@ -43,7 +44,7 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 	for _, r := range deadletters.Reasons {
 		reasons = append(reasons, string(r))
 	}
-	if err := cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc("dead-reason", cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is there
 	}
 }

@@ -9,10 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
@@ -47,7 +45,7 @@ The set is fixed when the command begins: the open letters that match, of the fi
 in the database: when the command is broken off, "dispatcher replay run --id" goes on with it. Whoever has the
 login may do it; it needs what "migrate grants --for operator" prints.`,
 	}
-	filter := operationFilter(cmd)
+	filter := deadcmd.FilterFlags(cmd)
 	cmd.RunE = work(func(cmd *cobra.Command) (err error) {
 		if order.Filter, err = filter(time.Now()); err != nil {
 			return err
@@ -97,20 +95,6 @@ login may do it; it needs what "migrate grants --for operator" prints.`,
 		panic(err) // the flag is there
 	}
 	return cmd
-}
-
-// operationFilter adds the flags of the filter. The reason of a death is --dead-reason here: --reason is the
-// person's own.
-func operationFilter(cmd *cobra.Command) func(time.Time) (deadletters.Filter, error) {
-	var scratch cobra.Command
-	filter := deadcmd.FilterFlags(&scratch)
-	scratch.Flags().VisitAll(func(flag *pflag.Flag) {
-		if flag.Name == "reason" {
-			flag.Name = "dead-reason"
-		}
-		cmd.Flags().AddFlag(flag)
-	})
-	return filter
 }
 
 // withReplays connects to the operations of a file's outbox.

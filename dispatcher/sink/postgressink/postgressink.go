@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -103,10 +103,10 @@ func (s *sink) deliver(ctx, limited context.Context, conn *pgxpool.Conn, batch [
 	return append(errs, slices.Repeat([]error{s.outcome(ctx, err)}, len(batch))...)
 }
 
-// columns are the statement's parameters: one array for each column.
+// columns are the statement's parameters: one array for each column, of types that every mode of pgx can write.
 func columns(batch []*dispatcher.Event) []any {
 	n := len(batch)
-	ids, tenants := make([]uuid.UUID, n), make([]*uuid.UUID, n)
+	ids, tenants := make([]pgtype.UUID, n), make([]pgtype.UUID, n)
 	text := func(field func(*dispatcher.Event) string) []string {
 		values := make([]string, n)
 		for i, e := range batch {
@@ -116,10 +116,8 @@ func columns(batch []*dispatcher.Event) []any {
 	}
 	sequences, tokens, created := make([]int64, n), make([]int64, n), make([]time.Time, n)
 	for i, e := range batch {
-		ids[i], sequences[i], tokens[i], created[i] = e.ID, e.Seq, e.LeaseNumber, e.CreatedAt
-		if e.TenantID.Valid {
-			tenants[i] = &e.TenantID.UUID
-		}
+		ids[i], tenants[i] = pgtype.UUID{Bytes: e.ID, Valid: true}, pgtype.UUID{Bytes: e.TenantID.UUID, Valid: e.TenantID.Valid}
+		sequences[i], tokens[i], created[i] = e.Seq, e.LeaseNumber, e.CreatedAt
 	}
 	return []any{
 		ids,

@@ -1,4 +1,4 @@
--- Counts open letters by their group. The groups are found by a loose scan of outbox_dead_letters_group: one
+-- Counts open letters by their group. The groups are found by a loose scan of outbox_dead_letters_open: one
 -- probe for each, whatever the number of letters. What is read of a group then is its first and its last, and
 -- its count up to a cap and one.
 -- $1 namespace; $2 most groups; $3 cap; then the filter's.
