@@ -97,7 +97,7 @@ func nackRetry(r rig) {
 func releaseDelayed(r rig) {
 	r.enqueue(topic, 3)
 	old := r.claim(r.store, 3, gone)[0].Lease()
-	events := r.claim(r.store, 3, gone)
+	events := r.claim(patient{r.store}, 3, gone)
 	from := r.Now()
 	lost, err := r.store.Release(r.Context(), []dispatcher.Return{
 		{Lease: events[0].Lease(), Error: "nobody there", Delay: time.Hour},
@@ -158,7 +158,7 @@ func nackFailures(r rig) {
 		r.Errorf("a row that never failed has the failures %+v", got)
 	}
 	claim := func(n int) dispatcher.Lease {
-		claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: 100})
+		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: 100})
 		r.wantIDs("claimed", claimed.Events, e.ID)
 		if claimed.Events[0].Attempt != n {
 			r.Fatalf("attempt %d, want %d", claimed.Events[0].Attempt, n)
@@ -210,7 +210,7 @@ func nackRecord(r rig) {
 		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "first", Response: "not of a death"}})
 		r.wantLost("nack", lost, err)
 		r.Due(e.ID)
-		again := r.claim(r.store, 1, lease)
+		again := r.claim(patient{r.store}, 1, lease)
 		r.wantIDs("claimed", again, e.ID)
 		lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{
 			Lease: again[0].Lease(), Error: "refused", Reason: dispatcher.ReasonPermanentFailure, Cause: cause,
@@ -246,7 +246,7 @@ func nackDeadTwice(r rig) {
 		})
 		r.wantLost("nack", lost, err)
 		r.Revive(e.ID, 0)
-		again := r.claim(r.store, 1, lease)
+		again := r.claim(patient{r.store}, 1, lease)
 		r.wantIDs("claimed after the replay", again, e.ID)
 		if again[0].Attempt != 1 || again[0].LeaseNumber <= e.LeaseNumber {
 			r.Errorf("a replay begins with attempt %d under lease %d, want 1 under a higher one than %d",
@@ -300,7 +300,7 @@ func extend(r rig) {
 func release(r rig) {
 	r.enqueue(topic, 2)
 	first := r.claim(r.store, 10, gone)
-	second := r.claim(r.store, 10, gone)
+	second := r.claim(patient{r.store}, 10, gone)
 	before := r.Row(second[0].ID)
 	r.wantIDs("claimed by another worker", r.claim(r.other, 1, lease), second[0].ID)
 	from := r.Now()
@@ -335,7 +335,7 @@ func lostLease(r rig) {
 func ownOldLease(r rig) {
 	e := r.one(gone)
 	old := e.Lease()
-	again := r.claim(r.store, 1, lease)
+	again := r.claim(patient{r.store}, 1, lease)
 	r.wantIDs("claimed again", again, e.ID)
 	r.wantRefused(old)
 	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{old, again[0].Lease()})
@@ -408,13 +408,9 @@ func token(r rig) {
 	} {
 		lost, err := end(dispatcher.Lease{ID: e.ID, Number: last})
 		r.wantLost("end of the attempt", lost, err)
-		var claimed dispatcher.Claimed
-		// A store may look for rows that came back a little later, when its statements are slow.
-		for begin := time.Now(); len(claimed.Events) == 0 && time.Since(begin) < 10*time.Second; {
-			claimed = r.request(r.store, dispatcher.ClaimRequest{
-				Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: gone, MaxAttempts: 100,
-			})
-		}
+		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: gone, MaxAttempts: 100,
+		})
 		r.wantIDs("claimed", claimed.Events, e.ID)
 		if got := claimed.Events[0].LeaseNumber; got <= last {
 			r.Errorf("token %d came after %d", got, last)
