@@ -20,7 +20,7 @@ func TestUpBehindAReader(t *testing.T) {
 	reader.exec(`begin`)
 	reader.exec(`select count(*) from outbox.outbox_events`)
 	const add = header + `alter table outbox_events add column later integer;`
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for a hang
 	defer cancel()
 	_, err := migrations.UpFilesOnce(ctx, d.Conn, add)
 	if err == nil || !strings.Contains(err.Error(), "0002_second") || !strings.Contains(err.Error(), "pg_stat_activity") {
@@ -36,7 +36,7 @@ func TestUpBehindAReader(t *testing.T) {
 		applied, err := migrations.UpFiles(t.Context(), d.Conn, add)
 		done <- result{applied, err}
 	}()
-	producer.exec(`set statement_timeout = '5s'`)
+	producer.exec(`set statement_timeout = '1min'`) // for a hang
 	waited := func() bool {
 		return scalar[bool](producer, `select exists (select from pg_locks where not granted and relation = 'outbox.outbox_events'::regclass)`)
 	}
@@ -132,7 +132,7 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 	old.exec(`begin isolation level repeatable read`)
 	old.exec(`select count(*) from outbox.outbox_events`)
 	const index = header + "-- transaction: none\ncreate index concurrently if not exists outbox_events_more on outbox_events (created_at);"
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for a hang
 	defer cancel()
 	counts := make(chan int, 2)
 	for _, conn := range []database{d, second} {
@@ -144,7 +144,7 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 			counts <- len(applied)
 		}()
 	}
-	producer.exec(`set statement_timeout = '5s'`)
+	producer.exec(`set statement_timeout = '1min'`) // for a hang
 	for !scalar[bool](producer, `select exists (select from pg_stat_activity where query like '%index concurrently%' and wait_event_type = 'Lock')`) {
 		producer.mustEnqueue(`'shop', 'orders', '{}'`)
 		if len(counts) > 0 {

@@ -25,13 +25,13 @@ func testFiles(texts ...string) fstest.MapFS {
 	return all
 }
 
-// UpFiles is Up with more migrations, and little patience.
+// UpFiles is Up with more migrations. It waits little in each try, and tries for minutes: a test ends what it waits for.
 func UpFiles(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applied, error) {
 	all, err := load(testFiles(texts...), "outbox")
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, "outbox", all, patience{100 * time.Millisecond, 100, 50 * time.Millisecond})
+	return up(ctx, conn, "outbox", all, patience{100 * time.Millisecond, 2000, 50 * time.Millisecond})
 }
 
 // UpFilesOnce is UpFiles that does not try again.

@@ -21,8 +21,9 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		login := func(name string) {
 			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = name })
 		}
+		later := time.Now().Add(time.Hour) // it does not come to the next try by itself
 		c.create(obd)
-		c.finish(c.job(), time.Now(), "{\"time\":\"...\"}\nthe login owner was refused; correct the password")
+		c.finish(c.job(), later, "{\"time\":\"...\"}\nthe login owner was refused; correct the password")
 		c.expect(status.InProgressStatus,
 			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration failed: the login owner was refused; correct the password. It is tried again"},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, ""},
@@ -42,7 +43,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		login("wrong-owner")
 		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(second))
 		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
-		c.finish(c.job(), time.Now(), "wrong again")
+		c.finish(c.job(), later, "wrong again")
 		c.expect(status.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "wrong again"})

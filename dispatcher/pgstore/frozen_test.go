@@ -46,10 +46,8 @@ func TestFrozenReader(t *testing.T) {
 				})
 				ended <- len(claimed.Events)
 			}()
-			o.eventually("the server waits for the frozen worker", func() bool {
-				return scalar[bool](o, `select exists (select from pg_stat_activity where application_name = 'frozen'
-					and datname = current_database() and wait_event = 'ClientWrite')`)
-			})
+			// The rows are locked before the first of them is sent. How long the server waits is too short to look for.
+			o.eventually("the worker stopped in the middle of the claim", through.frozen)
 
 			other, got := o.Store("shop", uuid.New()), 0
 			o.eventually("another worker has all rows", func() bool {
@@ -115,6 +113,8 @@ func newProxy(t *testing.T, dsn string) *proxy {
 }
 
 func (p *proxy) freezeAfter(bytes int64) { p.left.Store(bytes) }
+
+func (p *proxy) frozen() bool { return p.left.Load() <= 0 }
 
 func (p *proxy) pass(client net.Conn, address string) {
 	defer client.Close()

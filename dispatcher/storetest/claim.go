@@ -347,7 +347,7 @@ func claimOwnLimit(r rig) {
 	policy.Retry = `{"strategy": "Linear", "base": "7s", "max": "1m"}`
 	r.Enqueue(short, long, policy)
 	for attempt := 1; attempt <= maxAttempts+3; attempt++ {
-		claimed := r.request(r.store, dispatcher.ClaimRequest{
+		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: gone, MaxAttempts: maxAttempts,
 		})
 		for _, e := range claimed.Events {

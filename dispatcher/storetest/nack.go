@@ -80,7 +80,7 @@ func nackFailures(r rig) {
 		r.Errorf("a row that never failed has the failures %+v", got)
 	}
 	claim := func(n int) dispatcher.Lease {
-		claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: 100})
+		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: 100})
 		r.wantIDs("claimed", claimed.Events, e.ID)
 		if claimed.Events[0].Attempt != n {
 			r.Fatalf("attempt %d, want %d", claimed.Events[0].Attempt, n)
@@ -132,7 +132,7 @@ func nackRecord(r rig) {
 		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "first", Response: "not of a death"}})
 		r.wantLost("nack", lost, err)
 		r.Due(e.ID)
-		again := r.claim(r.store, 1, lease)
+		again := r.claim(patient{r.store}, 1, lease)
 		r.wantIDs("claimed", again, e.ID)
 		lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{
 			Lease: again[0].Lease(), Error: "refused", Reason: dispatcher.ReasonPermanentFailure, Cause: cause,
@@ -168,7 +168,7 @@ func nackDeadTwice(r rig) {
 		})
 		r.wantLost("nack", lost, err)
 		r.Revive(e.ID, 0)
-		again := r.claim(r.store, 1, lease)
+		again := r.claim(patient{r.store}, 1, lease)
 		r.wantIDs("claimed after the replay", again, e.ID)
 		if again[0].Attempt != 1 || again[0].LeaseNumber <= e.LeaseNumber {
 			r.Errorf("a replay begins with attempt %d under lease %d, want 1 under a higher one than %d",

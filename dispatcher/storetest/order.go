@@ -68,7 +68,7 @@ func orderHeads(r rig) {
 	r.acked(first.Events[0])
 	r.wantIDs("claimed while its second row is held", r.inOrder(r.other, 10))
 	r.acked(first.Events[1:]...)
-	r.wantIDs("claimed when all before is done", r.inOrder(r.other, 10), a[2], a[3], a[4])
+	r.wantIDs("claimed when all before is done", r.inOrder(patient{r.other}, 10), a[2], a[3], a[4])
 }
 
 // What its first row waits for, a key waits for, and no other key does.
@@ -106,7 +106,7 @@ func orderRetry(r rig) {
 	r.failed(events[0], time.Hour)
 	r.wantIDs("while the first waits", r.inOrder(r.store, 10))
 	r.Due(ids[0])
-	r.wantIDs("when it is due", r.inOrder(r.store, 10), ids...)
+	r.wantIDs("when it is due", r.inOrder(patient{r.store}, 10), ids...)
 }
 
 // A key is claimed up to the first row that is not to be had, wherever that is.
@@ -179,7 +179,7 @@ func orderDead(r rig) {
 	lost, err = r.store.Extend(r.Context(), leases(events[1:]), gone)
 	r.wantLost("extend", lost, err)
 
-	buried := r.request(r.store, dispatcher.ClaimRequest{
+	buried := r.request(patient{r.store}, dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: topic, Limit: 9}}, Lease: lease, MaxAttempts: 1, Keys: &blocking,
 	})
 	if len(buried.Events) != 0 || len(buried.Dead) != 1 || buried.Dead[0].ID != ids[3] {
@@ -188,8 +188,8 @@ func orderDead(r rig) {
 	fresh := r.keyed("a", "c")
 	r.wantIDs("blocked", r.ordered(r.store, 9, blocking, lease).Events, fresh[1])
 	r.Resolve(ids[3])
-	r.wantIDs("the second key goes on", r.ordered(r.store, 9, blocking, lease).Events, ids[4])
-	r.wantIDs("with Continue the first does too", r.ordered(r.store, 9, keys, lease).Events, ids[1], ids[2], fresh[0])
+	r.wantIDs("the second key goes on", r.ordered(patient{r.store}, 9, blocking, lease).Events, ids[4])
+	r.wantIDs("with Continue the first does too", r.ordered(patient{r.store}, 9, keys, lease).Events, ids[1], ids[2], fresh[0])
 }
 
 // Rows before a dead one are not blocked by it, as after the replay of an earlier one.
@@ -197,7 +197,7 @@ func orderDead(r rig) {
 func orderBeforeDead(r rig) {
 	ids := r.keyed("a", "a", "a")
 	for i := range 2 {
-		e := r.ordered(r.store, 1, dispatcher.KeyOrder{PerKey: 1}, lease).Events
+		e := r.ordered(patient{r.store}, 1, dispatcher.KeyOrder{PerKey: 1}, lease).Events
 		r.wantIDs("one at a time", e, ids[i])
 		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}})
 		r.wantLost("nack", lost, err)
@@ -205,7 +205,7 @@ func orderBeforeDead(r rig) {
 	r.Resolve(ids[0])
 	r.Revive(ids[0], 0)
 	blocking := dispatcher.KeyOrder{PerKey: 9, BlockOnDead: true}
-	r.wantIDs("the replayed one, and not those behind the second", r.ordered(r.store, 9, blocking, lease).Events, ids[0])
+	r.wantIDs("the replayed one, and not those behind the second", r.ordered(patient{r.store}, 9, blocking, lease).Events, ids[0])
 }
 
 // Depth counts the keys that have rows behind an open death, and names the oldest of them.
@@ -233,7 +233,7 @@ func orderBlocked(r rig) {
 		}
 	}
 	r.Resolve(ids[0])
-	r.acked(r.inOrder(r.store, 9)...)
+	r.acked(r.inOrder(patient{r.store}, 9)...)
 	got, err := r.store.Depth(r.Context(), nil)
 	if err != nil || got.BlockedKeys.N != 0 || len(got.Blocked) != 0 {
 		r.Errorf("with nothing behind, %+v keys are blocked, %v", got.BlockedKeys, err)
@@ -252,18 +252,16 @@ func orderDrain(r rig) {
 	r.keyed(names...)
 	delivered := map[uuid.UUID]bool{}
 	last := map[string]int64{}
-	for idle := 0; len(delivered) < rows; {
+	for len(delivered) < rows {
 		store := []dispatcher.Store{r.store, r.other}[rand.IntN(2)]
-		claimed, err := store.Claim(r.Context(), dispatcher.ClaimRequest{
+		claimed, err := patient{store}.Claim(r.Context(), dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 1 + rand.IntN(8)}}, Lease: lease, MaxAttempts: 1000,
 			Keys: &dispatcher.KeyOrder{PerKey: 1 + rand.IntN(4)},
 		})
 		if err != nil {
 			r.Fatal(err)
 		}
-		if idle++; len(claimed.Events) > 0 {
-			idle = 0
-		} else if idle > 1000 {
+		if len(claimed.Events) == 0 {
 			r.Fatalf("%d of %d rows were delivered, and no more are found", len(delivered), rows)
 		}
 		broken := map[string]bool{}

@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -163,6 +164,8 @@ const (
 	lease       = time.Minute
 	// gone is a lease that has expired by the next statement.
 	gone = time.Microsecond
+	// never is how long a patient claim finds nothing before it gives up.
+	never = time.Minute
 )
 
 // rig is an outbox and two workers on it.
@@ -218,6 +221,19 @@ func (r rig) request(store dispatcher.Store, req dispatcher.ClaimRequest) dispat
 		r.Fatalf("Claim: %v", err)
 	}
 	return claimed
+}
+
+// patient claims until rows come or die. It is for rows that became due late: they came back, or what they waited
+// for is done. A claim that takes long may miss those: see [dispatcher.Store].
+type patient struct{ dispatcher.Store }
+
+func (p patient) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	for began := time.Now(); ; {
+		claimed, err := p.Store.Claim(ctx, req)
+		if err != nil || claimed.Leased()+len(claimed.Dead) > 0 || time.Since(began) > never {
+			return claimed, err
+		}
+	}
 }
 
 // one enqueues an event and claims it with the rig's own store.

@@ -61,7 +61,7 @@ func ackDedupeKey(r rig) {
 func releaseDelayed(r rig) {
 	r.enqueue(topic, 3)
 	old := r.claim(r.store, 3, gone)[0].Lease()
-	events := r.claim(r.store, 3, gone)
+	events := r.claim(patient{r.store}, 3, gone)
 	from := r.Now()
 	lost, err := r.store.Release(r.Context(), []dispatcher.Return{
 		{Lease: events[0].Lease(), Error: "nobody there", Delay: time.Hour},
@@ -104,7 +104,7 @@ func extend(r rig) {
 func release(r rig) {
 	r.enqueue(topic, 2)
 	first := r.claim(r.store, 10, gone)
-	second := r.claim(r.store, 10, gone)
+	second := r.claim(patient{r.store}, 10, gone)
 	before := r.Row(second[0].ID)
 	r.wantIDs("claimed by another worker", r.claim(r.other, 1, lease), second[0].ID)
 	from := r.Now()
@@ -139,7 +139,7 @@ func lostLease(r rig) {
 func ownOldLease(r rig) {
 	e := r.one(gone)
 	old := e.Lease()
-	again := r.claim(r.store, 1, lease)
+	again := r.claim(patient{r.store}, 1, lease)
 	r.wantIDs("claimed again", again, e.ID)
 	r.wantRefused(old)
 	lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{old, again[0].Lease()})
@@ -212,13 +212,9 @@ func token(r rig) {
 	} {
 		lost, err := end(dispatcher.Lease{ID: e.ID, Number: last})
 		r.wantLost("end of the attempt", lost, err)
-		var claimed dispatcher.Claimed
-		// A store may look for rows that came back a little later, when its statements are slow.
-		for begin := time.Now(); len(claimed.Events) == 0 && time.Since(begin) < 10*time.Second; {
-			claimed = r.request(r.store, dispatcher.ClaimRequest{
-				Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: gone, MaxAttempts: 100,
-			})
-		}
+		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: gone, MaxAttempts: 100,
+		})
 		r.wantIDs("claimed", claimed.Events, e.ID)
 		if got := claimed.Events[0].LeaseNumber; got <= last {
 			r.Errorf("token %d came after %d", got, last)
