@@ -56,10 +56,14 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 	})
 
 	It("a status that nobody can observe says so, and delivery goes on", func() {
-		ip := w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[0].status.podIP}")
+		var ips []string // of one pod: another, which the spec before scaled away, may take a while to go
+		Eventually(func() []string {
+			ips = strings.Fields(w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].status.podIP}"))
+			return ips
+		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(HaveLen(1))
 		netns := "/proc/" + strconv.Itoa(w.pidOf(w.leader())) + "/ns/net"
 		route := func(verb string) {
-			out, err := exec.CommandContext(w.ctx, "nsenter", "--net="+netns, "ip", "route", verb, "blackhole", ip+"/32").CombinedOutput()
+			out, err := exec.CommandContext(w.ctx, "nsenter", "--net="+netns, "ip", "route", verb, "blackhole", ips[0]+"/32").CombinedOutput()
 			Expect(err).NotTo(HaveOccurred(), string(out))
 		}
 		route("add")
