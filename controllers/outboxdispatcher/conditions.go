@@ -24,7 +24,7 @@ import (
 func conditions(o observed) []metav1.Condition {
 	references, schema := referencesResolved(o), schemaReady(o)
 	source, sink, topics := sourceReachable(o), sinkReachable(o), topicsHeld(o)
-	hangs := hanging(o, source, schema, sink)
+	hangs := hanging(o)
 	workload := workloadAvailable(o, hangs)
 
 	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),

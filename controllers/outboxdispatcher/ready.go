@@ -3,6 +3,7 @@ package outboxdispatcher
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -82,6 +83,27 @@ func (o observed) revisions() map[types.UID][]report.Status {
 	return all
 }
 
+// newest is what the pods of the newest revision say: of the ReplicaSet whose oldest pod is the youngest. A pod of an
+// older one that was evicted and made again is young too, but not those beside it.
+func (o observed) newest() observed {
+	since := map[types.UID]metav1.Time{}
+	for i := range o.pods {
+		if owner := metav1.GetControllerOf(&o.pods[i]); owner != nil {
+			if began, ok := since[owner.UID]; !ok || o.pods[i].CreationTimestamp.Before(&began) {
+				since[owner.UID] = o.pods[i].CreationTimestamp
+			}
+		}
+	}
+	if len(since) < 2 {
+		return o
+	}
+	sets := slices.SortedFunc(maps.Keys(since), func(a, b types.UID) int {
+		return cmp.Or(since[a].Compare(since[b].Time), cmp.Compare(a, b))
+	})
+	o.answers = o.revisions()[sets[len(sets)-1]]
+	return o
+}
+
 func ready(o observed, causes []cause) metav1.Condition {
 	const kind = api.ReadyCondition
 	scaledToZero := desired.Replicas(o.obd) == 0
@@ -123,9 +145,9 @@ const pausingNote = "Pods are told to claim no more, and hear it within 90 secon
 // trouble is why new pods do not become ready, empty for nothing.
 type trouble struct{ reason, message string }
 
-// hanging is what keeps the new pods of a rollout from becoming ready: what pods see of the database and of the
-// destination, else what the kubelet says of them.
-func hanging(o observed, source, schema, sink metav1.Condition) trouble {
+// hanging is what keeps the new pods of a rollout from becoming ready: what they see of the database and of the
+// destination, else what the kubelet says of pods.
+func hanging(o observed) trouble {
 	if o.deployment == nil || complete(o.deployment, o.obd) {
 		return trouble{}
 	}
@@ -133,9 +155,10 @@ func hanging(o observed, source, schema, sink metav1.Condition) trouble {
 	if o.deployment.Status.AvailableReplicas > 0 {
 		what = "New pods do not become ready, and replace none that run. "
 	}
-	seen := []metav1.Condition{source, schema}
+	fresh := o.newest()
+	seen := []metav1.Condition{sourceReachable(fresh), schemaReady(fresh)}
 	if o.obd.Spec.State != api.StatePaused { // a paused pod is ready without it
-		seen = append(seen, sink)
+		seen = append(seen, sinkReachable(fresh))
 	}
 	for _, c := range seen {
 		if c.Status == metav1.ConditionFalse && c.Reason != api.ReasonOutcomesRefused {

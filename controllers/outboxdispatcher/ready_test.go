@@ -6,7 +6,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
@@ -17,6 +19,10 @@ import (
 func rolling(change func(*report.Status)) func(*observed) {
 	return func(o *observed) {
 		o.pods, o.sets = append(o.pods, runningPod("c")), []types.UID{"old", "old", "new"}
+		for i, set := range o.sets {
+			o.pods[i].OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", UID: set, Controller: ptr.To(true)}}
+			o.pods[i].CreationTimestamp = metav1.Unix([]int64{1, 9, 5}[i], 0) // the second was evicted, and made again
+		}
 		o.deployment.Status.Replicas, o.deployment.Status.UpdatedReplicas = 3, 1
 		o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
 		fresh := answer()
@@ -54,7 +60,7 @@ func TestReadyDespiteTrouble(t *testing.T) {
 		"the old pods see the database down, and the new one does not": {func(o *observed) {
 			rolling(func(*report.Status) {})(o)
 			o.answers[0].Source, o.answers[1].Source = down, down
-		}, yes, api.ReasonDeliveringDespiteTrouble, nil, nil},
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
 		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.answers[0].Source, o.answers[1].Schema.State = down, "TooOld" },
 			no, api.ReasonConnectionFailed, nil, nil},
 	})
