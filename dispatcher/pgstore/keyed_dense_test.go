@@ -125,6 +125,7 @@ func (o outbox) dense(test denseCase) {
 	for range 2 {
 		_, _, leases := claim()
 		held = append(held, leases...)
+		pgstore.NoPass(store) // which is due by time
 	}
 	if !test.waits {
 		ack(held)
@@ -149,7 +150,6 @@ func (o outbox) dense(test denseCase) {
 		shares[i].Limit = 5
 	}
 	req.MaxBytes = test.bytes
-	pgstore.NoPass(store)
 	got, dead, leases := claim()
 	if !slices.Equal(got, test.want) || !slices.Equal(dead, test.dead) {
 		o.Errorf("claimed %v, and %v died, want %v and %v", got, dead, test.want, test.dead)
