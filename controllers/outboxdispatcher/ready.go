@@ -84,7 +84,8 @@ func (o observed) revisions() map[types.UID][]report.Status {
 }
 
 // newest is what the pods of the newest revision say: of the ReplicaSet whose oldest pod is the youngest. A pod of an
-// older one that was evicted and made again is young too, but not those beside it.
+// older one that was evicted and made again is young too, but not those beside it. Of all pods, where two revisions
+// began in one second, which is as exact as Kubernetes tells.
 func (o observed) newest() observed {
 	since := map[types.UID]metav1.Time{}
 	for i := range o.pods {
@@ -94,13 +95,10 @@ func (o observed) newest() observed {
 			}
 		}
 	}
-	if len(since) < 2 {
-		return o
+	sets := slices.SortedFunc(maps.Keys(since), func(a, b types.UID) int { return since[b].Compare(since[a].Time) })
+	if len(sets) > 1 && since[sets[0]].After(since[sets[1]].Time) {
+		o.answers = o.revisions()[sets[0]]
 	}
-	sets := slices.SortedFunc(maps.Keys(since), func(a, b types.UID) int {
-		return cmp.Or(since[a].Compare(since[b].Time), cmp.Compare(a, b))
-	})
-	o.answers = o.revisions()[sets[len(sets)-1]]
 	return o
 }
 

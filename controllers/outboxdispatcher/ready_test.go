@@ -61,6 +61,12 @@ func TestReadyDespiteTrouble(t *testing.T) {
 			rolling(func(*report.Status) {})(o)
 			o.answers[0].Source, o.answers[1].Source = down, down
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
+		"two revisions of one second": {func(o *observed) {
+			rolling(func(s *report.Status) { s.Source = down })(o)
+			for i := range o.pods {
+				o.pods[i].CreationTimestamp = metav1.Unix(1, 0)
+			}
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
 		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.answers[0].Source, o.answers[1].Schema.State = down, "TooOld" },
 			no, api.ReasonConnectionFailed, nil, nil},
 	})
