@@ -62,6 +62,9 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, "namespace: shop\n"), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for operator")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--dead-reason", "poison_message", "--dry-run").ok(t, "would replay 0 of 0\n")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3", "--dry-run").ok(t, "would replay 3 of 3\n")
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 10 of 10\n")
+	others := strings.TrimSuffix(o.owner, "owner") + "operator"
+	run(t, "", "dead", "replay", "-f", o.file(t, others, "namespace: shop\ntopics: [bills]\n"), "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 0 of 0\n")
 	if n := o.count(t, "status = 'dead'"); n != 10 {
 		t.Fatalf("%d dead after refusals and dry runs, want 10", n)
 	}
@@ -98,6 +101,20 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	}
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
+	}
+
+	// It stops by itself when its canary dies again, which is a failure.
+	o.enqueue(t, 5)
+	o.die(t)
+	aborted := command(t, "dead", "replay", "-f", file, "--reason", "CHG-814", "--all", "--canary", "2")
+	text := &log{}
+	aborted.Stdout, aborted.Stderr = text, text
+	check(t, aborted.Start())
+	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 2 })
+	o.die(t)
+	_ = aborted.Wait() // its exit code is looked at
+	if code := aborted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "was stopped: ") {
+		t.Errorf("exit code %d:\n%s", code, text)
 	}
 }
 
