@@ -2,17 +2,16 @@ package outbox
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -69,20 +68,7 @@ func TestConditions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.o.outbox = &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "n"}, Spec: api.OutboxSpec{Migration: &api.Migration{}}}
-			got := conditions(c.o)
-			if ready := meta.FindStatusCondition(got, api.ReadyCondition); ready == nil || string(ready.Status)+"/"+ready.Reason != c.ready || ready.Message == "" {
-				t.Errorf("Ready is %+v, want %s", ready, c.ready)
-			}
-			for _, want := range c.also {
-				if !slices.ContainsFunc(got, func(c metav1.Condition) bool { return c.Type+"="+string(c.Status)+"/"+c.Reason == want }) {
-					t.Errorf("want %s in %+v", want, got)
-				}
-			}
-			for _, absent := range c.absent {
-				if meta.FindStatusCondition(got, absent) != nil {
-					t.Errorf("want no %s in %+v", absent, got)
-				}
-			}
+			operatortest.CheckConditions(t, conditions(c.o), append([]string{api.ReadyCondition + "=" + c.ready}, c.also...), c.absent)
 		})
 	}
 }

@@ -22,7 +22,7 @@ import (
 
 // BenchmarkBesideDelivery tells what a sweep costs delivery: the latency of events before, while and after as many
 // delivered rows are removed as OUTBOX_SWEEP_ROWS says (200,000), while OUTBOX_SWEEP_RATE (500) events flow in a second.
-// Run it with -benchtime 1x -timeout 1h.
+// Run it with -benchtime 1x -timeout 1h. OUTBOX_SWEEP_PLOT names a file for a picture of it.
 func BenchmarkBesideDelivery(b *testing.B) {
 	rows, rate := fromEnv(b, "OUTBOX_SWEEP_ROWS", 200_000), fromEnv(b, "OUTBOX_SWEEP_RATE", 500)
 	srv := pgtest.Server(b)
@@ -54,12 +54,16 @@ func BenchmarkBesideDelivery(b *testing.B) {
 	work.Go(func() { _ = d.Run(ctx) })
 	work.Go(func() { produce(ctx, pgtest.Pool(b, srv.DSN("postgres")), rate) })
 
+	var points []point
+	at := 0.0
 	tell := func(phase string, began time.Time, wal int64) {
 		var bytes, now int64
 		if err := conn.QueryRow(b.Context(), `select pg_total_relation_size('outbox.outbox_events'), pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`).Scan(&bytes, &now); err != nil {
 			b.Fatal(err)
 		}
 		n, p50, p99, most := seen.take()
+		at += time.Since(began).Seconds()
+		points = append(points, point{phase, at, float64(bytes >> 20), p99})
 		fmt.Printf("%-6s %4.0f s: %6d events, latency p50 %6.1f ms, p99 %6.1f ms, max %6.1f ms; table %5d MB; WAL %5d B an event\n", phase, time.Since(began).Seconds(),
 			n, p50, p99, most, bytes>>20, (now-wal)/max(int64(n), 1))
 	}
@@ -97,6 +101,11 @@ func BenchmarkBesideDelivery(b *testing.B) {
 	<-ended
 	fmt.Printf("removed %d rows in %s\n", removed, time.Since(began).Round(time.Second))
 	measure("after", 3, nil)
+	if file := os.Getenv("OUTBOX_SWEEP_PLOT"); file != "" {
+		if err := os.WriteFile(file, []byte(plot(points)), 0o644); err != nil {
+			b.Error(err)
+		}
+	}
 }
 
 func fromEnv(b *testing.B, name string, n int) int {

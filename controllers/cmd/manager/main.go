@@ -59,6 +59,7 @@ func run(ctx context.Context) error {
 	klog.SetLogger(log)
 	log.Info("Starting the outbox operator", "version", version, "dispatcherImage", o.DispatcherImage)
 
+	limitMemory()
 	if *protect {
 		o.OperatorNamespace = ownNamespace()
 	}
