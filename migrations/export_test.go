@@ -3,6 +3,8 @@ package migrations
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -12,15 +14,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// testFiles makes a directory of migrations: the first is the real one, and the second and so on have these texts.
+// testFiles makes a directory of migrations: the real ones, and then a second and a third with these texts.
 func testFiles(texts ...string) fstest.MapFS {
-	first, err := files.ReadFile("0001_outbox.up.sql")
+	names, err := fs.Glob(files, "*.up.sql")
 	if err != nil {
 		panic(err)
 	}
-	all := fstest.MapFS{"0001_outbox.up.sql": {Data: first}}
+	all := fstest.MapFS{}
+	for _, name := range names {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		all[name] = &fstest.MapFile{Data: text}
+	}
 	for i, text := range texts {
-		all[[]string{"0002_second.up.sql", "0003_third.up.sql"}[i]] = &fstest.MapFile{Data: []byte(text)}
+		all[fmt.Sprintf("%04d_%s.up.sql", len(names)+1+i, []string{"second", "third"}[i])] = &fstest.MapFile{Data: []byte(text)}
 	}
 	return all
 }
@@ -59,4 +68,10 @@ func TestRetry(t *testing.T) {
 	if err := (patience{retries: 3, pause: time.Hour}).retry(ctx, func() error { return &pgconn.PgError{Code: "55P03"} }); !errors.Is(err, stop) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
+}
+
+// SetJournalOnce turns the journal on, and does not try again.
+func SetJournalOnce(ctx context.Context, conn *pgx.Conn) error {
+	_, err := setJournal(ctx, conn, "outbox", Journal{Enabled: true, Retention: 24 * time.Hour}, patience{100 * time.Millisecond, 0, 0})
+	return err
 }

@@ -33,6 +33,9 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,
 			"grant select on table "+on("outbox_replays")+to,
 			"grant select, delete on table "+on("outbox_replay_items")+to,
+			"grant select on table "+on("outbox_journal")+to,
+			"grant select on table "+on("outbox_journal_settings")+to,
+			"grant execute on function "+on("outbox_journal_keep")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	case Producer:
 		grants = append(grants,

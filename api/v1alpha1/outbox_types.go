@@ -53,6 +53,7 @@ type OutboxList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
 // +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['disable', 'prefer'])",fieldPath=".tls",message="tls must not have the mode disable or prefer with iam, whose token is for connections with TLS; set mode to require or verify-full, or leave it out with a ca"
 // +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secret) ? !has(self.migration.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.migration.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".migration",message="migration.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
+// +kubebuilder:validation:XValidation:rule="!has(self.journal) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".journal",message="journal is set by the migration Job; add migration with policy Job, or remove journal and run dispatcher migrate up with journal in its file"
 type OutboxSpec struct {
 	// secret holds the dispatcher's login. It needs only the rights that
 	// `dispatcher migrate grants` prints. When not set: server and user say what
@@ -100,6 +101,30 @@ type OutboxSpec struct {
 	// +optional
 	// +kubebuilder:default={delivered: "168h"}
 	Retention Retention `json:"retention,omitzero"`
+
+	// journal records each change of an event's row in the database, for audits. The
+	// migration Job turns it on and off. When not set: it stays as it is, which is off
+	// in a new schema.
+	// +optional
+	Journal *Journal `json:"journal,omitempty"`
+}
+
+// Journal says whether changes of events are recorded: one record for each, with the status before and after, the
+// attempt, the lease, the worker and the login, the transaction and the position of the database's WAL; never a payload.
+type Journal struct {
+	// enabled turns the journal on or off. On, an event writes about twice as much WAL.
+	// What was recorded is kept for its retention also when it is turned off.
+	// +required
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// retention is how long a record is kept at least; whole days are removed. From
+	// 24h to 87600h. Defaults to 168h.
+	// +optional
+	// +kubebuilder:default="168h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('24h') && duration(self) <= duration('87600h')",message="retention must be a duration from 24h to 87600h, such as 168h for 7 days"
+	Retention metav1.Duration `json:"retention,omitzero"`
 }
 
 // Migration says who creates and upgrades the outbox schema.

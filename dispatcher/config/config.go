@@ -52,6 +52,8 @@ type Config struct {
 	OnDead OnDead `json:"onDead,omitempty"`
 	// Retention says how long rows are kept.
 	Retention Retention `json:"retention,omitzero"`
+	// Journal says whether changes of rows are recorded. Defaults to what the database has, which is off in a new one.
+	Journal *Journal `json:"journal,omitempty"`
 	// WakeUp is None or Listen: with Listen, the dispatcher also listens for the wake-ups that
 	// producers send after their commit, and does not wait for pollInterval. It needs producers that
 	// send them, and a connection of its own that must not go through PgBouncer in transaction mode.

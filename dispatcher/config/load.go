@@ -61,6 +61,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&c.Log.Level, "info")
 	c.Backoff.applyDefaults()
 	c.Retention.applyDefaults()
+	c.Journal.applyDefaults()
 	if c.SchemaRegistry != nil {
 		c.SchemaRegistry.ApplyDefaults()
 	}

@@ -36,6 +36,7 @@ func (c Config) Validate() error {
 	p.oneOf("onDead", string(c.OnDead), string(OnDeadContinue), string(OnDeadBlock))
 	p.when(c.OnDead == OnDeadBlock && c.Ordering != OrderingKey, "onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
 	c.Retention.validate(&p)
+	c.Journal.validate(&p)
 	p.oneOf("wakeUp", string(c.WakeUp), string(WakeUpNone), string(WakeUpListen))
 	p.duration("deliveryTimeout", c.DeliveryTimeout, time.Second, time.Hour)
 	kind, timeout := c.Sink.timeout()
@@ -69,10 +70,11 @@ const (
 	maxInFlightBytes = 16 << 30
 )
 
-// ValidateDatabase is Validate for what needs no more than the database section.
+// ValidateDatabase is Validate for what needs no more than the sections database and journal.
 func (c Config) ValidateDatabase() error {
 	var p problems
 	c.Database.validate(&p)
+	c.Journal.validate(&p)
 	return p.join()
 }
 

@@ -20,6 +20,8 @@ const (
 	GroupCap  = dispatcher.DepthCap
 	// MaxHistory is the most letters in the history of an event: the newest.
 	MaxHistory = 100
+	// MaxRecords is the most records of the journal in the history of an event: the newest.
+	MaxRecords = 500
 	// MaxPayload is the most bytes of payload and headers that are told.
 	MaxPayload = 4 << 20
 )
@@ -210,4 +212,29 @@ type History struct {
 	Event *Event `json:"event"`
 	// Letters are its deaths, the newest first.
 	Letters []Letter `json:"letters"`
+	// Journal are its records in the journal, the oldest first; none when the journal is off, or their retention over.
+	Journal []Record `json:"journal,omitempty"`
+}
+
+// Record is a change of an event's row, as the journal has it (CONTRACT C-61).
+type Record struct {
+	At time.Time `json:"at"`
+	// LSN is the position of the database's WAL, Transaction the id of the transaction.
+	LSN         string `json:"lsn"`
+	Transaction string `json:"transaction"`
+	// Operation is insert, claim, ack, nack, dead, release, extend, replay, discard, delete, or change for what no
+	// engine does.
+	Operation string `json:"operation"`
+	// Before and After are the status; empty when there was, or is, no row.
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+	// Attempts and Lease are those after the change.
+	Attempts int   `json:"attempts"`
+	Lease    int64 `json:"lease"`
+	// Worker holds the row, or held it. Login is the session's user. Reason is why it is dead.
+	Worker string `json:"worker,omitempty"`
+	Login  string `json:"login"`
+	Reason string `json:"reason,omitempty"`
+	// Topic is the event's.
+	Topic string `json:"topic"`
 }

@@ -32,23 +32,30 @@ func newServer(t *testing.T) (planned, *postgres.Server) {
 }
 
 // An event costs a bounded number of WAL bytes, and a claim touches no index. Both are counts: they
-// are the same on any machine.
+// are the same on any machine. The journal costs nothing while it is off, and then a bounded number too.
+//
+// CONTRACT: C-61
 func TestBudgets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
 	t.Parallel()
 	for name, test := range map[string]struct {
-		deletes       bool
-		written, each int64 // bytes of claim and ack, and with the insert
+		deletes, journal bool
+		written, each    int64 // bytes of claim and ack, and with the insert
 	}{
-		"kept":    {false, 450, 1100},
-		"deleted": {true, 300, 950},
+		"kept":                {false, false, 450, 1100},
+		"deleted":             {true, false, 300, 950},
+		"kept, journal on":    {false, true, 1200, 2300},
+		"deleted, journal on": {true, true, 1050, 2150},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, _ := newServer(t)
 			p.deletes = test.deletes
+			if test.journal {
+				p.exec(`select outbox.outbox_journal_set(true)`)
+			}
 			p.wantBudget(test.written, test.each)
 		})
 	}

@@ -17,7 +17,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	state, take, leave, begin, progress, end, delivered, letters, lock, resolved, expired, operations string
+	state, take, leave, begin, progress, end, delivered, letters, lock, resolved, expired, operations, journal string
 }
 
 // load reads the files, which name the tables in the default schema, so that they run as they are. In a text, as
@@ -33,6 +33,7 @@ func load(schema string) queries {
 	return queries{
 		state: read("state"), take: read("take"), leave: read("leave"), begin: read("begin"), progress: read("progress"), end: read("end"),
 		delivered: read("delivered"), letters: read("letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"), operations: read("operations"),
+		journal: read("journal"),
 	}
 }
 
@@ -80,7 +81,7 @@ func (s *Sweeper) wrap(err error) error {
 	switch sqlState(err) {
 	case "42501":
 		remedy = `; have the owner run what "dispatcher migrate grants" prints`
-	case "42P01", "3F000", "42703":
+	case "42P01", "3F000", "42703", "42883":
 		remedy = `; run "dispatcher migrate up"`
 	}
 	return fmt.Errorf("retention in schema %q: %w%s", s.opts.Schema, err, remedy)

@@ -87,6 +87,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.operations(ctx, &total); err != nil {
 		return err
 	}
+	if err := r.journal(ctx); err != nil {
+		return err
+	}
 	if err := r.keep(ctx); err != nil {
 		return err
 	}
@@ -165,6 +168,20 @@ func (r *run) operations(ctx context.Context, total *Counts) error {
 		}
 	}
 	return nil
+}
+
+// journal removes the days of the journal that are old, and makes those that come (CONTRACT C-61).
+func (r *run) journal(ctx context.Context) error {
+	return r.step(ctx, &Counts{}, func(*Counts) error {
+		var days int
+		if _, err := r.one(ctx, r.sql.journal, nil, &days); err != nil {
+			return err
+		}
+		if days > 0 {
+			r.opts.Logger.Info("removed days of the journal after their retention", "days", days)
+		}
+		return nil
+	})
 }
 
 // settle removes what is old of some events' letters and dead rows. The rows are locked by one statement and

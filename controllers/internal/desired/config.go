@@ -66,14 +66,23 @@ func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 }
 
 // migrationConfigs are the files that a migration Job loads: of the login that migrates, and of the
-// dispatchers', whose rights it grants. They have no more than a connection.
+// dispatchers', whose rights it grants. They have no more than a connection, and the first one the journal, which that
+// login sets: so a change of it makes another Job, and rolls no pods.
 func migrationConfigs(o Owner, db *v1alpha1.OutboxSpec) (migrates, dispatches config.Config) {
-	file := func(login func(m *mounts, field string, d *v1alpha1.OutboxSpec) config.Database) config.Config {
+	file := func(login func(m *mounts, field string, d *v1alpha1.OutboxSpec) config.Database, j *v1alpha1.Journal) config.Config {
 		return withoutDefaults(func() config.Config {
-			return config.Config{Name: o.GetNamespace() + "/" + o.GetName(), Database: login(&mounts{dir: "database"}, "", db)}
+			return config.Config{Name: o.GetNamespace() + "/" + o.GetName(), Database: login(&mounts{dir: "database"}, "", db), Journal: journal(j)}
 		})
 	}
-	return file((*mounts).migration), file((*mounts).database)
+	return file((*mounts).migration, db.Journal), file((*mounts).database, nil)
+}
+
+func journal(j *v1alpha1.Journal) *config.Journal {
+	if j == nil {
+		return nil
+	}
+	enabled := j.Enabled != nil && *j.Enabled
+	return &config.Journal{Enabled: &enabled, Retention: config.Duration(j.Retention.Duration)}
 }
 
 // retention is that of the dispatcher's own rows. Where an Outbox says it, it says the same to all of its

@@ -106,7 +106,8 @@ func (c Commands) event() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show " + c.Whose + " ID", Short: "Show all that is known of an event, in the order of time",
 		Long: `Show all that is known of an event, in the order of time: when it was enqueued, the last failed attempts,
-deaths, who replayed or discarded it and why, and how it is now. ID is its id or its dedupe key.`,
+deaths, who replayed or discarded it and why, and how it is now; and each change of its row, where the journal is on.
+ID is its id or its dedupe key; of an event whose row is gone, its id.`,
 		Example: c.examples("events show", "0190a5c8-5d1e-7000-8000-000000000001", "order-42 --payload --output yaml"),
 	}
 	payloadFlag(cmd, &payload)

@@ -202,6 +202,9 @@ func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
 		f.text("Event", h.Letters[0].Event)
 		f.text("Topic", h.Letters[0].Topic)
 		f.text("Status", "gone: its row was removed")
+	} else if n := len(h.Journal); n > 0 {
+		f.text("Topic", h.Journal[n-1].Topic)
+		f.text("Status", "gone: its row was removed")
 	}
 	if err := f.Flush(); err != nil {
 		return err

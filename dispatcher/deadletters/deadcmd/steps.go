@@ -1,6 +1,7 @@
 package deadcmd
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -38,8 +39,23 @@ func steps(h deadletters.History) []step {
 			all = append(all, step{e.UpdatedAt, "claimed", fmt.Sprintf("attempt %d, by worker %s", e.Attempts, e.Worker)})
 		}
 	}
+	for _, r := range h.Journal {
+		all = append(all, step{r.At, "journal", recorded(r)})
+	}
 	slices.SortStableFunc(all, func(a, b step) int { return a.at.Compare(b.at) })
 	return slices.Compact(all) // a failure is in the row and in its letter
+}
+
+// recorded says what a record of the journal does.
+func recorded(r deadletters.Record) string {
+	text := fmt.Sprintf("%s: %s -> %s, attempts %d, token %d", r.Operation, cmp.Or(r.Before, "none"), cmp.Or(r.After, "gone"), r.Attempts, r.Lease)
+	if r.Reason != "" {
+		text += ", " + r.Reason
+	}
+	if r.Worker != "" {
+		text += ", worker " + r.Worker
+	}
+	return text + fmt.Sprintf(", login %s, transaction %s, LSN %s", r.Login, r.Transaction, r.LSN)
 }
 
 // failed tells of failed attempts.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -120,8 +121,11 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 			if history.Letters, err = r.whole(ctx, tx, id, deadletters.MaxHistory); err != nil {
 				return err
 			}
+			if history.Journal, err = r.journal(ctx, tx, id); err != nil {
+				return err
+			}
 		}
-		if history.Event == nil && len(history.Letters) == 0 {
+		if history.Event == nil && len(history.Letters) == 0 && len(history.Journal) == 0 {
 			event, err := r.byKey(ctx, tx, id)
 			if err != nil {
 				return err
@@ -132,10 +136,27 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 			if history.Letters, err = r.whole(ctx, tx, event, deadletters.MaxHistory); err != nil {
 				return err
 			}
+			if history.Journal, err = r.journal(ctx, tx, event); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 	return history, err
+}
+
+// journal reads the records of an event, the oldest first.
+func (r *Reader) journal(ctx context.Context, tx pgx.Tx, id string) ([]deadletters.Record, error) {
+	rows, err := tx.Query(ctx, r.sql["journal"], id, r.namespace, r.topics, deadletters.MaxRecords)
+	if err != nil {
+		return nil, err
+	}
+	records, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deadletters.Record])
+	for i := range records {
+		records[i].At = records[i].At.UTC()
+	}
+	slices.Reverse(records)
+	return records, err
 }
 
 // byKey finds an event by its dedupe key.

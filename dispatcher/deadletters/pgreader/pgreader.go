@@ -52,7 +52,7 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 		o.Timeout = DefaultTimeout
 	}
 	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
-	for _, name := range []string{"groups", "letters", "event", "dedupe"} {
+	for _, name := range []string{"groups", "letters", "event", "dedupe", "journal"} {
 		text, err := files.ReadFile("sql/" + name + ".sql")
 		if err != nil {
 			panic(err) // the binary was built without it

@@ -26,11 +26,17 @@ func migrateUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "up -f FILE [--grant-to-login-of FILE]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
-of an owner. Running it twice, or at the same time as somebody else, does no harm.`,
+of an owner. Running it twice, or at the same time as somebody else, does no harm.
+
+With journal in the file it also turns the journal on or off: see the page of dispatcher/journal.`,
+		Example: "  dispatcher migrate up -f owner.yaml",
 		RunE: work(func(cmd *cobra.Command) error {
 			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
 				schema := cfg.Database.Schema
-				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil || grantTo == "" {
+				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				if err := setJournal(ctx, conn, cfg, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
 				other, err := load(grantTo, config.Config.ValidateDatabase)
@@ -147,6 +153,20 @@ func up(ctx context.Context, conn *pgx.Conn, schema string, out io.Writer) error
 		return fmt.Errorf("%w%s", err, ownerHint(err))
 	}
 	fmt.Fprintf(out, "schema %s is at version %d\n", schema, migrations.Version)
+	return nil
+}
+
+// setJournal does what the file says about the journal, if anything.
+func setJournal(ctx context.Context, conn *pgx.Conn, cfg config.Config, out io.Writer) error {
+	if cfg.Journal == nil {
+		return nil
+	}
+	j := migrations.Journal{Enabled: *cfg.Journal.Enabled, Retention: cfg.Journal.Retention.D()}
+	if _, err := migrations.SetJournal(ctx, conn, cfg.Database.Schema, j); err != nil {
+		return fmt.Errorf("%w%s", err, ownerHint(err))
+	}
+	word := map[bool]string{false: "off", true: "on"}[j.Enabled]
+	fmt.Fprintf(out, "the journal of schema %s is %s; records are kept for %s\n", cfg.Database.Schema, word, cfg.Journal.Retention)
 	return nil
 }
 

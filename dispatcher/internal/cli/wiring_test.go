@@ -27,6 +27,7 @@ import (
 var elsewhere = map[string]string{
 	"Name":           "what the dispatcher calls itself in logs, metrics and connections",
 	"StateFile":      "what makes the engine pause while it runs: TestStateFile",
+	"Journal":        "what migrate up sets in the database: TestMigrateJournal of the binary",
 	"WakeUp":         "whether run listens: TestOptions of the binary",
 	"Sink":           "the sink: TestSinkGetsTheFile",
 	"Routes":         "the sink: TestSinkGetsTheFile",

@@ -1,0 +1,297 @@
+package journal
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// Bounds of a check.
+const (
+	// DefaultLimit is how many differences are told.
+	DefaultLimit = 100
+	// pageRecords is about how many records a statement reads, pageBlocks how many pages of the table.
+	pageRecords, pageBlocks = 5000, 1000
+	// statementTimeout ends a statement.
+	statementTimeout = 30 * time.Second
+)
+
+// triggers are those that write the journal.
+var triggers = []string{"outbox_journal_added", "outbox_journal_changed", "outbox_journal_removed", "outbox_journal_resolved", "outbox_journal_truncated"}
+
+// ErrOff says that the journal is off, so that there is nothing to compare.
+var ErrOff = errors.New("the journal is off")
+
+// Kind says what differs.
+type Kind string
+
+// The kinds of differences.
+const (
+	// StateDiffers is a row that is not as its last record says: gone, there again, or with another status, attempt,
+	// lease or worker.
+	StateDiffers Kind = "StateDiffers"
+	// NotRecorded is a row whose last change has no record.
+	NotRecorded Kind = "NotRecorded"
+	// Gap is a record that does not begin where the one before ended, or a first one that is no insert.
+	Gap Kind = "Gap"
+	// Illegal is a change that no engine makes: somebody made it by hand.
+	Illegal Kind = "Illegal"
+	// TokenFell is a record with a lower lease number than an earlier one of its event.
+	TokenFell Kind = "TokenFell"
+	// Truncated is a removal of all rows at once.
+	Truncated Kind = "Truncated"
+	// TriggerMissing is a trigger that does not write the journal although it is on.
+	TriggerMissing Kind = "TriggerMissing"
+)
+
+// Difference is something that journal and rows do not agree on.
+type Difference struct {
+	Kind Kind `json:"kind"`
+	// Event, Namespace and Topic are empty for what is about all of them.
+	Event     string `json:"event,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Topic     string `json:"topic,omitempty"`
+	// What is a sentence.
+	What string `json:"what"`
+	// At, LSN, Transaction and Login are those of the record; of a row without one, At is its updated_at.
+	At          time.Time `json:"at,omitzero"`
+	LSN         string    `json:"lsn,omitempty"`
+	Transaction string    `json:"transaction,omitempty"`
+	Login       string    `json:"login,omitempty"`
+}
+
+// Options say what is compared.
+type Options struct {
+	// Schema has the tables. Defaults to outbox.
+	Schema string
+	// Namespace is the outbox namespace, and Topics those of it. Default to all.
+	Namespace string
+	Topics    []string
+	// Since leaves out events that did not change for so long. Defaults to all that the journal has.
+	Since time.Duration
+	// Limit is how many differences are told; the others are counted. Defaults to DefaultLimit.
+	Limit int
+	// MaxRecords ends the check after about so many records. Defaults to none.
+	MaxRecords int64
+}
+
+// Report is what a check found.
+type Report struct {
+	// From and Until are the time that was looked at, on the database's clock.
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until"`
+	// Events and Records are how many of the journal were looked at, and Pages how many of the table.
+	Events  int64 `json:"events"`
+	Records int64 `json:"records"`
+	Pages   int64 `json:"pages"`
+	// Partial is true when the check ended at MaxRecords.
+	Partial bool `json:"partial,omitempty"`
+	// Found counts the differences, of which the first are told.
+	Found       int64        `json:"found"`
+	Differences []Difference `json:"differences"`
+}
+
+// DB is a connection or a pool.
+type DB interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Check compares the journal with the rows. It wraps ErrOff while the journal is off. It may run beside all others, as
+// often as wanted: with Since, its work depends on what changed since.
+func Check(ctx context.Context, db DB, o Options) (Report, error) {
+	o.Schema = cmp.Or(o.Schema, "outbox")
+	o.Limit = cmp.Or(o.Limit, DefaultLimit)
+	c := &check{db: db, o: o, told: map[string]bool{}, report: Report{Differences: []Difference{}}}
+	if err := c.run(ctx); err != nil {
+		return Report{}, fmt.Errorf("compare the journal with the rows of schema %q: %w%s", o.Schema, err, remedy(err))
+	}
+	return c.report, nil
+}
+
+// check is a Check that runs.
+type check struct {
+	db     DB
+	o      Options
+	report Report
+	told   map[string]bool // the events of the differences that are told
+}
+
+func (c *check) tell(d Difference) {
+	c.report.Found++
+	if len(c.report.Differences) < c.o.Limit {
+		c.report.Differences = append(c.report.Differences, d)
+		c.told[d.Event] = true
+	}
+}
+
+func (c *check) run(ctx context.Context) error {
+	pages, err := c.settings(ctx)
+	if err != nil {
+		return err
+	}
+	chain := chain{tell: c.tell}
+	for next, more := uuid.Nil, true; more && !c.report.Partial; {
+		if next, more, err = c.chains(ctx, &chain, next); err != nil {
+			return err
+		}
+		c.report.Partial = more && c.o.MaxRecords > 0 && c.report.Records >= c.o.MaxRecords
+	}
+	for page := int64(0); page < pages && !c.report.Partial; page += pageBlocks {
+		if err := c.rows(ctx, page, min(page+pageBlocks, pages)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settings reads how the journal is set, and tells what is wrong with it as a whole.
+func (c *check) settings(ctx context.Context) (pages int64, err error) {
+	err = c.read(ctx, func(tx pgx.Tx) error {
+		var enabled bool
+		var there []string
+		if err := tx.QueryRow(ctx, c.sql("settings")).Scan(&enabled, &c.report.From, &c.report.Until, &pages, &there); err != nil {
+			return err
+		}
+		if !enabled {
+			return fmt.Errorf("%w; set journal.enabled to true, and run `dispatcher migrate up`", ErrOff)
+		}
+		for _, name := range triggers {
+			if !slices.Contains(there, name) {
+				c.tell(Difference{Kind: TriggerMissing, What: "the trigger " + name + " is missing or disabled, so changes are not recorded; run `dispatcher migrate up` with journal in its file"})
+			}
+		}
+		c.report.From, c.report.Until = c.report.From.UTC(), c.report.Until.UTC()
+		if from := c.report.Until.Add(-c.o.Since); c.o.Since > 0 && from.After(c.report.From) {
+			c.report.From = from
+		}
+		rows, err := tx.Query(ctx, c.sql("truncates"), c.report.From, c.o.Limit)
+		if err != nil {
+			return err
+		}
+		d := Difference{Kind: Truncated, What: "all rows were removed at once: truncate"}
+		_, err = pgx.ForEachRow(rows, []any{&d.At, &d.LSN, &d.Transaction, &d.Login}, func() error {
+			d.At = d.At.UTC()
+			c.tell(d)
+			return nil
+		})
+		return err
+	})
+	return pages, err
+}
+
+// chains checks the events of a page, from the id on, and returns the id of the next one.
+func (c *check) chains(ctx context.Context, chain *chain, from uuid.UUID) (next uuid.UUID, more bool, err error) {
+	err = c.read(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, c.sql("chains"), from.String(), pageRecords, c.report.From, c.o.Namespace, c.o.Topics)
+		if err != nil {
+			return err
+		}
+		var r record
+		var is row
+		var event [16]byte
+		_, err = pgx.ForEachRow(rows, []any{
+			&event, &r.at, &r.lsn, &r.xid, &r.operation, &r.before, &r.after, &r.lease, &r.leaseBefore, &r.attempts, &r.attemptsBefore,
+			&r.worker, &r.namespace, &r.topic, &r.login, &is.status, &is.lease, &is.attempts, &is.worker, &is.young,
+		}, func() error {
+			r.event = event
+			if !more || r.event != next {
+				c.report.Events++
+			}
+			next, more = r.event, true
+			c.report.Records++
+			chain.add(r, is)
+			return nil
+		})
+		chain.end()
+		return err
+	})
+	return after(next), more && next != uuid.Max, err
+}
+
+// rows finds the rows of some pages whose last change is not recorded.
+func (c *check) rows(ctx context.Context, from, to int64) error {
+	return c.read(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, c.sql("rows"), fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", to), c.report.From, c.o.Namespace, c.o.Topics,
+			2*c.o.Limit) // so many are told already, at most
+		if err != nil {
+			return err
+		}
+		c.report.Pages += to - from
+		var event [16]byte
+		var status string
+		d := Difference{Kind: NotRecorded}
+		_, err = pgx.ForEachRow(rows, []any{&event, &d.Namespace, &d.Topic, &status, &d.At}, func() error {
+			d.Event, d.At = uuid.UUID(event).String(), d.At.UTC()
+			d.What = "the row is " + status + ", and its last change is not recorded"
+			if !c.told[d.Event] {
+				c.tell(d)
+			}
+			return nil
+		})
+		return err
+	})
+}
+
+// read runs do in a transaction that only reads. Its statements have one good plan, by the indexes, whatever the
+// planner knows of the tables.
+func (c *check) read(ctx context.Context, do func(pgx.Tx) error) error {
+	tx, err := c.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it wrote nothing
+	const settings = `select set_config('statement_timeout', $1::text, true), set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+		set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+	if _, err := tx.Exec(ctx, settings, fmt.Sprint(statementTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	return do(tx)
+}
+
+// sql reads a file, which names the tables in the default schema, so that it runs as it is.
+func (c *check) sql(name string) string {
+	text, err := files.ReadFile("sql/" + name + ".sql")
+	if err != nil {
+		panic(err) // the binary was built without it
+	}
+	return strings.ReplaceAll(string(text), "outbox.outbox_", pgx.Identifier{c.o.Schema}.Sanitize()+".outbox_")
+}
+
+// after is the id that follows.
+func after(id uuid.UUID) uuid.UUID {
+	for i := len(id) - 1; i >= 0; i-- {
+		if id[i]++; id[i] != 0 {
+			break
+		}
+	}
+	return id
+}
+
+// remedy is what to do about an error of the database.
+func remedy(err error) string {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return ""
+	}
+	switch pg.Code {
+	case "42501":
+		return "; have the owner run what `dispatcher migrate grants` prints"
+	case "42P01", "42703", "3F000":
+		return "; the schema is missing, or older than this command: run `dispatcher migrate up`"
+	case "57014":
+		return fmt.Sprintf("; a statement took longer than %s: try again in a quieter hour", statementTimeout)
+	}
+	return ""
+}

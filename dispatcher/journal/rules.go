@@ -1,0 +1,51 @@
+package journal
+
+// rule is a change that engines make: the states and the words are those of the table in package dispatcher's
+// documentation.
+type rule struct {
+	operation, before, after string
+	attempts                 string // +1, -1, same or 0
+	lease                    string // new or same
+}
+
+// rules are all changes that engines, operations and retention make. "" is no row.
+var rules = []rule{
+	{"insert", "", "pending", "0", "same"},
+	{"claim", "pending", "processing", "+1", "new"},
+	{"claim", "processing", "processing", "+1", "new"},
+	{"dead", "pending", "dead", "same", "same"},
+	{"dead", "processing", "dead", "same", "same"},
+	{"ack", "processing", "delivered", "same", "same"},
+	{"ack", "processing", "", "same", "same"}, // delivered, where rows are not kept
+	{"nack", "processing", "pending", "same", "same"},
+	{"extend", "processing", "processing", "same", "same"},
+	{"release", "processing", "pending", "-1", "same"},
+	{"replay", "dead", "pending", "0", "same"},
+	{"delete", "delivered", "", "same", "same"},
+	{"delete", "dead", "", "same", "same"},
+}
+
+// legal reports whether an engine makes the change.
+func (r record) legal() bool {
+	if r.operation == "discard" {
+		return r.before == r.after // it is about the letter
+	}
+	for _, rule := range rules {
+		if rule.operation == r.operation && rule.before == r.before && rule.after == r.after && r.follows(rule) {
+			return true
+		}
+	}
+	return false
+}
+
+// follows reports whether attempts and lease are what the rule makes of them.
+func (r record) follows(rule rule) bool {
+	attempts := map[string]int64{"+1": r.attemptsBefore + 1, "-1": r.attemptsBefore - 1, "same": r.attemptsBefore, "0": 0}
+	if r.attempts != attempts[rule.attempts] {
+		return false
+	}
+	if rule.lease == "new" {
+		return r.lease > r.leaseBefore
+	}
+	return r.lease == r.leaseBefore
+}

@@ -1,0 +1,51 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Journal says how the journal of an outbox is set (CONTRACT C-61).
+type Journal struct {
+	// Enabled has each change of an event's row recorded. Defaults to off, which costs nothing.
+	Enabled bool
+	// Retention is how long a record is kept at least. Whole days are removed. Required.
+	Retention time.Duration
+}
+
+// SetJournal turns the journal of the schema on or off, and reports whether it was the other way before. It needs the
+// rights of an owner. What was recorded is kept for its retention, also when the journal is turned off.
+//
+// It locks the table of events, as a migration does: it gives up a lock that it does not get within 2 seconds, and tries
+// again for 5 minutes or until ctx ends. From then on the journal has every change. To set what is set already locks
+// nothing.
+func SetJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal) (changed bool, err error) {
+	if err := checkSchemaName(schema); err != nil {
+		return false, err
+	}
+	return setJournal(ctx, conn, schema, j, patience{lockTimeout, lockRetries, lockPause})
+}
+
+func setJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal, p patience) (changed bool, err error) {
+	set := func(tx pgx.Tx) error {
+		if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
+			return err
+		}
+		settings := fmt.Sprintf(`set local lock_timeout = %d; set local client_min_messages = warning`, p.timeout.Milliseconds())
+		if _, err := tx.Exec(ctx, settings); err != nil {
+			return err
+		}
+		set := `select ` + pgx.Identifier{schema, "outbox_journal_set"}.Sanitize() + `($1, $2::interval)`
+		return tx.QueryRow(ctx, set, j.Enabled, fmt.Sprintf("%d microseconds", j.Retention.Microseconds())).Scan(&changed)
+	}
+	err = p.retry(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, set)
+	})
+	if err != nil {
+		return false, fmt.Errorf("set the journal of schema %q: %w", schema, err)
+	}
+	return changed, nil
+}
