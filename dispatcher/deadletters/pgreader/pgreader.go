@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 // DefaultTimeout bounds a statement.
@@ -52,12 +53,9 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 		o.Timeout = DefaultTimeout
 	}
 	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
+	statement := sqlfile.Reader(files, o.Schema)
 	for _, name := range []string{"groups", "letters", "event", "dedupe"} {
-		text, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			panic(err) // the binary was built without it
-		}
-		r.sql[name] = strings.ReplaceAll(string(text), "outbox.outbox_", pgx.Identifier{o.Schema}.Sanitize()+".outbox_")
+		r.sql[name] = statement(name)
 	}
 	return r
 }
