@@ -54,7 +54,7 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	}
 	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
 	statement := sqlfile.Reader(files, o.Schema)
-	for _, name := range []string{"groups", "letters", "event", "dedupe"} {
+	for _, name := range []string{"groups", "letters", "event", "status", "dedupe"} {
 		r.sql[name] = statement(name)
 	}
 	return r
@@ -93,6 +93,9 @@ func remedy(err error, timeout time.Duration) string {
 	case "57014":
 		return fmt.Sprintf("; a question may take %s: narrow it by topic, group or time", timeout)
 	case "42501":
+		if errors.Is(err, errRow) {
+			return "; use a login that may select on outbox_events, such as the dispatcher's; `dead show` tells of an operator's login what the dead letter says"
+		}
 		return "; have the owner run what `dispatcher migrate grants` prints"
 	case "42P01", "42703", "3F000":
 		return "; the schema is missing, or older than this command: run `dispatcher migrate up`"
