@@ -2,9 +2,8 @@ package pgstore
 
 import (
 	"embed"
-	"strings"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 //go:embed sql/*.sql
@@ -15,15 +14,9 @@ type queries struct {
 	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, groups, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing, past, pastRows string
 }
 
-// load reads the files, which name the tables in the default schema, so that they run as they are.
+// load reads the files.
 func load(schema string) queries {
-	read := func(name string) string {
-		sql, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			panic(err) // the binary was built without it
-		}
-		return strings.ReplaceAll(string(sql), "outbox.outbox_", pgx.Identifier{schema}.Sanitize()+".outbox_")
-	}
+	read := sqlfile.Reader(files, schema)
 	return queries{
 		claim: read("claim"), claimFew: read("claim_few"), claimKeyed: read("claim_keyed"), claimDense: read("claim_dense"), returned: read("returned"), ack: read("ack"), delete: read("delete"), nack: read("nack"), extend: read("extend"), release: read("release"),
 		topics: read("topics"), depth: read("depth"), groups: read("groups"), blocked: read("blocked"), sampleEvents: read("sample_events"), sampleDead: read("sample_dead"),

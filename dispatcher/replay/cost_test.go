@@ -65,3 +65,49 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 		})
 	}
 }
+
+// To begin, and a dry run, look up each letter, its event and what died later once, and the indexes of the set grow at
+// their end, also when the planner knows nothing of the tables. The counts are rows and pages.
+func TestBeginReadsEachLetterOnce(t *testing.T) {
+	r := newRig(t)
+	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
+		r.exec(`alter table outbox.` + table + ` set (autovacuum_enabled = off)`)
+	}
+	const n = 20_000
+	r.dead(n, 2000)
+	r.exec(`update outbox.outbox_dead_letters set died_at = died_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
+	r.exec(`vacuum full outbox.outbox_dead_letters`)
+	config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1
+	one, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	replays := replay.New(one, replay.Options{})
+	pgtest.HandIn(t, r.pool) // what it did until now
+	costs := func(what string, do func() error, rows, pages int64) {
+		t.Helper()
+		total := func() (rows, pages int64) {
+			t.Helper()
+			pgtest.HandIn(t, one)
+			return query[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ 'events|letters|items')::bigint
+					from pg_stat_user_indexes where relname ~ 'events|letters|items'`),
+				query[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ 'events|letters|items'`)
+		}
+		rows0, pages0 := total()
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		rows1, pages1 := total()
+		t.Logf("%s: %.1f rows and %.1f pages for each letter", what, float64(rows1-rows0)/n, float64(pages1-pages0)/n)
+		if rows1-rows0 > rows*n || pages1-pages0 > pages*n {
+			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d letters", what, rows1-rows0, pages1-pages0, rows, pages, n)
+		}
+	}
+	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), order())) }, 3, 7)
+	costs("to begin", func() error { return second(replays.Begin(t.Context(), order())) }, 4, 14)
+}

@@ -10,7 +10,7 @@ import (
 
 // Observe looks for the outcomes of what was put back, and tells how far the operation is. In the same transaction
 // it draws the consequences: the later items of a key whose event died again are skipped, and an operation of which
-// too many died again is stopped.
+// too many died again is stopped. When no outcome is new, it says what the operation waits for.
 func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		o, err := r.lock(ctx, tx, id)
@@ -20,7 +20,7 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err er
 		if _, err := tx.Exec(ctx, lookups); err != nil {
 			return err
 		}
-		died, err := r.outcomes(ctx, tx, id)
+		died, news, err := r.outcomes(ctx, tx, id)
 		if err != nil {
 			return err
 		}
@@ -35,19 +35,22 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err er
 		if p, err = r.read(ctx, tx, id); err != nil {
 			return err
 		}
-		if why := o.abort(p); why != "" {
+		switch why := o.abort(p); {
+		case why != "":
 			p, err = r.giveUp(ctx, tx, id, why)
+		case !news:
+			p.WaitingFor, err = r.waits(ctx, tx, p)
 		}
 		return err
 	})
 	return p, err
 }
 
-// outcomes notes the outcomes that are new, and returns the letters of what died again.
-func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, err error) {
+// outcomes notes the outcomes that are new, if there are any, and returns the letters of what died again.
+func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, news bool, err error) {
 	rows, err := tx.Query(ctx, r.sql.observe, id)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var (
 		letter int64
@@ -55,14 +58,14 @@ func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died [
 		found  = map[string][]int64{}
 	)
 	if _, err := pgx.ForEachRow(rows, []any{&letter, &state}, func() error { found[state] = append(found[state], letter); return nil }); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for state, letters := range found {
 		if _, err := tx.Exec(ctx, r.sql.note, id, letters, state); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	return found["died"], nil
+	return found["died"], len(found) > 0, nil
 }
 
 // abort says why an operation must stop, or "".

@@ -45,6 +45,11 @@ type Progress struct {
 	Discarded int64 `json:"discarded"`
 	// Skipped are left as they were, by the reason, in the order of the reasons.
 	Skipped []Skipped `json:"skipped,omitempty"`
+	// Unknown were put back, and retention removed the set before anybody looked for their outcomes.
+	Unknown int64 `json:"unknown,omitempty"`
+	// WaitingFor is what the operation waits for that is not of it, by the reason. It is told by [Replays.Progress], and
+	// by [Replays.Observe] when no outcome is new.
+	WaitingFor []Wait `json:"waitingFor,omitempty"`
 	// BeganAt is when the set was fixed. Zero for a dry run.
 	BeganAt time.Time `json:"beganAt,omitzero"`
 	// FinishedAt is when the last outcome was known. Zero before.
@@ -74,6 +79,7 @@ func (p Progress) String() string {
 	count(p.DiedAgain, "died again")
 	count(p.Discarded, "discarded")
 	count(p.Pending, "not delivered yet")
+	count(p.Unknown, "with an outcome that nobody looked for")
 	for _, s := range p.Skipped {
 		count(s.Count, "skipped: "+s.Reason)
 	}
@@ -87,6 +93,9 @@ func (p Progress) String() string {
 // add counts items of a state.
 func (p *Progress) add(state, skipped string, n int64) {
 	p.Matched += n
+	if n == 0 {
+		return
+	}
 	switch state {
 	case "waiting":
 		p.Waiting += n

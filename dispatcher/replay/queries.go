@@ -2,9 +2,8 @@ package replay
 
 import (
 	"embed"
-	"strings"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 //go:embed sql/*.sql
@@ -12,20 +11,14 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	add, matched, last, lock, canary, pick, resolve, observe, note, skipLater, giveUp, finish, progress string
+	add, begin, dryRun, matched, last, lock, canary, pick, resolve, observe, note, skipLater, giveUp, finish, progress, waits string
 }
 
-// load reads the files, which name the tables in the default schema, so that they run as they are.
+// load reads the files.
 func load(schema string) queries {
-	read := func(name string) string {
-		sql, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			panic(err) // the binary was built without it
-		}
-		return strings.ReplaceAll(string(sql), "outbox.outbox_", pgx.Identifier{schema}.Sanitize()+".outbox_")
-	}
+	read := sqlfile.Reader(files, schema)
 	return queries{
-		add: read("add"), matched: read("matched"), last: read("last"), lock: read("lock"), canary: read("canary"), pick: read("pick"), resolve: read("resolve"),
-		observe: read("observe"), note: read("note"), skipLater: read("skip_later"), giveUp: read("give_up"), finish: read("finish"), progress: read("progress"),
+		add: read("add"), begin: read("begin"), dryRun: read("dry_run"), matched: read("matched"), last: read("last"), lock: read("lock"), canary: read("canary"), pick: read("pick"), resolve: read("resolve"),
+		observe: read("observe"), note: read("note"), skipLater: read("skip_later"), giveUp: read("give_up"), finish: read("finish"), progress: read("progress"), waits: read("waits"),
 	}
 }

@@ -24,13 +24,17 @@ type DB interface {
 type Options struct {
 	// Schema is where the outbox is. Defaults to "outbox".
 	Schema string
+	// Namespace is the outbox namespace whose operations may be looked at, run and stopped by their ids. Defaults to
+	// empty: all.
+	Namespace string
 }
 
 // Replays are the operations on the dead letters of an outbox.
 type Replays struct {
-	db     DB
-	schema string
-	sql    queries
+	db        DB
+	schema    string
+	namespace string
+	sql       queries
 }
 
 // New returns the operations of an outbox. It does not connect.
@@ -38,11 +42,22 @@ func New(db DB, opts Options) *Replays {
 	if opts.Schema == "" {
 		opts.Schema = "outbox"
 	}
-	return &Replays{db: db, schema: opts.Schema, sql: load(opts.Schema)}
+	return &Replays{db: db, schema: opts.Schema, namespace: opts.Namespace, sql: load(opts.Schema)}
 }
 
 // ErrNotFound is the error for an id that no operation has.
 var ErrNotFound = errors.New("there is no operation of this id; `dispatcher dead replay` prints the id when it begins")
+
+// ErrNamespace is the error for an operation of another namespace than that of [Options], or of the [Order].
+var ErrNamespace = errors.New("the operation is of another namespace")
+
+// of refuses an operation of another namespace.
+func of(id uuid.UUID, namespace, want string) error {
+	if want == "" || namespace == want {
+		return nil
+	}
+	return fmt.Errorf("operation %s: %w: of %q, and not of %q; name the file of a dispatcher of %[3]q", id, ErrNamespace, namespace, want)
+}
 
 // DryRun tells what [Replays.Begin] would choose, and changes nothing. What would have its turn is Waiting.
 func (r *Replays) DryRun(ctx context.Context, order Order) (p Progress, err error) {
@@ -52,35 +67,30 @@ func (r *Replays) DryRun(ctx context.Context, order Order) (p Progress, err erro
 	}
 	p = Progress{Namespace: order.Namespace, Action: order.Action, Rate: order.Rate}
 	err = r.transaction(ctx, "dry run", pgx.ReadOnly, func(tx pgx.Tx) error {
-		p := &p
-		p.Matched, p.Waiting, p.Skipped = 0, 0, nil
-		matched, args := r.matched(order, string(order.Action))
-		rows, err := tx.Query(ctx, `select coalesce(skipped, ''), count(*) from (`+matched+`) as matched group by 1`, args...)
-		if err != nil {
+		statement, args := r.matched(r.sql.dryRun, order, string(order.Action))
+		if _, err := tx.Exec(ctx, oneByOne); err != nil {
 			return err
 		}
-		var skipped string
-		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&skipped, &n}, func() error {
-			state := "waiting"
-			if skipped != "" {
-				state = "skipped"
-			}
-			p.add(state, skipped, n)
-			return nil
-		})
-		return err
+		var waiting, gone, notDead int64
+		if err := tx.QueryRow(ctx, statement, args...).Scan(&waiting, &gone, &notDead); err != nil {
+			return err
+		}
+		p.Matched, p.Waiting, p.Skipped = 0, 0, nil
+		p.add("waiting", "", waiting)
+		p.add("skipped", SkippedGone, gone)
+		p.add("skipped", SkippedNotDead, notDead)
+		return nil
 	})
 	return p, err
 }
 
-// matched is the statement that chooses the letters of an order, and its arguments. The first of args is the action.
-func (r *Replays) matched(order Order, args ...any) (string, []any) {
+// matched is a statement about the letters of an order, and its arguments. The first of args is the action.
+func (r *Replays) matched(statement string, order Order, args ...any) (string, []any) {
 	condition, args := order.Filter.Where(order.Namespace, order.Topics, args...)
 	if order.Action == Replay {
 		condition += "\n    and " + r.sql.last
 	}
-	return strings.Replace(r.sql.matched, "CONDITION", condition, 1), args
+	return strings.Replace(statement, "/* letters */", strings.Replace(r.sql.matched, "CONDITION", condition, 1), 1), args
 }
 
 // Begin fixes the set of an order, in one transaction, and moves none of it yet. When there is an operation of its
@@ -108,27 +118,43 @@ func (r *Replays) Begin(ctx context.Context, order Order) (p Progress, err error
 			return err
 		}
 		if added.RowsAffected() > 0 {
-			matched, args := r.matched(order, string(order.Action), order.ID)
-			_, err = tx.Exec(ctx, `insert into `+pgx.Identifier{r.schema, "outbox_replay_items"}.Sanitize()+
-				` (replay_id, letter_id, event_id, key_hash, seq, state, skipped)
-				select $2::uuid, letter_id, event_id, key_hash, seq, case when skipped is null then 'waiting' else 'skipped' end, skipped
-				from (`+matched+`) as matched`, args...)
-			if err == nil {
-				_, err = tx.Exec(ctx, r.sql.finish, order.ID) // nothing matched
-			}
+			err = r.fix(ctx, tx, order)
 		}
 		if err == nil {
 			p, err = r.read(ctx, tx, order.ID)
+		}
+		if err == nil {
+			err = of(order.ID, p.Namespace, order.Namespace)
 		}
 		return err
 	})
 	return p, err
 }
 
-// Progress tells how far an operation is, as its last [Replays.Observe] left it.
+// fix writes down the set of an order.
+func (r *Replays) fix(ctx context.Context, tx pgx.Tx, order Order) error {
+	if _, err := tx.Exec(ctx, oneByOne); err != nil {
+		return err
+	}
+	statement, args := r.matched(r.sql.begin, order, string(order.Action), order.ID)
+	fixed, err := tx.Exec(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	size := `update ` + pgx.Identifier{r.schema, "outbox_replays"}.Sanitize() + ` set matched = $2::bigint where id = $1::uuid`
+	if _, err := tx.Exec(ctx, size, order.ID, fixed.RowsAffected()); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, r.sql.finish, order.ID) // nothing matched
+	return err
+}
+
+// Progress tells how far an operation is, as its last [Replays.Observe] left it, and what it waits for.
 func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p Progress, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("read operation %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
-		p, err = r.read(ctx, tx, id)
+		if p, err = r.read(ctx, tx, id); err == nil {
+			p.WaitingFor, err = r.waits(ctx, tx, p)
+		}
 		return err
 	})
 	return p, err
@@ -143,18 +169,23 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (Progress, 
 	var (
 		finished       *time.Time
 		state, skipped string
-		n              int64
+		matched, n     int64
 	)
-	found, err := pgx.ForEachRow(rows, []any{(*string)(&p.Action), &p.Namespace, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &state, &skipped, &n}, func() error {
+	found, err := pgx.ForEachRow(rows, []any{(*string)(&p.Action), &p.Namespace, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &matched, &state, &skipped, &n}, func() error {
 		p.add(state, skipped, n)
 		return nil
 	})
 	if err == nil && found.RowsAffected() == 0 {
-		err = ErrNotFound
+		return p, ErrNotFound
+	}
+	if err == nil {
+		err = of(id, p.Namespace, r.namespace)
 	}
 	if finished != nil {
 		p.FinishedAt = *finished
 	}
+	p.Unknown = max(0, matched-p.Matched)
+	p.Matched += p.Unknown
 	return p, err
 }
 
@@ -190,6 +221,7 @@ func (r *Replays) giveUp(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason st
 
 // operation is what a step must know.
 type operation struct {
+	namespace       string
 	action          Action
 	canary, abortAt int
 	ordered         bool
@@ -197,12 +229,19 @@ type operation struct {
 
 // lock holds the operation until the transaction ends: whoever works on it, its steps come one after the other.
 func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o operation, err error) {
-	err = tx.QueryRow(ctx, r.sql.lock, id).Scan((*string)(&o.action), &o.canary, &o.abortAt, &o.ordered)
+	err = tx.QueryRow(ctx, r.sql.lock, id).Scan(&o.namespace, (*string)(&o.action), &o.canary, &o.abortAt, &o.ordered)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrNotFound
 	}
+	if err == nil {
+		err = of(id, o.namespace, r.namespace)
+	}
 	return o, err
 }
+
+// oneByOne has the planner look up each letter of a set, and its event, by an index, whatever it knows of the tables: what a
+// set costs is then known by its size. The letters themselves are found as their filter asks for.
+const oneByOne = `select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 
 // lookups keeps the planner to indexes for the rest of a transaction. The sets are new, so that it knows nothing of
 // them, and each statement here has one good plan: from an index, row by row.
@@ -218,7 +257,7 @@ func (r *Replays) transaction(ctx context.Context, what string, mode pgx.TxAcces
 	for try := 1; ; try++ {
 		err := pgx.BeginTxFunc(ctx, r.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: mode}, do)
 		var pg *pgconn.PgError
-		if err == nil || errors.Is(err, ErrNotFound) {
+		if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrNamespace) {
 			return err
 		}
 		remedy := ""

@@ -2,6 +2,8 @@ package replay
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,12 +13,30 @@ import (
 type Running struct {
 	// Wait goes on until each outcome is known. Defaults to false: until each item had its turn.
 	Wait bool
+	// Timeout ends a Run in which nothing has happened for so long: no item had its turn, and no outcome was new. The
+	// error is [ErrTimeout]; the operation stays as it is, and the next Run goes on with it. Defaults to 0: never.
+	Timeout time.Duration
 	// Report is told the progress at the beginning, after each look, and at the end. Defaults to none.
 	Report func(Progress)
 	// Poll is the least time between two looks for outcomes. Defaults to 1s.
 	Poll time.Duration
 
 	pause func(context.Context, time.Duration) error // in tests
+}
+
+// DefaultTimeout is the Timeout of the commands. An event with the defaults dies within 8 hours of its replay.
+const DefaultTimeout = 24 * time.Hour
+
+// ErrTimeout is the error of a Run in which nothing has happened for long.
+var ErrTimeout = errors.New("nothing has happened")
+
+// timeout is ErrTimeout with what the operation waits for.
+func timeout(p Progress, after time.Duration) error {
+	waits := ""
+	for _, wait := range p.WaitingFor {
+		waits += "; " + wait.String()
+	}
+	return fmt.Errorf("%w for %s: %s%s", ErrTimeout, after, p, waits)
 }
 
 // maxBatch is the most items of one step.
@@ -32,19 +52,26 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p Pro
 	if running.pause == nil {
 		running.pause = pause
 	}
+	news := time.Now()
 	for next := (looks{poll: running.Poll}); ; {
 		if begin := time.Now(); !begin.Before(next.at) {
 			before := p
 			if p, err = r.Observe(ctx, id); err != nil {
 				return p, err
 			}
-			next.looked(time.Since(begin), p.Delivered+p.DiedAgain > before.Delivered+before.DiedAgain)
+			came := p.Delivered+p.DiedAgain > before.Delivered+before.DiedAgain
+			if next.looked(time.Since(begin), came); came {
+				news = time.Now()
+			}
 			if running.Report != nil {
 				running.Report(p)
 			}
 		}
 		if !p.FinishedAt.IsZero() || p.Waiting == 0 && !running.Wait {
 			return p, nil
+		}
+		if quiet := time.Since(news); running.Timeout > 0 && quiet >= running.Timeout {
+			return p, timeout(p, running.Timeout)
 		}
 		done, err := r.Step(ctx, id, batchOf(p.Rate))
 		if err != nil {
@@ -53,7 +80,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p Pro
 		wait := time.Duration(done) * time.Second / time.Duration(p.Rate)
 		if p.Waiting -= int64(done); done == 0 {
 			wait = time.Until(next.at)
-		} else if p.Waiting <= 0 {
+		} else if news = time.Now(); p.Waiting <= 0 {
 			next.at = time.Time{}
 		}
 		if err := running.pause(ctx, wait); err != nil {

@@ -17,6 +17,10 @@ type Replay struct {
 	Discarded int64 `json:"discarded"`
 	// Skipped are left as they were, by the reason.
 	Skipped []Skipped `json:"skipped,omitempty"`
+	// Unknown were put back, and retention removed the set before anybody looked for their outcomes.
+	Unknown int64 `json:"unknown,omitempty"`
+	// WaitingFor is what it waits for that is not of it, by the reason.
+	WaitingFor []Wait `json:"waitingFor,omitempty"`
 	// BeganAt is when the set was fixed, FinishedAt when the last outcome was known, on the database's clock.
 	BeganAt    time.Time `json:"beganAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
@@ -30,6 +34,15 @@ type Skipped struct {
 	Count  int64  `json:"count"`
 }
 
+// Wait is what items wait for that is not of the operation.
+type Wait struct {
+	// Reason is no_dispatcher, earlier_dead or earlier_live.
+	Reason string `json:"reason"`
+	Count  int64  `json:"count"`
+	// Event is a sample, by its id.
+	Event string `json:"event"`
+}
+
 // Done are those that had their turn.
 func (r Replay) Done() int64 { return r.Matched - r.Waiting }
 
@@ -37,6 +50,10 @@ func (r Replay) Done() int64 { return r.Matched - r.Waiting }
 func (r Replay) brief() *Replay {
 	brief := r
 	brief.ID, brief.Stopped, brief.Skipped = clip(r.ID, briefWord), clip(r.Stopped, briefMessage), nil
+	brief.WaitingFor = nil
+	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefHeld)] {
+		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord)})
+	}
 	for _, s := range r.Skipped[:min(len(r.Skipped), briefHeld)] {
 		brief.Skipped = append(brief.Skipped, Skipped{Reason: clip(s.Reason, briefReason), Count: s.Count})
 	}

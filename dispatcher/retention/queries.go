@@ -5,11 +5,12 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 //go:embed sql/*.sql
@@ -20,16 +21,9 @@ type queries struct {
 	state, take, leave, begin, progress, end, delivered, letters, lock, resolved, expired, operations, journal string
 }
 
-// load reads the files, which name the tables in the default schema, so that they run as they are. In a text, as
-// the one for regclass, the name is quoted as it is outside.
+// load reads the files.
 func load(schema string) queries {
-	read := func(name string) string {
-		sql, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			panic(err) // the binary was built without it
-		}
-		return strings.ReplaceAll(string(sql), "outbox.outbox_", pgx.Identifier{schema}.Sanitize()+".outbox_")
-	}
+	read := sqlfile.Reader(files, schema)
 	return queries{
 		state: read("state"), take: read("take"), leave: read("leave"), begin: read("begin"), progress: read("progress"), end: read("end"),
 		delivered: read("delivered"), letters: read("letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"), operations: read("operations"),

@@ -147,7 +147,13 @@ func TestReplayRun(t *testing.T) {
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
 	check(t, broken.Process.Kill())
 	_ = broken.Wait() // it was killed
-	run(t, "", "replay", "status", "-f", file, "--id", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n")
+	run(t, "", "replay", "status", "-f", file, "--id", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
+	timedOut := run(t, "", "replay", "run", "-f", file, "--id", id, "--timeout", "1ms")
+	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher replay run -f "+file+" --id "+id+"` goes on with it")
+	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"operator", "namespace: bills\n")
+	run(t, "", "replay", "status", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
+	run(t, "", "replay", "run", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"`)
+	run(t, "", "replay", "stop", "-f", others, "--id", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
 	interrupted := command(t, "replay", "run", "-f", file, "--order", orderFile)
 	text := &log{}

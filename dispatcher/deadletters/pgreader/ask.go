@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -97,18 +98,36 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter dead
 		}
 		letter = found[0]
 		letter.Advice = dispatcher.Recovery(letter.Reason, letter.Class)
-		event, err := r.event(ctx, tx, letter.Event, payload)
-		if err != nil {
-			return err
-		}
-		if event != nil {
-			letter.Status, letter.Content = event.Status, event.Content
-		} else if payload {
-			letter.PayloadOmitted = "the event's row is gone"
-		}
-		return nil
+		return r.now(ctx, tx, &letter, payload)
 	})
 	return letter, err
+}
+
+// now adds to a letter what its event is now. An operator's login reads the status, and not the row.
+func (r *Reader) now(ctx context.Context, tx pgx.Tx, letter *deadletters.Letter, payload bool) error {
+	var event *deadletters.Event
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
+		event, err = r.event(ctx, tx, letter.Event, payload)
+		return err
+	})
+	switch {
+	case errors.Is(err, errRow):
+		if payload {
+			letter.PayloadOmitted = "this login may not read it; use one that may select on outbox_events, such as the dispatcher's"
+		}
+		err := tx.QueryRow(ctx, r.sql["status"], letter.Event, r.namespace, r.topics).Scan(&letter.Status)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	case err != nil:
+		return err
+	case event != nil:
+		letter.Status, letter.Content = event.Status, event.Content
+	case payload:
+		letter.PayloadOmitted = "the event's row is gone"
+	}
+	return nil
 }
 
 // Event implements [deadletters.Source].
@@ -168,13 +187,24 @@ func (r *Reader) byKey(ctx context.Context, tx pgx.Tx, key string) (string, erro
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	switch {
 	case err != nil:
-		return "", err
+		return "", ofRow(err)
 	case len(found) == 0:
 		return "", fmt.Errorf("no event has this id or dedupe key in the namespace %s%s: %w; it was never enqueued there, or it was delivered and its retention is over", r.namespace, r.ofTopics(), deadletters.ErrNotFound)
 	case len(found) > 1:
 		return "", deadletters.Wrong(fmt.Errorf("events of several topics have this dedupe key; give the id of one, such as %s or %s", found[0], found[1]))
 	}
 	return found[0], nil
+}
+
+// errRow says that the login may not read events' rows.
+var errRow = errors.New("this login may not read the row of an event")
+
+// ofRow marks a refusal as errRow.
+func ofRow(err error) error {
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "42501" {
+		return fmt.Errorf("%w: %w", errRow, err)
+	}
+	return err
 }
 
 // event reads a row; nil when it is gone.
@@ -191,7 +221,7 @@ func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) 
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, ofRow(err)
 	}
 	e.Reason = dispatcher.DeadReason(reason)
 	e.CreatedAt, e.UpdatedAt, e.NextAttemptAt, e.LeasedUntil = e.CreatedAt.UTC(), e.UpdatedAt.UTC(), utc(due), utc(leased)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 // DefaultTimeout bounds a statement.
@@ -52,12 +53,9 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 		o.Timeout = DefaultTimeout
 	}
 	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
-	for _, name := range []string{"groups", "letters", "event", "dedupe", "journal"} {
-		text, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			panic(err) // the binary was built without it
-		}
-		r.sql[name] = strings.ReplaceAll(string(text), "outbox.outbox_", pgx.Identifier{o.Schema}.Sanitize()+".outbox_")
+	statement := sqlfile.Reader(files, o.Schema)
+	for _, name := range []string{"groups", "letters", "event", "status", "dedupe", "journal"} {
+		r.sql[name] = statement(name)
 	}
 	return r
 }
@@ -95,6 +93,9 @@ func remedy(err error, timeout time.Duration) string {
 	case "57014":
 		return fmt.Sprintf("; a question may take %s: narrow it by topic, group or time", timeout)
 	case "42501":
+		if errors.Is(err, errRow) {
+			return "; use a login that may select on outbox_events, such as the dispatcher's; `dead show` tells of an operator's login what the dead letter says"
+		}
 		return "; have the owner run what `dispatcher migrate grants` prints"
 	case "42P01", "42703", "3F000":
 		return "; the schema is missing, or older than this command: run `dispatcher migrate up`"

@@ -90,6 +90,7 @@ login may do it; it needs what "migrate grants --for operator" prints.`,
 		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes died again (default %d with --canary, else never)", replay.DefaultAbortAt))
 		flags.BoolVar(&order.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
 		flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
+		timeoutFlag(cmd, &running.Timeout)
 	}
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
 		panic(err) // the flag is there
@@ -112,7 +113,12 @@ func withReplays(cmd *cobra.Command, file string, tell *teller, do func(context.
 		return err
 	}
 	defer pool.Close()
-	return do(cmd.Context(), replay.New(pool, replay.Options{Schema: cfg.Database.Schema}), cfg)
+	return do(cmd.Context(), replay.New(pool, replay.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace}), cfg)
+}
+
+// timeoutFlag adds the flag that ends a wait.
+func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
+	cmd.Flags().DurationVar(timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event had its turn, and none was delivered or died; 0 waits for ever")
 }
 
 // teller writes progress.
@@ -135,6 +141,10 @@ func (t *teller) tell(p replay.Progress) error {
 			return fmt.Errorf("write the progress: %w", err)
 		}
 		line = string(text)
+	} else {
+		for _, wait := range p.WaitingFor {
+			line += "\n  " + wait.String()
+		}
 	}
 	if line == t.last {
 		return nil

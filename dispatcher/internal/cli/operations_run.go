@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -24,6 +25,7 @@ func replayCommand(version string) *cobra.Command {
 
 func replayRunCommand(version string) *cobra.Command {
 	var file, orderFile, id, listen string
+	var timeout time.Duration
 	tell := teller{}
 	cmd := &cobra.Command{
 		Use: "run -f FILE (--order FILE | --id ID)", Short: "Run an operation to its end, from the beginning or from where it stands", Args: cobra.NoArgs,
@@ -45,7 +47,7 @@ trouble with the database, which is then waited out. When it is interrupted, the
 					if report(p); p.ID == uuid.Nil {
 						return p, tell.would(p)
 					}
-					return tell.run(ctx, replays, p, replay.Running{Wait: true, Report: report})
+					return tell.run(ctx, replays, p, replay.Running{Wait: true, Timeout: timeout, Report: report})
 				}
 				p, err := served(ctx, listen, version, cfg, attempt)
 				if err != nil {
@@ -59,6 +61,7 @@ trouble with the database, which is then waited out. When it is interrupted, the
 	tell.add(cmd)
 	cmd.Flags().StringVar(&orderFile, "order", "", "the file with what is asked for")
 	cmd.Flags().StringVar(&id, "id", "", "an operation that was begun before")
+	timeoutFlag(cmd, &timeout)
 	cmd.Flags().StringVar(&listen, "listen", "", "the address that /status is served at, such as :8080 (default: none)")
 	cmd.MarkFlagsMutuallyExclusive("order", "id")
 	cmd.MarkFlagsOneRequired("order", "id")

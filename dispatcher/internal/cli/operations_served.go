@@ -49,7 +49,8 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 			s.progress(p)
 			wait = firstPause
 		})
-		if err == nil || ctx.Err() != nil || errors.As(err, &refused{}) || errors.Is(err, replay.ErrNotFound) {
+		if err == nil || ctx.Err() != nil || errors.As(err, &refused{}) ||
+			errors.Is(err, replay.ErrNotFound) || errors.Is(err, replay.ErrNamespace) || errors.Is(err, replay.ErrTimeout) {
 			return p, err
 		}
 		s.trouble(ctx, err)
@@ -139,10 +140,13 @@ func (s *operationStatus) schema(ctx context.Context) (report.Schema, bool) {
 func told(p replay.Progress) *report.Replay {
 	r := &report.Replay{
 		ID: p.ID.String(), Matched: p.Matched, Waiting: p.Waiting, Pending: p.Pending, Delivered: p.Delivered,
-		DiedAgain: p.DiedAgain, Discarded: p.Discarded, BeganAt: p.BeganAt, FinishedAt: p.FinishedAt, Stopped: p.Stopped,
+		DiedAgain: p.DiedAgain, Discarded: p.Discarded, Unknown: p.Unknown, BeganAt: p.BeganAt, FinishedAt: p.FinishedAt, Stopped: p.Stopped,
 	}
 	for _, s := range p.Skipped {
 		r.Skipped = append(r.Skipped, report.Skipped{Reason: s.Reason, Count: s.Count})
+	}
+	for _, w := range p.WaitingFor {
+		r.WaitingFor = append(r.WaitingFor, report.Wait(w))
 	}
 	return r
 }
