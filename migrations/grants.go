@@ -15,6 +15,8 @@ const (
 	// Operator replays and discards dead letters. It reads letters, and of events no payload, no header and no key. All
 	// that it may change of them is what outbox_resolve does.
 	Operator Kind = "operator"
+	// M10Worker claims, completes and publishes by the functions of M10, which [UpM10] installs.
+	M10Worker Kind = "m10"
 )
 
 // Grants returns the statements that give a role the rights its kind uses, and no more. They are
@@ -22,6 +24,9 @@ const (
 func Grants(schema, role string, kind Kind) []string {
 	on := func(object string) string { return pgx.Identifier{schema, object}.Sanitize() }
 	to := " to " + pgx.Identifier{role}.Sanitize()
+	if kind == M10Worker {
+		return m10Grants(to)
+	}
 	grants := []string{"grant usage on schema " + pgx.Identifier{schema}.Sanitize() + to}
 	switch kind {
 	case Dispatcher:
@@ -54,4 +59,15 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select on table "+on("outbox_migrations")+to)
 	}
 	return grants
+}
+
+// m10Grants are all in the schema of M10, whose functions run with the owner's rights.
+func m10Grants(to string) []string {
+	grants := []string{"grant usage on schema " + M10Schema + to}
+	for _, function := range m10Functions {
+		grants = append(grants, "grant execute on function "+M10Schema+"."+function+to)
+	}
+	return append(grants,
+		"grant select on table "+M10Schema+".outbox"+to,
+		"grant select on table "+M10Schema+".distributed_locks"+to)
 }

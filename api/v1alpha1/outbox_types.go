@@ -168,6 +168,38 @@ type Migration struct {
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
 	PodTemplate *runtime.RawExtension `json:"podTemplate,omitempty"`
+
+	// m10 also installs what workers and producers of the M10 outbox contract call,
+	// in the schema m10_recovery. Removed from here, it stays in the database. When
+	// not set: none.
+	// +optional
+	M10 *M10 `json:"m10,omitempty"`
+}
+
+// M10 says which events the M10 functions are about.
+type M10 struct {
+	// namespace is that of the events which M10 workers claim and publish.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c$[:cntrl:]]*$')",message="namespace must not have quotes, backslashes, dollar signs or control characters, because it stands in the text of SQL functions; choose another name"
+	Namespace string `json:"namespace,omitempty"`
+
+	// topic is that of these events. Defaults to m10.
+	// +optional
+	// +kubebuilder:default=m10
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c$[:cntrl:]]*$')",message="topic must not have quotes, backslashes, dollar signs or control characters, because it stands in the text of SQL functions; choose another name"
+	Topic string `json:"topic,omitempty"`
+
+	// publish is Insert (publish_outbox adds an event) or Upsert (it replaces the
+	// payload of an event of the same aggregate and type that waits, else it adds
+	// one). Defaults to Insert.
+	// +optional
+	// +kubebuilder:default=Insert
+	// +kubebuilder:validation:Enum=Insert;Upsert
+	Publish string `json:"publish,omitempty"`
 }
 
 // OperatorLogin is the login by which a person's orders are carried out: replays and discards of dead letters.

@@ -149,7 +149,31 @@ type Database struct {
 	// IAM makes the password of each connection from the identity that the process has in a cloud.
 	// Defaults to none.
 	IAM *IAM `json:"iam,omitempty"`
+	// M10 makes `dispatcher migrate up` install what workers of the M10 outbox contract call. Dispatchers
+	// ignore it. Defaults to none.
+	M10 *M10 `json:"m10,omitempty"`
 }
+
+// M10 says which events the functions in the PostgreSQL schema m10_recovery are about. Namespace and topic have no
+// quotes, backslashes, dollar signs and control characters.
+type M10 struct {
+	// Namespace of the events that workers claim and publish, 1 to 255 characters. Required.
+	Namespace string `json:"namespace"`
+	// Topic of these events, 1 to 255 characters. Defaults to m10.
+	Topic string `json:"topic,omitempty"`
+	// Publish is Insert or Upsert: with Upsert, publish_outbox replaces the payload of an event of the same
+	// aggregate and type that waits. Defaults to Insert.
+	Publish M10Publish `json:"publish,omitempty"`
+}
+
+// M10Publish says what publish_outbox does.
+type M10Publish string
+
+// The choices.
+const (
+	M10Insert M10Publish = "Insert"
+	M10Upsert M10Publish = "Upsert"
+)
 
 // Connection is the parts of a connection: as they are, or in files, as a mounted Secret has them. Each of
 // host, database and user is one or the other. The password is only in a file, and not needed with

@@ -133,6 +133,7 @@ func TestValidate(t *testing.T) {
 	connection := func(parts Connection) func(*Config) {
 		return func(c *Config) { c.Database = Database{Connection: &parts} }
 	}
+	m10 := func(m M10) func(*Config) { return func(c *Config) { c.Database.M10 = &m } }
 	iam := func(i IAM, mode string) func(*Config) {
 		return func(c *Config) { c.Database.IAM, c.Database.SSLMode = &i, mode }
 	}
@@ -195,6 +196,9 @@ func TestValidate(t *testing.T) {
 		"database.iam.region belongs to provider AWS; remove it":                                iam(IAM{Provider: IAMAzure, Region: "eu-west-1"}, ""),
 		`database.iam.region is "moon"; write a region`:                                         iam(IAM{Provider: IAMAWS, Region: "moon"}, ""),
 		"database.sslMode is disable, and the token of iam is for a connection with TLS":        iam(IAM{Provider: IAMAWS}, "disable"),
+		`database.m10.namespace is "it's"; give 1 to 255 characters without quotes`:             m10(M10{Namespace: "it's", Topic: "m10", Publish: M10Insert}),
+		`database.m10.topic is "$m10$"; give 1 to 255`:                                          m10(M10{Namespace: "shop", Topic: "$m10$", Publish: M10Insert}),
+		`database.m10.publish is "Replace"; choose one of Insert, Upsert`:                       m10(M10{Namespace: "shop", Topic: "m10", Publish: "Replace"}),
 		`database.schema is "Outbox"; use lower-case`:                                           func(c *Config) { c.Database.Schema = "Outbox" },
 		`database.schema is "pg_outbox"; use lower-case`:                                        func(c *Config) { c.Database.Schema = "pg_outbox" },
 		`database.sslMode is "allow"; choose one of disable`:                                    func(c *Config) { c.Database.SSLMode = "allow" },

@@ -45,6 +45,10 @@ func (c *Config) ApplyDefaults() {
 		setDefault(&c.Database.SSLMode, "verify-full")
 	}
 	c.Database.Connection.applyDefaults()
+	if m := c.Database.M10; m != nil {
+		setDefault(&m.Topic, "m10")
+		setDefault(&m.Publish, M10Insert)
+	}
 	setDefault(&c.Lease, Duration(dispatcher.DefaultLease))
 	setDefault(&c.PollInterval, Duration(dispatcher.DefaultPollInterval))
 	setDefault(&c.BatchSize, dispatcher.DefaultBatchSize)

@@ -34,6 +34,9 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 		c.ClientCertFile, c.ClientKeyFile = login.clientCertificate(field+".migration.clientCertificate", own.ClientCertificate)
 	}
 	m.refs = append(m.refs, login.refs...)
+	if m10 := own.M10; m10 != nil {
+		c.M10 = &config.M10{Namespace: m10.Namespace, Topic: m10.Topic, Publish: config.M10Publish(m10.Publish)}
+	}
 	return c
 }
 

@@ -44,6 +44,9 @@ var notInTheResource = map[string]string{
 	"sink.postgres.database.dsn": "likewise",
 	"state":                      "it is a file of its own, which pods read again: StateConfigMap",
 	"stateFile":                  "it is where the pods have that file",
+	"database.m10.namespace":     "only the migration's file has it",
+	"database.m10.topic":         "likewise",
+	"database.m10.publish":       "likewise",
 	"retention.scope":            "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",
 }
 

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,21 +24,31 @@ func migrateCommand() *cobra.Command {
 }
 
 func migrateUpCommand() *cobra.Command {
-	var file, grantTo string
+	var file, grantTo, m10, m10Publish string
 	cmd := &cobra.Command{
-		Use: "up -f FILE [--grant-to-login-of FILE]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
+		Use: "up -f FILE [--grant-to-login-of FILE] [--m10 NAMESPACE/TOPIC]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
 of an owner. Running it twice, or at the same time as somebody else, does no harm.
 
-With journal in the file it also turns the journal on or off: see the page of dispatcher/journal.`,
-		Example: "  dispatcher migrate up -f owner.yaml",
+With journal in the file it also turns the journal on or off: see the page of dispatcher/journal. With --m10, or
+database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema m10_recovery.`,
+		Example: `  dispatcher migrate up -f owner.yaml
+  dispatcher migrate up -f owner.yaml --m10 shop/m10`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
 				schema := cfg.Database.Schema
 				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil {
 					return err
 				}
-				if err := setJournal(ctx, conn, cfg, cmd.OutOrStdout()); err != nil || grantTo == "" {
+				if err := setJournal(ctx, conn, cfg, cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				wanted := cfg.Database.M10
+				if m10 != "" {
+					namespace, topic, _ := strings.Cut(m10, "/")
+					wanted = &config.M10{Namespace: namespace, Topic: cmp.Or(topic, "m10"), Publish: config.M10Publish(m10Publish)}
+				}
+				if err := upM10(ctx, conn, schema, wanted, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
 				other, err := load(grantTo, config.Config.ValidateDatabase)
@@ -53,6 +65,8 @@ With journal in the file it also turns the journal on or off: see the page of di
 	}
 	fileFlag(cmd, &file)
 	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file")
+	cmd.Flags().StringVar(&m10, "m10", "", "install the M10 functions for the events of this namespace and topic; the topic defaults to m10")
+	cmd.Flags().StringVar(&m10Publish, "m10-publish", string(config.M10Insert), "Insert, or Upsert to replace the payload of an event that waits; for --m10")
 	return cmd
 }
 
@@ -87,14 +101,14 @@ func migrateGrantsCommand() *cobra.Command {
 	var file, schema, role, kind string
 	var apply bool
 	cmd := &cobra.Command{
-		Use: "grants --role NAME [--for dispatcher|producer|operator] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
+		Use: "grants --role NAME [--for dispatcher|producer|operator|m10] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
 		Short: "Print, or apply, what a login needs",
 		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or an operator, who
-replays and discards dead letters, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
+replays and discards dead letters, or a worker that calls the M10 functions, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
-			if k != migrations.Dispatcher && k != migrations.Producer && k != migrations.Operator {
-				return fmt.Errorf("--for is %q; choose dispatcher, producer or operator", kind)
+			if k != migrations.Dispatcher && k != migrations.Producer && k != migrations.Operator && k != migrations.M10Worker {
+				return fmt.Errorf("--for is %q; choose dispatcher, producer, operator or m10", kind)
 			}
 			if apply && file == "" {
 				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
@@ -120,7 +134,7 @@ replays and discards dead letters, for the owner to run. With --apply the login 
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the configuration file, for its schema, and with --apply for its login")
 	cmd.Flags().StringVar(&schema, "schema", "outbox", "the schema, when there is no file")
 	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
-	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer or operator")
+	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, operator or m10")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
 	cmd.MarkFlagsMutuallyExclusive("file", "schema")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
@@ -170,6 +184,28 @@ func setJournal(ctx context.Context, conn *pgx.Conn, cfg config.Config, out io.W
 	return nil
 }
 
+// upM10 installs what M10's workers call, when that is wanted.
+func upM10(ctx context.Context, conn *pgx.Conn, schema string, wanted *config.M10, out io.Writer) error {
+	if wanted == nil {
+		return nil
+	}
+	if wanted.Publish != config.M10Insert && wanted.Publish != config.M10Upsert {
+		return fmt.Errorf("--m10-publish is %q; choose Insert or Upsert", wanted.Publish)
+	}
+	installed, err := migrations.UpM10(ctx, conn, schema, migrations.M10{
+		Namespace: wanted.Namespace, Topic: wanted.Topic, Upsert: wanted.Publish == config.M10Upsert,
+	})
+	if err != nil {
+		return fmt.Errorf("%w%s", err, ownerHint(err))
+	}
+	state := "is as wanted"
+	if installed {
+		state = "installed"
+	}
+	fmt.Fprintf(out, "m10 %s: schema %s, namespace %s, topic %s, publish %s\n", state, schema, wanted.Namespace, wanted.Topic, wanted.Publish)
+	return nil
+}
+
 // grant gives a role its rights, all or none.
 func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrations.Kind, out io.Writer) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -188,8 +224,11 @@ func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrat
 }
 
 func article(kind migrations.Kind) string {
-	if kind == migrations.Operator {
-		return "an " + string(kind)
+	switch kind {
+	case migrations.Operator:
+		return "an operator"
+	case migrations.M10Worker:
+		return "an M10 worker"
 	}
 	return "a " + string(kind)
 }

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/need"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/python"
+)
+
+// receivers are where three workers send the events to, each to a server of its own.
+type receivers struct {
+	mu      sync.Mutex
+	handled map[int]int  // how often each event came
+	inside  map[int]bool // the events that are being handled
+	overlap []int        // those that came while they were
+	refused map[int]bool // each hundredth event is, once
+}
+
+// receiver is one worker's server.
+type receiver struct {
+	*httptest.Server
+	events      atomic.Int64 // that it took
+	connections atomic.Int64 // that are open
+}
+
+func newReceivers(t *testing.T, names ...string) (*receivers, map[string]*receiver) {
+	all := &receivers{handled: map[int]int{}, inside: map[int]bool{}, refused: map[int]bool{}}
+	each := map[string]*receiver{}
+	for _, name := range names {
+		r := &receiver{}
+		r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			var event struct{ N int }
+			if json.Unmarshal(body, &event) != nil || event.N == 0 {
+				w.WriteHeader(http.StatusOK) // a probe
+				return
+			}
+			if all.handle(event.N) {
+				r.events.Add(1)
+				return
+			}
+			w.WriteHeader(http.StatusNotFound) // the event's own failure
+		}))
+		r.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				r.connections.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				r.connections.Add(-1)
+			}
+		}
+		r.Start()
+		t.Cleanup(r.Close)
+		each[name] = r
+	}
+	return all, each
+}
+
+// handle takes a moment, and says whether the event was taken.
+func (r *receivers) handle(n int) bool {
+	r.mu.Lock()
+	if r.inside[n] {
+		r.overlap = append(r.overlap, n)
+	}
+	r.inside[n] = true
+	r.mu.Unlock()
+	time.Sleep(5 * time.Millisecond) // so that two workers with one event would meet
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.inside, n)
+	if n%100 == 0 && !r.refused[n] {
+		r.refused[n] = true
+		return false
+	}
+	r.handled[n]++
+	return true
+}
+
+// M10's worker in Python and two dispatchers drain one table, and each is killed on the way. No event is handled by two
+// at a time, and all are delivered.
+//
+// The leases of who was killed, five minutes of M10's, are not waited for: they are ended by hand when it is gone.
+// CONTRACT: C-20, C-90
+func TestM10WorkerBesideDispatchers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it drains a table with three processes")
+	}
+	t.Parallel()
+	const events = 1500
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--m10", "shop/m10").ok(t, "m10 installed: schema outbox, namespace shop, topic m10, publish Insert\n")
+	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "m10", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted an M10 worker's rights")
+	all, to := newReceivers(t, "a", "b", "python")
+	fill := fmt.Sprintf(`select m10_recovery.publish_outbox('order', n::text, 'http:call', jsonb_build_object('n', n)) from generate_series(1, %d) as n`, events)
+	o.exec(t, fill)
+
+	begin := map[string]func() (kill func()){"python": func() func() { return o.startM10(t, strings.TrimPrefix(to["python"].URL, "http://")) }}
+	for _, name := range []string{"a", "b"} {
+		file := o.file(t, o.dispatcher, "name: "+name+"\nnamespace: shop\ntopics: [m10]\nconcurrency: 2\nbatchSize: 20\nserver: {address: '127.0.0.1:0'}\nsink: {http: {url: '"+to[name].URL+"'}}\n")
+		begin[name] = func() func() {
+			p := start(t, file)
+			return func() { check(t, p.cmd.Process.Kill()); <-p.done }
+		}
+	}
+	kills := map[string]func(){}
+	for name, start := range begin {
+		kills[name] = start()
+	}
+	delivered := func() int { return o.count(t, "status = 'delivered'") }
+	for i, name := range []string{"python", "a", "b", "python"} {
+		await(t, name+" has handled some", func() bool { return to[name].events.Load() > int64(10*i) && delivered() > (i+1)*events/8 })
+		kills[name]()
+		await(t, "what it had sent is handled", func() bool { return to[name].connections.Load() == 0 })
+		o.exec(t, `update outbox.outbox_events set locked_until = now() - interval '1 microsecond' where status = 'processing'
+			and locked_by in (select worker from outbox.outbox_workers where dispatcher = '`+name+`' union all select worker from m10_recovery.processors where processor_id like '`+name+`%')`)
+		o.exec(t, `update m10_recovery.distributed_locks set expires_at = now() - interval '1 second' where holder_id like '`+name+`%'`)
+		kills[name] = begin[name]()
+	}
+	await(t, "all are delivered", func() bool { return delivered() == events })
+
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	again := 0
+	for n := 1; n <= events; n++ {
+		if all.handled[n] == 0 {
+			t.Errorf("event %d is delivered, and nobody handled it", n)
+		}
+		again += max(all.handled[n]-1, 0)
+	}
+	if len(all.overlap) > 0 {
+		t.Errorf("handled by two at a time: events %v", all.overlap)
+	}
+	if len(all.refused) != events/100 {
+		t.Errorf("%d events were refused once, want %d", len(all.refused), events/100)
+	}
+	for name, r := range to {
+		t.Logf("%s handled %d events", name, r.events.Load())
+		if r.events.Load() < 20 {
+			t.Errorf("%s had no part in it", name)
+		}
+	}
+	t.Logf("%d events were handled again, after four kills", again)
+}
+
+// startM10 starts the worker, and returns what kills it.
+func (o *outbox) startM10(t *testing.T, destination string) (kill func()) {
+	t.Helper()
+	dsn, err := os.ReadFile(filepath.Join(o.dir, o.producer))
+	check(t, err)
+	name := fmt.Sprintf("python:%d", time.Now().UnixNano()) // another for each process, as deployed workers have
+	cmd, err := python.Command(t.Context(), []string{"psycopg[binary]==3.2.10"}, "testdata/m10_worker.py", string(dsn), name, destination)
+	need.Server(t, err, python.ErrMissing)
+	out := &log{}
+	cmd.Stdout, cmd.Stderr = out, out
+	check(t, cmd.Start())
+	var end sync.Once
+	kill = func() { end.Do(func() { endProcess(cmd) }) }
+	t.Cleanup(func() {
+		kill()
+		if t.Failed() {
+			t.Logf("the worker printed:\n%s", out)
+		}
+	})
+	return kill
+}
+
+func endProcess(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill() // unless it has ended
+	_ = cmd.Wait()         // it was killed
+}

@@ -1,0 +1,397 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+var m10 = migrations.M10{Namespace: "shop", Topic: "m10"}
+
+// withM10 is an outbox with the functions of M10.
+func withM10(t *testing.T, m migrations.M10) database {
+	t.Helper()
+	d := newDatabase(t, pgtest.Migrated(t))
+	d.upM10("outbox", m, true)
+	return d
+}
+
+func (d database) upM10(schema string, m migrations.M10, want bool) {
+	d.Helper()
+	if installed, err := migrations.UpM10(d.Context(), d.Conn, schema, m); err != nil || installed != want {
+		d.Fatalf("installed is %v, %v, want %v", installed, err, want)
+	}
+}
+
+// publish adds an event by M10's function, of the type and payload that deployed workers have.
+func (d database) publish(aggregate string) (id int64) {
+	d.Helper()
+	return scalar[int64](d, `select m10_recovery.publish_outbox('order', $1, 'http:call', '{"url": "https://example.com"}')`, aggregate)
+}
+
+// claim returns "id retries, id retries, …".
+func (d database) claim(worker string, batch int) string {
+	d.Helper()
+	return scalar[string](d, `select coalesce(string_agg(id || ' ' || retry_count, ', '), '') from m10_recovery.claim_outbox_events($1, $2)`, worker, batch)
+}
+
+func (d database) complete(id int64, worker string, success bool) {
+	d.Helper()
+	d.exec(`select m10_recovery.complete_outbox_event($1, $2, $3, $4)`, id, worker, success, "refused")
+}
+
+// Each function has the contract's arguments, in its order, with its names, types, defaults and result, and no other
+// signature, also after somebody has made one.
+// M10: Canonical Function Signatures
+// M10: NO OVERLOADS, signature count = 1 for each function
+// CONTRACT: C-90
+func TestM10Signatures(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	want := map[string]string{
+		"claim_outbox_events":   "p_processor_id text, p_batch_size integer DEFAULT 10 -> TABLE(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)",
+		"complete_outbox_event": "p_event_id bigint, p_processor_id text, p_success boolean, p_error text DEFAULT NULL::text -> void",
+		"publish_outbox":        "p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb -> bigint",
+		"acquire_lock":          "p_lock_name text, p_holder_id text, p_ttl_seconds integer DEFAULT 600 -> boolean",
+		"extend_lock":           "p_lock_name text, p_holder_id text, p_ttl_seconds integer DEFAULT 600 -> boolean",
+		"release_lock":          "p_lock_name text, p_holder_id text -> boolean",
+	}
+	check := func() {
+		t.Helper()
+		for name, signature := range want {
+			if n := scalar[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name); n != 1 {
+				t.Errorf("%s has %d signatures, want 1", name, n)
+				continue
+			}
+			if got := scalar[string](d, `select pg_get_function_arguments(oid) || ' -> ' || pg_get_function_result(oid) from pg_proc
+				where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name); got != signature {
+				t.Errorf("%s is\n%s, want\n%s", name, got, signature)
+			}
+		}
+		if n := scalar[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`); n != len(want) {
+			t.Errorf("%d functions, want %d", n, len(want))
+		}
+	}
+	check()
+	// The order that the contract forbids, and a second signature of publish.
+	d.exec(`create function m10_recovery.claim_outbox_events(p_batch_size integer, p_processor_name text) returns setof bigint language sql as 'select 1::bigint'`)
+	d.exec(`create function m10_recovery.publish_outbox(text, uuid, text, jsonb) returns uuid language sql as 'select $2'`)
+	d.upM10("outbox", m10, true)
+	check()
+	d.upM10("outbox", m10, false)
+}
+
+// A worker takes what is not processed, due, and not held for the last five minutes.
+// M10: Worker Selection Rule 1, 2, 3
+// CONTRACT: C-90
+func TestM10SelectionRule(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	for i := range 6 {
+		d.publish(fmt.Sprint(i + 1)) // ids 1 to 6
+	}
+	set := func(id int, changes string) {
+		t.Helper()
+		d.exec(fmt.Sprintf(`update outbox.outbox_events set %s where seq = %d`, changes, id))
+	}
+	held := func(until string) string {
+		return "status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '" + until + "'"
+	}
+	set(1, "status = 'delivered'")
+	set(2, "next_attempt_at = now() + interval '1 second'")
+	set(4, held("-1 microsecond"))
+	set(5, "status = 'dead', dead_reason = 'poison_message'")
+	d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'other', '{}'), (gen_random_uuid(), 'other', 'm10', '{}')`)
+
+	// In one transaction, whose now() the rule is about.
+	d.exec(`begin`)
+	set(3, held("0"))
+	if got := d.claim("worker-1", 10); got != "4 1, 6 0" {
+		t.Errorf("claimed %q, want 4 after an attempt that was given up, and 6", got)
+	}
+	if got := scalar[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
+		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t" {
+		t.Errorf("the view says %q", got)
+	}
+	if n := scalar[int](d, `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`); n != 2 {
+		t.Errorf("%d leases of five minutes with the number of the claim, want 2", n)
+	}
+	d.exec(`commit`)
+}
+
+// Concurrent claims exclude each other and do not wait.
+// M10: Worker Selection Rule, FOR UPDATE SKIP LOCKED
+func TestM10ClaimsDoNotWait(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	for i := range 5 {
+		d.publish(fmt.Sprint(i))
+	}
+	other := newDatabase(t, d.dsn)
+	other.exec(`set statement_timeout = '20s'`)
+	d.exec(`begin`)
+	if got := d.claim("worker-1", 2); got != "1 0, 2 0" {
+		t.Errorf("claimed %q", got)
+	}
+	if got := other.claim("worker-2", 2); got != "3 0, 4 0" {
+		t.Errorf("claimed %q beside a claim that is open", got)
+	}
+	d.exec(`commit`)
+	if got := scalar[string](d, `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`); got != "5" {
+		t.Errorf("claimed %q with the default batch", got)
+	}
+	for _, batch := range []int{0, -1} {
+		if got := d.claim("worker-4", batch); got != "" {
+			t.Errorf("a batch of %v claimed %q", batch, got)
+		}
+	}
+	if _, err := d.Exec(t.Context(), `select m10_recovery.claim_outbox_events(null)`); err == nil || !strings.Contains(err.Error(), "processor id") {
+		t.Errorf("a claim of nobody: %v", err)
+	}
+}
+
+// An event that succeeded is processed for good. One that failed waits 1, 2, 4 … 1024 seconds, and only process_after
+// says so; it is free again.
+// M10: Completion Semantics, On Success
+// M10: Completion Semantics, On Failure
+// M10: NO PARALLEL TRUTH, complete_outbox_event only updates process_after
+// CONTRACT: C-25, C-26, C-90
+func TestM10Completion(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	id := d.publish("42")
+	const row = `select concat_ws(' ', retry_count, extract(epoch from process_after - now())::integer, claimed_at, claimed_by, processed_at) from m10_recovery.outbox where id = $1`
+	for n, wait := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024} {
+		d.exec(`update outbox.outbox_events set next_attempt_at = now()`)
+		d.exec(`begin`)
+		if got, want := d.claim("w", 1), fmt.Sprint(id, " ", n); got != want {
+			t.Fatalf("claimed %q, want %q", got, want)
+		}
+		d.complete(id, "w", false)
+		if got, want := scalar[string](d, row, id), fmt.Sprint(n+1, " ", wait); got != want {
+			t.Errorf("after a failure it is %q, want %q", got, want)
+		}
+		d.exec(`commit`)
+	}
+	if got := scalar[string](d, `select concat_ws(' ', status, last_error, jsonb_array_length(failures), failures -> -1 ->> 'error', failures -> -1 ->> 'attempt') from outbox.outbox_events`); got != "pending refused 5 refused 13" {
+		t.Errorf("of the failures the row has %q", got)
+	}
+	d.exec(`update outbox.outbox_events set next_attempt_at = now()`)
+	d.claim("w", 1)
+	d.exec(`begin`)
+	d.complete(id, "w", true)
+	if got := scalar[string](d, `select concat_ws(' ', processed_at = now(), retry_count, claimed_by) from m10_recovery.outbox where id = $1`, id); got != "t 13" {
+		t.Errorf("after a success it is %q", got)
+	}
+	d.exec(`commit`)
+	d.complete(id, "w", false)
+	if got := scalar[string](d, `select status from outbox.outbox_events`); got != "delivered" || d.claim("w", 10) != "" {
+		t.Errorf("a processed event is %s, and may be claimed again", got)
+	}
+}
+
+// Only who holds an event completes it. Whoever has lost it is warned, and changes nothing.
+// M10: This ensures, No double-processing
+// CONTRACT: C-23, C-90
+func TestM10CompletionIsGuarded(t *testing.T) {
+	t.Parallel()
+	var warnings []string
+	config, err := pgx.ParseConfig(pgtest.Migrated(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warnings = append(warnings, n.Severity+" "+n.Message) }
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	d := database{t, conn, config.ConnString()}
+	d.upM10("outbox", m10, true)
+	id := d.publish("42")
+	state := func(want string) {
+		t.Helper()
+		if got := scalar[string](d, `select concat_ws(' ', status, claimed_by) from outbox.outbox_events join m10_recovery.outbox as o on o.id = seq`); got != want {
+			t.Errorf("the event is %q, want %q", got, want)
+		}
+	}
+	warnings = nil
+	d.claim("worker-1", 1)
+	for _, success := range []bool{true, false} {
+		d.complete(id, "worker-2", success)
+		state("processing worker-1")
+	}
+	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second'`)
+	d.claim("worker-2", 1)
+	d.complete(id, "worker-1", true) // it has lost it
+	state("processing worker-2")
+	if got := strings.Join(warnings, "\n"); len(warnings) != 3 || !strings.Contains(got, "WARNING m10: event 1 is not claimed by worker-1; nothing was changed") {
+		t.Errorf("warnings:\n%s", got)
+	}
+	const dispatcher = "01900000-0000-7000-8000-000000000001"
+	d.exec(`update outbox.outbox_events set locked_by = $1`, dispatcher)
+	for _, name := range []string{"worker-2", dispatcher} {
+		d.complete(id, name, true)
+	}
+	state("processing " + dispatcher)
+	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
+	d.claim("worker-2", 1)
+	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
+	d.complete(id, "worker-2", true) // late, and nobody else has it
+	state("delivered")
+}
+
+// The view has the columns of the contract's table. A dead event is neither waiting nor processed: it is not there.
+// M10: Schema Reference
+// M10: Retry Authority, next_retry_at is deprecated
+func TestM10View(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	const columns = `select string_agg(column_name || ' ' || data_type, ', ' order by ordinal_position) from information_schema.columns where table_schema = 'm10_recovery' and table_name = 'outbox'`
+	if got, want := scalar[string](d, columns), "id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, "+
+		"created_at timestamp with time zone, processed_at timestamp with time zone, retry_count integer, process_after timestamp with time zone, "+
+		"claimed_at timestamp with time zone, claimed_by text"; got != want {
+		t.Errorf("the view has\n%s, want\n%s", got, want)
+	}
+	d.publish("42")
+	d.exec(`update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure'`)
+	d.mustEnqueue(`'shop', 'm10', '{"n": 1}'`)
+	if got := scalar[string](d, `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`); got != `2||||{"n": 1}|0` {
+		t.Errorf("the view shows %q, want the event that is not dead", got)
+	}
+}
+
+// The names of workers that have not claimed for a week are forgotten.
+func TestM10WorkersAreForgotten(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	const names = `select string_agg(processor_id, ',' order by processor_id) from m10_recovery.processors`
+	d.claim("host:1:ä", 1)
+	d.claim("host:2", 1)
+	d.exec(`update m10_recovery.processors set seen_at = now() - interval '8 days' where processor_id = 'host:2'`)
+	d.claim("host:1:ä", 1) // which is known, and looks after nothing
+	if got := scalar[string](d, names); got != "host:1:ä,host:2" {
+		t.Errorf("workers: %s", got)
+	}
+	d.claim("host:3", 1)
+	if got := scalar[string](d, names); got != "host:1:ä,host:3" {
+		t.Errorf("workers: %s", got)
+	}
+}
+
+// One holder at a time has a lock; it may take it again, make it last, and give it up. One that is over is free.
+func TestM10Locks(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	for _, step := range []struct {
+		call string
+		want bool
+	}{
+		{`extend_lock('m10:outbox_processor', 'a', 300)`, false},
+		{`release_lock('m10:outbox_processor', 'a')`, false},
+		{`acquire_lock('m10:outbox_processor', 'a', 300)`, true},
+		{`acquire_lock('m10:outbox_processor', 'a')`, true},
+		{`acquire_lock('m10:outbox_processor', 'b', 300)`, false},
+		{`acquire_lock('m10:other', 'b', 300)`, true},
+		{`extend_lock('m10:outbox_processor', 'b', 300)`, false},
+		{`release_lock('m10:outbox_processor', 'b')`, false},
+		{`extend_lock('m10:outbox_processor', 'a', 1200)`, true},
+		{`acquire_lock('m10:outbox_processor', 'b', 300)`, false},
+		{`release_lock('m10:outbox_processor', 'a')`, true},
+		{`acquire_lock('m10:outbox_processor', 'b', -1)`, true}, // over at once
+		{`acquire_lock('m10:outbox_processor', 'a', 300)`, true},
+		{`release_lock('m10:outbox_processor', 'b')`, false},
+	} {
+		if got := scalar[bool](d, `select m10_recovery.`+step.call); got != step.want {
+			t.Errorf("%s is %v, want %v", step.call, got, step.want)
+		}
+	}
+}
+
+// publish_outbox adds a checked event in the caller's transaction, which a dispatcher retries as M10 does.
+// M10: publish_outbox
+// CONTRACT: C-10, C-13, C-90
+func TestM10Publish(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	d.exec(`begin`)
+	d.publish("rolled back")
+	d.exec(`rollback`)
+	id := d.publish("42")
+	if again := d.publish("42"); again == id {
+		t.Error("a second event of the aggregate has the id of the first")
+	}
+	const row = `select concat_ws('|', seq, namespace, topic, aggregate_type, aggregate_id, event_type, payload, max_attempts, retry, headers, status, substring(id::text from 15 for 1), next_attempt_at = created_at)
+		from outbox.outbox_events where seq = $1`
+	if got, want := scalar[string](d, row, id), fmt.Sprint(id)+`|shop|m10|order|42|http:call|{"url": "https://example.com"}|32767|{"strategy": "PowerOfTwo"}|{}|pending|7|t`; got != want {
+		t.Errorf("the row is\n%s, want\n%s", got, want)
+	}
+	for call, want := range map[string]string{
+		`'order', '1', 'x', null`:                           "payload is missing",
+		`'order', repeat('x', 1025), 'x', '{}'`:             "too long",
+		`'order', '1', 'x', to_jsonb(repeat('x', 1048576))`: "1048578 bytes",
+	} {
+		if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox(`+call+`)`); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("publish_outbox(%s): %v, want %q", call, err, want)
+		}
+	}
+	if n := d.events(); n != 2 {
+		t.Errorf("%d events, want 2", n)
+	}
+}
+
+// As an upsert it replaces the payload of what waits, and adds an event beside one that is being delivered. Publishers
+// at once make one event.
+func TestM10PublishUpsert(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, migrations.M10{Namespace: "shop", Topic: "m10", Upsert: true})
+	publish := func(aggregate, event, payload string) int64 {
+		t.Helper()
+		return scalar[int64](d, `select m10_recovery.publish_outbox('order', $1, $2, to_jsonb($3::text))`, aggregate, event, payload)
+	}
+	d.mustEnqueue(`'shop', 'other', '{}', p_aggregate_type => 'order', p_aggregate_id => '42', p_event_type => 'paid'`)
+	first := publish("42", "paid", "old")
+	others := []int64{publish("43", "paid", "old"), publish("42", "sent", "old")}
+	if second := publish("42", "paid", "new"); second != first || others[0] == first || others[1] == first {
+		t.Errorf("published %d and then %d, with %v between", first, second, others)
+	}
+	d.claim("w", 1)
+	third := publish("42", "paid", "newer")
+	if third == first {
+		t.Error("the payload of an event that is being delivered was replaced")
+	}
+	d.complete(first, "w", true)
+	if got := scalar[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newer" {
+		t.Errorf("payloads %s, want new,newer", got)
+	}
+	if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`); err == nil {
+		t.Error("an upsert without an aggregate was taken")
+	}
+
+	var group errgroup.Group
+	for range 8 {
+		conn := newDatabase(t, d.dsn)
+		group.Go(func() error {
+			for range 20 {
+				if _, err := conn.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '{}')`); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := scalar[int](d, `select count(*) from outbox.outbox_events where aggregate_id = '99'`); n != 1 {
+		t.Errorf("%d events of one aggregate, want 1", n)
+	}
+}
