@@ -53,6 +53,7 @@ type OutboxList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
 // +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['disable', 'prefer'])",fieldPath=".tls",message="tls must not have the mode disable or prefer with iam, whose token is for connections with TLS; set mode to require or verify-full, or leave it out with a ca"
 // +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secret) ? !has(self.migration.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.migration.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".migration",message="migration.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
+// +kubebuilder:validation:XValidation:rule="!has(self.operator) || !has(self.operator.user) || (has(self.operator.secret) ? !has(self.operator.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.operator.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".operator",message="operator.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
 type OutboxSpec struct {
 	// secret holds the dispatcher's login. It needs only the rights that
 	// `dispatcher migrate grants` prints. When not set: server and user say what
@@ -94,6 +95,11 @@ type OutboxSpec struct {
 	// +optional
 	Migration *Migration `json:"migration,omitempty"`
 
+	// operator is the login of DeadLetterReplays: the one that `dispatcher migrate
+	// grants --for operator` is for. When not set: none may run.
+	// +optional
+	Operator *OperatorLogin `json:"operator,omitempty"`
+
 	// retention says how long rows are kept. That of an Outbox is for all rows of its
 	// tables; that of a dispatcher with a database of its own is for the rows of its
 	// namespace and topics.
@@ -132,6 +138,38 @@ type Migration struct {
 	// labels, resources, tolerations, serviceAccountName, imagePullSecrets. When
 	// not set: the podTemplate of the dispatcher whose database this is, and for
 	// an Outbox none. Then an Outbox's Job runs as the service account "default".
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	PodTemplate *runtime.RawExtension `json:"podTemplate,omitempty"`
+}
+
+// OperatorLogin is the login by which a person's orders are carried out: replays and discards of dead letters.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.user)",message="operator must have a secret, or a user that needs no password; add one, or remove operator"
+type OperatorLogin struct {
+	// secret holds the login. When not set: user says it, and there is no password.
+	// +optional
+	Secret *DatabaseSecret `json:"secret,omitempty"`
+
+	// user is the login. When not set: the Secret says it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	User string `json:"user,omitempty"`
+
+	// clientCertificate is the certificate that the login shows. When not set: that
+	// of tls.
+	// +optional
+	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
+
+	// podTemplate is merged (as a strategic merge patch) over the pod template that
+	// the operator makes for the Job of a DeadLetterReplay, whose container is named
+	// "dispatcher": labels, resources, tolerations, serviceAccountName,
+	// imagePullSecrets. When not set: the podTemplate of the dispatcher that the
+	// DeadLetterReplay names, and none when it names an Outbox. Then the Job runs as
+	// the service account "default".
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless

@@ -11,7 +11,8 @@ var GroupVersion = schema.GroupVersion{Group: "outbox.dev", Version: "v1alpha1"}
 
 // AddToScheme registers this package's kinds in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &OutboxDispatcher{}, &OutboxDispatcherList{}, &Outbox{}, &OutboxList{})
+	s.AddKnownTypes(GroupVersion, &OutboxDispatcher{}, &OutboxDispatcherList{}, &Outbox{}, &OutboxList{},
+		&DeadLetterReplay{}, &DeadLetterReplayList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -1,0 +1,340 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DeadLetterReplay puts dead events back, or marks them as handled: a set of dead letters, chosen by a selector, at a
+// rate. The operator runs one Job for it, with a login of its own (spec.database.operator of the dispatcher, or
+// spec.operator of the Outbox), and reports here how far it is. The set is fixed when the Job begins.
+//
+// Deleting the object stops it after the batch that is under way: what waits is skipped, and its letters stay open.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=deadletterreplays,shortName=dlr,categories=outbox
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="True when each letter of the set has its outcome"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Matched",type=integer,JSONPath=`.status.matched`,description="Size of the set"
+// +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.done`,description="Letters that had their turn"
+// +kubebuilder:printcolumn:name="Delivered",type=integer,JSONPath=`.status.delivered`,description="Events that were put back, and are delivered"
+// +kubebuilder:printcolumn:name="Died-Again",type=integer,JSONPath=`.status.diedAgain`,description="Events that were put back, and are dead again"
+// +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.requestedBy`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.spec.reason`,priority=1,description="The reason that was given"
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of Jobs; choose another name"
+type DeadLetterReplay struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is what is asked for. It cannot be changed.
+	// +required
+	Spec DeadLetterReplaySpec `json:"spec,omitzero"`
+
+	// status is what was observed.
+	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
+	Status DeadLetterReplayStatus `json:"status,omitzero"`
+}
+
+// DeadLetterReplayList is a list of DeadLetterReplays.
+//
+// +kubebuilder:object:root=true
+type DeadLetterReplayList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []DeadLetterReplay `json:"items"`
+}
+
+// DeadLetterReplaySpec says which dead letters, and what becomes of them.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, because the set is fixed when the replay begins; delete the object, which stops it, and create another"
+// +kubebuilder:validation:XValidation:rule="has(self.dispatcherRef) != has(self.outboxRef)",message="exactly one of dispatcherRef and outboxRef says whose dead letters; set dispatcherRef to the name of an OutboxDispatcher, or outboxRef to that of an Outbox"
+// +kubebuilder:validation:XValidation:rule="has(self.outboxRef) == has(self.namespace)",fieldPath=".namespace",message="namespace, the outbox namespace of the events, belongs to outboxRef and is needed with it; add it there, or remove it, because a dispatcher has its own"
+// +kubebuilder:validation:XValidation:rule="self.action == 'Replay' || !has(self.canary) && !has(self.abortAt) && !has(self.ordering)",fieldPath=".action",message="canary, abortAt and ordering belong to action Replay, because a discard has no outcome to wait for; remove them"
+type DeadLetterReplaySpec struct {
+	// dispatcherRef names the OutboxDispatcher whose dead letters these are: those
+	// of its outbox namespace and topics. Exactly one of dispatcherRef and
+	// outboxRef is set.
+	// +optional
+	DispatcherRef *DispatcherRef `json:"dispatcherRef,omitempty"`
+
+	// outboxRef names the Outbox whose dead letters these are.
+	// +optional
+	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
+
+	// namespace is the outbox namespace of the events, with outboxRef: the namespace
+	// column of outbox_events, not a Kubernetes namespace.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Namespace string `json:"namespace,omitempty"`
+
+	// action is Replay (put the event back to pending, with its id, its dedupe key
+	// and its place in the order, and a whole retry budget) or Discard (mark the
+	// letter as handled; the event stays dead, and blocks its key no more).
+	// +required
+	Action ReplayAction `json:"action,omitempty"`
+
+	// reason is why, such as the number of the change. It stays with each letter.
+	// At most 1024 bytes.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 1024 && self.matches('[^[:space:]]')",message="reason must have words in it, and at most 1024 bytes; say why, such as CHG-812"
+	Reason string `json:"reason,omitempty"`
+
+	// requestedBy is who asks: the name by which the API server knows who creates
+	// the object. It stays with each letter. At most 1024 bytes.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 1024 && self.matches('[^[:space:]]')",message="requestedBy must have words in it, and at most 1024 bytes; give your own user name, which `kubectl auth whoami` prints"
+	RequestedBy string `json:"requestedBy,omitempty"`
+
+	// selector chooses among the open letters: those that nobody has replayed or
+	// discarded.
+	// +required
+	Selector DeadLetterSelector `json:"selector,omitzero"`
+
+	// rate is the most events a second. From 1 to 100000. Defaults to 100.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	Rate int32 `json:"rate,omitempty"`
+
+	// canary is how many events go first, and alone, until the outcome of each is
+	// known. From 1 to 10000. When not set: none.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Canary int32 `json:"canary,omitempty"`
+
+	// abortAt is the percentage of the known outcomes that died again, at which the
+	// replay stops by itself: what waits is skipped. It is looked at when the
+	// outcomes of the canary are known, or of 10 events without one, and from then
+	// on. From 1 to 100. When not set: 50 with a canary, and never without one.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	AbortAt int32 `json:"abortAt,omitempty"`
+
+	// ordering is Key (of a key's letters the next one goes when the one before is
+	// delivered, and none after one that died again) or None. When not set: that of
+	// the dispatcher, and Key with outboxRef.
+	// +optional
+	Ordering Ordering `json:"ordering,omitempty"`
+
+	// dryRun counts what would be done (status.matched, status.skipped), and changes
+	// nothing. Defaults to false.
+	// +optional
+	// +kubebuilder:default=false
+	DryRun bool `json:"dryRun,omitempty"`
+
+	// ttlAfterFinished is how long the object, and its Job, stay after it finished.
+	// From 0s to 87600h (10 years). When not set: until somebody deletes it.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="ttlAfterFinished must be a duration from 0s to 87600h, such as 168h for 7 days; leave it out to keep the object"
+	TTLAfterFinished *metav1.Duration `json:"ttlAfterFinished,omitempty"`
+}
+
+// DispatcherRef names an OutboxDispatcher in the same Kubernetes namespace.
+type DispatcherRef struct {
+	// name is the OutboxDispatcher's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an OutboxDispatcher: lower-case letters, digits and dashes, such as orders"
+	Name string `json:"name,omitempty"`
+}
+
+// ReplayAction is what is done with dead letters.
+// +kubebuilder:validation:Enum=Replay;Discard
+type ReplayAction string
+
+const (
+	// ActionReplay puts the event back to pending.
+	ActionReplay ReplayAction = "Replay"
+	// ActionDiscard marks the letter as handled.
+	ActionDiscard ReplayAction = "Discard"
+)
+
+// DeadLetterSelector chooses dead letters. A letter is chosen when every member that is set fits it.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.group) || has(self.reason) || has(self.topics) && self.topics.size() > 0 || has(self.type) || has(self.aggregate) || has(self.tenant) || has(self.ids) && self.ids.size() > 0 || has(self.errorContains) || has(self.since) || has(self.until))",message="selector must choose letters, such as by group, or say all: true, and not both; add what is missing, or remove one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.since) || !has(self.until) || timestamp(self.since) < timestamp(self.until)",fieldPath=".until",message="until must be after since; exchange them"
+type DeadLetterSelector struct {
+	// all chooses every open letter, when nothing else is set. Defaults to false.
+	// +optional
+	// +kubebuilder:default=false
+	All bool `json:"all,omitempty"`
+
+	// group is the group that the letters are in, by its 8 hex digits: see
+	// status.deadGroups of the dispatcher.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}$')",message="group must be the 8 hex digits of a group, as in status.deadGroups of the dispatcher, such as 7f3a9c21"
+	Group string `json:"group,omitempty"`
+
+	// reason is why the event died: max_retries_exceeded, poison_message,
+	// schema_validation_failed, processing_timeout or permanent_failure.
+	// +optional
+	// +kubebuilder:validation:Enum=max_retries_exceeded;poison_message;schema_validation_failed;processing_timeout;permanent_failure
+	Reason string `json:"reason,omitempty"`
+
+	// topics are the events' topics. With dispatcherRef each must be one that the
+	// dispatcher delivers.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Topics []string `json:"topics,omitempty"`
+
+	// type is the events' type.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Type string `json:"type,omitempty"`
+
+	// aggregate is the id of the thing that the events are about, or its type and id
+	// as TYPE/ID.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Aggregate string `json:"aggregate,omitempty"`
+
+	// tenant is the events' tenant, a UUID.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=36
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$')",message="tenant must be a UUID, such as 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
+	Tenant string `json:"tenant,omitempty"`
+
+	// ids are ids of events (UUIDs) or of letters (numbers).
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=36
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([1-9][0-9]{0,17}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$')",message="ids must be ids of events, which are UUIDs, or of letters, which are numbers; `dispatcher dead list` has both"
+	IDs []string `json:"ids,omitempty"`
+
+	// errorContains is a part of the last error, in upper or lower case.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	ErrorContains string `json:"errorContains,omitempty"`
+
+	// since is the earliest time of death.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+
+	// until is the time before which the events died.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
+}
+
+// DeadLetterReplayStatus is what was observed. The operator opens no connection to the database: what is known comes
+// from the Job's pod, at most every 10 seconds while it runs, and from what it leaves when it ends.
+type DeadLetterReplayStatus struct {
+	// observedGeneration is the generation that this status is about, -1 when the
+	// operator has not looked at the object yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions say what works: Ready (each letter of the set has its outcome),
+	// ReferencesResolved, SchemaReady, SourceReachable; and what does not:
+	// Reconciling (it runs, or waits), Stalled (it has stopped before its end).
+	// Reason is the cause in one word, message a sentence with the remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// id is that of the operation in the database, in outbox_replays: the object's
+	// UID. A dry run has none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=36
+	ID string `json:"id,omitempty"`
+
+	// matched is the size of the set. Absent until it is fixed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Matched *int64 `json:"matched,omitempty"`
+
+	// done counts the letters that had their turn: those that are pending,
+	// delivered, diedAgain, discarded or skipped.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Done *int64 `json:"done,omitempty"`
+
+	// delivered counts the events that were put back, and are delivered.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Delivered *int64 `json:"delivered,omitempty"`
+
+	// diedAgain counts the events that were put back, and are dead again.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DiedAgain *int64 `json:"diedAgain,omitempty"`
+
+	// pending counts the events that were put back, and are neither delivered nor
+	// dead yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Pending *int64 `json:"pending,omitempty"`
+
+	// discarded counts the letters that are handled, and whose events stay dead.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Discarded *int64 `json:"discarded,omitempty"`
+
+	// skipped counts the letters that were left as they were, by the reason; of a
+	// dry run those that would be.
+	// +optional
+	// +listType=map
+	// +listMapKey=reason
+	// +kubebuilder:validation:MaxItems=16
+	Skipped []SkippedLetters `json:"skipped,omitempty"`
+
+	// startedAt is when the set was fixed, on the database's clock.
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+
+	// finishedAt is when the last outcome was known, on the database's clock; of a
+	// dry run when its Job ended.
+	// +optional
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
+
+	// stopped is why what waited was skipped. Absent when nothing was.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Stopped string `json:"stopped,omitempty"`
+}
+
+// SkippedLetters counts letters that were left as they were.
+type SkippedLetters struct {
+	// reason is already_resolved (somebody else has replayed or discarded it, or
+	// retention removed it), not_dead, gone, earlier_died (an earlier event of its
+	// key died again) or stopped (before its turn).
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+
+	// count is how many there are.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Count int64 `json:"count"`
+}
