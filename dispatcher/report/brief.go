@@ -51,6 +51,9 @@ func (s Status) Brief() Status {
 	if t := s.OldestTransaction; t != nil {
 		brief.OldestTransaction = &OldestTransaction{Kind: TransactionKind(clip(string(t.Kind), briefWord)), Name: clip(t.Name, briefName), Since: t.Since, Seconds: t.Seconds}
 	}
+	if s.Replay != nil {
+		brief.Replay = s.Replay.brief()
+	}
 	if r := s.Retention; r != nil {
 		brief.Retention = &Retention{LastRun: r.LastRun, NextRun: r.NextRun, Removed: r.Removed}
 	}

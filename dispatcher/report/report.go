@@ -47,6 +47,9 @@ type Status struct {
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Retention is nil until the database was asked once, and keeps the last answer while it is away.
 	Retention *Retention `json:"retention,omitempty"`
+	// Replay is of a process that runs a replay or a discard of dead letters, which is no dispatcher: of what is
+	// above it has the names, Source and Schema. nil until its set is fixed.
+	Replay *Replay `json:"replay,omitempty"`
 	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
 	// what they said before holds on. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`

@@ -42,7 +42,7 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), tryCommand(),
-		operate(deadCommand()), eventsCommand(), replayCommand(), versionCommand(version))
+		operate(deadCommand()), eventsCommand(), replayCommand(version), versionCommand(version))
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

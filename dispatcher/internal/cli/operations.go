@@ -163,7 +163,13 @@ func (t *teller) run(ctx context.Context, replays *replay.Replays, p replay.Prog
 		return p, err
 	}
 	id := p.ID
-	running.Report = func(p replay.Progress) { _ = t.tell(p) } // when who reads it has gone, the end says so
+	report := running.Report
+	running.Report = func(p replay.Progress) {
+		_ = t.tell(p) // when who reads it has gone, the end says so
+		if report != nil {
+			report(p)
+		}
+	}
 	p, err := replays.Run(ctx, id, running)
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("it was interrupted")

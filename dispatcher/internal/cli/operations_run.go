@@ -16,14 +16,14 @@ import (
 )
 
 // replayCommand is what a process does with an operation that somebody has asked for.
-func replayCommand() *cobra.Command {
+func replayCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{Use: "replay", Short: "Run, watch or stop a replay or a discard of dead letters", Args: cobra.NoArgs}
-	cmd.AddCommand(replayRunCommand(), replayStatusCommand(), replayStopCommand())
+	cmd.AddCommand(replayRunCommand(version), replayStatusCommand(), replayStopCommand())
 	return cmd
 }
 
-func replayRunCommand() *cobra.Command {
-	var file, orderFile, id string
+func replayRunCommand(version string) *cobra.Command {
+	var file, orderFile, id, listen string
 	tell := teller{}
 	cmd := &cobra.Command{
 		Use: "run -f FILE (--order FILE | --id ID)", Short: "Run an operation to its end, from the beginning or from where it stands", Args: cobra.NoArgs,
@@ -31,26 +31,27 @@ func replayRunCommand() *cobra.Command {
 action, reason, requestedBy, filter, rate, canary, abortAt, anyOrder; dryRun: true changes nothing. Namespace and
 topics are those of the configuration. When an operation of the id is there already, it goes on with that. At the
 end the progress, as a JSON object, is in the file that TERMINATION_LOG names (by default /dev/termination-log, if
-there is one). To stop by abortAt is no failure.`,
+there is one). To stop by abortAt is no failure. With --listen the progress is served on /status while it runs, and
+trouble with the database, which is then waited out. When it is interrupted, the next run of the id goes on.`,
 		Example: `  dispatcher replay run -f orders.yaml --order replay.yaml
   dispatcher replay run -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-				p, err := begun(ctx, replays, cfg, orderFile, id)
-				if err == nil && p.ID != uuid.Nil {
-					p, err = tell.run(ctx, replays, p, replay.Running{Wait: true})
-				} else if err == nil {
-					err = tell.would(p)
+				attempt := func(report func(replay.Progress)) (replay.Progress, error) {
+					p, err := begun(ctx, replays, cfg, orderFile, id)
+					if err != nil {
+						return p, err
+					}
+					if report(p); p.ID == uuid.Nil {
+						return p, tell.would(p)
+					}
+					return tell.run(ctx, replays, p, replay.Running{Wait: true, Report: report})
 				}
+				p, err := served(ctx, listen, version, cfg, attempt)
 				if err != nil {
 					return err
 				}
-				text, err := json.Marshal(p)
-				if err != nil {
-					return fmt.Errorf("write the progress: %w", err)
-				}
-				leaveTerminationMessage(string(text))
-				return nil
+				return leaveProgress(p)
 			})
 		}),
 	}
@@ -58,6 +59,7 @@ there is one). To stop by abortAt is no failure.`,
 	tell.add(cmd)
 	cmd.Flags().StringVar(&orderFile, "order", "", "the file with what is asked for")
 	cmd.Flags().StringVar(&id, "id", "", "an operation that was begun before")
+	cmd.Flags().StringVar(&listen, "listen", "", "the address that /status is served at, such as :8080 (default: none)")
 	cmd.MarkFlagsMutuallyExclusive("order", "id")
 	cmd.MarkFlagsOneRequired("order", "id")
 	return cmd
@@ -68,27 +70,49 @@ func begun(ctx context.Context, replays *replay.Replays, cfg config.Config, orde
 	if orderFile == "" {
 		return byID(id, func(id uuid.UUID) (replay.Progress, error) { return replays.Progress(ctx, id) })
 	}
-	text, err := os.ReadFile(orderFile)
-	if err != nil {
-		return replay.Progress{}, fmt.Errorf("read the order: %w; name its file with --order", err)
-	}
-	var order struct {
-		replay.Order
-		DryRun bool `json:"dryRun"`
-	}
-	if err := yaml.UnmarshalStrict(text, &order); err != nil {
-		return replay.Progress{}, refused{fmt.Errorf("order %s: %w; correct it there", orderFile, err)}
-	}
-	order.Namespace, order.Topics = cfg.Namespace, cfg.Topics
-	switch err := order.Validate(); {
-	case err != nil:
-		return replay.Progress{}, refused{fmt.Errorf("order %s: %w", orderFile, err)}
-	case order.DryRun:
+	order, err := readOrder(cfg, orderFile)
+	if err == nil && order.DryRun {
 		return replays.DryRun(ctx, order.Order)
-	case order.ID == uuid.Nil:
-		return replay.Progress{}, refused{fmt.Errorf("order %s: id is missing; give a UUID, by which it goes on when it is run again", orderFile)}
+	}
+	if err != nil {
+		return replay.Progress{}, err
 	}
 	return replays.Begin(ctx, order.Order)
+}
+
+// orderOf is what the file of an order says.
+type orderOf struct {
+	replay.Order
+	DryRun bool `json:"dryRun"`
+}
+
+// readOrder reads an order, and adds what the configuration says.
+func readOrder(cfg config.Config, file string) (order orderOf, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return order, fmt.Errorf("read the order: %w; name its file with --order", err)
+	}
+	if err := yaml.UnmarshalStrict(text, &order); err != nil {
+		return order, refused{fmt.Errorf("order %s: %w; correct it there", file, err)}
+	}
+	order.Namespace, order.Topics = cfg.Namespace, cfg.Topics
+	if err := order.Validate(); err != nil {
+		return order, refused{fmt.Errorf("order %s: %w", file, err)}
+	}
+	if order.ID == uuid.Nil && !order.DryRun {
+		return order, refused{fmt.Errorf("order %s: id is missing; give a UUID, by which it goes on when it is run again", file)}
+	}
+	return order, nil
+}
+
+// leaveProgress leaves the progress as the termination message.
+func leaveProgress(p replay.Progress) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("write the progress: %w", err)
+	}
+	leaveTerminationMessage(string(text))
+	return nil
 }
 
 func byID(text string, do func(uuid.UUID) (replay.Progress, error)) (replay.Progress, error) {
@@ -125,28 +149,54 @@ else: it moves no event.`,
 }
 
 func replayStopCommand() *cobra.Command {
-	var file, id, reason string
+	var file, orderFile, id, reason string
 	tell := teller{}
 	cmd := &cobra.Command{
-		Use: "stop -f FILE --id ID --reason TEXT", Short: "Give up what waits of an operation", Args: cobra.NoArgs,
+		Use: "stop -f FILE (--order FILE | --id ID) --reason TEXT", Short: "Give up what waits of an operation", Args: cobra.NoArgs,
 		Long: `Give up what waits of an operation, after the batch that is under way. Its letters stay open; what was put
-back stays so. Who runs the operation ends when the outcomes of that are known.`,
+back stays so. Who runs the operation ends when the outcomes of that are known. --order names the file that "replay
+run" takes: an operation that has not begun is begun and given up, so that no run of its id moves anything later. The
+progress is left as "replay run" leaves it.`,
 		Example: `  dispatcher replay stop -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "the consumer is down"`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
-				p, err := byID(id, func(id uuid.UUID) (replay.Progress, error) { return replays.Stop(ctx, id, reason) })
+			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+				p, err := given(ctx, replays, cfg, orderFile, id, reason)
 				if err != nil {
 					return err
 				}
-				return tell.tell(p)
+				return errors.Join(tell.tell(p), leaveProgress(p))
 			})
 		}),
 	}
+	fileFlag(cmd, &file)
+	tell.add(cmd)
+	cmd.Flags().StringVar(&orderFile, "order", "", "the file with what was asked for")
+	cmd.Flags().StringVar(&id, "id", "", "the operation")
 	cmd.Flags().StringVar(&reason, "reason", "", "why (required)")
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
 		panic(err) // the flag is there
 	}
-	return operationOf(cmd, &file, &id, &tell)
+	cmd.MarkFlagsMutuallyExclusive("order", "id")
+	cmd.MarkFlagsOneRequired("order", "id")
+	return cmd
+}
+
+// given gives up the operation of an order's file, or of an id.
+func given(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id, reason string) (replay.Progress, error) {
+	if orderFile == "" {
+		return byID(id, func(id uuid.UUID) (replay.Progress, error) { return replays.Stop(ctx, id, reason) })
+	}
+	order, err := readOrder(cfg, orderFile)
+	if err != nil {
+		return replay.Progress{}, err
+	}
+	if order.DryRun {
+		return replay.Progress{}, refused{fmt.Errorf("order %s: it is a dry run, of which nothing waits; name another", orderFile)}
+	}
+	if _, err := replays.Begin(ctx, order.Order); err != nil {
+		return replay.Progress{}, err
+	}
+	return replays.Stop(ctx, order.ID, reason)
 }
 
 // operationOf adds the flags of a command on one operation.

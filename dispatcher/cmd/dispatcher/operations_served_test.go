@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// In a pod an operation tells on /status how far it is, waits out trouble with the database and tells it, and leaves
+// its progress when it ends, in words that the operator reads.
+// CONTRACT: C-42
+func TestReplayRunServesItsStatus(t *testing.T) {
+	t.Parallel()
+	o, file := operating(t)
+	o.enqueue(t, 10)
+	o.die(t)
+	operator := strings.TrimSuffix(o.owner, "owner") + "operator"
+	o.exec(t, "revoke insert on outbox.outbox_replays from "+operator)
+	orderFile, message := filepath.Join(t.TempDir(), "order.yaml"), filepath.Join(t.TempDir(), "message")
+	check(t, os.WriteFile(orderFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
+	check(t, os.WriteFile(message, nil, 0o600))
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	address := free.Addr().String()
+	check(t, free.Close())
+
+	cmd := command(t, "replay", "run", "-f", file, "--order", orderFile, "--listen", address)
+	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
+	text := &log{}
+	cmd.Stdout, cmd.Stderr = text, text
+	check(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // when the test failed
+	status := func() (s report.Status) {
+		resp, err := http.Get("http://" + address + report.BriefPath)
+		if err != nil {
+			return s // it starts
+		}
+		defer resp.Body.Close()
+		check(t, json.NewDecoder(resp.Body).Decode(&s))
+		return s
+	}
+	await(t, "the missing right is told", func() bool { return status().Source.Reason == "PermissionDenied" })
+	if s := status(); !strings.Contains(s.Source.Message, "--for operator") || s.Schema.State != "Ready" || s.Replay != nil {
+		t.Errorf("without a right it says %+v", s)
+	}
+	o.exec(t, "grant insert on outbox.outbox_replays to "+operator)
+	await(t, "the canary is told", func() bool { s := status(); return s.Replay != nil && s.Replay.Pending == 4 })
+	if s := status(); s.Source.State != report.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
+		t.Errorf("it says %+v, %+v", s, s.Replay)
+	}
+	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
+	await(t, "the rest is put back", func() bool { return o.count(t, "status = 'pending'") == 6 })
+	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
+	check(t, cmd.Wait())
+	left, err := os.ReadFile(message)
+	check(t, err)
+	var p replay.Progress
+	var r report.Replay
+	check(t, json.Unmarshal(left, &p))
+	check(t, json.Unmarshal(left, &r))
+	if r.Delivered != 10 || r.Done() != p.Done() || r.ID != p.ID.String() || !r.FinishedAt.Equal(p.FinishedAt) || r.FinishedAt.IsZero() || !r.BeganAt.Equal(p.BeganAt) {
+		t.Errorf("the operator reads %+v of %s", r, left)
+	}
+}
+
+// A report reads every count of a progress by its name.
+func TestReportReadsEveryFieldOfAProgress(t *testing.T) {
+	ours := map[string]bool{}
+	for field := range reflect.TypeFor[report.Replay]().Fields() {
+		ours[field.Tag.Get("json")] = true
+	}
+	for field := range reflect.TypeFor[replay.Progress]().Fields() {
+		switch field.Name {
+		case "Namespace", "Action", "Rate": // the object has them
+		default:
+			if !ours[field.Tag.Get("json")] {
+				t.Errorf("report.Replay lacks %s", field.Name)
+			}
+		}
+	}
+}
+
+// An operation that is stopped by its order before it began moves nothing, whoever runs it later.
+// CONTRACT: C-42
+func TestReplayStopByOrder(t *testing.T) {
+	t.Parallel()
+	o, file := operating(t)
+	o.enqueue(t, 5)
+	o.die(t)
+	orderFile := filepath.Join(t.TempDir(), "order.yaml")
+	check(t, os.WriteFile(orderFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a13\naction: replay\nreason: CHG-812\nrequestedBy: alice\n"), 0o600))
+	for range 2 {
+		run(t, "", "replay", "stop", "-f", file, "--order", orderFile, "--reason", "deleted").ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
+	}
+	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
+	if n := o.count(t, "status = 'dead'"); n != 5 {
+		t.Errorf("%d are dead, want all 5", n)
+	}
+	check(t, os.WriteFile(orderFile, []byte("action: replay\nreason: CHG-812\nrequestedBy: alice\ndryRun: true\n"), 0o600))
+	run(t, "", "replay", "stop", "-f", file, "--order", orderFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
+}

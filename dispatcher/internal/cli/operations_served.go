@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// Pauses of an operation between two attempts, while the database is in trouble.
+const (
+	firstPause   = time.Second
+	longestPause = 30 * time.Second
+)
+
+// served makes one attempt at an operation; or, with an address, serves its status there, and tries again as long as
+// the database is in trouble.
+func served(ctx context.Context, address, version string, cfg config.Config, attempt func(report func(replay.Progress)) (replay.Progress, error)) (replay.Progress, error) {
+	if address == "" {
+		return attempt(func(replay.Progress) {})
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return replay.Progress{}, fmt.Errorf("--listen: %w; choose a free port", err)
+	}
+	s := newOperationStatus(cfg, version)
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+	var ended sync.WaitGroup
+	ended.Go(func() { _ = server.Serve(listener) }) // it ends when it is closed
+	defer ended.Wait()
+	defer server.Close()
+
+	log := newLogger(cfg, os.Stderr)
+	for wait := firstPause; ; wait = min(2*wait, longestPause) {
+		p, err := attempt(func(p replay.Progress) {
+			s.progress(p)
+			wait = firstPause
+		})
+		if err == nil || ctx.Err() != nil || errors.As(err, &refused{}) || errors.Is(err, replay.ErrNotFound) {
+			return p, err
+		}
+		s.trouble(ctx, err)
+		log.Warn("the operation cannot go on; it is tried again", "in", wait, "error", slog.AnyValue(err))
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return p, err
+		case <-timer.C:
+		}
+	}
+}
+
+// operationStatus is what the process of an operation says on /status.
+type operationStatus struct {
+	cfg config.Config
+
+	mu  sync.Mutex
+	now report.Status
+}
+
+func newOperationStatus(cfg config.Config, version string) *operationStatus {
+	return &operationStatus{cfg: cfg, now: report.Status{
+		Name: cfg.Name, Namespace: cfg.Namespace, Version: version, State: "Running", StartedAt: time.Now(),
+		Source: report.Link{State: report.Unknown}, Sink: report.Link{State: report.Unknown}, Schema: report.Schema{State: string(report.Unknown)},
+	}}
+}
+
+func (s *operationStatus) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, _ *http.Request) {
+		s.mu.Lock()
+		now := s.now.Brief()
+		s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(false) // it is JSON, and else up to six times as long
+		_ = encoder.Encode(now)      // fails only when the client is gone
+	})
+	return mux
+}
+
+// progress notes how far the operation is: the database has just told it.
+func (s *operationStatus) progress(p replay.Progress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.Replay = told(p)
+	s.now.Source = report.Link{State: report.Reachable}
+	s.now.Schema = report.Schema{State: string(dispatcher.SchemaReady)}
+}
+
+// trouble notes why the operation cannot go on. It is asked for the schema then: an error of a statement does not say
+// which version is there.
+func (s *operationStatus) trouble(ctx context.Context, err error) {
+	reason, message := database.Classify(err)
+	if reason == database.PermissionDenied {
+		message = brief(err) // it says which grants
+	}
+	schema, known := s.schema(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known {
+		s.now.Schema = schema
+	}
+	if known && schema.State != string(dispatcher.SchemaReady) {
+		s.now.Source = report.Link{State: report.Reachable}
+		return
+	}
+	s.now.Source = report.Link{State: report.Unreachable, Reason: reason, Message: message}
+}
+
+// schema is the schema's version, if the database tells it.
+func (s *operationStatus) schema(ctx context.Context) (report.Schema, bool) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	pool, err := database.Pool(ctx, s.cfg.Database, s.cfg.Name)
+	if err != nil {
+		return report.Schema{}, false
+	}
+	defer pool.Close()
+	schema, err := pgstore.New(pool, pgstore.Options{Schema: s.cfg.Database.Schema, Namespace: s.cfg.Namespace}).Schema(ctx)
+	return report.Schema{State: string(schema.State), Version: schema.Version, Required: schema.Required, Message: schema.Message}, err == nil
+}
+
+// told is a progress in the words of a report.
+func told(p replay.Progress) *report.Replay {
+	r := &report.Replay{
+		ID: p.ID.String(), Matched: p.Matched, Waiting: p.Waiting, Pending: p.Pending, Delivered: p.Delivered,
+		DiedAgain: p.DiedAgain, Discarded: p.Discarded, BeganAt: p.BeganAt, FinishedAt: p.FinishedAt, Stopped: p.Stopped,
+	}
+	for _, s := range p.Skipped {
+		r.Skipped = append(r.Skipped, report.Skipped{Reason: s.Reason, Count: s.Count})
+	}
+	return r
+}
