@@ -76,7 +76,7 @@ comment on column outbox_events.size_bytes is 'Size of payload and headers as te
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
 comment on column outbox_events.attempts is 'The part of the retry budget that is used up: rises at a claim, falls when a claim is given back, is 0 again after a replay.';
 comment on column outbox_events.lease is 'The number of the last claim of this row: it guards every write-back, and is published as the fencing token.';
-comment on column outbox_events.max_attempts is 'The retry budget of this row, from 1 to 1000. Null: the dispatcher''s.';
+comment on column outbox_events.max_attempts is 'The retry budget of this row, from 1 to 1000. Null: the dispatcher''s. 32767 is for workers that know no limit.';
 comment on column outbox_events.retry is 'The backoff of this row, with the names of the dispatcher''s: strategy, base, max, multiplier, jitterPercent. Null: the dispatcher''s.';
 comment on column outbox_events.locked_by is 'The worker that holds the lease, until locked_until.';
 comment on column outbox_events.failures is 'The last five failed attempts, oldest first: [{"at", "attempt", "class", "code", "place", "error"}], without those that are empty. Null: none failed since the event was added or replayed.';

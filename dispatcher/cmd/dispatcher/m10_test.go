@@ -100,14 +100,21 @@ func TestM10WorkerBesideDispatchers(t *testing.T) {
 		t.Skip("it drains a table with three processes")
 	}
 	t.Parallel()
-	const events = 1500
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--m10", "shop/m10").ok(t, "m10 installed: schema outbox, namespace shop, topic m10, publish Insert\n")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "m10", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted an M10 worker's rights")
 	all, to := newReceivers(t, "a", "b", "python")
-	fill := fmt.Sprintf(`select m10_recovery.publish_outbox('order', n::text, 'http:call', jsonb_build_object('n', n)) from generate_series(1, %d) as n`, events)
-	o.exec(t, fill)
+	events := 0
+	feed := func() { // so that nobody runs dry before its turn
+		if o.count(t, "status = 'pending'") < 100 {
+			o.exec(t, fmt.Sprintf(`select m10_recovery.publish_outbox('order', n::text, 'http:call', jsonb_build_object('n', n)) from generate_series(%d, %d) as n`, events+1, events+300))
+			events += 300
+		}
+	}
 
+	t.Cleanup(func() {
+		t.Logf("events handled: %d by a, %d by b, %d in Python", to["a"].events.Load(), to["b"].events.Load(), to["python"].events.Load())
+	})
 	begin := map[string]func() (kill func()){"python": func() func() { return o.startM10(t, strings.TrimPrefix(to["python"].URL, "http://")) }}
 	for _, name := range []string{"a", "b"} {
 		file := o.file(t, o.dispatcher, "name: "+name+"\nnamespace: shop\ntopics: [m10]\nconcurrency: 2\nbatchSize: 20\nserver: {address: '127.0.0.1:0'}\nsink: {http: {url: '"+to[name].URL+"'}}\n")
@@ -122,7 +129,8 @@ func TestM10WorkerBesideDispatchers(t *testing.T) {
 	}
 	delivered := func() int { return o.count(t, "status = 'delivered'") }
 	for i, name := range []string{"python", "a", "b", "python"} {
-		await(t, name+" has handled some", func() bool { return to[name].events.Load() > int64(10*i) && delivered() > (i+1)*events/8 })
+		before := to[name].events.Load()
+		await(t, fmt.Sprint(name, " handles some before kill ", i), func() bool { feed(); return to[name].events.Load() > before+10 })
 		kills[name]()
 		await(t, "what it had sent is handled", func() bool { return to[name].connections.Load() == 0 })
 		o.exec(t, `update outbox.outbox_events set locked_until = now() - interval '1 microsecond' where status = 'processing'
@@ -147,13 +155,7 @@ func TestM10WorkerBesideDispatchers(t *testing.T) {
 	if len(all.refused) != events/100 {
 		t.Errorf("%d events were refused once, want %d", len(all.refused), events/100)
 	}
-	for name, r := range to {
-		t.Logf("%s handled %d events", name, r.events.Load())
-		if r.events.Load() < 20 {
-			t.Errorf("%s had no part in it", name)
-		}
-	}
-	t.Logf("%d events were handled again, after four kills", again)
+	t.Logf("of %d events %d were handled again, after four kills", events, again)
 }
 
 // startM10 starts the worker, and returns what kills it.
