@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Condition types of OutboxDispatcher, and of Outbox where they say so. Those of kstatus are Ready,
+// Condition types of OutboxDispatcher, and of Outbox and DeadLetterReplay where they say so. Those of kstatus are Ready,
 // Reconciling and Stalled; Reconciling, Stalled, TopicsHeld, TopicsShared, DeadLettersPresent and
 // VacuumHeldBack are bad when True, the others when False.
 const (
@@ -18,6 +18,10 @@ const (
 	// An Outbox is Ready when dispatchers can work with it. True: UpToDate, InUseDespiteTrouble (some
 	// dispatcher works with it; the message names the condition that has the trouble). False and Unknown as
 	// above.
+	//
+	// A DeadLetterReplay is Ready when each letter of its set has its outcome. True: Finished. False: Running,
+	// Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed, or the reason of the
+	// condition that keeps it.
 	ReadyCondition = "Ready"
 
 	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names was there when a
@@ -27,7 +31,8 @@ const (
 	// started anew.
 	//
 	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound,
-	// ConfigMapKeyNotFound, OutboxNotFound. Unknown: NotObserved (no pod has started yet).
+	// ConfigMapKeyNotFound, OutboxNotFound; of a DeadLetterReplay also DispatcherNotFound, OperatorLoginMissing,
+	// TopicNotDelivered. Unknown: NotObserved (no pod has started yet).
 	ReferencesResolvedCondition = "ReferencesResolved"
 
 	// SchemaReadyCondition: the outbox schema is there, in a version that the dispatchers work with.
@@ -102,20 +107,31 @@ const (
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
 	// needs, and goes on by itself. Absent when not.
 	//
-	// True: Progressing, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound,
-	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound; in a rollout that hangs, what new pods say: a
+	// True: Progressing, Running, Stopping, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound,
+	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound, OperatorLoginMissing; in a rollout that hangs, what new pods say: a
 	// reason of SourceReachable, SchemaReady or SinkReachable.
 	ReconcilingCondition = "Reconciling"
 
 	// StalledCondition (kstatus): the operator cannot go on until somebody changes something that
 	// waiting does not. Absent when not.
 	//
-	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused.
+	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; of a
+	// DeadLetterReplay also Aborted, Refused, JobFailed, TopicNotDelivered.
 	StalledCondition = "Stalled"
 )
 
 // ReasonRolledOut is of an Event: the operator has changed the pods' template.
 const ReasonRolledOut = "RolledOut"
+
+// Reasons of Events of a DeadLetterReplay that no condition has.
+const (
+	// ReasonBegan: the set is fixed.
+	ReasonBegan = "Began"
+	// ReasonStopped: it was deleted, and what waited is skipped.
+	ReasonStopped = "Stopped"
+	// ReasonNotStopped: it was deleted, and what waited could not be skipped in time. Nothing moves it.
+	ReasonNotStopped = "NotStopped"
+)
 
 // Reasons of conditions. An event about a condition has the same reason.
 const (
@@ -169,4 +185,13 @@ const (
 	ReasonNotHeldBack              = "NotHeldBack"
 	ReasonTopicsShared             = "TopicsShared"
 	ReasonNotShared                = "NotShared"
+	ReasonRunning                  = "Running"
+	ReasonFinished                 = "Finished"
+	ReasonStopping                 = "Stopping"
+	ReasonAborted                  = "Aborted"
+	ReasonRefused                  = "Refused"
+	ReasonJobFailed                = "JobFailed"
+	ReasonDispatcherNotFound       = "DispatcherNotFound"
+	ReasonOperatorLoginMissing     = "OperatorLoginMissing"
+	ReasonTopicNotDelivered        = "TopicNotDelivered"
 )

@@ -16,6 +16,7 @@ import (
 var crds = map[string]string{
 	"OutboxDispatcher": filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxdispatchers.yaml"),
 	"Outbox":           filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxes.yaml"),
+	"DeadLetterReplay": filepath.Join("..", "..", "config", "crd", "outbox.dev_deadletterreplays.yaml"),
 }
 
 // kubectl apply keeps the whole object in an annotation, which may have 256 KiB.
@@ -126,7 +127,9 @@ func TestEveryRuleHasAnInvalidSample(t *testing.T) {
 	rules := 0
 	check := func(path string, s *apiextensionsv1.JSONSchemaProps) {
 		for _, rule := range s.XValidations {
-			rules++
+			if rules++; strings.Contains(rule.Rule, "oldSelf") {
+				continue // no sample changes an object; a spec does
+			}
 			if rule.Message == "" || !strings.Contains(expected.String(), rule.Message) {
 				t.Errorf("%s: no file of config/invalid-samples expects %q (rule %s)", path, rule.Message, rule.Rule)
 			}

@@ -19,7 +19,12 @@ func TestReadmeFields(t *testing.T) {
 		t.Fatal("the page has no part about Outbox")
 	}
 	checkFields(t, "OutboxDispatcher", before, 40)
-	checkFields(t, "Outbox", after, 8)
+	outbox, replay, found := strings.Cut(after, "\n# DeadLetterReplay\n")
+	if !found {
+		t.Fatal("the page has no part about DeadLetterReplay")
+	}
+	checkFields(t, "Outbox", outbox, 8)
+	checkFields(t, "DeadLetterReplay", replay, 20)
 }
 
 func checkFields(t *testing.T, kind, page string, least int) {

@@ -189,12 +189,12 @@ func nilIfEmpty(m map[string]string) map[string]string {
 	return m
 }
 
-// With watchNamespaces there is nothing of the whole cluster but the definitions, and no right to Secrets or
+// With watchNamespaces there is nothing of the whole cluster but the definitions and their policy, and no right to Secrets or
 // anything else outside of the namespaces.
 func TestNamespacedHasNoClusterRole(t *testing.T) {
 	for name, o := range objects(t, render(t, "--set", "watchNamespaces={team-a,team-b}", "--set", "userRoles.aggregate=true")) {
 		switch {
-		case o.GetKind() == "CustomResourceDefinition":
+		case o.GetKind() == "CustomResourceDefinition", strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy"):
 		case o.GetNamespace() == "":
 			t.Errorf("%s belongs to no namespace", name)
 		case !slices.Contains([]string{"outbox-system", "team-a", "team-b"}, o.GetNamespace()):
@@ -227,6 +227,24 @@ func TestDefinitions(t *testing.T) {
 	has(len(files), "keep")
 	has(len(files), "", "--set", "crds.keep=false")
 	has(0, "", "--set", "crds.install=false")
+}
+
+// The policy stays as the definitions do: without it, what is asked for between two releases has names that nobody
+// has proven.
+func TestAdmissionPolicy(t *testing.T) {
+	for want, args := range map[string][]string{
+		"2 keep": nil, "2 ": {"--set", "crds.keep=false"}, "0 ": {"--set", "admissionPolicy.install=false"},
+	} {
+		found, keep := 0, ""
+		for _, o := range objects(t, render(t, args...)) {
+			if strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
+				found, keep = found+1, o.GetAnnotations()["helm.sh/resource-policy"]
+			}
+		}
+		if got := fmt.Sprintf("%d %s", found, keep); got != want {
+			t.Errorf("%v: %q, want %q", args, got, want)
+		}
+	}
 }
 
 // A value that is misspelt or out of bounds is refused, and named.

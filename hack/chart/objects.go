@@ -21,6 +21,7 @@ type object struct {
 // copies says which files of config/ go into which folder of the chart's files/.
 var copies = []struct{ from, to string }{
 	{"crd/*.yaml", "crds"},
+	{"admission/*.yaml", "admission"},
 	{"rbac/users.yaml", "users"},
 	{"rbac/*.yaml", "rbac"},
 	{"manager/*.yaml", "manager"},

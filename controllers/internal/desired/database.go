@@ -37,6 +37,28 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 	return c
 }
 
+// operator is how the Job of a replay reaches the outbox: as the dispatchers do, but with a login of its own and
+// with nothing of theirs.
+func (m *mounts) operator(field string, d *v1alpha1.OutboxSpec) config.Database {
+	own, c := d.Operator, config.Database{Schema: d.Schema}
+	var secret v1alpha1.DatabaseSecret
+	if own.Secret != nil {
+		secret = *own.Secret
+	}
+	c.DSNFile, c.Connection = m.connection(field+".operator.secret", d, secret, own.User)
+	if own.ClientCertificate == nil {
+		m.secure(field, d, &c)
+		return c
+	}
+	bare := d.DeepCopy()
+	if bare.TLS != nil {
+		bare.TLS.ClientCertificate = nil
+	}
+	m.secure(field, bare, &c)
+	c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".operator.clientCertificate", own.ClientCertificate)
+	return c
+}
+
 // hasOwnLogin reports whether the migration logs in as somebody else than the dispatchers.
 func hasOwnLogin(m *v1alpha1.Migration) bool { return m.Secret != nil || m.User != "" }
 

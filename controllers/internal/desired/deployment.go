@@ -54,6 +54,10 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.Deploymen
 func specHash(obd *v1alpha1.OutboxDispatcher) string {
 	spec := obd.Spec
 	spec.Replicas, spec.State = nil, ""
+	if spec.Database != nil {
+		spec.Database = spec.Database.DeepCopy()
+		spec.Database.Operator = nil
+	}
 	return Hash(spec)
 }
 

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -47,8 +46,7 @@ func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
 }
 
 // newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,
-// of the field), without sidecars, which would keep the Job from ending (a sidecar among the
-// initContainers stays).
+// of the field): see jobTemplate.
 func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
 	if !Migrates(db) {
 		return nil, nil
@@ -64,15 +62,10 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 	base := podTemplate(o, p, ComponentMigration, configMap, migrationRefs(at, db))
 	base.Spec.WithVolumes(configVolume(volumeMigrate, configMap, keyMigrate))
 	container(base).WithVolumeMounts(mount(volumeMigrate, migrateDir))
-	template, err := merge(base, field, users)
+	template, err := jobTemplate(base, field, users, command...)
 	if err != nil {
 		return nil, err
 	}
-	only := *container(template)
-	only.Command, only.Args = command, nil
-	only.LivenessProbe, only.ReadinessProbe, only.StartupProbe, only.Lifecycle = nil, nil, nil, nil
-	template.Spec.Containers = []corev1ac.ContainerApplyConfiguration{only}
-	template.Spec.WithRestartPolicy(corev1.RestartPolicyNever)
 	return &Migration{
 		Hash:     Hash(template),
 		owner:    o,

@@ -25,7 +25,9 @@ const (
 	LabelDispatcher = "outbox.dev/dispatcher"
 	// LabelOutbox is the Outbox's name, on what is made for one.
 	LabelOutbox = "outbox.dev/outbox"
-	// LabelComponent says what an object is for: ComponentDispatcher or ComponentMigration.
+	// LabelReplay is the DeadLetterReplay's name, on what is made for one.
+	LabelReplay = "outbox.dev/replay"
+	// LabelComponent says what an object is for: one of the components below.
 	LabelComponent = "outbox.dev/component"
 	// LabelManagedBy is Manager on all that the operator makes; it caches nothing else.
 	LabelManagedBy = "outbox.dev/managed-by"
@@ -43,9 +45,13 @@ const (
 	ComponentDispatcher = "dispatcher"
 	// ComponentMigration are migration Jobs.
 	ComponentMigration = "migration"
+	// ComponentReplay are the Job of a DeadLetterReplay, and its files.
+	ComponentReplay = "replay"
+	// ComponentStop are the Job that stops one which was deleted, and its files.
+	ComponentStop = "replay-stop"
 )
 
-// Owner is what objects are made for: an OutboxDispatcher or an Outbox.
+// Owner is what objects are made for: an OutboxDispatcher, an Outbox or a DeadLetterReplay.
 type Owner interface {
 	metav1.Object
 	runtime.Object
@@ -55,12 +61,16 @@ type Owner interface {
 const (
 	kindOutboxDispatcher = "OutboxDispatcher"
 	kindOutbox           = "Outbox"
+	kindDeadLetterReplay = "DeadLetterReplay"
 )
 
 // Kind is the owner's.
 func Kind(o Owner) string {
-	if _, ok := o.(*v1alpha1.Outbox); ok {
+	switch o.(type) {
+	case *v1alpha1.Outbox:
 		return kindOutbox
+	case *v1alpha1.DeadLetterReplay:
+		return kindDeadLetterReplay
 	}
 	return kindOutboxDispatcher
 }
@@ -89,8 +99,11 @@ func Selector(o Owner, component string) map[string]string {
 }
 
 func labelOwner(o Owner) string {
-	if Kind(o) == kindOutbox {
+	switch Kind(o) {
+	case kindOutbox:
 		return LabelOutbox
+	case kindDeadLetterReplay:
+		return LabelReplay
 	}
 	return LabelDispatcher
 }

@@ -22,15 +22,20 @@ const (
 // NetworkPolicy lets into the dispatcher pods who has to: the operator's pods in its namespace, and those who
 // gather metrics. The kubelet is let in by itself. Egress is left alone.
 func NetworkPolicy(obd *v1alpha1.OutboxDispatcher, operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkPolicy(obd, ComponentDispatcher, Name(obd), operatorNamespace)
+}
+
+// networkPolicy is that of the pods of a component.
+func networkPolicy(o Owner, component, name, operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
 	labelled := func(key, value string) *metav1ac.LabelSelectorApplyConfiguration {
 		return metav1ac.LabelSelector().WithMatchLabels(map[string]string{key: value})
 	}
 	peer := networkingv1ac.NetworkPolicyPeer
-	return networkingv1ac.NetworkPolicy(Name(obd), obd.Namespace).
-		WithLabels(Labels(obd, ComponentDispatcher)).
-		WithOwnerReferences(owner(obd)).
+	return networkingv1ac.NetworkPolicy(name, o.GetNamespace()).
+		WithLabels(Labels(o, component)).
+		WithOwnerReferences(owner(o)).
 		WithSpec(networkingv1ac.NetworkPolicySpec().
-			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, ComponentDispatcher))).
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(o, component))).
 			WithPolicyTypes(networkingv1.PolicyTypeIngress).
 			WithIngress(networkingv1ac.NetworkPolicyIngressRule().
 				WithPorts(networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(Port))).

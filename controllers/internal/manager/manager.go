@@ -29,6 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
@@ -147,6 +148,19 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	}
 	if err := databases.SetupWithManager(ctx, mgr); err != nil {
 		return nil, fmt.Errorf("set up the Outbox controller: %w", err)
+	}
+	replays := &deadletterreplay.Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Events:   mgr.GetEventRecorder(desired.Manager),
+		Observer: observe.New(o.Pods, o.ObserveInterval),
+		Platform: platform,
+		Interval: o.ObserveInterval,
+
+		OperatorNamespace: o.OperatorNamespace,
+	}
+	if err := replays.SetupWithManager(mgr); err != nil {
+		return nil, fmt.Errorf("set up the DeadLetterReplay controller: %w", err)
 	}
 	return mgr, nil
 }

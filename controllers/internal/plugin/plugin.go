@@ -1,6 +1,6 @@
 // Package plugin is `kubectl outbox`. It asks the API server for what the operator reports, and a dispatcher's pod,
-// through the API server's port-forward, for dead letters. It connects to no database, and changes nothing but
-// spec.state.
+// through the API server's port-forward, for dead letters. It connects to no database. What it changes are objects:
+// spec.state, and DeadLetterReplays that it creates.
 package plugin
 
 import (
@@ -36,6 +36,8 @@ type Options struct {
 	Forward Forward
 	// Now defaults to time.Now.
 	Now func() time.Time
+	// Every is the time between two looks at what is followed. Defaults to 1s.
+	Every time.Duration
 }
 
 // plugin is what the commands share.
@@ -49,6 +51,9 @@ func New(version string, streams genericiooptions.IOStreams, o Options) *cobra.C
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Every == 0 {
+		o.Every = time.Second
+	}
 	if o.Forward == nil {
 		o.Forward = forward
 	}
@@ -58,7 +63,8 @@ func New(version string, streams genericiooptions.IOStreams, o Options) *cobra.C
 		Long: `See and steer the delivery of a transactional outbox. NAME is that of an OutboxDispatcher.
 
 What is told of dead letters comes from a dispatcher's pod, through the API server's port-forward, so who may
-create pods/portforward there may look, at payloads too. The pod answers questions and changes nothing.`,
+create pods/portforward there may look, at payloads too. The pod answers questions and changes nothing. To replay or
+discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl outbox"},
 	}
@@ -69,7 +75,8 @@ create pods/portforward there may look, at payloads too. The pod answers questio
 	reading := deadcmd.Commands{
 		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
-	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
+	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(),
+		p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
 	return root
 }
 
@@ -135,11 +142,7 @@ func (p *plugin) open(cmd *cobra.Command, name string) (deadletters.Source, func
 
 // complete completes names of OutboxDispatchers.
 func (p *plugin) complete(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	parent := cmd.Context()
-	if parent == nil {
-		parent = context.Background()
-	}
-	ctx, cancel := context.WithTimeout(parent, completeWithin)
+	ctx, cancel := context.WithTimeout(parent(cmd), completeWithin)
 	defer cancel()
 	t, err := p.target()
 	if err != nil {
@@ -154,4 +157,12 @@ func (p *plugin) complete(cmd *cobra.Command, _ []string, _ string) ([]string, c
 		names = append(names, list.Items[i].Name)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// parent is the command's context, which a completion may not have.
+func parent(cmd *cobra.Command) context.Context {
+	if ctx := cmd.Context(); ctx != nil {
+		return ctx
+	}
+	return context.Background()
 }

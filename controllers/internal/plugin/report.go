@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -247,8 +248,11 @@ func (r Report) text() []byte {
 		shown := r.Groups[:min(len(r.Groups), shownGroups)]
 		var groups bytes.Buffer
 		_ = deadcmd.WriteGroups(&groups, shown, r.now) // a buffer takes everything
+		number := "#"
 		for line := range bytes.Lines(groups.Bytes()) {
-			fmt.Fprintf(&out, "  %s", line)
+			fmt.Fprintf(&out, "  %-2s   %s", number, line)
+			n, _ := strconv.Atoi(number) // 0 for the head
+			number = strconv.Itoa(n + 1)
 		}
 		if more := len(r.Groups) - len(shown); more > 0 {
 			fmt.Fprintf(&out, "  and %d more groups: kubectl outbox dead groups %s --namespace %s\n", more, r.Name, r.Namespace)

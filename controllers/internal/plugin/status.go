@@ -2,11 +2,9 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -50,13 +48,8 @@ func writer(format string) (func(Report) ([]byte, error), error) {
 	switch format {
 	case "table":
 		return func(r Report) ([]byte, error) { return r.text(), nil }, nil
-	case "json":
-		return func(r Report) ([]byte, error) {
-			text, err := json.MarshalIndent(r, "", "  ")
-			return append(text, '\n'), err
-		}, nil
-	case "yaml":
-		return func(r Report) ([]byte, error) { return yaml.Marshal(r) }, nil
+	case "json", "yaml":
+		return func(r Report) ([]byte, error) { return marshal(format, r) }, nil
 	}
 	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
 }

@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -99,8 +100,16 @@ type ran struct {
 
 // run runs kubectl outbox in the namespace.
 func (w *world) run(ctx context.Context, args ...string) ran {
-	var out, told bytes.Buffer
-	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }}
+	var out bytes.Buffer
+	r := w.runTo(ctx, &out, args...)
+	r.out = out.String()
+	return r
+}
+
+// runTo is run with another standard output.
+func (w *world) runTo(ctx context.Context, out io.Writer, args ...string) ran {
+	var told bytes.Buffer
+	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }, Every: time.Millisecond}
 	if !w.real {
 		o.Forward = func(_ context.Context, _ *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
 			Expect(port).To(Equal(desired.Port))
@@ -109,10 +118,10 @@ func (w *world) run(ctx context.Context, args ...string) ran {
 			return server.URL, server.Close, nil
 		}
 	}
-	cmd := plugin.New("v1", genericiooptions.IOStreams{Out: &out, ErrOut: &told}, o)
+	cmd := plugin.New("v1", genericiooptions.IOStreams{Out: out, ErrOut: &told}, o)
 	cmd.SetArgs(append([]string{"--namespace", w.namespace}, args...))
 	err := cmd.ExecuteContext(ctx)
-	return ran{out.String(), told.String(), err}
+	return ran{told: told.String(), err: err}
 }
 
 // dispatcher makes an OutboxDispatcher as the operator leaves it, with two pods: one is ready.

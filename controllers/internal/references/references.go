@@ -39,6 +39,9 @@ func Of(obd *v1alpha1.OutboxDispatcher) []Reference {
 // OfOutbox are those of the Outbox's spec, in its order.
 func OfOutbox(o *v1alpha1.Outbox) []Reference { return named(desired.OutboxRefs(o)) }
 
+// OfReplay are those of the Job of a DeadLetterReplay.
+func OfReplay(r desired.Replay) []Reference { return named(r.Refs()) }
+
 func named(refs []desired.Ref) (all []Reference) {
 	for _, ref := range refs {
 		if ref.ConfigMap != "" {

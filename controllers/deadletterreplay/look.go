@@ -1,0 +1,127 @@
+package deadletterreplay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// observed is what one pass has seen. The status follows from it and from nothing else.
+type observed struct {
+	replay *api.DeadLetterReplay
+	// problem kept the Job from being made, nil for nothing.
+	problem *problem.Problem
+	// missing is a reference that leads nowhere, nil for none.
+	missing *problem.Problem
+	// job is the replay's, nil when there is none.
+	job *batchv1.Job
+	// said is what the Job's pod says, nil when none answers.
+	said *report.Status
+	// left is what the Job's pod has left at its end, nil before.
+	left *report.Replay
+	// detail is what keeps the pod from running, or why it failed.
+	detail string
+}
+
+// look asks the Job's pods. Those of the label that another made are none of them.
+func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.Replay) error {
+	o, job := seen.replay, seen.job
+	all, err := r.pods(ctx, job)
+	if err != nil {
+		return err
+	}
+	if seen.left = left(all); seen.left == nil && is(job, batchv1.JobComplete) {
+		return r.again(ctx, o, job)
+	}
+	key := client.ObjectKeyFromObject(o)
+	if heard := r.Observer.Observe(key, desired.ProcessName(o), all); len(heard.Answers) > 0 {
+		seen.said = &heard.Answers[len(heard.Answers)-1]
+		return nil
+	}
+	if seen.left != nil {
+		return nil
+	}
+	if resolved.Database != nil && resolved.Database.Operator != nil {
+		if seen.missing, err = references.Missing(ctx, r.Client, references.OfReplay(resolved), all); err != nil {
+			return err
+		}
+	}
+	if seen.detail = pods.Trouble(all); seen.detail == "" && !running(all) {
+		seen.detail = pods.LastWords(all)
+	}
+	if seen.detail == "" && job.Status.Ready == nil || job.Status.Ready != nil && *job.Status.Ready == 0 {
+		blocked, err := pods.Blocked(ctx, r.Live, r.Client, job, all)
+		if err != nil {
+			return err
+		}
+		if blocked != "" {
+			seen.detail = blocked
+		}
+	}
+	return nil
+}
+
+// again makes the Job anew, of which no pod is left that says how it ended: the operation says it once more.
+func (r *Reconciler) again(ctx context.Context, o *api.DeadLetterReplay, job *batchv1.Job) error {
+	err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Job %s, whose pod is gone: %w", job.Name, err)
+	}
+	r.applied.Drop(o, "Job/"+job.Name)
+	return nil
+}
+
+// pods are those of a Job, the oldest first.
+func (r *Reconciler) pods(ctx context.Context, job *batchv1.Job) ([]corev1.Pod, error) {
+	all, err := pods.List(ctx, r.Client, job.Namespace, map[string]string{batchv1.JobNameLabel: job.Name})
+	all = slices.DeleteFunc(all, func(pod corev1.Pod) bool { return !metav1.IsControlledBy(&pod, job) })
+	slices.SortStableFunc(all, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	return all, err
+}
+
+func running(all []corev1.Pod) bool {
+	return slices.ContainsFunc(all, func(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+}
+
+// left is the progress in the termination message of a pod that came to the end, nil for none.
+func left(all []corev1.Pod) *report.Replay {
+	for _, pod := range all {
+		for _, status := range pod.Status.ContainerStatuses {
+			ended := status.State.Terminated
+			if status.Name != desired.Container || ended == nil || ended.ExitCode != 0 {
+				continue
+			}
+			progress := &report.Replay{}
+			if err := json.Unmarshal([]byte(ended.Message), progress); err == nil {
+				if progress.FinishedAt.IsZero() {
+					progress.FinishedAt = ended.FinishedAt.Time // of a dry run
+				}
+				return progress
+			}
+		}
+	}
+	return nil
+}
+
+// is reports whether a Job has a condition.
+func is(job *batchv1.Job, kind batchv1.JobConditionType) bool {
+	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+}
+
+// refusedFiles reports whether the Job has ended because the dispatcher refused its files.
+func refusedFiles(job *batchv1.Job) bool {
+	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Reason == batchv1.JobReasonPodFailurePolicy })
+}

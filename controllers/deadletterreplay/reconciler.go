@@ -1,0 +1,192 @@
+package deadletterreplay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+)
+
+// Reconciler runs DeadLetterReplays and reports on them. All fields but OperatorNamespace are required.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Live reads from the API server what is read seldom.
+	Live client.Reader
+	// Events records events of events.k8s.io.
+	Events events.EventRecorder
+	// Observer keeps what the pods say. It is this reconciler's own.
+	Observer *observe.Observer
+	// Platform is what all pods have in common.
+	Platform desired.Platform
+	// Interval is the time between two looks at a replay that is under way.
+	Interval time.Duration
+	// OperatorNamespace is where the operator's pods run, which a NetworkPolicy lets in. Empty means that none is made.
+	OperatorNamespace string
+
+	applied  *apply.Applier
+	reporter *kstatus.Reporter
+}
+
+// Finalizer keeps a replay that was deleted until what waits of it is skipped in the database.
+const Finalizer = "outbox.dev/stop"
+
+// What the manager may do for DeadLetterReplays, beside what it may for the other kinds.
+//
+// +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays/status,verbs=patch
+
+// Reconcile does one pass.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+	o := &v1alpha1.DeadLetterReplay{}
+	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if over(o) {
+		return r.after(ctx, o)
+	}
+	if !o.DeletionTimestamp.IsZero() {
+		return r.stop(ctx, o)
+	}
+	before, seen := o.DeepCopy(), observed{replay: o}
+	defer func() { err = errors.Join(err, r.report(ctx, before, seen, err)) }()
+	if err := r.run(ctx, &seen); err != nil && !errors.As(err, &seen.problem) {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: r.Interval}, nil
+}
+
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.applied.Forget(key)
+	r.Observer.Forget(key)
+}
+
+// over reports whether the status says that the replay has come to its end, which is final.
+func over(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
+
+// after lets a replay that has come to its end go, when its time is over or somebody deletes it.
+func (r *Reconciler) after(ctx context.Context, o *v1alpha1.DeadLetterReplay) (ctrl.Result, error) {
+	r.Observer.Forget(client.ObjectKeyFromObject(o))
+	if err := r.release(ctx, o); err != nil || !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
+		return ctrl.Result{}, err
+	}
+	if wait := time.Until(o.Status.FinishedAt.Add(o.Spec.TTLAfterFinished.Duration)); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	err := r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("delete the DeadLetterReplay, whose ttlAfterFinished is over: %w", err)
+	}
+	return ctrl.Result{}, nil
+}
+
+// run makes what the replay needs, once, and looks at it. A Job that is there stays as it is: its set is fixed.
+func (r *Reconciler) run(ctx context.Context, seen *observed) error {
+	o := seen.replay
+	job, err := r.job(ctx, o, desired.ReplayName(o))
+	if err != nil {
+		return err
+	}
+	resolved, err := r.resolve(ctx, o)
+	if job == nil || !metav1.IsControlledBy(job, o) {
+		if err == nil {
+			job, err = r.begin(ctx, resolved)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	seen.job = job
+	return r.look(ctx, seen, resolved)
+}
+
+// begin holds the object, and makes the Job with its files.
+func (r *Reconciler) begin(ctx context.Context, replay desired.Replay) (*batchv1.Job, error) {
+	o := replay.DeadLetterReplay
+	job, err := replay.Job(r.Platform)
+	if errors.Is(err, desired.ErrPodTemplate) {
+		return nil, problem.Stalling(v1alpha1.ReadyCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !o.Spec.DryRun && !controllerutil.ContainsFinalizer(o, Finalizer) {
+		held := o.DeepCopy()
+		controllerutil.AddFinalizer(held, Finalizer)
+		if err := r.Client.Patch(ctx, held, client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})); err != nil {
+			return nil, fmt.Errorf("add the finalizer to DeadLetterReplay %s: %w", o.Name, err)
+		}
+	}
+	if err := r.applied.Apply(ctx, o, replay.ConfigMap(), &corev1.ConfigMap{}); err != nil {
+		return nil, err
+	}
+	if r.OperatorNamespace != "" {
+		if err := r.applied.Apply(ctx, o, replay.NetworkPolicy(r.OperatorNamespace), &networkingv1.NetworkPolicy{}); err != nil {
+			return nil, err
+		}
+	}
+	made := &batchv1.Job{}
+	if err := r.applied.Apply(ctx, o, job, made); err != nil {
+		return nil, err
+	}
+	return made, nil
+}
+
+// job is the one of the name, nil when there is none of the operator's.
+func (r *Reconciler) job(ctx context.Context, o *v1alpha1.DeadLetterReplay, name string) (*batchv1.Job, error) {
+	job := &batchv1.Job{}
+	err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: name}, job)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read Job %s: %w", name, err)
+	}
+	return job, nil
+}
+
+// release lets a deleted object go.
+func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay) error {
+	if !controllerutil.ContainsFinalizer(o, Finalizer) {
+		return nil
+	}
+	before := o.DeepCopy()
+	controllerutil.RemoveFinalizer(o, Finalizer)
+	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer of DeadLetterReplay %s: %w", o.Name, err)
+	}
+	return nil
+}
+
+// report writes the status, if anything changed, and then tells of it.
+func (r *Reconciler) report(ctx context.Context, before *v1alpha1.DeadLetterReplay, seen observed, failure error) error {
+	o := seen.replay
+	if failure != nil {
+		kstatus.SetFailure(&o.Status.Conditions, o.Generation, failure)
+	} else {
+		setStatus(&o.Status, seen)
+	}
+	return r.reporter.Report(ctx, before, o, func() []kstatus.Event { return transitions(before, o) })
+}

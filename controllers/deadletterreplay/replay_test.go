@@ -1,0 +1,230 @@
+package deadletterreplay_test
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
+
+var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
+	// CONTRACT: C-42, C-104
+	It("runs one Job, tells its progress while it runs, and what its pod leaves at the end", func() {
+		c := start()
+		o := c.replay()
+		c.create(c.outbox(), o)
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, ""})
+		job := c.job()
+		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "run", "--listen"))
+		files := fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name)
+		Expect(files.Data["order.yaml"]).To(And(ContainSubstring("id: "+string(o.UID)), ContainSubstring("group: 7f3a9c21"), ContainSubstring("requestedBy: ada")))
+		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
+		Expect(c.get().Finalizers).To(ContainElement(deadletterreplay.Finalizer))
+
+		c.says("first", &report.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
+		first := c.pod(job, "first", runs)
+		o = c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
+			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""}, want{api.SchemaReadyCondition, yes, api.ReasonUpToDate, ""}, want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""})
+		Expect([]int64{*o.Status.Matched, *o.Status.Done, *o.Status.Pending, *o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
+		Expect(o.Status.ID).To(Equal(string(o.UID)))
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonBegan, "10 letters began, asked for by ada: CHG-812")
+
+		By("the pod is killed, and the next one goes on")
+		c.setPod(first, ended(137, "killed"))
+		c.says("second", &report.Replay{ID: string(o.UID), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
+		second := c.pod(job, "second", runs)
+		Eventually(func() int64 { return *c.get().Status.Done }).Should(Equal(int64(7)))
+
+		By("the database goes away, which is told; the counts stay")
+		c.says("second", nil, report.Link{State: report.Unreachable, Reason: "ConnectionFailed", Message: "The database is away."})
+		o = c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonConnectionFailed, "away"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
+		Expect(*o.Status.Done).To(Equal(int64(7)))
+
+		By("nothing changes, and nothing is written")
+		c.mu.Lock()
+		writes, asked := len(c.writes), c.asked
+		c.mu.Unlock()
+		Eventually(func() int { c.mu.Lock(); defer c.mu.Unlock(); return c.asked }).Should(BeNumerically(">", asked+5))
+		c.mu.Lock()
+		Expect(c.writes[writes:]).To(HaveEach(ContainSubstring("/events")), "an Event may still be under way")
+		c.mu.Unlock()
+
+		By("it comes to its end")
+		c.setPod(second, ended(0, progress(report.Replay{ID: string(o.UID), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []report.Skipped{{Reason: "already_resolved", Count: 1}},
+			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
+		o = c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 died again, 1 are skipped (already_resolved)"},
+			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
+		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DiedAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
+		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute)))
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonFinished, "8 are delivered")
+		Eventually(func() []string { return c.get().Finalizers }).Should(BeEmpty(), "nothing is left to stop")
+	})
+
+	// CONTRACT: C-42
+	It("that stops by abortAt is failed, and says how many stay open", func() {
+		c := start()
+		c.create(c.outbox(), c.replay())
+		job := c.job()
+		c.pod(job, "pod", ended(0, progress(report.Replay{Matched: 8, DiedAgain: 2, Skipped: []report.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
+			FinishedAt: beganAt, Stopped: "2 of 2 events died again, which is 50 % or more"})))
+		o := c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 died again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
+		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events died again"))
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
+	})
+
+	It("whose files are refused, or whose Job failed, says so and waits for a person", func() {
+		c := start()
+		c.create(c.outbox(), c.replay())
+		job := c.job()
+		c.pod(job, "pod", ended(78, "order /etc/outbox/order/order.yaml: canary is wrong"))
+		c.fails(job, batchv1.JobReasonPodFailurePolicy)
+		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
+	})
+
+	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {
+		c := start()
+		o := c.replay()
+		o.Spec.DryRun = true
+		c.create(c.outbox(), o)
+		c.pod(c.job(), "pod", ended(0, progress(report.Replay{Matched: 5, Waiting: 4, Skipped: []report.Skipped{{Reason: "not_dead", Count: 1}}})))
+		o = c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 letters"})
+		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Finalizers}).To(Equal([]any{int64(5), "", (*int64)(nil), []string(nil)}))
+		Expect(o.Status.Skipped).To(Equal([]api.SkippedLetters{{Reason: "not_dead", Count: 1}}))
+	})
+
+	It("goes when its time is over", func() {
+		c := start()
+		o := c.replay()
+		o.Spec.TTLAfterFinished = &metav1.Duration{Duration: time.Second}
+		c.create(c.outbox(), o)
+		c.pod(c.job(), "pod", ended(0, progress(report.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
+	})
+
+	// CONTRACT: C-101
+	It("says what it waits for, with the remedy, and goes on by itself", func() {
+		c := start()
+		o := c.replay()
+		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &api.DispatcherRef{Name: "warehouse"}
+		o.Spec.Selector.Topics = []string{"orders"}
+		c.create(o)
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonDispatcherNotFound, "create it")
+		dispatcher := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "warehouse", Namespace: c.namespace},
+			Spec: api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"bills"}, OutboxRef: &api.OutboxRef{Name: "orders"}, Sink: api.Sink{Log: &api.LogSink{}}}}
+		c.create(dispatcher)
+		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
+		dispatcher.Spec.Topics = []string{"bills", "orders"}
+		edit(c, dispatcher, func() { dispatcher.Spec.Topics = []string{"bills", "orders"} })
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOutboxNotFound, "orders"})
+		outbox := c.outbox()
+		outbox.Spec.Operator = nil
+		c.create(outbox)
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOperatorLoginMissing, "Outbox orders: spec.operator is not set"})
+		edit(c, outbox, func() { outbox.Spec.Operator = c.outbox().Spec.Operator })
+		job := c.job()
+		Expect(fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name).Data).To(And(
+			HaveKeyWithValue("config.yaml", And(ContainSubstring("namespace: shop"), ContainSubstring("- orders"), Not(ContainSubstring("bills")))),
+			HaveKeyWithValue("order.yaml", ContainSubstring("anyOrder: true"))), "as of the dispatcher, which keeps no order")
+
+		pod := c.pod(job, "pod", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "x",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}})
+		c.create(&corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: c.namespace}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID}, LastTimestamp: metav1.Now(),
+			Message: `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`})
+		c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-operator", which Outbox orders: spec.operator.secret names`})
+	})
+})
+
+// edit changes an object, again when somebody else was faster.
+func edit(c *cluster, o client.Object, change func()) {
+	GinkgoHelper()
+	Eventually(func() error {
+		if err := admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		change()
+		return admin.Update(c.ctx, o)
+	}).Should(Succeed())
+}
+
+var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), func() {
+	begun := func(c *cluster) (*api.DeadLetterReplay, *batchv1.Job) {
+		o := c.replay()
+		c.create(c.outbox(), o)
+		job := c.job()
+		c.says("pod", &report.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
+		c.pod(job, "pod", runs)
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""})
+		Expect(admin.Delete(c.ctx, o)).To(Succeed())
+		return o, c.stopJob()
+	}
+	gone := func(c *cluster, o client.Object) {
+		GinkgoHelper()
+		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue(), "%T %s", o, o.GetName())
+	}
+
+	// CONTRACT: C-42
+	It("ends its Job, and goes when a second one has skipped what waits", func() {
+		c := start()
+		o, stop := begun(c)
+		c.expect(status.TerminatingStatus, want{api.ReadyCondition, no, api.ReasonStopping, ""})
+		gone(c, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "chg-812-replay", Namespace: c.namespace}})
+		Expect(stop.OwnerReferences).To(BeEmpty(), "a foreground deletion of the object must not take it along")
+		Expect(stop.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "stop", "--order"))
+		files := fetch(c, &corev1.ConfigMap{}, stop.Name)
+		Expect(files.Data["order.yaml"]).To(ContainSubstring("id: " + string(o.UID)))
+		Expect(files.OwnerReferences).To(ContainElement(HaveField("UID", stop.UID)))
+		c.pod(stop, "stop", ended(0, progress(report.Replay{Matched: 10, Delivered: 4, Skipped: []report.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt, FinishedAt: beganAt})))
+		gone(c, o)
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonStopped, "of 10 letters 4 are delivered, 6 are skipped (stopped)")
+	})
+
+	It("goes also when the database is away, and says what is not marked", func() {
+		c := start()
+		o, stop := begun(c)
+		c.pod(stop, "stop", ended(1, "the database: connection refused"))
+		c.fails(stop, batchv1.JobReasonDeadlineExceeded)
+		gone(c, o)
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonNotStopped, "connection refused")
+	})
+
+	It("goes at once with the Outbox that it names", func() {
+		c := start()
+		o := c.replay()
+		outbox := c.outbox()
+		c.create(outbox, o)
+		c.job()
+		Expect(admin.Delete(c.ctx, outbox)).To(Succeed())
+		c.expect(status.InProgressStatus)
+		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(outbox), outbox)) }).Should(BeTrue())
+		Expect(admin.Delete(c.ctx, o)).To(Succeed())
+		gone(c, o)
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonNotStopped, "does not exist")
+	})
+})
+
+// stopJob waits for the Job that stops the replay.
+func (c *cluster) stopJob() *batchv1.Job {
+	GinkgoHelper()
+	var jobs batchv1.JobList
+	Eventually(func(g Gomega) {
+		g.Expect(admin.List(c.ctx, &jobs, client.InNamespace(c.namespace), client.MatchingLabels{"outbox.dev/component": "replay-stop"})).To(Succeed())
+		g.Expect(jobs.Items).To(HaveLen(1))
+	}).Should(Succeed())
+	return &jobs.Items[0]
+}

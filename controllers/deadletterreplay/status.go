@@ -1,0 +1,188 @@
+package deadletterreplay
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// setStatus fills the status from what was observed. Counts stay while nobody tells others.
+func setStatus(status *api.DeadLetterReplayStatus, seen observed) {
+	status.ObservedGeneration = seen.replay.Generation
+	progress := seen.left
+	if progress == nil && seen.said != nil {
+		progress = seen.said.Replay
+	}
+	if progress != nil {
+		setProgress(status, seen.replay, *progress)
+	}
+	if seen.left != nil {
+		status.FinishedAt = ptr.To(metav1.NewTime(seen.left.FinishedAt))
+	}
+	kstatus.SetConditions(&status.Conditions, seen.replay.Generation, conditions(seen))
+}
+
+func setProgress(status *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p report.Replay) {
+	status.Matched, status.Done = &p.Matched, ptr.To(p.Done())
+	status.Skipped = nil
+	for _, s := range p.Skipped[:min(len(p.Skipped), 16)] {
+		status.Skipped = append(status.Skipped, api.SkippedLetters{Reason: s.Reason, Count: s.Count})
+	}
+	status.Stopped = problem.Clip(p.Stopped, 1000)
+	if o.Spec.DryRun {
+		status.Done = ptr.To[int64](0)
+		return
+	}
+	status.ID = string(o.UID)
+	status.Delivered, status.DiedAgain, status.Pending, status.Discarded = &p.Delivered, &p.DiedAgain, &p.Pending, &p.Discarded
+	status.StartedAt = ptr.To(metav1.NewTime(p.BeganAt))
+}
+
+// conditions are computed here, all of them and nowhere else.
+func conditions(seen observed) []metav1.Condition {
+	references, schema, source := referencesResolved(seen), schemaReady(seen), sourceReachable(seen)
+	ready, stalled := ready(seen, references, source, schema)
+	all := []metav1.Condition{ready, references, schema, source}
+	switch {
+	case ready.Status == metav1.ConditionTrue:
+	case stalled:
+		all = append(all, kstatus.Condition(api.StalledCondition, metav1.ConditionTrue, ready.Reason, ready.Message))
+	default:
+		all = append(all, kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, ready.Reason, ready.Message))
+	}
+	return all
+}
+
+// ready is True at the end, and else says what is the matter, and whether waiting does not help.
+func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stalled bool) {
+	not := func(reason, message string) metav1.Condition {
+		return kstatus.Condition(api.ReadyCondition, metav1.ConditionFalse, reason, message)
+	}
+	switch p := seen.left; {
+	case p != nil && p.Stopped != "":
+		return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. Of %d letters %s. Those that are skipped stay open; see why the others died, and create another object for the rest.",
+			p.Stopped, p.Matched, counts(*p))), true
+	case p != nil && seen.replay.Spec.DryRun:
+		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Nothing was changed: %s would take %d of %d letters.",
+			seen.replay.Spec.Action, p.Waiting, p.Matched)), false
+	case p != nil:
+		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Each letter has its outcome: of %d %s.", p.Matched, counts(*p))), false
+	case seen.problem != nil:
+		return not(seen.problem.Reason, seen.problem.Message), seen.problem.Stalled
+	case seen.job != nil && is(seen.job, batchv1.JobFailed):
+		reason := api.ReasonJobFailed
+		if refusedFiles(seen.job) {
+			reason = api.ReasonRefused
+		}
+		return not(reason, fmt.Sprintf("The Job has failed, and goes on no more: %s. Delete this object, which marks what waits as skipped, and create another.",
+			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), true
+	}
+	for _, c := range others {
+		if c.Status == metav1.ConditionFalse {
+			return not(c.Reason, c.Message), false
+		}
+	}
+	if seen.said != nil && seen.said.Replay != nil {
+		return not(api.ReasonRunning, "The set is fixed, and its letters have their turn; status has the counts."), false
+	}
+	return not(api.ReasonProgressing, strings.TrimSpace("The Job's pod starts. "+problem.Sentence(seen.detail))), false
+}
+
+// referencesResolved believes the pod that mounts the Secrets: the operator may not read them.
+func referencesResolved(seen observed) metav1.Condition {
+	const kind = api.ReferencesResolvedCondition
+	for _, p := range []*problem.Problem{seen.problem, seen.missing} {
+		if p != nil && p.Condition == kind {
+			return kstatus.Condition(kind, metav1.ConditionFalse, p.Reason, p.Message)
+		}
+	}
+	if seen.said != nil || seen.left != nil {
+		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonResolved, "All that the spec names was there when the Job's pod started.")
+	}
+	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not started yet.")
+}
+
+func sourceReachable(seen observed) metav1.Condition {
+	const kind = api.SourceReachableCondition
+	switch {
+	case seen.left != nil, seen.said != nil && seen.said.Source.State == report.Reachable:
+		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonConnected, "The database is reached.")
+	case seen.said != nil && seen.said.Source.State == report.Unreachable:
+		return kstatus.Condition(kind, metav1.ConditionFalse, cmp.Or(seen.said.Source.Reason, api.ReasonConnectionFailed), seen.said.Source.Message)
+	}
+	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not told it yet.")
+}
+
+func schemaReady(seen observed) metav1.Condition {
+	const kind = api.SchemaReadyCondition
+	state := ""
+	if seen.said != nil {
+		state = seen.said.Schema.State
+	}
+	switch {
+	case seen.left != nil, state == "Ready":
+		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The outbox schema is up to date.")
+	case state == api.ReasonMissing, state == api.ReasonTooOld, state == api.ReasonTooNew:
+		return kstatus.Condition(kind, metav1.ConditionFalse, state, seen.said.Schema.Message)
+	}
+	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not told it yet.")
+}
+
+// counts are the outcomes in words, without those that are none.
+func counts(p report.Replay) string {
+	var parts []string
+	count := func(n int64, what string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	count(p.Delivered, "are delivered")
+	count(p.DiedAgain, "died again")
+	count(p.Discarded, "are discarded")
+	count(p.Pending, "are not delivered yet")
+	for _, s := range p.Skipped {
+		count(s.Count, "are skipped ("+s.Reason+")")
+	}
+	if len(parts) == 0 {
+		return "none had its turn"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// watched are the conditions that Events tell of.
+var watched = []kstatus.Watch{
+	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
+	{Condition: api.SchemaReadyCondition, Action: "Connect", Bad: metav1.ConditionFalse},
+	{Condition: api.SourceReachableCondition, Action: "Reach", Bad: metav1.ConditionFalse},
+}
+
+// transitions are the events that a change is worth: that it began, that it came to an end, and what is in the way.
+func transitions(before, after *api.DeadLetterReplay) []kstatus.Event {
+	told := kstatus.Transitions(watched, before.Status.Conditions, after.Status.Conditions)
+	if before.Status.StartedAt == nil && after.Status.StartedAt != nil {
+		told = append(told, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonBegan, Action: "Begin", Note: problem.Sentence(fmt.Sprintf(
+			"%s of %d letters began, asked for by %s: %s", after.Spec.Action, *after.Status.Matched, after.Spec.RequestedBy, after.Spec.Reason))})
+	}
+	was, is := meta.FindStatusCondition(before.Status.Conditions, api.ReadyCondition), meta.FindStatusCondition(after.Status.Conditions, api.ReadyCondition)
+	if is == nil || was != nil && was.Reason == is.Reason {
+		return told
+	}
+	switch is.Reason {
+	case api.ReasonFinished:
+		told = append(told, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: is.Reason, Action: "Finish", Note: is.Message})
+	case api.ReasonAborted, api.ReasonRefused, api.ReasonJobFailed, api.ReasonInvalidPodTemplate, api.ReasonForeignObject, api.ReasonApplyRefused:
+		told = append(told, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: is.Reason, Action: "Finish", Note: is.Message})
+	}
+	return told
+}

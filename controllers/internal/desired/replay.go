@@ -1,0 +1,234 @@
+package desired
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+const (
+	keyOrder    = "order.yaml"
+	orderDir    = "/etc/outbox/order"
+	volumeOrder = "order"
+
+	// exitRefused is how the dispatcher ends when its files are refused: the same ones are refused again.
+	exitRefused = 78
+	// replayTries is how often the pod of a replay may fail. Those that are evicted do not count, and trouble with
+	// the database ends no pod.
+	replayTries = 20
+	// stopTries is the same of the pod that stops one.
+	stopTries = 5
+	// StopDeadline ends the Job that stops a replay.
+	StopDeadline = 2 * time.Minute
+	// stopKept is how long that Job stays when it has ended, for its log.
+	stopKept = 5 * time.Minute
+	// StopReason is why what waits of a deleted replay is skipped.
+	StopReason = "the DeadLetterReplay was deleted"
+)
+
+// Replay is a DeadLetterReplay with what it is about.
+type Replay struct {
+	*v1alpha1.DeadLetterReplay
+	// Dispatcher is the one that it names, nil when it names an Outbox.
+	Dispatcher *v1alpha1.OutboxDispatcher
+	// Database is where the outbox is; its operator is set. Field is the field that says it, for who has to mend it.
+	Database *v1alpha1.OutboxSpec
+	Field    string
+}
+
+// ReplayName is the name of a replay's Job, which is what its process calls itself.
+func ReplayName(o *v1alpha1.DeadLetterReplay) string { return o.Name + "-replay" }
+
+// StopName is the name of the Job that stops a replay. Another object of the same name has another Job.
+func StopName(o *v1alpha1.DeadLetterReplay) string { return o.Name + "-stop-" + Hash(o.UID)[:6] }
+
+// ProcessName is what the process of a replay calls itself in its status.
+func ProcessName(o *v1alpha1.DeadLetterReplay) string { return o.Namespace + "/" + ReplayName(o) }
+
+// file is the configuration of the Job, which has no more than a connection and what events are meant.
+func (r Replay) file() (config.Config, []Ref) {
+	var refs []Ref
+	c := withoutDefaults(func() config.Config {
+		m := &mounts{dir: "database"}
+		c := config.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)),
+			Database: m.operator(r.Field, r.Database)}
+		if d := r.Dispatcher; d != nil {
+			c.Namespace = d.Spec.Namespace
+			if len(c.Topics) == 0 {
+				c.Topics = slices.Sorted(slices.Values(d.Spec.Topics))
+			}
+		}
+		refs = m.refs
+		return c
+	})
+	return c, refs
+}
+
+// Refs are what the Job reads.
+func (r Replay) Refs() []Ref {
+	_, refs := r.file()
+	return refs
+}
+
+// order is the file that `dispatcher replay run --order` reads.
+type order struct {
+	ID          string      `json:"id,omitempty"`
+	Action      string      `json:"action"`
+	Reason      string      `json:"reason"`
+	RequestedBy string      `json:"requestedBy"`
+	Filter      orderFilter `json:"filter,omitzero"`
+	Rate        int32       `json:"rate,omitempty"`
+	Canary      int32       `json:"canary,omitempty"`
+	AbortAt     int32       `json:"abortAt,omitempty"`
+	AnyOrder    bool        `json:"anyOrder,omitempty"`
+	DryRun      bool        `json:"dryRun,omitempty"`
+}
+
+type orderFilter struct {
+	IDs           []string     `json:"ids,omitempty"`
+	Type          string       `json:"type,omitempty"`
+	Aggregate     string       `json:"aggregate,omitempty"`
+	Tenant        string       `json:"tenant,omitempty"`
+	Reason        string       `json:"reason,omitempty"`
+	Group         string       `json:"group,omitempty"`
+	ErrorContains string       `json:"errorContains,omitempty"`
+	Since         *metav1.Time `json:"since,omitempty"`
+	Until         *metav1.Time `json:"until,omitempty"`
+}
+
+// order is what is asked for. The id is the object's, so that whatever is killed or starts anew, the set stays one.
+func (r Replay) order() order {
+	s := &r.Spec
+	o := order{
+		ID: string(r.UID), Action: "replay", Reason: s.Reason, RequestedBy: s.RequestedBy, Rate: s.Rate, Canary: s.Canary, AbortAt: s.AbortAt, DryRun: s.DryRun,
+		Filter: orderFilter{
+			IDs: s.Selector.IDs, Type: s.Selector.Type, Aggregate: s.Selector.Aggregate, Tenant: s.Selector.Tenant, Reason: s.Selector.Reason,
+			Group: s.Selector.Group, ErrorContains: s.Selector.ErrorContains, Since: s.Selector.Since, Until: s.Selector.Until,
+		},
+	}
+	ordering := s.Ordering
+	if ordering == "" && r.Dispatcher != nil {
+		ordering = r.Dispatcher.Spec.Ordering
+	}
+	if s.Action == v1alpha1.ActionDiscard {
+		o.Action = "discard"
+	} else {
+		o.AnyOrder = ordering == v1alpha1.OrderingNone
+	}
+	return o
+}
+
+func (r Replay) data() map[string]string {
+	text, err := yaml.Marshal(r.order())
+	if err != nil {
+		panic(fmt.Sprintf("render the order: %v", err)) // plain data only
+	}
+	c, _ := r.file()
+	return map[string]string{keyConfig: render(c), keyOrder: string(text)}
+}
+
+// ConfigMap holds the files that the Job loads.
+func (r Replay) ConfigMap() *corev1ac.ConfigMapApplyConfiguration {
+	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), r.data())
+}
+
+// StopConfigMap holds the same files for the Job that stops it, with which it goes.
+func (r Replay) StopConfigMap(job *batchv1.Job) *corev1ac.ConfigMapApplyConfiguration {
+	name := StopName(r.DeadLetterReplay)
+	return corev1ac.ConfigMap(name, r.Namespace).
+		WithLabels(Labels(r.DeadLetterReplay, ComponentStop)).
+		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion("batch/v1").WithKind("Job").WithName(job.Name).WithUID(job.UID)).
+		WithImmutable(true).
+		WithData(r.data())
+}
+
+// NetworkPolicy lets the operator ask the Job's pod how far it is.
+func (r Replay) NetworkPolicy(operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkPolicy(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), operatorNamespace)
+}
+
+// Job runs the replay. A pod that is evicted is replaced, and goes on; files that are refused end it. Errors wrap
+// [ErrPodTemplate].
+func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
+	template, err := r.template(p, ComponentReplay, *r.ConfigMap().Name,
+		"/dispatcher", "replay", "run", "-f", configFile, "--order", orderDir+"/"+keyOrder, "--listen", fmt.Sprintf(":%d", Port))
+	if err != nil {
+		return nil, err
+	}
+	container(template).WithPorts(corev1ac.ContainerPort().WithName("http").WithContainerPort(Port))
+	rule := batchv1ac.PodFailurePolicyRule
+	return batchv1ac.Job(ReplayName(r.DeadLetterReplay), r.Namespace).
+		WithLabels(Labels(r.DeadLetterReplay, ComponentReplay)).
+		WithOwnerReferences(owner(r.DeadLetterReplay)).
+		WithSpec(batchv1ac.JobSpec().
+			WithBackoffLimit(replayTries).
+			WithPodFailurePolicy(batchv1ac.PodFailurePolicy().WithRules(
+				rule().WithAction(batchv1.PodFailurePolicyActionFailJob).WithOnExitCodes(batchv1ac.PodFailurePolicyOnExitCodesRequirement().
+					WithContainerName(Container).WithOperator(batchv1.PodFailurePolicyOnExitCodesOpIn).WithValues(exitRefused)),
+				rule().WithAction(batchv1.PodFailurePolicyActionIgnore).WithOnPodConditions(batchv1ac.PodFailurePolicyOnPodConditionsPattern().
+					WithType(corev1.DisruptionTarget).WithStatus(corev1.ConditionTrue)))).
+			WithTemplate(template)), nil
+}
+
+// StopJob resolves what waits of a replay that is deleted. It does not go with the object, which may be deleted
+// before all that it owns. Errors wrap [ErrPodTemplate].
+func (r Replay) StopJob(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
+	name := StopName(r.DeadLetterReplay)
+	template, err := r.template(p, ComponentStop, name,
+		"/dispatcher", "replay", "stop", "-f", configFile, "--order", orderDir+"/"+keyOrder, "--reason", StopReason)
+	if err != nil {
+		return nil, err
+	}
+	return batchv1ac.Job(name, r.Namespace).
+		WithLabels(Labels(r.DeadLetterReplay, ComponentStop)).
+		WithSpec(batchv1ac.JobSpec().
+			WithBackoffLimit(stopTries).
+			WithActiveDeadlineSeconds(int64(StopDeadline / time.Second)).
+			WithTTLSecondsAfterFinished(int32(stopKept / time.Second)).
+			WithTemplate(template)), nil
+}
+
+// template is the pod of a Job: with the operator's podTemplate, else with the dispatcher's.
+func (r Replay) template(p Platform, component, configMap string, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	base := podTemplate(r.DeadLetterReplay, p, component, configMap, r.Refs())
+	field, users := r.Field+".operator.podTemplate", r.Database.Operator.PodTemplate
+	if d := r.Dispatcher; d != nil {
+		base.Spec.ImagePullSecrets = nil
+		base.Spec.WithServiceAccountName(accountName(d)).WithImagePullSecrets(pullSecrets(d, p)...)
+		if users == nil {
+			field, users = "spec.podTemplate of OutboxDispatcher "+d.Name, d.Spec.PodTemplate
+		}
+	}
+	base.Spec.WithVolumes(corev1ac.Volume().WithName(volumeOrder).WithConfigMap(corev1ac.ConfigMapVolumeSource().
+		WithName(configMap).WithItems(corev1ac.KeyToPath().WithKey(keyOrder).WithPath(keyOrder))))
+	container(base).WithVolumeMounts(mount(volumeOrder, orderDir))
+	return jobTemplate(base, field, users, command...)
+}
+
+// jobTemplate lays the user's template over the base, without sidecars, which would keep the Job from ending (a
+// sidecar among the initContainers stays), and without probes.
+func jobTemplate(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users *runtime.RawExtension, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	template, err := merge(base, field, users)
+	if err != nil {
+		return nil, err
+	}
+	only := *container(template)
+	only.Command, only.Args = command, nil
+	only.LivenessProbe, only.ReadinessProbe, only.StartupProbe, only.Lifecycle = nil, nil, nil, nil
+	template.Spec.Containers = []corev1ac.ContainerApplyConfiguration{only}
+	template.Spec.WithRestartPolicy(corev1.RestartPolicyNever)
+	return template, nil
+}

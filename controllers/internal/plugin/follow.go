@@ -1,0 +1,169 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// unseenLooks is how many looks a command waits for the operator before it says so.
+const unseenLooks = 10
+
+// follower tells how far a DeadLetterReplay is.
+type follower struct {
+	*plugin
+	*target
+	out  io.Writer
+	wait bool
+	// dispatcher is whose letters they are.
+	dispatcher string
+	last       string
+}
+
+// follow returns at the end, with what the object is then. Its error says that the end is no good one.
+func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) error {
+	key := client.ObjectKeyFromObject(dlr)
+	for looks := 0; ; looks++ {
+		f.tell(dlr, looks)
+		if ended(dlr, f.wait) {
+			return f.outcome(dlr)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the command was broken off, and %s goes on: `kubectl outbox replays %s` tells how far it is, `kubectl delete deadletterreplay %s --namespace %s` stops it", key.Name, f.dispatcher, key.Name, key.Namespace)
+		case <-time.After(f.Every):
+		}
+		switch err := f.Get(ctx, key, dlr); {
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; what it has put back stays so: see `kubectl outbox dead groups %s`", key, f.dispatcher)
+		case err != nil && ctx.Err() == nil:
+			return fmt.Errorf("look at the DeadLetterReplay %s: %w; it goes on, and `kubectl outbox replays %s` tells how far it is", key, err, f.dispatcher)
+		}
+	}
+}
+
+// tell writes a line that is news.
+func (f *follower) tell(dlr *v1alpha1.DeadLetterReplay, looks int) {
+	text := progress(dlr)
+	if looks >= unseenLooks && dlr.Status.ObservedGeneration < dlr.Generation {
+		text = "the operator has not seen it yet; see that it runs, and serves this namespace"
+	}
+	line := fmt.Sprintf("%s %s: %s", strings.ToLower(string(dlr.Spec.Action)), dlr.Name, text)
+	if line == f.last {
+		return
+	}
+	f.last = line
+	_, _ = fmt.Fprintln(f.out, line) // when who reads it has gone, the exit code still says how it ended
+}
+
+// outcome is the error of a bad end.
+func (f *follower) outcome(dlr *v1alpha1.DeadLetterReplay) error {
+	if s := dlr.Status.Stopped; s != "" {
+		return fmt.Errorf("%s was stopped: %s; see why events died, with `kubectl outbox dead groups %s`, before you replay the rest", dlr.Name, s, f.dispatcher)
+	}
+	if c := meta.FindStatusCondition(dlr.Status.Conditions, v1alpha1.StalledCondition); stalled(dlr) {
+		return fmt.Errorf("%s cannot go on: %s: %s; `kubectl delete deadletterreplay %s --namespace %s` gives it up", dlr.Name, c.Reason, c.Message, dlr.Name, dlr.Namespace)
+	}
+	return nil
+}
+
+func stalled(dlr *v1alpha1.DeadLetterReplay) bool {
+	return meta.IsStatusConditionTrue(dlr.Status.Conditions, v1alpha1.StalledCondition)
+}
+
+// ended reports whether there is nothing more to wait for: each letter had its turn, or with wait its outcome.
+func ended(dlr *v1alpha1.DeadLetterReplay, wait bool) bool {
+	s := dlr.Status
+	return stalled(dlr) || meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ReadyCondition) ||
+		!wait && s.Matched != nil && value(s.Done) >= *s.Matched
+}
+
+// progress is how far it is, in one line.
+func progress(dlr *v1alpha1.DeadLetterReplay) string {
+	s := dlr.Status
+	if s.Matched == nil {
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ReadyCondition); c != nil {
+			return c.Reason + ": " + c.Message
+		}
+		return "waits for the operator"
+	}
+	skipped := int64(0)
+	var parts []string
+	count := func(n int64, what string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	count(value(s.Delivered), "delivered")
+	count(value(s.DiedAgain), "died again")
+	count(value(s.Discarded), "discarded")
+	count(value(s.Pending), "not delivered yet")
+	for _, one := range s.Skipped {
+		skipped += one.Count
+		count(one.Count, "skipped: "+one.Reason)
+	}
+	head := fmt.Sprintf("%d of %d done", value(s.Done), *s.Matched)
+	if dlr.Spec.DryRun {
+		head = fmt.Sprintf("would %s %d of %d", strings.ToLower(string(dlr.Spec.Action)), *s.Matched-skipped, *s.Matched)
+	}
+	text := strings.Join(append([]string{head}, parts...), ", ")
+	if s.Stopped != "" {
+		text += "; stopped: " + s.Stopped
+	}
+	return text
+}
+
+// objectWriter writes an object in a format; text is nothing, because progress was told, or what a manifest is.
+func objectWriter(format string, manifest bool) (func(io.Writer, *v1alpha1.DeadLetterReplay) error, error) {
+	if format == "text" && manifest {
+		format = "yaml"
+	}
+	return func(out io.Writer, dlr *v1alpha1.DeadLetterReplay) (err error) {
+		var text []byte
+		switch format {
+		case "name":
+			text = fmt.Appendf(nil, "deadletterreplay.%s/%s\n", v1alpha1.GroupVersion.Group, dlr.Name)
+		case "json", "yaml":
+			text, err = marshal(format, named(dlr))
+		}
+		if err == nil {
+			_, err = out.Write(text)
+		}
+		return err
+	}, oneOf("output", format, "text", "name", "json", "yaml")
+}
+
+// named is an object as people and scripts read it.
+func named(dlr *v1alpha1.DeadLetterReplay) *v1alpha1.DeadLetterReplay {
+	dlr = dlr.DeepCopy()
+	dlr.APIVersion, dlr.Kind, dlr.ManagedFields = v1alpha1.GroupVersion.String(), "DeadLetterReplay", nil
+	return dlr
+}
+
+// marshal writes as JSON or YAML.
+func marshal(format string, v any) ([]byte, error) {
+	if format == "yaml" {
+		return yaml.Marshal(v)
+	}
+	text, err := json.MarshalIndent(v, "", "  ")
+	return append(text, '\n'), err
+}
+
+func oneOf(flag, value string, choices ...string) error {
+	for _, c := range choices {
+		if value == c {
+			return nil
+		}
+	}
+	return fmt.Errorf("--%s is %q; choose %s or %s", flag, value, strings.Join(choices[:len(choices)-1], ", "), choices[len(choices)-1])
+}

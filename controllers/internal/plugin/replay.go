@@ -1,0 +1,286 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+)
+
+// keepDryRun is how long the object of a dry run stays, for whoever wants to see who asked what.
+const keepDryRun = time.Hour
+
+// nameBytes is the most bytes of the name of a DeadLetterReplay.
+const nameBytes = 48
+
+// ordered is what somebody asks for on the command line.
+type ordered struct {
+	action                            v1alpha1.ReplayAction
+	name, reason, requestedBy         string
+	ordering, format                  string
+	rate, canary, abortAt             int32
+	all, dryRun, anyOrder, wait, show bool
+	ttl                               time.Duration
+	filter                            func(time.Time) (deadletters.Filter, error)
+}
+
+func (p *plugin) replayCommand(action v1alpha1.ReplayAction) *cobra.Command {
+	o := &ordered{action: action}
+	use, short := "replay", "Put dead events back, at a rate"
+	long := `Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place in
+the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them die again,
+the rest stays as it is.`
+	example := `  kubectl outbox replay orders --group 2 --reason CHG-812 --dry-run
+  kubectl outbox replay orders --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
+  kubectl outbox replay orders --topic refunds --since 2h --reason CHG-812 --print --name chg-812 > chg-812.yaml`
+	if action == v1alpha1.ActionDiscard {
+		use, short = "discard", "Mark dead letters as handled; their events stay dead"
+		long = "Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more."
+		example = `  kubectl outbox discard orders --type test.event --reason "left by the load test" --dry-run`
+	}
+	cmd := &cobra.Command{
+		Use: use + " NAME --reason TEXT", Short: short, Example: example, Args: oneName, ValidArgsFunction: p.completeOne,
+		Long: long + `
+
+The command creates a DeadLetterReplay and tells how far it is, a line for each change, until each letter had its turn,
+or with --wait its outcome. The operator runs it: to break the command off stops nothing, and to delete the object
+does. Exit code 1 says that it failed, or stopped by itself. Who may create DeadLetterReplays may do this: the role
+deadletterreplays-replay. Your user name goes into spec.requestedBy, where the API server proves it.
+
+--dry-run counts and changes nothing; its object goes after an hour. --print creates nothing: it writes the object for
+a pull request, which a GitOps tool applies under its own name, the one to give in --requested-by.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return p.order(cmd, args[0], o) },
+	}
+	o.flags(cmd)
+	complete := func(flag string, f cobra.CompletionFunc) {
+		if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+			panic(err) // the flag is there
+		}
+	}
+	complete("group", p.completeGroup)
+	complete("output", cobra.FixedCompletions([]string{"text", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	if action == v1alpha1.ActionReplay {
+		complete("ordering", cobra.FixedCompletions([]string{string(v1alpha1.OrderingKey), string(v1alpha1.OrderingNone)}, cobra.ShellCompDirectiveNoFileComp))
+	}
+	return cmd
+}
+
+func (o *ordered) flags(cmd *cobra.Command) {
+	o.filter = deadcmd.FilterFlags(cmd)
+	flags := cmd.Flags()
+	flags.Lookup("group").Usage = "only those of this group: its number in `kubectl outbox status`, or its 8 hex digits, which mean the same group tomorrow"
+	flags.StringVar(&o.reason, "reason", "", "why, such as the number of the change; it stays with each letter (required)")
+	flags.BoolVar(&o.all, "all", false, "every open letter, when there is no filter")
+	flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "tell what would be done, and change nothing")
+	flags.BoolVar(&o.wait, "wait", false, "wait until each outcome is known: delivered, dead again, discarded or skipped")
+	flags.StringVar(&o.name, "name", "", "the name of the object (default: the dispatcher's and the time)")
+	flags.DurationVar(&o.ttl, "ttl-after-finished", 0, "how long the object stays after its end (default: until somebody deletes it)")
+	flags.BoolVar(&o.show, "print", false, "write the object for a pull request, and create nothing")
+	flags.StringVar(&o.requestedBy, "requested-by", "", "with --print: the user that will apply it (default: you)")
+	flags.StringVarP(&o.format, "output", "o", "text", "text, or the object as name, json or yaml; then progress goes to standard error")
+	if o.action == v1alpha1.ActionReplay {
+		flags.Int32Var(&o.canary, "canary", 0, "how many go first, and alone, until their outcome is known")
+		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the known outcomes died again (default 50 with --canary, else never)")
+		flags.StringVar(&o.ordering, "ordering", "", "Key: of a key the next goes when the one before is delivered; or None (default: the dispatcher's)")
+		flags.BoolVar(&o.anyOrder, "any-order", false, "the same as --ordering None")
+		cmd.MarkFlagsMutuallyExclusive("ordering", "any-order")
+	}
+	if err := cmd.MarkFlagRequired("reason"); err != nil {
+		panic(err) // the flag is there
+	}
+}
+
+// order does what is asked for.
+func (p *plugin) order(cmd *cobra.Command, name string, o *ordered) error {
+	ctx := cmd.Context()
+	write, err := objectWriter(o.format, o.show)
+	if err != nil {
+		return err
+	}
+	if o.requestedBy != "" && !o.show {
+		return errors.New("--requested-by is for --print alone: the API server takes no name but yours; remove it, or impersonate with --as")
+	}
+	t, err := p.target()
+	if err != nil {
+		return err
+	}
+	obd, err := t.dispatcher(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := p.numberedGroup(cmd, t, obd); err != nil {
+		return err
+	}
+	dlr, err := o.object(obd, p.Now())
+	if err != nil {
+		return err
+	}
+	if dlr.Spec.RequestedBy == "" {
+		if dlr.Spec.RequestedBy, err = t.user(ctx); err != nil {
+			return err
+		}
+	}
+	if o.show {
+		return write(cmd.OutOrStdout(), dlr)
+	}
+	if err := t.hasLogin(ctx, obd); err != nil {
+		return err
+	}
+	if err := t.Create(ctx, dlr, client.FieldOwner(manager)); err != nil {
+		return refusedCreate(dlr, err)
+	}
+	progress := cmd.OutOrStdout()
+	if o.format != "text" {
+		progress = cmd.ErrOrStderr()
+	}
+	f := follower{plugin: p, target: t, out: progress, wait: o.wait || o.dryRun, dispatcher: name}
+	failed := f.follow(ctx, dlr)
+	return errors.Join(failed, write(cmd.OutOrStdout(), dlr))
+}
+
+// object is what the flags say.
+func (o *ordered) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alpha1.DeadLetterReplay, error) {
+	filter, err := o.filter(now)
+	switch {
+	case err != nil:
+		return nil, err
+	case filter.Empty() && !o.all:
+		return nil, errors.New("no filter; choose letters, such as with --group, or add --all for every open letter of the dispatcher")
+	case !filter.Empty() && o.all:
+		return nil, errors.New("--all is every letter, and there is a filter too; remove one of them")
+	case o.ttl < 0:
+		return nil, fmt.Errorf("--ttl-after-finished is %s; set it to a time such as 168h", o.ttl)
+	}
+	if o.anyOrder {
+		o.ordering = string(v1alpha1.OrderingNone)
+	}
+	if o.name == "" {
+		stamp := now.UTC().Format("-20060102-150405")
+		o.name = strings.TrimRight(obd.Name[:min(len(obd.Name), nameBytes-len(stamp))], "-") + stamp
+	}
+	dlr := &v1alpha1.DeadLetterReplay{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DeadLetterReplay"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: obd.Namespace, Name: o.name},
+		Spec: v1alpha1.DeadLetterReplaySpec{
+			DispatcherRef: &v1alpha1.DispatcherRef{Name: obd.Name}, Action: o.action, Reason: o.reason, RequestedBy: o.requestedBy,
+			Selector: selector(filter), Rate: o.rate, Canary: o.canary, AbortAt: o.abortAt, Ordering: v1alpha1.Ordering(o.ordering), DryRun: o.dryRun,
+		},
+	}
+	switch {
+	case o.ttl > 0:
+		dlr.Spec.TTLAfterFinished = &metav1.Duration{Duration: o.ttl}
+	case o.dryRun && !o.show:
+		dlr.Spec.TTLAfterFinished = &metav1.Duration{Duration: keepDryRun}
+	}
+	return dlr, nil
+}
+
+// selector says in the resource what the filter says.
+func selector(f deadletters.Filter) v1alpha1.DeadLetterSelector {
+	s := v1alpha1.DeadLetterSelector{
+		All: f.Empty(), Group: f.Group, Reason: string(f.Reason), Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains,
+	}
+	if f.Topic != "" {
+		s.Topics = []string{f.Topic}
+	}
+	if !f.Since.IsZero() {
+		s.Since = ptr.To(metav1.NewTime(f.Since.UTC()))
+	}
+	if !f.Until.IsZero() {
+		s.Until = ptr.To(metav1.NewTime(f.Until.UTC()))
+	}
+	return s
+}
+
+// numberedGroup replaces a number in --group, as `kubectl outbox status` shows them, with the group.
+func (p *plugin) numberedGroup(cmd *cobra.Command, t *target, obd *v1alpha1.OutboxDispatcher) error {
+	flag := cmd.Flags().Lookup("group").Value
+	n, err := strconv.Atoi(flag.String())
+	if err != nil || len(flag.String()) == 8 {
+		return nil
+	}
+	groups, err := p.groups(cmd.Context(), t, obd)
+	if err != nil {
+		groups = known(obd.Status.DeadGroups)
+	}
+	if n < 1 || n > len(groups) {
+		return fmt.Errorf("--group is %d, and there are %d groups; see `kubectl outbox status %s`, or give the group's 8 hex digits", n, len(groups), obd.Name)
+	}
+	g := groups[n-1]
+	fmt.Fprintf(cmd.ErrOrStderr(), "group %d is %s: %d dead, topic %s, %s\n", n, g.Group, g.Count, g.Topic, g.Reason)
+	return flag.Set(g.Group)
+}
+
+// user is who the API server takes us for.
+func (t *target) user(ctx context.Context) (string, error) {
+	var review authenticationv1.SelfSubjectReview
+	if err := t.Create(ctx, &review); err != nil {
+		return "", fmt.Errorf("ask the API server who you are: %w; ask for the role system:basic-user", err)
+	}
+	return review.Status.UserInfo.Username, nil
+}
+
+// hasLogin says when nobody has said by which login replays are done. Who may not read the Outbox hears it from the
+// object's status.
+func (t *target) hasLogin(ctx context.Context, obd *v1alpha1.OutboxDispatcher) error {
+	const remedy = "a login that has what `dispatcher migrate grants --for operator` prints"
+	if obd.Spec.Database != nil && obd.Spec.Database.Operator == nil {
+		return fmt.Errorf("the OutboxDispatcher %s names no login for replays; set its spec.database.operator to %s", obd.Name, remedy)
+	}
+	if ref := obd.Spec.OutboxRef; ref != nil {
+		var outbox v1alpha1.Outbox
+		if err := t.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: ref.Name}, &outbox); err == nil && outbox.Spec.Operator == nil {
+			return fmt.Errorf("the Outbox %s names no login for replays; set its spec.operator to %s", ref.Name, remedy)
+		}
+	}
+	return nil
+}
+
+// refusedCreate says what to do about a refusal.
+func refusedCreate(dlr *v1alpha1.DeadLetterReplay, err error) error {
+	switch {
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("this cluster has no DeadLetterReplays: %w; upgrade the operator and its definitions", err)
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "deadletterreplays"`):
+		return fmt.Errorf("%w; ask for the role deadletterreplays-replay in this namespace", err)
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("%w; choose another --name, or see `kubectl outbox replays %s`", err, dlr.Spec.DispatcherRef.Name)
+	}
+	return fmt.Errorf("create the DeadLetterReplay %s/%s: %w", dlr.Namespace, dlr.Name, err)
+}
+
+// completeGroup completes the groups that the status has.
+func (p *plugin) completeGroup(cmd *cobra.Command, args []string, _ string) (found []string, _ cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(parent(cmd), completeWithin)
+	defer cancel()
+	t, err := p.target()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	obd, err := t.dispatcher(ctx, args[0])
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for _, g := range obd.Status.DeadGroups {
+		found = append(found, cobra.CompletionWithDesc(g.Group, strings.TrimSpace(fmt.Sprintf("%d dead, %s %s %s", g.Count, g.Topic, g.Class, g.Code))))
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,216 @@
+package plugin_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// status is what the operator would tell of a DeadLetterReplay.
+func status(ready metav1.ConditionStatus, reason string, matched, done int64) v1alpha1.DeadLetterReplayStatus {
+	s := v1alpha1.DeadLetterReplayStatus{ObservedGeneration: 1, Matched: &matched, Done: &done}
+	s.Conditions = []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: ready, Reason: reason, Message: "As it is.", LastTransitionTime: metav1.NewTime(noon)}}
+	return s
+}
+
+// operator plays the operator once: it reports of the DeadLetterReplay that appears, and ends with the spec.
+func (w *world) operator(report v1alpha1.DeadLetterReplayStatus) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	done := make(chan struct{})
+	DeferCleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			var list v1alpha1.DeadLetterReplayList
+			if w.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) > 0 {
+				list.Items[0].Status = report
+				if w.Status().Update(ctx, &list.Items[0]) == nil {
+					return
+				}
+			}
+		}
+	}()
+}
+
+// asked is the one DeadLetterReplay that there is.
+func (w *world) asked(ctx context.Context) v1alpha1.DeadLetterReplay {
+	GinkgoHelper()
+	var list v1alpha1.DeadLetterReplayList
+	Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
+	Expect(list.Items).To(HaveLen(1))
+	return list.Items[0]
+}
+
+var _ = Describe("kubectl outbox replay", Label("replay"), func() {
+	var w *world
+	BeforeEach(func(ctx SpecContext) {
+		w = newWorld(ctx)
+		w.dispatcher(ctx)
+	})
+
+	It("asks for a group by its number, and tells what became of it", func(ctx SpecContext) {
+		report := status(metav1.ConditionTrue, "Finished", 1500, 1500)
+		report.Delivered, report.DiedAgain, report.Skipped = ptr.To(int64(1495)), ptr.To(int64(4)), []v1alpha1.SkippedLetters{{Reason: "not_dead", Count: 1}}
+		w.operator(report)
+		r := w.run(ctx, "replay", "orders", "--group", "1", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--any-order", "--wait")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(r.told).To(Equal("group 1 is 7f3a9c21: 1500 dead, topic orders, max_retries_exceeded\n"))
+		Expect(r.out).To(HavePrefix("replay orders-20260301-130000: waits for the operator\n"))
+		Expect(r.out).To(HaveSuffix("replay orders-20260301-130000: 1500 of 1500 done, 1495 delivered, 4 died again, 1 skipped: not_dead\n"))
+		spec := w.asked(ctx).Spec
+		Expect(spec.RequestedBy).To(Equal("admin"))
+		Expect(spec).To(Equal(v1alpha1.DeadLetterReplaySpec{
+			DispatcherRef: &v1alpha1.DispatcherRef{Name: "orders"}, Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+			Selector: v1alpha1.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Ordering: v1alpha1.OrderingNone,
+		}))
+	})
+
+	It("does not wait for outcomes unless it is told to", func(ctx SpecContext) {
+		report := status(metav1.ConditionFalse, "Running", 3, 3)
+		report.Pending = ptr.To(int64(3))
+		w.operator(report)
+		r := w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812", "--output", "name")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(r.out).To(Equal("deadletterreplay.outbox.dev/orders-20260301-130000\n"))
+		Expect(r.told).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
+	})
+
+	It("counts what would be done", func(ctx SpecContext) {
+		report := status(metav1.ConditionTrue, "Finished", 3, 0)
+		report.Skipped = []v1alpha1.SkippedLetters{{Reason: "gone", Count: 1}}
+		w.operator(report)
+		r := w.run(ctx, "discard", "orders", "--topic", "orders", "--since", "2h", "--id", "42", "--id", event, "--reason", "load test", "--dry-run", "--name", "count")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(r.out).To(HaveSuffix("discard count: would discard 2 of 3, 1 skipped: gone\n"))
+		spec := w.asked(ctx).Spec
+		Expect(spec.DryRun).To(BeTrue())
+		Expect(spec.TTLAfterFinished.Duration).To(Equal(time.Hour))
+		Expect(spec.Selector.Topics).To(Equal([]string{"orders"}))
+		Expect(spec.Selector.IDs).To(Equal([]string{"42", event}))
+		Expect(spec.Selector.Since.UTC()).To(Equal(noon.Add(-time.Hour)))
+	})
+
+	It("fails when it stopped by itself, and says what to do", func(ctx SpecContext) {
+		report := status(metav1.ConditionFalse, "Stopped", 1500, 1500)
+		report.DiedAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes died again"
+		w.operator(report)
+		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
+		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes died again; see why events died, with `kubectl outbox dead groups orders`")))
+		var dlr v1alpha1.DeadLetterReplay
+		Expect(json.Unmarshal([]byte(r.out), &dlr)).To(Succeed(), "what is piped is the object alone")
+		Expect(dlr.Kind).To(Equal("DeadLetterReplay"))
+		Expect(*dlr.Status.DiedAgain).To(Equal(int64(6)))
+	})
+
+	It("fails when it cannot go on", func(ctx SpecContext) {
+		report := status(metav1.ConditionFalse, "NoLogin", 0, 0)
+		report.Matched, report.Done = nil, nil
+		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.operator.", LastTransitionTime: metav1.NewTime(noon)})
+		w.operator(report)
+		r := w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812")
+		Expect(r.err).To(MatchError("chg-812 cannot go on: NoLogin: Set spec.operator.; `kubectl delete deadletterreplay chg-812 --namespace " + w.namespace + "` gives it up"))
+		Expect(r.out).To(HaveSuffix("replay chg-812: NoLogin: As it is.\n"))
+		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox replays orders`")))
+	})
+
+	It("tells that the operator does not look, and that it goes on without the command", func(ctx SpecContext) {
+		short, cancel := context.WithCancel(ctx)
+		DeferCleanup(cancel)
+		out := &watched{until: "the operator has not seen it yet", then: cancel}
+		r := w.runTo(short, out, "replay", "orders", "--all", "--reason", "CHG-812")
+		Expect(r.err).To(MatchError(ContainSubstring("the command was broken off, and orders-20260301-130000 goes on")))
+		Expect(w.asked(ctx).DeletionTimestamp).To(BeNil())
+	})
+
+	It("writes the object for a pull request, and creates nothing", func(ctx SpecContext) {
+		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, asked by ada", "--canary", "10", "--print", "--name", "chg-812",
+			"--requested-by", "system:serviceaccount:flux-system:kustomize-controller")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(r.out).To(Equal(strings.ReplaceAll(`apiVersion: outbox.dev/v1alpha1
+kind: DeadLetterReplay
+metadata:
+  name: chg-812
+  namespace: NAMESPACE
+spec:
+  action: Replay
+  canary: 10
+  dispatcherRef:
+    name: orders
+  rate: 100
+  reason: CHG-812, asked by ada
+  requestedBy: system:serviceaccount:flux-system:kustomize-controller
+  selector:
+    group: 7f3a9c21
+`, "NAMESPACE", w.namespace)))
+		var list v1alpha1.DeadLetterReplayList
+		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
+		Expect(list.Items).To(BeEmpty())
+	})
+
+	It("refuses what cannot be meant, with a remedy", func(ctx SpecContext) {
+		for words, want := range map[string]string{
+			"":                               "no filter; choose letters, such as with --group, or add --all",
+			"--all --topic orders":           "--all is every letter, and there is a filter too; remove one of them",
+			"--group 2":                      "--group is 2, and there are 1 groups; see `kubectl outbox status orders`",
+			"--group 7F3A9C21":               "the filter is wrong: group: ",
+			"--all --requested-by eve":       "--requested-by is for --print alone",
+			"--all --output xml":             "choose text, name, json or yaml",
+			"--all --rate 0 --canary -1":     "spec.canary",
+			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",
+		} {
+			r := w.run(ctx, append([]string{"replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
+			Expect(r.err).To(MatchError(ContainSubstring(want)), words)
+		}
+		Expect(w.run(ctx, "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
+		Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
+			Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}})).To(Succeed())
+		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
+			"set its spec.operator to a login that has what `dispatcher migrate grants --for operator` prints"))
+	})
+
+	It("lists what was asked for", func(ctx SpecContext) {
+		Expect(w.run(ctx, "replays", "orders").told).To(Equal("nothing was replayed or discarded here by an object\n"))
+		report := status(metav1.ConditionTrue, "Finished", 3, 3)
+		report.Discarded = ptr.To(int64(3))
+		w.operator(report)
+		Expect(w.run(ctx, "discard", "orders", "--all", "--reason", "CHG-812:\nno such item", "--name", "chg-812").err).NotTo(HaveOccurred())
+		other := w.asked(ctx)
+		other = v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}, Spec: other.Spec}
+		other.Spec.DispatcherRef = &v1alpha1.DispatcherRef{Name: "bills"}
+		Expect(w.Create(ctx, &other)).To(Succeed())
+		r := w.run(ctx, "replays", "orders")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(strings.Fields(r.out)).To(ContainElements("chg-812", "Discard", "Finished", "admin"))
+		Expect(r.out).To(And(HaveSuffix("CHG-812: no such item\n"), Not(ContainSubstring("other"))))
+		var list v1alpha1.DeadLetterReplayList
+		Expect(json.Unmarshal([]byte(w.run(ctx, "replays", "orders", "-o", "json").out), &list)).To(Succeed())
+		Expect(list.Kind).To(Equal("DeadLetterReplayList"))
+		Expect(list.Items).To(HaveLen(1))
+		Expect(w.run(ctx, "__complete", "replay", "orders", "--group", "").out).To(ContainSubstring("7f3a9c21\t3 dead"))
+		Expect(w.run(ctx, "__complete", "replays", "").out).To(HavePrefix("orders\n"))
+	})
+})
+
+// watched calls then when until is written.
+type watched struct {
+	strings.Builder
+	until string
+	then  func()
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	n, err := w.Builder.Write(p)
+	if strings.Contains(w.String(), w.until) {
+		w.then()
+	}
+	return n, err
+}

@@ -1,0 +1,128 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+)
+
+func (p *plugin) replaysCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "replays NAME", Short: "List the replays and discards of an OutboxDispatcher's dead letters", Args: oneName, ValidArgsFunction: p.completeOne,
+		Long: `List the DeadLetterReplays of an OutboxDispatcher, and those of its Outbox that are about its outbox namespace: the
+newest first, with who asked, why, and what became of the events. DELIVERED counts what was delivered, not what was
+put back. As JSON and YAML it is a DeadLetterReplayList.`,
+		Example: "  kubectl outbox replays orders --namespace shop\n  kubectl outbox replays orders --output json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneOf("output", format, "table", "json", "yaml"); err != nil {
+				return err
+			}
+			list, err := p.replays(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if format != "table" {
+				text, err := marshal(format, list)
+				if err != nil {
+					return err
+				}
+				_, err = cmd.OutOrStdout().Write(text)
+				return err
+			}
+			if len(list.Items) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "nothing was replayed or discarded here by an object")
+				return nil
+			}
+			_, err = cmd.OutOrStdout().Write(replaysText(list.Items, p.Now()))
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag is there
+	}
+	return cmd
+}
+
+// replays are those of a dispatcher, the newest first.
+func (p *plugin) replays(ctx context.Context, name string) (*v1alpha1.DeadLetterReplayList, error) {
+	t, err := p.target()
+	if err != nil {
+		return nil, err
+	}
+	obd, err := t.dispatcher(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	list := &v1alpha1.DeadLetterReplayList{}
+	switch err := t.List(ctx, list, client.InNamespace(obd.Namespace)); {
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("this cluster has no DeadLetterReplays: %w; upgrade the operator and its definitions", err)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w; ask for the role deadletterreplays-view in this namespace", err)
+	case err != nil:
+		return nil, fmt.Errorf("list the DeadLetterReplays of the namespace %s: %w", obd.Namespace, err)
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return !about(&dlr, obd) })
+	slices.SortStableFunc(list.Items, func(a, b v1alpha1.DeadLetterReplay) int {
+		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
+	})
+	for i := range list.Items {
+		list.Items[i] = *named(&list.Items[i])
+	}
+	list.APIVersion, list.Kind = v1alpha1.GroupVersion.String(), "DeadLetterReplayList"
+	return list, nil
+}
+
+// about reports whether an object may concern letters of a dispatcher.
+func about(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bool {
+	if ref := dlr.Spec.DispatcherRef; ref != nil {
+		return ref.Name == obd.Name
+	}
+	mine, other := obd.Spec.OutboxRef, dlr.Spec.OutboxRef
+	return mine != nil && other != nil && mine.Name == other.Name && dlr.Spec.Namespace == obd.Spec.Namespace
+}
+
+func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
+	var out bytes.Buffer
+	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tDIED AGAIN\tDISCARDED\tSKIPPED\tBY\tAGE\tWHY", len(all), func(w io.Writer, i int) {
+		dlr := &all[i]
+		s, status, skipped := dlr.Status, "Unseen", int64(0)
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ReadyCondition); c != nil {
+			status = c.Reason
+		}
+		for _, one := range s.Skipped {
+			skipped += one.Count
+		}
+		action := string(dlr.Spec.Action)
+		if dlr.Spec.DryRun {
+			action += " (dry run)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
+			shown(s.DiedAgain), shown(s.Discarded), skipped, dlr.Spec.RequestedBy, deadcmd.Age(dlr.CreationTimestamp.Time, now), oneLine(dlr.Spec.Reason))
+	})
+	return out.Bytes()
+}
+
+func shown(n *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return fmt.Sprint(*n)
+}
+
+// oneLine keeps the table whole.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

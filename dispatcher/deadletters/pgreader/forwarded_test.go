@@ -1,0 +1,92 @@
+package pgreader
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
+)
+
+// Whoever forwards to a pod's port changes no row: each method at each path of the pod's server, as a caller in the
+// pod, leaves every version of every row as it was. CONTRACT: C-42
+func TestAForwardedPortChangesNoRow(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	story(t, pool)
+	server := httptest.NewServer(monitor.Handler(monitor.Process{StartedAt: time.Now()}, monitor.Sources{
+		Snapshot: func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, Backlog: func() *dispatcher.Depth { return nil },
+		OldestTransaction: func() *dispatcher.OldestTransaction { return nil }, Letters: r,
+	}, prometheus.NewRegistry()))
+	defer server.Close()
+	before, answered := rows(t, pool), 0
+	for _, path := range []string{
+		"/", "/healthz", "/readyz", "/status", "/status?brief", "/metrics", "/dead", "/dead/", "/dead/groups", "/dead?group=7f3a9c21", "/dead/4", "/dead/4?payload=true",
+		"/dead/4/replay", "/dead/replay", "/dead/discard", "/dead/" + eventID(1), "/events", "/events/", "/events/" + eventID(1), "/events/key-1?payload=true",
+		"/dead?errorContains=%27%3Bdelete+from+outbox.outbox_events%3B--", "/events/x%27%3B%20delete%20from%20outbox.outbox_events%3B%20--",
+	} {
+		for _, method := range []string{
+			http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "REPLAY",
+		} {
+			request, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, strings.NewReader(`{"action": "replay", "all": true}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("X-HTTP-Method-Override", http.MethodDelete)
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			reads := method == http.MethodGet || method == http.MethodHead
+			switch {
+			case reads && response.StatusCode == http.StatusOK:
+				answered++
+			case !reads && response.StatusCode != http.StatusMethodNotAllowed && response.StatusCode != http.StatusNotFound:
+				t.Errorf("%s %s is answered with %s", method, path, response.Status)
+			}
+			if now := rows(t, pool); now != before {
+				t.Fatalf("%s %s has changed rows:\n%s\nwere\n%s", method, path, now, before)
+			}
+		}
+	}
+	if answered < 2*12 {
+		t.Errorf("%d requests were answered: this is no server of a pod", answered)
+	}
+}
+
+// rows are the versions of all rows of the schema: a row that was written, also with the same content, has another.
+func rows(t *testing.T, pool *pgxpool.Pool) string {
+	t.Helper()
+	names, err := pool.Query(t.Context(), "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = 'outbox' order by 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	var tables []string
+	for names.Next() {
+		var name string
+		if err := names.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		tables = append(tables, name)
+	}
+	if names.Err() != nil || len(tables) < 3 {
+		t.Fatalf("tables %v: %v", tables, names.Err())
+	}
+	for _, table := range tables {
+		var versions string
+		if err := pool.QueryRow(t.Context(), "select coalesce(string_agg(concat_ws(' ', t.ctid, t.xmin, md5(t::text)), ', ' order by t.ctid), '') from "+table+" t").Scan(&versions); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "%s: %s\n", table, versions)
+	}
+	return out.String()
+}
