@@ -1,0 +1,301 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/draft"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+// sent is an awkward event as the outbox has it, and received as a consumer is to have it.
+func sent() (*dispatcher.Event, consumer.Event) {
+	id, tenant := uuid.MustParse("0197a1e0-0000-7000-8000-000000000001"), uuid.MustParse("0197a1e0-0000-7000-8000-00000000000a")
+	created := time.Date(2026, 3, 4, 5, 6, 7, 123456000, time.UTC)
+	payload := []byte(`{"n":9007199254740993,"d":1.10,"e":1e400,"text":"日本 \"%41\" <&>","data":null}`)
+	out := &dispatcher.Event{
+		ID: id, LeaseNumber: 9007199254740993, Attempt: 3, Seq: 4611686018427387905, Namespace: "a b/ü", Topic: "orders", EventType: "Order Placed 100%",
+		AggregateType: "order", AggregateID: "日本 %41 \"7\"", PartitionKey: "key+1 %2B", DedupeKey: tenant.String() + "/placed 7",
+		TenantID: uuid.NullUUID{UUID: tenant, Valid: true}, CreatedAt: created, Payload: payload,
+		Headers: map[string]string{"correlation_id": "c 7 %20 ü", "Schema-Version": "2", "source": "till", "traceparent": traceparent, "empty": ""},
+	}
+	return out, consumer.Event{
+		ID: id, FencingToken: 9007199254740993, Attempt: 3, Sequence: 4611686018427387905, Namespace: "a b/ü", Topic: "orders", EventType: "Order Placed 100%",
+		AggregateType: "order", AggregateID: "日本 %41 \"7\"", PartitionKey: "key+1 %2B", DedupeKey: tenant.String() + "/placed 7",
+		TenantID: out.TenantID, CreatedAt: created, ContentType: "application/json", Payload: payload,
+		Headers: map[string]string{"correlationid": "c 7 %20 ü", "schemaversion": "2", "headersource": "till", "traceparent": traceparent, "empty": ""},
+	}
+}
+
+// anyOf is a map as brokers' clients have it.
+func anyOf(m map[string]string) map[string]any {
+	all := map[string]any{}
+	for name, value := range m {
+		all[name] = value
+	}
+	return all
+}
+
+func listsOf(m map[string]string) map[string][]string {
+	all := map[string][]string{}
+	for name, value := range m {
+		all[name] = []string{value}
+	}
+	return all
+}
+
+func fromHTTP(m draft.Message) (*consumer.Event, error) {
+	header := http.Header{}
+	for name, value := range m.Headers {
+		header.Set(name, value)
+	}
+	events, err := consumer.FromHTTP(header, m.Body)
+	if err != nil || len(events) != 1 {
+		return nil, errors.Join(err, errors.New("not one event"))
+	}
+	return events[0], nil
+}
+
+func fromKafka(m draft.Message) (*consumer.Event, error) {
+	return consumer.FromKafka(m.Headers, m.Body)
+}
+
+func fromNATS(m draft.Message) (*consumer.Event, error) {
+	return consumer.FromNATS(listsOf(m.Headers), m.Body)
+}
+
+func fromRabbitMQ(m draft.Message) (*consumer.Event, error) {
+	headers := map[string]any{}
+	for name, value := range m.Headers {
+		if name, ok := strings.CutPrefix(name, "header "); ok {
+			headers[name] = value
+		}
+	}
+	return consumer.FromRabbitMQ(m.Headers["content_type"], headers, m.Body)
+}
+
+// fromAMQP1 is the message of RabbitMQ with the names of the AMQP 1.0 binding.
+func fromAMQP1(m draft.Message) (*consumer.Event, error) {
+	renamed := draft.Message{Headers: map[string]string{}, Body: m.Body}
+	for name, value := range m.Headers {
+		renamed.Headers[strings.Replace(name, "header ce-", "header cloudEvents_", 1)] = value
+	}
+	return fromRabbitMQ(renamed)
+}
+
+func fromRedis(field string) func(m draft.Message) (*consumer.Event, error) {
+	return func(m draft.Message) (*consumer.Event, error) {
+		fields := anyOf(m.Headers)
+		fields[field] = string(m.Body)
+		return consumer.FromRedis(fields)
+	}
+}
+
+func fromServiceBus(m draft.Message) (*consumer.Event, error) {
+	contentType := m.Headers["content-type"]
+	properties := anyOf(m.Headers)
+	delete(properties, "content-type")
+	return consumer.FromServiceBus(&contentType, properties, m.Body)
+}
+
+func fromPubSub(m draft.Message) (*consumer.Event, error) {
+	return consumer.FromPubSub(m.Headers, m.Body)
+}
+
+func fromSQS(m draft.Message) (*consumer.Event, error) { return consumer.FromSQS(string(m.Body)) }
+
+// fromNotification is a message of SNS without raw message delivery.
+func fromNotification(m draft.Message) (*consumer.Event, error) {
+	envelope, err := json.Marshal(map[string]string{"Type": "Notification", "MessageId": "1", "Message": string(m.Body)})
+	if err != nil {
+		return nil, err
+	}
+	return consumer.FromSNS(string(envelope))
+}
+
+func fromLog(m draft.Message) (*consumer.Event, error) { return consumer.FromJSON(m.Body) }
+
+// Each sink's message, in each contentMode, becomes the same event: every text, the payload byte for byte.
+//
+// CONTRACT: C-70, C-80
+func TestEverySinksMessage(t *testing.T) {
+	const serviceBus = "serviceBus: {namespace: n.servicebus.windows.net, endpoint: '127.0.0.1:1', contentMode: "
+	tested := map[string]bool{"postgres": true} // by TestInbox
+	for _, test := range []struct {
+		sink string
+		read func(draft.Message) (*consumer.Event, error)
+	}{
+		{"http: {url: 'http://h', contentMode: Binary}", fromHTTP},
+		{"http: {url: 'http://h', contentMode: Structured}", fromHTTP},
+		{"http: {url: 'http://h', contentMode: Batch}", fromHTTP},
+		{"kafka: {brokers: ['h:1'], contentMode: Binary}", fromKafka},
+		{"kafka: {brokers: ['h:1'], contentMode: Structured}", fromKafka},
+		{"nats: {servers: ['nats://h:1'], contentMode: Binary}", fromNATS},
+		{"nats: {servers: ['nats://h:1'], contentMode: Structured}", fromNATS},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e, auth: {basic: {usernameFile: /n, passwordFile: /n}}, contentMode: Binary}", fromRabbitMQ},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e, auth: {basic: {usernameFile: /n, passwordFile: /n}}, contentMode: Structured}", fromRabbitMQ},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e, auth: {basic: {usernameFile: /n, passwordFile: /n}}, contentMode: Binary}", fromAMQP1},
+		{"redis: {addresses: ['h:1'], contentMode: Binary}", fromRedis("data")},
+		{"redis: {addresses: ['h:1'], contentMode: Structured}", fromRedis("event")},
+		{"pubSub: {project: shop-eu, endpoint: 'http://h', contentMode: Binary}", fromPubSub},
+		{"pubSub: {project: shop-eu, endpoint: 'http://h', contentMode: Structured}", fromPubSub},
+		{serviceBus + "Binary}", fromServiceBus},
+		{serviceBus + "Structured}", fromServiceBus},
+		{"sqs: {queueURL: 'http://h/1/all', region: eu-west-1}", fromSQS},
+		{"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'}", fromSQS},
+		{"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'}", fromNotification},
+		{"log: {payload: Include}", fromLog},
+	} {
+		kind, _, _ := strings.Cut(test.sink, ":")
+		tested[kind] = true
+		t.Run(test.sink, func(t *testing.T) {
+			event, want := sent()
+			got, err := test.read(draftOf(t, test.sink, event))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(*got, want) {
+				t.Errorf("got  %+v\nwant %+v\npayload %s\nwant    %s", *got, want, got.Payload, want.Payload)
+			}
+			for name, value := range event.Headers {
+				if got.Header(name) != value {
+					t.Errorf("header %s is %q, want %q", name, got.Header(name), value)
+				}
+			}
+			// An event with nothing but what a row must have.
+			bare := &dispatcher.Event{ID: event.ID, Namespace: "n", Topic: "orders", CreatedAt: event.CreatedAt, Payload: []byte(`null`), Attempt: 1, LeaseNumber: 1}
+			got, err = test.read(draftOf(t, test.sink, bare))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := (consumer.Event{
+				ID: event.ID, FencingToken: 1, Attempt: 1, Namespace: "n", Topic: "orders", EventType: "orders", PartitionKey: event.ID.String(),
+				CreatedAt: event.CreatedAt, ContentType: "application/json", Payload: []byte("null"), Headers: map[string]string{},
+			}); !reflect.DeepEqual(*got, want) {
+				t.Errorf("got  %+v\nwant %+v", *got, want)
+			}
+		})
+	}
+	sections := reflect.TypeFor[config.Sink]()
+	for i := range sections.NumField() {
+		kind, _, _ := strings.Cut(sections.Field(i).Tag.Get("json"), ",")
+		if !tested[kind] {
+			t.Errorf("no message of the sink %q was read", kind)
+		}
+	}
+}
+
+func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	check(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\nsink:\n  "+section+"\n"), 0o600))
+	cfg, err := config.Load(path)
+	check(t, err)
+	d, err := sink.NewDrafts(cfg)
+	check(t, err)
+	defer func() { check(t, d.Close(context.WithoutCancel(t.Context()))) }()
+	m, err := d.Draft(t.Context(), e)
+	check(t, err)
+	return m
+}
+
+// A row of the postgres sink's table.
+//
+// CONTRACT: C-80
+func TestInbox(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Empty(t))
+	ddl, err := os.ReadFile("../sink/postgressink/inbox.sql")
+	check(t, err)
+	execute(t, pool, string(ddl))
+	_, want := sent()
+	execute(t, pool, `insert into inbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key,
+		sequence, fencing_token, headers, payload, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		want.ID, want.Namespace, want.Topic, want.EventType, want.AggregateType, want.AggregateID, want.PartitionKey, want.TenantID, want.DedupeKey,
+		want.Sequence, want.FencingToken, `{"correlation_id": "c 7 %20 ü", "Schema-Version": "2", "source": "till", "traceparent": "`+traceparent+`", "empty": ""}`,
+		`{"n": 9007199254740993}`, want.CreatedAt)
+	var row []byte
+	check(t, pool.QueryRow(t.Context(), "select to_jsonb(e) from inbox_events e").Scan(&row))
+	got, err := consumer.FromInbox(row)
+	check(t, err)
+	want.Attempt, want.Payload, want.CreatedAt, got.CreatedAt = 0, []byte(`{"n": 9007199254740993}`), want.CreatedAt.UTC(), got.CreatedAt.UTC()
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("got  %+v\nwant %+v", *got, want)
+	}
+	execute(t, pool, "update inbox_events set event_type = null, tenant_id = null, headers = '{}'")
+	check(t, pool.QueryRow(t.Context(), "select to_jsonb(e) from inbox_events e").Scan(&row))
+	if got, err = consumer.FromInbox(row); err != nil || got.EventType != "" || got.TenantID.Valid || len(got.Headers) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A batch keeps its order, and one that cannot be read is named by its place.
+func TestBatch(t *testing.T) {
+	one := `{"specversion":"1.0","id":"0197a1e0-0000-7000-8000-000000000001","data":1}`
+	two := `{"specversion":"1.0","id":"0197a1e0-0000-7000-8000-000000000002","data":2}`
+	header := http.Header{"Content-Type": {"application/cloudevents-batch+json; charset=utf-8"}}
+	events, err := consumer.FromHTTP(header, []byte("["+one+","+two+"]"))
+	if err != nil || len(events) != 2 || string(events[0].Payload) != "1" || string(events[1].Payload) != "2" {
+		t.Errorf("%v, %v", events, err)
+	}
+	if _, err := consumer.FromHTTP(header, []byte("["+one+",{}]")); err == nil || !strings.Contains(err.Error(), "event 2 of 2") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What is no event of an outbox is refused, without quoting it.
+//
+// CONTRACT: C-73, C-80
+func TestUndecodable(t *testing.T) {
+	const id = "0197a1e0-0000-7000-8000-000000000001"
+	for name, headers := range map[string]map[string]string{
+		"no id":               {"ce_type": "s3cret"},
+		"an id of others":     {"ce_id": "s3cret"},
+		"a token of others":   {"ce_id": id, "ce_fencingtoken": "s3cret"},
+		"an attempt too high": {"ce_id": id, "ce_attempt": "99999999999999"},
+		"a tenant of others":  {"ce_id": id, "ce_tenantid": "s3cret"},
+		"no time":             {"ce_id": id, "ce_time": "s3cret"},
+		"no object":           {"content-type": "application/cloudevents+json"},
+	} {
+		_, err := consumer.FromKafka(headers, []byte("s3cret"))
+		var refused *consumer.Refused
+		if !errors.As(err, &refused) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, body := range []string{"", "null", "[]", `{"id": "` + id + `", "data_base64": "§"}`, `{"id": "` + id + `", "data_base64": 7}`} {
+		if e, err := consumer.FromJSON([]byte(body)); err == nil {
+			t.Errorf("%q is read as %+v", body, e)
+		}
+	}
+}
+
+// An attribute that a later dispatcher adds is a header; only the id must be there.
+//
+// RULE-010-021
+func TestUnknownAndMissingAttributes(t *testing.T) {
+	e, err := consumer.FromKafka(map[string]string{"ce_id": "0197a1e0-0000-7000-8000-000000000001", "ce_later": "x", "other": "y"}, nil)
+	if err != nil || !maps.Equal(e.Headers, map[string]string{"later": "x"}) || e.FencingToken != 0 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	base64, err := consumer.FromJSON([]byte(`{"id": "0197a1e0-0000-7000-8000-000000000001", "subject": null, "data_base64": "AAEC"}`))
+	if err != nil || string(base64.Payload) != "\x00\x01\x02" || base64.AggregateID != "" {
+		t.Errorf("%+v, %v", base64, err)
+	}
+}

@@ -1,0 +1,342 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+var errEffect = errors.New("the effect failed")
+
+// RULE-010-001, RULE-010-002: an event that comes again is skipped, whatever its token and attempt.
+//
+// CONTRACT: C-80
+func TestDuplicatesAreSkipped(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		c := newSide(consumer.Options{})
+		e := newEvent()
+		got, err := c.handle(t.Context(), e, effect(e))
+		expect(t, got, err, consumer.Handled, nil)
+		for _, token := range []int64{7, 9, 3, 0} {
+			again := *e
+			again.FencingToken, again.Attempt = token, int(token)
+			got, err := c.handle(t.Context(), &again, func(exec) error { t.Error("the effect ran again"); return nil })
+			expect(t, got, err, consumer.AlreadyHandled, nil)
+		}
+		if n := count(t, pool, "select count(*) from effects"); n != 1 {
+			t.Errorf("%d effects, want 1", n)
+		}
+		if n := count(t, pool, "select count(*) from processed_events where tracking_id = $1 and consumer_id = 'billing' and fencing_token = 7", e.ID); n != 1 {
+			t.Errorf("%d records, want 1", n)
+		}
+	})
+}
+
+// RULE-010-012: effect and record commit together or not at all. RULE-010-032: the failure is returned and logged with
+// its context, without the payload.
+//
+// CONTRACT: C-80
+func TestFailureChangesNothing(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		var log bytes.Buffer
+		c := newSide(consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		e := newEvent()
+		e.Topic, e.Headers = "orders", map[string]string{"correlationid": "c-7"}
+		got, err := c.handle(t.Context(), e, func(run exec) error {
+			check(t, effect(e)(run))
+			return errEffect
+		})
+		expect(t, got, err, consumer.Failed, errEffect)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			_, _ = c.handle(t.Context(), e, func(run exec) error {
+				check(t, effect(e)(run))
+				panic("at the disco")
+			})
+		}()
+		// An effect that swallows an error of the database has none: the commit fails.
+		got, err = c.handle(t.Context(), e, func(run exec) error {
+			if run("insert into missing values (1)") == nil {
+				t.Error("there is a table missing")
+			}
+			return nil
+		})
+		if got != consumer.Failed || err == nil {
+			t.Errorf("a transaction that PostgreSQL had aborted is %v, %v", got, err)
+		}
+		if n := count(t, pool, "select count(*) from effects") + count(t, pool, "select count(*) from processed_events"); n != 0 {
+			t.Errorf("%d rows were left behind", n)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 3 {
+			t.Errorf("%d lines for 3 failures: %s", lines, &log)
+		}
+		for _, want := range []string{e.ID.String(), `"consumer_id":"billing"`, `"correlation_id":"c-7"`, `"attempt":1`, `"fencing_token":7`, `"topic":"orders"`, "the effect failed"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log has no %s: %s", want, &log)
+			}
+		}
+		if strings.Contains(log.String(), "42}") {
+			t.Errorf("the log has the payload: %s", &log)
+		}
+		got, err = c.handle(t.Context(), e, effect(e))
+		expect(t, got, err, consumer.Handled, nil)
+	})
+}
+
+// RULE-010-031: no effect before the check. Neither runs where the record cannot be written.
+func TestNoEffectWithoutTheRecord(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		execute(t, pool, "drop table processed_events")
+		e := newEvent()
+		got, err := newSide(consumer.Options{}).handle(t.Context(), e, func(exec) error { t.Error("the effect ran"); return nil })
+		if got != consumer.Failed || err == nil || !strings.Contains(err.Error(), "run Migrate") {
+			t.Errorf("%v, %v; want a failure with a remedy", got, err)
+		}
+		_, err = newSide(consumer.Options{}).handle(t.Context(), &consumer.Event{}, effect(e))
+		if !errors.Is(err, consumer.ErrInvalid) {
+			t.Errorf("an event without an id: %v", err)
+		}
+	})
+}
+
+func TestConsumerNeedsAnID(t *testing.T) {
+	c := consumer.New(consumer.Options{})
+	if _, err := c.Handle(t.Context(), nil, newEvent(), nil); !errors.Is(err, consumer.ErrInvalid) || !strings.Contains(err.Error(), "Options.ID") {
+		t.Errorf("%v", err)
+	}
+}
+
+// RULE-010-022: consumers with one database do not wait for each other, and each handles the event once.
+//
+// CONTRACT: C-80
+func TestConsumersDoNotBlockEachOther(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail", Wait: time.Millisecond})
+		e := newEvent()
+		got, err := billing.handle(t.Context(), e, func(run exec) error {
+			got, err := mail.handle(t.Context(), e, effect(e)) // while billing's record is not committed
+			expect(t, got, err, consumer.Handled, nil)
+			return effect(e)(run)
+		})
+		expect(t, got, err, consumer.Handled, nil)
+		if n := count(t, pool, "select count(*) from effects"); n != 2 {
+			t.Errorf("%d effects of 2 consumers", n)
+		}
+	})
+}
+
+// Of two deliveries at the same time one waits: it does nothing when the first commits, and does the work when that
+// rolls back. The effect keeps the lock_timeout that it had.
+//
+// CONTRACT: C-80
+func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
+	for _, test := range []struct {
+		first   error
+		waits   time.Duration
+		want    consumer.Outcome
+		wantErr error
+	}{
+		{nil, time.Minute, consumer.AlreadyHandled, nil},
+		{errEffect, time.Minute, consumer.Handled, nil},
+		{nil, time.Millisecond, consumer.Failed, consumer.ErrBusy},
+	} {
+		each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+			c := newSide(consumer.Options{Wait: test.waits})
+			e := newEvent()
+			var second sync.WaitGroup
+			var got consumer.Outcome
+			var gotErr error
+			_, err := c.handle(t.Context(), e, func(run exec) error {
+				check(t, run(`do $$ begin assert current_setting('lock_timeout') = '0', 'lock_timeout was changed'; end $$`))
+				check(t, effect(e)(run))
+				second.Go(func() { got, gotErr = c.handle(t.Context(), e, effect(e)) })
+				if test.wantErr != nil {
+					second.Wait()
+					return test.first
+				}
+				for count(t, pool, "select count(*) from pg_locks where not granted and locktype = 'transactionid'"+
+					" and pid in (select pid from pg_stat_activity where datname = current_database())") == 0 {
+					if t.Context().Err() != nil {
+						return t.Context().Err()
+					}
+				}
+				return test.first
+			})
+			if !errors.Is(err, test.first) {
+				t.Errorf("the first: %v, want %v", err, test.first)
+			}
+			second.Wait()
+			expect(t, got, gotErr, test.want, test.wantErr)
+			if n := count(t, pool, "select count(*) from effects"); n != 1 {
+				t.Errorf("%d effects, want 1", n)
+			}
+		})
+	}
+}
+
+// CONTRACT: C-27, C-80
+func TestFenceRefusesOlderTokens(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		c := newSide(consumer.Options{Fence: true})
+		e := newEvent()
+		deliver := func(token int64, effect func(exec) error) (consumer.Outcome, error) {
+			again := *e
+			again.FencingToken = token
+			return c.handle(t.Context(), &again, effect)
+		}
+		fails := func(exec) error { return errEffect }
+		got, err := deliver(9, fails)
+		expect(t, got, err, consumer.Failed, errEffect)
+		got, err = deliver(8, effect(e)) // it was slow, and the later one is known
+		expect(t, got, err, consumer.OlderToken, consumer.ErrOlderToken)
+		got, err = deliver(9, fails) // a batch that comes again event by event has the same token
+		expect(t, got, err, consumer.Failed, errEffect)
+		if n := count(t, pool, "select count(*) from processed_events"); n != 0 {
+			t.Fatalf("%d records of an event that was not handled", n)
+		}
+		got, err = deliver(10, effect(e))
+		expect(t, got, err, consumer.Handled, nil)
+		// After the effect any delivery is acknowledged: after a crash of the outbox's database tokens may repeat.
+		got, err = deliver(8, effect(e))
+		expect(t, got, err, consumer.AlreadyHandled, nil)
+		if n := count(t, pool, "select fencing_token from event_tokens"); n != 10 {
+			t.Errorf("the highest token is %d, want 10", n)
+		}
+	})
+}
+
+// A delivery that waited for another sees the tokens that came meanwhile.
+//
+// CONTRACT: C-27, C-80
+func TestFenceSeesTokensThatCameWhileItWaited(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		c := newSide(consumer.Options{Fence: true, Wait: time.Minute})
+		e := newEvent()
+		var second sync.WaitGroup
+		var got consumer.Outcome
+		var gotErr error
+		_, err := c.handle(t.Context(), e, func(exec) error {
+			second.Go(func() {
+				later := *e
+				later.FencingToken = 8
+				got, gotErr = c.handle(t.Context(), &later, effect(e))
+			})
+			for count(t, pool, "select count(*) from pg_locks where not granted and locktype = 'transactionid'"+
+				" and pid in (select pid from pg_stat_activity where datname = current_database())") == 0 {
+				if t.Context().Err() != nil {
+					return t.Context().Err()
+				}
+			}
+			execute(t, pool, "update event_tokens set fencing_token = 9")
+			return errEffect
+		})
+		if !errors.Is(err, errEffect) {
+			t.Fatal(err)
+		}
+		second.Wait()
+		expect(t, got, gotErr, consumer.OlderToken, consumer.ErrOlderToken)
+	})
+}
+
+// RULE-010-003
+//
+// CONTRACT: C-80
+func TestKeysForOutsideCalls(t *testing.T) {
+	e := &consumer.Event{ID: uuid.MustParse("0197a1e0-0000-7000-8000-000000000001"), FencingToken: 77}
+	if e.IdempotencyKey() != "0197a1e0-0000-7000-8000-000000000001" || e.FencedKey() != "0197a1e0-0000-7000-8000-000000000001-77" {
+		t.Errorf("%s, %s", e.IdempotencyKey(), e.FencedKey())
+	}
+	again := *e
+	again.FencingToken = 78
+	if again.IdempotencyKey() != e.IdempotencyKey() || again.FencedKey() == e.FencedKey() {
+		t.Errorf("at the next delivery: %s, %s", again.IdempotencyKey(), again.FencedKey())
+	}
+	again.FencingToken = 0
+	if again.FencedKey() != again.IdempotencyKey() {
+		t.Errorf("without a token: %s", again.FencedKey())
+	}
+}
+
+// RULE-010-010: the table, its key and its index; in a schema with an odd name; by several processes at once.
+//
+// CONTRACT: C-80
+func TestMigrate(t *testing.T) {
+	for name, driver := range drivers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := pgtest.Empty(t)
+			pool := pgtest.Pool(t, dsn)
+			execute(t, pool, `create schema "odd "" one"; create table effects (tracking_id uuid, consumer text)`)
+			c := driver(t, dsn, consumer.Options{ID: "billing", Schema: `odd " one`, Fence: true, Logger: quiet})
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					if err := c.migrate(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			const keys = `select count(*) from pg_index i join pg_attribute a on a.attrelid = i.indexrelid
+				where indrelid = '"odd "" one".processed_events'::regclass and indisprimary and attname in ('tracking_id', 'consumer_id')`
+			if n := count(t, pool, keys); n != 2 {
+				t.Errorf("the primary key has %d of 2 ids", n)
+			}
+			if n := count(t, pool, `select count(*) from pg_indexes where indexname = 'idx_processed_events_ttl' and indexdef like '%processed_at%'`); n != 1 {
+				t.Errorf("%d indexes on processed_at", n)
+			}
+			e := newEvent()
+			got, err := c.handle(t.Context(), e, effect(e))
+			expect(t, got, err, consumer.Handled, nil)
+			got, err = c.handle(t.Context(), e, effect(e))
+			expect(t, got, err, consumer.AlreadyHandled, nil)
+			_, err = c.sweep(consumer.Policy{Replay: time.Hour})
+			check(t, err)
+		})
+	}
+}
+
+// A delivery whose time ends is a failure, and leaves nothing.
+func TestCancelledDeliveryChangesNothing(t *testing.T) {
+	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		c := newSide(consumer.Options{})
+		e := newEvent()
+		ctx, cancel := context.WithCancel(t.Context())
+		got, err := c.handle(ctx, e, func(run exec) error {
+			check(t, effect(e)(run))
+			cancel()
+			return nil
+		})
+		if got != consumer.Failed || err == nil {
+			t.Errorf("%v, %v", got, err)
+		}
+		if n := count(t, pool, "select count(*) from effects") + count(t, pool, "select count(*) from processed_events"); n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+func ExampleEvent_FencedKey() {
+	e := &consumer.Event{ID: uuid.MustParse("0197a1e0-0000-7000-8000-000000000001"), FencingToken: 77}
+	fmt.Println("charge once:", e.IdempotencyKey())
+	fmt.Println("this delivery:", e.FencedKey())
+	// Output:
+	// charge once: 0197a1e0-0000-7000-8000-000000000001
+	// this delivery: 0197a1e0-0000-7000-8000-000000000001-77
+}

@@ -1,0 +1,51 @@
+package consumer
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed sql
+var files embed.FS
+
+// statement returns a file of folder sql with names in place of {schema}, {table} and {column}.
+func statement(name, schema string, more ...string) string {
+	text, err := files.ReadFile("sql/" + name + ".sql")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	prefix := ""
+	if schema != "" {
+		prefix = pgx.Identifier{schema}.Sanitize() + "."
+	}
+	return strings.NewReplacer(append(more, "{schema}", prefix)...).Replace(string(text))
+}
+
+// SQL returns the statements that make the tables in a schema, for the migrations of your service. They may be run
+// again. An empty schema means the first of the connection's search_path.
+func SQL(schema string) string { return statement("schema", schema) }
+
+// Migrate runs the statements of [SQL] in one transaction, for a service without migrations of its own. Several
+// processes may do so at once. The login needs the right to create tables in the schema; to consume it needs only
+// SELECT, INSERT, UPDATE and DELETE on them.
+func (c *Consumer[DB, Tx]) Migrate(ctx context.Context, db DB) error {
+	if c.invalid != nil {
+		return c.invalid
+	}
+	err := c.driver.begin(ctx, db, func(tx Tx) error {
+		// Two that create a table at once would meet in the catalog, "if not exists" or not.
+		if _, err := c.driver.exec(ctx, tx, "select pg_advisory_xact_lock(hashtext('outbox processed_events'))"); err != nil {
+			return err
+		}
+		_, err := c.driver.exec(ctx, tx, SQL(c.options.Schema))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("consumer %s: make its tables: %w%s", c.options.ID, err, remedy(err))
+	}
+	return nil
+}
