@@ -1,0 +1,288 @@
+package journal_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/journal"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// outbox has its journal on.
+type outbox struct {
+	*testing.T
+	*pgxpool.Pool               // of the owner
+	reads         *pgxpool.Pool // with a dispatcher's rights and no other
+	role          string
+}
+
+func newOutbox(t *testing.T) outbox {
+	t.Helper()
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	o := outbox{T: t, Pool: pgtest.Pool(t, dsn), role: "outbox_test_" + strings.ToLower(rand.Text())}
+	o.exec(`create role ` + o.role + ` login password 'test'`)
+	t.Cleanup(func() {
+		if _, err := o.Exec(context.Background(), `drop owned by `+o.role+`; drop role `+o.role); err != nil {
+			t.Errorf("drop role: %v", err)
+		}
+	})
+	for _, sql := range migrations.Grants(pgtest.Schema, o.role, migrations.Dispatcher) {
+		o.exec(sql)
+	}
+	login, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	login.User = url.UserPassword(o.role, "test")
+	o.reads = pgtest.Pool(t, login.String())
+	o.enqueue(1) // from before
+	o.exec(`select outbox.outbox_journal_set(true)`)
+	return o
+}
+
+func (o outbox) exec(sql string, args ...any) {
+	o.Helper()
+	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
+		o.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func scalar[T any](o outbox, sql string, args ...any) (value T) {
+	o.Helper()
+	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
+		o.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+func (o outbox) enqueue(n int) {
+	o.Helper()
+	o.exec(`select outbox.enqueue('shop', 'orders', '{}') from generate_series(1, $1::integer)`, n)
+}
+
+// check compares, with a dispatcher's rights.
+func (o outbox) check(opts journal.Options) journal.Report {
+	o.Helper()
+	report, err := journal.Check(o.Context(), o.reads, opts)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return report
+}
+
+// want compares the kinds of differences, in their order.
+func (o outbox) want(kinds ...journal.Kind) journal.Report {
+	o.Helper()
+	report := o.check(journal.Options{})
+	var got []journal.Kind
+	for _, d := range report.Differences {
+		got = append(got, d.Kind)
+	}
+	if !slices.Equal(got, kinds) || report.Found != int64(len(kinds)) {
+		o.Errorf("found %d differences, %v, want %v: %+v", report.Found, got, kinds, report.Differences)
+	}
+	return report
+}
+
+// store is that of a dispatcher.
+func (o outbox) store(deletes bool) *pgstore.Store {
+	return pgstore.New(o.reads, pgstore.Options{Namespace: "shop", DeleteDelivered: deletes})
+}
+
+// claim takes all that is due.
+func (o outbox) claim(store *pgstore.Store, maxAttempts int, lease time.Duration) dispatcher.Claimed {
+	o.Helper()
+	claimed, err := store.Claim(o.Context(), dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: lease, MaxAttempts: maxAttempts})
+	if err != nil {
+		o.Fatal(err)
+	}
+	return claimed
+}
+
+func (o outbox) done(lost []dispatcher.Lease, err error) {
+	o.Helper()
+	if err != nil || len(lost) > 0 {
+		o.Fatalf("lost %v, %v", lost, err)
+	}
+}
+
+func leases(events []*dispatcher.Event) (out []dispatcher.Lease) {
+	for _, e := range events {
+		out = append(out, e.Lease())
+	}
+	return out
+}
+
+// Everything that engines, operations and retention do is recorded, a record for each change, with who did it, and
+// nothing of it is a difference.
+//
+// CONTRACT: C-61
+func TestEveryTransitionIsRecorded(t *testing.T) {
+	o := newOutbox(t)
+	ctx, store := t.Context(), o.store(false)
+	o.enqueue(6)
+	all := o.claim(store, 3, time.Minute).Events
+	o.done(store.Extend(ctx, leases(all[1:2]), 2*time.Minute))
+	o.done(store.Ack(ctx, leases(all[:2])))
+	o.done(store.Nack(ctx, []dispatcher.Failure{{Lease: all[2].Lease(), Error: "503"}, {Lease: all[3].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure},
+		{Lease: all[4].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure}}))
+	o.done(store.Release(ctx, []dispatcher.Return{{Lease: all[5].Lease()}}))
+	o.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = $1`, all[4].ID)
+	id := uuid.New()
+	o.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering) values ($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 0, 'none')`, id)
+	o.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq) select $1, id, event_id, seq from outbox.outbox_dead_letters where resolution is null`, id)
+	o.exec(`select outbox.outbox_resolve($1, array(select letter_id from outbox.outbox_replay_items))`, id)
+	o.want()
+
+	// Leases end; a row without an attempt left is buried; rows that are not kept are removed at their ack.
+	again := o.claim(store, 3, -time.Second)
+	if len(again.Events) != 4 {
+		t.Fatalf("claimed %d events again, want 4", len(again.Events))
+	}
+	deletes := o.store(true)
+	buried := o.claim(deletes, 2, time.Minute)
+	o.done(deletes.Ack(ctx, leases(buried.Events)))
+	sweeper := retention.New(o.reads, retention.Options{Delivered: time.Nanosecond, DeadResolved: time.Nanosecond, DeadUnresolved: time.Nanosecond})
+	if ran, err := sweeper.Sweep(ctx); err != nil || !ran {
+		t.Fatalf("swept %v, %v", ran, err)
+	}
+	report := o.want()
+	if report.Events != 7 || report.Records != scalar[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`) {
+		t.Errorf("looked at %d events and %d records", report.Events, report.Records)
+	}
+	const story = `select string_agg(operation || coalesce(' ' || reason, ''), ', ' order by lsn) from outbox.outbox_journal where event_id = $1`
+	for i, want := range []string{
+		"insert, claim, ack, delete",
+		"insert, claim, extend, ack, delete",
+		"insert, claim, nack, claim, dead processing_timeout, delete",
+		"insert, claim, dead permanent_failure, replay, claim, claim, ack",
+		"insert, claim, dead permanent_failure, discard permanent_failure, delete",
+		"insert, claim, release, claim, claim, ack",
+	} {
+		if i == 2 && !strings.Contains(scalar[string](o, story, all[i].ID), "dead processing_timeout") {
+			want = "insert, claim, nack, claim, claim, ack"
+		}
+		id := all[i].ID
+		if i == 0 {
+			continue // the one from before has no insert
+		}
+		if got := scalar[string](o, story, id); got != want {
+			t.Errorf("event %d: %s, want %s", i, got, want)
+		}
+	}
+	if n := scalar[int](o, `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role); n != 0 {
+		t.Errorf("%d claims do not say who, with which lease, and in which transaction", n)
+	}
+	if n := scalar[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`); n != 0 {
+		t.Error("the journal has a payload")
+	}
+}
+
+// A row that is changed by hand is found, in whatever way it is changed.
+//
+// CONTRACT: C-61
+func TestChangesByHandAreFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		change string // of the event's row, $1
+		want   []journal.Kind
+	}{
+		"delivered, past the journal":       {`set local session_replication_role = replica; update outbox.outbox_events set status = 'delivered' where id = '$1'`, []journal.Kind{journal.StateDiffers}},
+		"attempts, past the journal":        {`set local session_replication_role = replica; update outbox.outbox_events set attempts = 7 where id = '$1'`, []journal.Kind{journal.StateDiffers}},
+		"removed, past the journal":         {`set local session_replication_role = replica; delete from outbox.outbox_events where id = '$1'`, []journal.Kind{journal.StateDiffers}},
+		"another id":                        {`update outbox.outbox_events set id = gen_random_uuid(), updated_at = now() where id = '$1'`, []journal.Kind{journal.StateDiffers, journal.NotRecorded}},
+		"delivered":                         {`update outbox.outbox_events set status = 'delivered' where id = '$1'`, []journal.Kind{journal.Illegal}},
+		"the payload":                       {`update outbox.outbox_events set payload = '1' where id = '$1'`, []journal.Kind{journal.Illegal}},
+		"removed":                           {`delete from outbox.outbox_events where id = '$1'`, []journal.Kind{journal.Illegal}},
+		"a new row, past the journal":       {`set local session_replication_role = replica; select outbox.enqueue('shop', 'orders', '{}')`, []journal.Kind{journal.NotRecorded}},
+		"a claim past the journal":          {`set local session_replication_role = replica; update outbox.outbox_events set status = 'processing', lease = 9, attempts = 1, locked_by = id, locked_until = now() where id = '$1'; set local session_replication_role = origin; update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where id = '$1'`, []journal.Kind{journal.Gap}},
+		"a token that falls":                {`update outbox.outbox_events set lease = 9 where id = '$1'; update outbox.outbox_events set lease = 3 where id = '$1'`, []journal.Kind{journal.Illegal, journal.Illegal, journal.TokenFell}},
+		"another worker, past the journal":  {`update outbox.outbox_events set status = 'processing', lease = 9, attempts = 1, locked_by = id, locked_until = now() where id = '$1'; set local session_replication_role = replica; update outbox.outbox_events set locked_by = gen_random_uuid() where id = '$1'`, []journal.Kind{journal.StateDiffers}},
+		"a record removed":                  {`delete from outbox.outbox_journal where event_id = '$1'`, []journal.Kind{journal.NotRecorded}},
+		"a record removed, and then others": {`delete from outbox.outbox_journal where event_id = '$1'; update outbox.outbox_events set status = 'processing', lease = 9, attempts = 1, locked_by = id, locked_until = now() where id = '$1'`, []journal.Kind{journal.Gap}},
+		"all removed":                       {`truncate outbox.outbox_events`, []journal.Kind{journal.Truncated, journal.StateDiffers}},
+		"a trigger disabled":                {`alter table outbox.outbox_events disable trigger outbox_journal_changed; update outbox.outbox_events set status = 'delivered', updated_at = now() where id = '$1'`, []journal.Kind{journal.TriggerMissing, journal.StateDiffers}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOutbox(t)
+			o.enqueue(1)
+			o.want()
+			id := scalar[string](o, `select id::text from outbox.outbox_events order by seq desc limit 1`)
+			o.exec("begin; " + strings.ReplaceAll(c.change, "$1", id) + "; commit")
+			report := o.want(c.want...)
+			for _, d := range report.Differences {
+				if d.What == "" || d.Kind == journal.Illegal && (d.Event != id || d.Login == "" || d.Transaction == "" || d.At.IsZero()) {
+					t.Errorf("the difference does not say what, or of which event, and by whom: %+v", d)
+				}
+			}
+			if got := o.check(journal.Options{Namespace: "another"}); got.Found > 0 && !slices.Contains([]journal.Kind{journal.Truncated, journal.TriggerMissing}, got.Differences[0].Kind) {
+				t.Errorf("of another namespace: %+v", got.Differences)
+			}
+		})
+	}
+}
+
+// What is told is bounded, and counted in all.
+func TestDifferencesAreBounded(t *testing.T) {
+	o := newOutbox(t)
+	o.enqueue(20)
+	o.exec(`update outbox.outbox_events set payload = '1'`)
+	report := o.check(journal.Options{Limit: 5})
+	if report.Found != 21 || len(report.Differences) != 5 {
+		t.Errorf("told %d of %d differences, want 5 of 21", len(report.Differences), report.Found)
+	}
+	if got := o.check(journal.Options{Since: time.Nanosecond}); got.Found != 0 || got.Events != 0 {
+		t.Errorf("of the last moment: %+v", got)
+	}
+	o.exec(`select outbox.outbox_journal_set(false)`)
+	if _, err := journal.Check(t.Context(), o.reads, journal.Options{}); !errors.Is(err, journal.ErrOff) || !strings.Contains(err.Error(), "migrate up") {
+		t.Errorf("off: %v", err)
+	}
+	_, err := journal.Check(t.Context(), o.reads, journal.Options{Schema: "none"})
+	if err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
+		t.Errorf("no schema: %v", err)
+	}
+}
+
+// 100,000 events with 300,000 records are compared in pages, and one changed row is found among them. No statement reads
+// more than its page, however little the planner knows.
+func TestManyRows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it fills a table with 100,000 events")
+	}
+	o := newOutbox(t)
+	const n = 100_000
+	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) select md5(n::text)::uuid, 'shop', 'orders', '{}' from generate_series(1, $1::integer) as n`, n)
+	o.exec(`update outbox.outbox_events set status = 'processing', lease = 1, attempts = attempts + 1, locked_by = id, locked_until = now(), updated_at = now()`)
+	o.exec(`update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null, updated_at = now()`)
+	o.exec(`begin; set local session_replication_role = replica; update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where id = md5('77')::uuid; commit`)
+	began := time.Now()
+	report := o.want(journal.StateDiffers)
+	t.Logf("%d records of %d events in %s", report.Records, report.Events, time.Since(began).Round(time.Millisecond))
+	if report.Events != n+1 || report.Records != 3*n+2 || report.Partial {
+		t.Errorf("looked at %d events and %d records", report.Events, report.Records)
+	}
+	if want := fmt.Sprint(uuid.UUID(scalar[[16]byte](o, `select md5('77')::uuid`))); report.Differences[0].Event != want {
+		t.Errorf("found %+v, want event %s", report.Differences, want)
+	}
+	part := o.check(journal.Options{MaxRecords: 20_000})
+	if !part.Partial || part.Records > 40_000 {
+		t.Errorf("with a bound it looked at %d records", part.Records)
+	}
+}

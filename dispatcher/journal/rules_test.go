@@ -1,0 +1,43 @@
+package journal
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/model"
+)
+
+// The changes that are legal are those of the table in the documentation of package dispatcher, and what producers and
+// retention do.
+func TestRulesAreTheTable(t *testing.T) {
+	table, err := model.Read("../doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{
+		"insert:  -> pending 0 same": true, "ack: processing ->  same same": true,
+		"delete: delivered ->  same same": true, "delete: dead ->  same same": true,
+	}
+	for _, line := range table {
+		operation := line.Verb
+		if line.To == "dead" {
+			operation = "dead"
+		}
+		want[fmt.Sprintf("%s: %s -> %s %s %s", operation, line.From, line.To, line.Attempts, line.Lease)] = true
+	}
+	var got []string
+	for _, r := range rules {
+		got = append(got, fmt.Sprintf("%s: %s -> %s %s %s", r.operation, r.before, r.after, r.attempts, r.lease))
+	}
+	for _, r := range got {
+		if !want[r] {
+			t.Errorf("%s is not in the table", r)
+		}
+	}
+	for r := range want {
+		if !slices.Contains(got, r) {
+			t.Errorf("%s of the table is missing", r)
+		}
+	}
+}
