@@ -12,7 +12,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, groups, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing, past, pastRows string
+	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, groups, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing, past, pastRows, orphans, outcomes string
 }
 
 // load reads the files, which name the tables in the default schema, so that they run as they are.
@@ -30,5 +30,6 @@ func load(schema string) queries {
 		oldestTransaction: read("oldest_transaction"), sizes: read("sizes"),
 		heartbeat: read("heartbeat"), leave: read("leave"), sharing: read("sharing"),
 		past: read("past"), pastRows: read("past_rows"),
+		orphans: read("orphans"), outcomes: read("outcomes"),
 	}
 }
