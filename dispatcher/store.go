@@ -213,6 +213,9 @@ type TopicDepth struct {
 	// Pending are due now; Scheduled are due later; Processing are leased; Dead are those whose
 	// death nobody has handled yet.
 	Pending, Scheduled, Processing, Dead Count
+	// Retrying are those of Scheduled that wait for a retry after a failure. The others were delayed by their
+	// producers.
+	Retrying Count
 	// OldestPending is the creation time of the pending row that is due first. Zero for none.
 	OldestPending time.Time
 }

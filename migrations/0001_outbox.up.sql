@@ -161,6 +161,9 @@ comment on column outbox_dead_letters.replay_id is 'The operation that did it, i
 -- The deaths that nobody has handled yet, group by group.
 create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, fingerprint, died_at) where resolution is null;
 
+-- How many died of late.
+create index outbox_dead_letters_died on outbox_dead_letters (namespace, died_at);
+
 -- The history of an event. With the id, "none of the event is later" is one probe of the index alone, and the planner,
 -- when it knows nothing of the table, does not join it with the primary key: that took hours for 100,000 letters.
 create index outbox_dead_letters_event on outbox_dead_letters (event_id, id);
@@ -332,6 +335,10 @@ create table outbox_workers (
     blocks     boolean     not null default false,
     started_at timestamptz not null default now(),
     seen_at    timestamptz not null default now(),
+    delivered_5m bigint    not null default 0,
+    failed_5m    bigint    not null default 0,
+    delivered_1h bigint    not null default 0,
+    failed_1h    bigint    not null default 0,
 
     constraint outbox_workers_pkey primary key (worker)
 );
@@ -341,6 +348,10 @@ comment on column outbox_workers.worker is 'What outbox_events.locked_by names.'
 comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
 comment on column outbox_workers.blocks is 'Whether its keys wait behind a dead event: onDead Block.';
 comment on column outbox_workers.seen_at is 'When it last said that it is there, by the database''s clock.';
+comment on column outbox_workers.delivered_5m is 'The events that it marked delivered in the 5 minutes before seen_at.';
+comment on column outbox_workers.failed_5m is 'Its deliveries that failed in the 5 minutes before seen_at.';
+comment on column outbox_workers.delivered_1h is 'The events that it marked delivered in the hour before seen_at.';
+comment on column outbox_workers.failed_1h is 'Its deliveries that failed in the hour before seen_at.';
 
 -- The sweeps of retention: the one of the whole tables, which is "retention", and those of dispatchers that
 -- sweep their own topics. One at a time works: who holds the row "retention", until held_until on the

@@ -5,7 +5,7 @@ package v1alpha1
 // VacuumHeldBack are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec asks for no
-	// delivery. It follows from the positive conditions below. While some pod works with the database and its
+	// delivery. It follows from the positive conditions below, without DataHealthy. While some pod works with the database and its
 	// schema, and no pod of its revision sees the destination in trouble, nothing else makes it False: neither
 	// new pods that do not become ready beside it, nor a Secret that is gone. TopicsHeld is a cause only when
 	// no topic is left, and SinkReachable is none while Paused.
@@ -97,6 +97,15 @@ const (
 	// that stays open for so long counts. With pg_read_all_stats those that hold nothing do not.
 	VacuumHeldBackCondition = "VacuumHeldBack"
 
+	// DataHealthyCondition: somebody works on every due row of the database, of whatever namespace. Rows of topics
+	// that are served flow, so Ready does not follow from it.
+	//
+	// True: Healthy.
+	// False: TopicsUnserved (rows have been due for a minute in topics that no dispatcher serves),
+	// LeasesAbandoned (rows are leased to a worker that is gone, and nobody has taken them over for a minute).
+	// Unknown: NotObserved.
+	DataHealthyCondition = "DataHealthy"
+
 	// TopicsSharedCondition: another dispatcher of the same outbox delivers topics that this one delivers
 	// too. Each event goes to one of the two only, to whichever claims it first. Of an Outbox: two of its
 	// dispatchers do. Events flow, so Ready does not follow from it.
@@ -183,6 +192,9 @@ const (
 	ReasonReplicationSlot          = "ReplicationSlot"
 	ReasonStandbyFeedback          = "StandbyFeedback"
 	ReasonNotHeldBack              = "NotHeldBack"
+	ReasonHealthy                  = "Healthy"
+	ReasonTopicsUnserved           = "TopicsUnserved"
+	ReasonLeasesAbandoned          = "LeasesAbandoned"
 	ReasonTopicsShared             = "TopicsShared"
 	ReasonNotShared                = "NotShared"
 	ReasonRunning                  = "Running"

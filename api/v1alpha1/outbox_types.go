@@ -299,9 +299,9 @@ type OutboxStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions say what works: Ready (dispatchers can work with the outbox),
-	// ReferencesResolved, SchemaReady, SourceReachable; and what does not:
-	// VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause in
-	// one word, message a sentence with the remedy.
+	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy; and what does
+	// not: VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause
+	// in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

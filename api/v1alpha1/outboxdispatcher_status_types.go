@@ -12,7 +12,7 @@ type OutboxDispatcherStatus struct {
 
 	// conditions say what works: Ready (events are delivered, or would be),
 	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
-	// WorkloadAvailable; and what does not: TopicsHeld, TopicsShared,
+	// WorkloadAvailable, DataHealthy; and what does not: TopicsHeld, TopicsShared,
 	// DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled. Reason is the cause
 	// in one word, message a sentence with the remedy.
 	// +optional
@@ -31,6 +31,12 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Scheduled *int64 `json:"scheduled,omitempty"`
+
+	// retrying counts those of scheduled that wait for a retry after a failure. The
+	// others were delayed by their producers.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Retrying *int64 `json:"retrying,omitempty"`
 
 	// processing counts rows that a dispatcher holds.
 	// +optional

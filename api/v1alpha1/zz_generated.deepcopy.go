@@ -1049,6 +1049,11 @@ func (in *OutboxDispatcherStatus) DeepCopyInto(out *OutboxDispatcherStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Retrying != nil {
+		in, out := &in.Retrying, &out.Retrying
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Processing != nil {
 		in, out := &in.Processing, &out.Processing
 		*out = new(int64)

@@ -27,7 +27,8 @@ func conditions(o observed) []metav1.Condition {
 	references, schema := referencesResolved(o), schemaReady(o)
 	source := fromDispatchers(o, api.SourceReachableCondition, metav1.ConditionFalse)
 	all := []metav1.Condition{ready(o, references, source, schema), references, schema, source,
-		fromDispatchers(o, api.VacuumHeldBackCondition, metav1.ConditionTrue), topicsShared(o)}
+		fromDispatchers(o, api.VacuumHeldBackCondition, metav1.ConditionTrue),
+		fromDispatchers(o, api.DataHealthyCondition, metav1.ConditionFalse), topicsShared(o)}
 	if c := progress(o); c.Type != "" {
 		all = append(all, c)
 	}

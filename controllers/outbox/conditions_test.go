@@ -37,7 +37,7 @@ func TestConditions(t *testing.T) {
 		absent []string
 	}{
 		"nothing is known": {observed{}, "Unknown/NotObserved",
-			[]string{"SourceReachable=Unknown/NotObserved", "VacuumHeldBack=Unknown/NotObserved", "TopicsShared=False/NotShared"}, []string{"Reconciling", "Stalled"}},
+			[]string{"SourceReachable=Unknown/NotObserved", "VacuumHeldBack=Unknown/NotObserved", "DataHealthy=Unknown/NotObserved", "TopicsShared=False/NotShared"}, []string{"Reconciling", "Stalled"}},
 		"migrated, and nobody uses it": {observed{migration: migrate.Migration{State: migrate.Succeeded}}, "True/UpToDate",
 			[]string{"SourceReachable=Unknown/NotObserved", "ReferencesResolved=True/Resolved"}, nil},
 		"migrates": {observed{migration: migrate.Migration{State: migrate.Running}}, "False/Migrating", []string{"Reconciling=True/Migrating"}, nil},
@@ -63,6 +63,9 @@ func TestConditions(t *testing.T) {
 			"False/SecretKeyNotFound", []string{"ReferencesResolved=False/SecretKeyNotFound"}, nil},
 		"vacuum": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", is(api.VacuumHeldBackCondition, no, api.ReasonNotHeldBack)),
 			dispatcher("b", is(api.VacuumHeldBackCondition, yes, api.ReasonReplicationSlot))}}, "Unknown/NotObserved", []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
+		"orphaned rows": {observed{migration: migrate.Migration{State: migrate.Succeeded}, dispatchers: []api.OutboxDispatcher{
+			dispatcher("a", is(api.DataHealthyCondition, yes, api.ReasonHealthy)), dispatcher("b", is(api.DataHealthyCondition, no, api.ReasonTopicsUnserved))}},
+			"True/UpToDate", []string{"DataHealthy=False/TopicsUnserved"}, nil},
 		"topics shared": {observed{migration: migrate.Migration{State: migrate.Succeeded}, dispatchers: []api.OutboxDispatcher{
 			dispatcher("a", is(api.TopicsSharedCondition, yes, api.ReasonTopicsShared))}}, "True/UpToDate", []string{"TopicsShared=True/TopicsShared"}, nil},
 	} {

@@ -43,6 +43,7 @@ func answer() report.Status {
 		Schema:  report.Schema{State: "Ready"},
 		Sink:    report.Link{State: report.Reachable},
 		Backlog: &report.Backlog{ObservedAt: time.Unix(1, 0)},
+		Data:    &report.Data{ObservedAt: time.Unix(1, 0)},
 
 		OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 17 (app)", Seconds: 3},
 	}
@@ -97,7 +98,7 @@ func checkConditions(t *testing.T, cases map[string]conditionsCase) {
 func TestConditions(t *testing.T) {
 	checkConditions(t, map[string]conditionsCase{
 		"well": {func(*observed) {}, yes, api.ReasonDelivering,
-			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack"},
+			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack", "DataHealthy=True/Healthy"},
 			[]string{"Reconciling", "Stalled"}},
 		"a pod has not heard of the pause": {func(o *observed) {
 			o.obd.Spec.State, o.answers[1].State = api.StatePaused, "Running"
@@ -207,6 +208,17 @@ func TestConditions(t *testing.T) {
 		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
 			o.answers[0].Sink, o.answers[1].Held = down, []report.HeldTopic{{Topic: "a"}}
 		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
+		"the data were not looked at yet": {func(o *observed) { o.answers[0].Data, o.answers[1].Data = nil, nil },
+			yes, api.ReasonDelivering, []string{"DataHealthy=Unknown/NotObserved"}, nil},
+		"topics that nobody serves": {func(o *observed) {
+			o.answers[1].Data = &report.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, Abandoned: 1}
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/TopicsUnserved"}, []string{"Reconciling", "Stalled"}},
+		"leases of workers that are gone": {func(o *observed) {
+			o.answers[0].Data = &report.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/LeasesAbandoned"}, nil},
+		"a pod has seen orphans, and another none since": {func(o *observed) {
+			o.answers[0].Data = &report.Data{Unserved: 1}
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
 		"vacuum was not looked after yet": {func(o *observed) { o.answers[0].OldestTransaction, o.answers[1].OldestTransaction = nil, nil },
 			yes, api.ReasonDelivering, []string{"VacuumHeldBack=Unknown/NotObserved"}, nil},
 		"an old transaction": {oldest(report.Session, 901), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/OldTransaction"}, []string{"Reconciling", "Stalled"}},
@@ -281,6 +293,23 @@ func TestMessages(t *testing.T) {
 				t.Errorf("%s: %s\nwant %s", kind, got, want)
 			}
 		}
+	}
+
+	orphans := func(unserved int64, topics ...report.OrphanTopic) {
+		o.answers[0].Data = &report.Data{ObservedAt: time.Unix(5, 0), Unserved: unserved, Abandoned: 1, OrphanTopics: topics}
+	}
+	orphans(4, report.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 1}, report.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 3}, report.OrphanTopic{Topic: "c", Abandoned: 1})
+	unserved := message(o, api.DataHealthyCondition)
+	if want := `Events are due that no dispatcher serves: topic "a" of outbox namespace "Shop", "b" of outbox namespace "Shop". Make an OutboxDispatcher for them`; !strings.HasPrefix(unserved, want) {
+		t.Errorf("unserved topics: %s\nwant %s", unserved, want)
+	}
+	orphans(9, report.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 7}, report.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 2})
+	if again := message(o, api.DataHealthyCondition); again != unserved {
+		t.Errorf("other numbers: %s\nwant %s", again, unserved)
+	}
+	orphans(0, report.OrphanTopic{Namespace: "Shop", Topic: "c", Abandoned: 1})
+	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `nobody takes them over: topic "c" of outbox namespace "Shop". See whether`) {
+		t.Errorf("abandoned leases: %s", got)
 	}
 
 	o.answers[0].Backlog.Dead = 1

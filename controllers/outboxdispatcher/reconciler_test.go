@@ -45,7 +45,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.finish(job, time.Now(), "")
 		answer := c.healthy()
 		oldest := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-		answer.Backlog.Pending, answer.Backlog.Scheduled, answer.Backlog.Processing = 12000, 3, 5
+		answer.Backlog.Pending, answer.Backlog.Scheduled, answer.Backlog.Retrying, answer.Backlog.Processing = 12000, 3, 2, 5
 		answer.Backlog.Estimated, answer.Backlog.OldestPending = true, &oldest
 		c.rollOut(answer)
 		c.expect(status.CurrentStatus,
@@ -60,7 +60,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		// CONTRACT: C-96
 		obd := c.get()
 		s := obd.Status
-		Expect([]int64{*s.Pending, *s.Scheduled, *s.Processing, *s.Dead}).To(Equal([]int64{12000, 3, 5, 0}))
+		Expect([]int64{*s.Pending, *s.Scheduled, *s.Retrying, *s.Processing, *s.Dead}).To(Equal([]int64{12000, 3, 2, 5, 0}))
 		Expect(s.Estimated).To(BeTrue())
 		Expect(s.OldestPending.UTC()).To(Equal(oldest))
 		Expect(s.ObservedTime.UTC()).To(Equal(answer.Backlog.ObservedAt))

@@ -78,6 +78,7 @@ func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status,
 	}
 	counted := *status
 	counted.Pending, counted.Scheduled = &newest.Pending, &newest.Scheduled
+	counted.Retrying = &newest.Retrying
 	counted.Processing, counted.Dead = &newest.Processing, &newest.Dead
 	if blocks {
 		counted.BlockedKeys = &newest.BlockedKeys

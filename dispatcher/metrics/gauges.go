@@ -20,6 +20,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 var (
 	pending     = describe("outbox_pending_events_count", "Rows due now. An estimate above 10,000.", "topic")
 	scheduled   = describe("outbox_scheduled_events_count", "Rows due later. An estimate above 10,000.", "topic")
+	retrying    = describe("outbox_retrying_events_count", "Rows due later that wait for a retry after a failure. The other scheduled rows were delayed by their producers. An estimate above 10,000.", "topic")
 	processing  = describe("outbox_processing_events_count", "Rows leased by some dispatcher. An estimate above 10,000.", "topic")
 	dead        = describe("outbox_dlq_events_count", "Dead rows that nobody has handled yet. An estimate above 10,000.", "topic")
 	oldest      = describe("outbox_oldest_pending_age_seconds", "Age of the pending row that is due first, when it was counted. 0 for none.", "topic")
@@ -50,7 +51,7 @@ type gauges struct {
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicHeld, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicHeld, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
 		ch <- d
 	}
 }
@@ -99,13 +100,14 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	for label, t := range g.byLabel(depth) {
 		gauge(pending, t.pending, label)
 		gauge(scheduled, t.scheduled, label)
+		gauge(retrying, t.retrying, label)
 		gauge(processing, t.processing, label)
 		gauge(dead, t.dead, label)
 		gauge(oldest, t.oldest, label)
 	}
 }
 
-type counts struct{ pending, scheduled, processing, dead, oldest float64 }
+type counts struct{ pending, scheduled, retrying, processing, dead, oldest float64 }
 
 // byLabel puts together the topics that share a label.
 func (g *gauges) byLabel(depth *dispatcher.Depth) map[string]counts {
@@ -115,6 +117,7 @@ func (g *gauges) byLabel(depth *dispatcher.Depth) map[string]counts {
 		c := all[label]
 		c.pending += float64(t.Pending.N)
 		c.scheduled += float64(t.Scheduled.N)
+		c.retrying += float64(t.Retrying.N)
 		c.processing += float64(t.Processing.N)
 		c.dead += float64(t.Dead.N)
 		if !t.OldestPending.IsZero() {

@@ -42,7 +42,7 @@ func TestNamesAndValues(t *testing.T) {
 		func() *dispatcher.Depth {
 			now := time.UnixMilli(1_700_000_000_500)
 			return &dispatcher.Depth{ObservedAt: now, Topics: []dispatcher.TopicDepth{{
-				Topic: "orders", Pending: dispatcher.Count{N: 5}, Scheduled: dispatcher.Count{N: 6},
+				Topic: "orders", Pending: dispatcher.Count{N: 5}, Scheduled: dispatcher.Count{N: 6}, Retrying: dispatcher.Count{N: 4},
 				Processing: dispatcher.Count{N: 7}, Dead: dispatcher.Count{N: 8}, OldestPending: now.Add(-90 * time.Second),
 			}}, BlockedKeys: dispatcher.Count{N: 2}}
 		},
@@ -51,6 +51,12 @@ func TestNamesAndValues(t *testing.T) {
 		},
 		func() *map[string]int64 { return &map[string]int64{"outbox_events": 8192} },
 		func() int { return 0 })
+	m.WatchData(func() *dispatcher.Data {
+		return &dispatcher.Data{
+			Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 11}, Abandoned: dispatcher.Count{N: 12}},
+			Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Died: dispatcher.Count{N: 13}}},
+		}
+	})
 	e, again := &dispatcher.Event{Topic: "orders", Attempt: 1}, &dispatcher.Event{Topic: "orders", Attempt: 2}
 	m.Claimed("orders", 9)
 	m.Delivered(e, 2*time.Millisecond, 20*time.Millisecond)
@@ -68,6 +74,12 @@ func TestNamesAndValues(t *testing.T) {
 	const labels, topic = `dispatcher="default/orders",outbox_namespace="shop",sink="kafka"`, `,topic="orders"`
 	const before, after = `dispatcher="default/orders",`, `outbox_namespace="shop",sink="kafka"`
 	for _, want := range []string{
+		"outbox_retrying_events_count{" + labels + topic + "} 4",
+		"outbox_orphaned_events_count{" + before + `kind="unserved",` + after + "} 11",
+		"outbox_orphaned_events_count{" + before + `kind="abandoned",` + after + "} 12",
+		"outbox_delivery_success_ratio{" + labels + `,window="1h"} 0.75`,
+		"outbox_dlq_recent_events_count{" + labels + `,window="5m"} 0`,
+		"outbox_dlq_recent_events_count{" + labels + `,window="1h"} 13`,
 		"outbox_events_claimed_total{" + labels + topic + "} 9",
 		"outbox_events_published_total{" + labels + topic + "} 2",
 		"outbox_events_delivered_total{" + labels + topic + "} 1",

@@ -71,6 +71,9 @@ func TestReadme(t *testing.T) {
 		func() *dispatcher.OldestTransaction { return &dispatcher.OldestTransaction{} },
 		func() *map[string]int64 { return &map[string]int64{"outbox_events": 1} },
 		func() int { return 0 })
+	m.WatchData(func() *dispatcher.Data {
+		return &dispatcher.Data{Windows: []dispatcher.Outcomes{{Window: time.Hour, Delivered: 1}}}
+	})
 	m.WatchRetention(func() *metrics.Retention { return &metrics.Retention{} })
 	m.Claimed("orders", 1) // makes the topic's series
 	m.Failed(&dispatcher.Event{Topic: "orders"}, os.ErrClosed, time.Second, time.Second)
@@ -104,7 +107,7 @@ func TestReadme(t *testing.T) {
 			t.Errorf("%s is not there, and its name is fixed", name)
 		}
 	}
-	others := []string{"outbox_events", "outbox_dead_letters", "outbox_namespace"} // tables, and a label
+	others := []string{"outbox_events", "outbox_dead_letters", "outbox_workers", "outbox_namespace"} // tables, and a label
 	for _, name := range regexp.MustCompile(`\boutbox_[a-z_]+`).FindAllString(string(text), -1) {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 		if want[name] == "" && want[base] == "" && !slices.Contains(others, name) {

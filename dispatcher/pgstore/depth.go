@@ -74,7 +74,7 @@ func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, e
 		depth.Topics = nil
 		var t dispatcher.TopicDepth
 		var oldest *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Dead.N, &oldest, &depth.ObservedAt}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Retrying.N, &t.Dead.N, &oldest, &depth.ObservedAt}, func() error {
 			t.OldestPending = time.Time{}
 			if oldest != nil {
 				t.OldestPending = *oldest
@@ -97,7 +97,7 @@ func (s *Store) estimate(ctx context.Context, depth *dispatcher.Depth) error {
 			events[d.Topic] = d
 		}
 		if d.Scheduled.N > dispatcher.DepthCap {
-			d.Scheduled.Estimated = true
+			d.Scheduled.Estimated, d.Retrying.Estimated = true, true
 			events[d.Topic] = d
 		}
 		if d.Dead.N > dispatcher.DepthCap {
@@ -109,11 +109,12 @@ func (s *Store) estimate(ctx context.Context, depth *dispatcher.Depth) error {
 		}
 	}
 	var topic string
-	var n, scheduled int64
-	err := s.sample(ctx, s.sql.sampleEvents, events, []any{&topic, &n, &scheduled}, func() {
+	var n, scheduled, retrying int64
+	err := s.sample(ctx, s.sql.sampleEvents, events, []any{&topic, &n, &scheduled, &retrying}, func() {
 		d := events[topic]
 		raise(&d.Pending, n-d.Processing.N)
 		raise(&d.Scheduled, scheduled)
+		raise(&d.Retrying, retrying)
 	})
 	if err != nil {
 		return err

@@ -68,3 +68,9 @@ const ReturnedRows = returnedRows
 // PastSQL and PastRowsSQL are the statements that read past rows, of a store in schema "outbox".
 func PastSQL() string     { return load("outbox").past }
 func PastRowsSQL() string { return load("outbox").pastRows }
+
+// DataSQL returns the statements of Data.
+func DataSQL() (orphans, outcomes string) {
+	q := load("outbox")
+	return q.orphans, q.outcomes
+}

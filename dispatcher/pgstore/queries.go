@@ -11,7 +11,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, groups, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing, past, pastRows string
+	claim, claimFew, claimKeyed, claimDense, returned, ack, delete, nack, extend, release, topics, depth, groups, blocked, sampleEvents, sampleDead, oldestTransaction, sizes, heartbeat, leave, sharing, past, pastRows, orphans, outcomes string
 }
 
 // load reads the files.
@@ -23,5 +23,6 @@ func load(schema string) queries {
 		oldestTransaction: read("oldest_transaction"), sizes: read("sizes"),
 		heartbeat: read("heartbeat"), leave: read("leave"), sharing: read("sharing"),
 		past: read("past"), pastRows: read("past_rows"),
+		orphans: read("orphans"), outcomes: read("outcomes"),
 	}
 }

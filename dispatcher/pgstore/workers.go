@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // WorkerInfo is what the table outbox_workers has of a worker beside its id, its namespace and the times.
@@ -16,13 +18,16 @@ type WorkerInfo struct {
 	Version string
 	// Blocks is true when its keys wait behind a dead event: KeyOrder.BlockOnDead.
 	Blocks bool
+	// Delivered and Failed count how its deliveries ended over each of dispatcher.Windows.
+	Delivered, Failed [len(dispatcher.Windows)]int64
 }
 
 // Heartbeat notes in the table outbox_workers that this worker runs: when it began, and that it was seen now,
 // both on the database's clock. It also removes the rows of workers that were not seen for a day. Call it every
 // few moments; nothing in the delivery of events depends on it.
 func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
-	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks)
+	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1])
 }
 
 // Leave removes this worker's row, for a worker that stops.

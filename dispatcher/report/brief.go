@@ -26,6 +26,9 @@ const (
 	briefMessage     = 400
 	briefCause       = 60
 	briefReason      = 24
+	briefOrphans     = 5
+	briefOrphan      = 48
+	briefWindows     = 4
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
@@ -57,6 +60,9 @@ func (s Status) Brief() Status {
 	if r := s.Retention; r != nil {
 		brief.Retention = &Retention{LastRun: r.LastRun, NextRun: r.NextRun, Removed: r.Removed}
 	}
+	if d := s.Data; d != nil {
+		brief.Data = d.brief()
+	}
 	if b := s.Backlog; b != nil {
 		brief.Backlog = &Backlog{ObservedAt: b.ObservedAt, Counts: b.Counts, BlockedKeys: b.BlockedKeys}
 		for _, g := range b.DeadGroups[:min(len(b.DeadGroups), DeadGroupsListed)] {
@@ -68,6 +74,21 @@ func (s Status) Brief() Status {
 
 func (l Link) clip(message int) Link {
 	return Link{State: LinkState(clip(string(l.State), briefWord)), Reason: clip(l.Reason, briefWord), Message: clip(l.Message, message), Since: l.Since}
+}
+
+// brief has the first windows and topics alone.
+func (d *Data) brief() *Data {
+	brief := *d
+	brief.Windows, brief.OrphanTopics = nil, nil
+	for _, w := range d.Windows[:min(len(d.Windows), briefWindows)] {
+		w.Window = clip(w.Window, briefWord)
+		brief.Windows = append(brief.Windows, w)
+	}
+	for _, t := range d.OrphanTopics[:min(len(d.OrphanTopics), briefOrphans)] {
+		t.Namespace, t.Topic = clip(t.Namespace, briefOrphan), clip(t.Topic, briefOrphan)
+		brief.OrphanTopics = append(brief.OrphanTopics, t)
+	}
+	return &brief
 }
 
 // brief is the group without an event's id and error.

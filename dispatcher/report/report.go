@@ -50,6 +50,8 @@ type Status struct {
 	// Replay is of a process that runs a replay or a discard of dead letters, which is no dispatcher: of what is
 	// above it has the names, Source and Schema. nil until its set is fixed.
 	Replay *Replay `json:"replay,omitempty"`
+	// Data is nil until it was looked at once, and keeps the last look while the database is away.
+	Data *Data `json:"data,omitempty"`
 	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
 	// what they said before holds on. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`
@@ -195,8 +197,10 @@ type BlockedKey struct {
 // Counts are numbers of rows (CONTRACT C-96).
 type Counts struct {
 	// Pending are due now; Scheduled are due later; Processing are leased; Dead wait for a person.
-	Pending    int64 `json:"pending"`
-	Scheduled  int64 `json:"scheduled"`
+	Pending   int64 `json:"pending"`
+	Scheduled int64 `json:"scheduled"`
+	// Retrying are those of Scheduled that wait for a retry after a failure; the others were delayed by their producers.
+	Retrying   int64 `json:"retrying"`
 	Processing int64 `json:"processing"`
 	Dead       int64 `json:"dead"`
 	// Estimated is true when any of them is above the cap and so an estimate.

@@ -48,20 +48,25 @@ func (r rig) wantTopics(want ...string) {
 // CONTRACT: C-96
 func depth(r rig) {
 	var events []Event
-	for _, delay := range []time.Duration{-4 * time.Minute, -3 * time.Minute, -2 * time.Minute, -time.Minute, 0, time.Hour, time.Hour} {
+	for _, delay := range []time.Duration{-4 * time.Minute, -3 * time.Minute, -2 * time.Minute, -time.Minute, -time.Minute, -time.Minute, 0, time.Hour, time.Hour} {
 		e := event(topic)
 		e.Delay = delay
 		events = append(events, e)
 	}
 	r.Enqueue(append(events, event("unasked"))...)
-	claimed := r.claim(r.store, 3, lease)
+	claimed := r.claim(r.store, 5, lease)
 	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: claimed[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}})
 	r.wantLost("nack", lost, err)
 	lost, err = r.store.Ack(r.Context(), []dispatcher.Lease{claimed[1].Lease()})
 	r.wantLost("ack", lost, err)
 
+	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: claimed[3].Lease(), Error: "500", Delay: time.Hour}})
+	r.wantLost("nack", lost, err)
+	lost, err = r.store.Release(r.Context(), []dispatcher.Return{{Lease: claimed[4].Lease(), Error: "503", Delay: time.Hour}})
+	r.wantLost("release", lost, err)
+
 	exactly := func(n int64) dispatcher.Count { return dispatcher.Count{N: n} }
-	want := dispatcher.TopicDepth{Topic: topic, Pending: exactly(2), Scheduled: exactly(2), Processing: exactly(1), Dead: exactly(1)}
+	want := dispatcher.TopicDepth{Topic: topic, Pending: exactly(2), Scheduled: exactly(4), Retrying: exactly(2), Processing: exactly(1), Dead: exactly(1)}
 	from := r.Now()
 	for _, test := range []struct {
 		asked  []string

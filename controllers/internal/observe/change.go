@@ -25,6 +25,9 @@ func essence(s report.Status) string {
 			s.Retention.LastRun = &time.Time{}
 		}
 	}
+	if d := s.Data; d != nil {
+		s.Data = &report.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
+	}
 	s.Source.Since, s.Sink.Since = time.Time{}, time.Time{}
 	held := make([]report.HeldTopic, len(s.Held))
 	for i, h := range s.Held {
@@ -43,6 +46,25 @@ func essence(s report.Status) string {
 		panic(fmt.Sprintf("encode a status: %v", err)) // plain data only
 	}
 	return desired.Hash(json.RawMessage(b))
+}
+
+// orphanTopics are the topics with orphaned rows, without their numbers.
+func orphanTopics(d *report.Data) (names []report.OrphanTopic) {
+	for _, t := range d.OrphanTopics {
+		names = append(names, report.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: min(t.Unserved, 1), Abandoned: min(t.Abandoned, 1)})
+	}
+	return names
+}
+
+// NewestData is the look at the data with the latest time of the database, nil when none was told.
+func NewestData(answers []report.Status) *report.Data {
+	var newest *report.Data
+	for i := range answers {
+		if d := answers[i].Data; d != nil && (newest == nil || d.ObservedAt.After(newest.ObservedAt)) {
+			newest = d
+		}
+	}
+	return newest
 }
 
 // NewestBacklog is the count with the latest time of the database, nil when none was told.
@@ -79,8 +101,8 @@ func differs(told, now *report.Backlog) bool {
 	return counts(told) != counts(now) || told.Estimated != now.Estimated || !sameTime(told.OldestPending, now.OldestPending)
 }
 
-func counts(b *report.Backlog) [5]int64 {
-	return [5]int64{b.Pending, b.Scheduled, b.Processing, b.Dead, b.BlockedKeys}
+func counts(b *report.Backlog) [6]int64 {
+	return [6]int64{b.Pending, b.Scheduled, b.Retrying, b.Processing, b.Dead, b.BlockedKeys}
 }
 
 func sameTime(a, b *time.Time) bool {

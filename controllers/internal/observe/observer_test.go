@@ -103,8 +103,11 @@ func (s *stage) timesAsked(pod string) []time.Duration {
 
 func well(change func(*report.Status)) func() (*report.Status, error) {
 	return func() (*report.Status, error) {
+		n := time.Now().UnixMilli()%100 + 1
 		s := &report.Status{Name: "shop/orders", Source: report.Link{State: report.Reachable}, Sink: report.Link{State: report.Reachable}, Schema: report.Schema{State: "Ready"},
-			Backlog:           &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 1000}},
+			Backlog: &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 1000}},
+			Data: &report.Data{ObservedAt: time.Now(), Windows: []report.Window{{Window: "5m", Delivered: n}}, Unserved: n,
+				OrphanTopics: []report.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: n}}},
 			Retention:         &report.Retention{LastRun: new(time.Now().Add(-time.Hour))},
 			OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 1", Seconds: float64(time.Now().Unix() % 100)}}
 		if change != nil {
@@ -132,10 +135,14 @@ func TestObserverTellsWhatMatters(t *testing.T) {
 		soon   bool // within an interval
 		later  bool // within a minute
 	}{
-		"nothing":            {nil, false, false},
-		"the link":           {func(s *report.Status) { s.Sink.State = report.Unreachable }, true, true},
-		"the words":          {func(s *report.Status) { s.Sink.Message = "x" }, true, true},
-		"the schema":         {func(s *report.Status) { s.Schema.State = "TooOld" }, true, true},
+		"nothing":    {nil, false, false},
+		"the link":   {func(s *report.Status) { s.Sink.State = report.Unreachable }, true, true},
+		"the words":  {func(s *report.Status) { s.Sink.Message = "x" }, true, true},
+		"the schema": {func(s *report.Status) { s.Schema.State = "TooOld" }, true, true},
+		"orphans of another topic": {func(s *report.Status) {
+			s.Data.OrphanTopics = append(s.Data.OrphanTopics, report.OrphanTopic{Topic: "y", Unserved: 1})
+		}, true, true},
+		"no orphans":         {func(s *report.Status) { s.Data = &report.Data{} }, true, true},
 		"a held topic":       {func(s *report.Status) { s.Held = []report.HeldTopic{{Topic: "a"}} }, true, true},
 		"all topics held":    {func(s *report.Status) { s.AllHeld = true }, true, true},
 		"an old transaction": {func(s *report.Status) { s.OldestTransaction.Seconds = 901 }, true, true},

@@ -22,13 +22,27 @@ import (
 const checkTimeout = 15 * time.Second
 
 func checkCommand() *cobra.Command {
-	var file string
+	var file, output string
+	var data bool
 	cmd := &cobra.Command{
-		Use: "check -f FILE", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
+		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
 heard, and the destination: the one topic, stream or table that the file names. Nothing is changed, and no
-event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.`,
+event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
+
+With --data, look at the outbox's rows instead: how old the oldest due event is, how many wait for a retry, how
+deliveries ended in the last 5 minutes, what died in the last hour, and rows that nobody works on. It reads by
+indexes alone, so it is cheap at any backlog. Exit codes: 0 when all is well, 3 when something is not, 78 when the
+configuration is refused, 1 for any other failure.`,
+		Example: `  dispatcher check -f dispatcher.yaml
+  dispatcher check -f dispatcher.yaml --data --output json`,
 		RunE: work(func(cmd *cobra.Command) error {
+			switch {
+			case data:
+				return checkData(cmd, file, output)
+			case cmd.Flags().Changed("output"):
+				return errors.New("--output is for --data; add it, or leave out --output")
+			}
 			c := &checks{out: cmd.OutOrStdout()}
 			c.all(cmd.Context(), file)
 			if c.failed > 0 {
@@ -38,6 +52,8 @@ event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is n
 		}),
 	}
 	fileFlag(cmd, &file)
+	cmd.Flags().BoolVar(&data, "data", false, "look at the outbox's rows, not at what run needs")
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "with --data: table, json or yaml")
 	return cmd
 }
 

@@ -30,8 +30,8 @@ const long = `Dispatcher delivers the events of a transactional outbox.
 Every command reads one file, the same that the operator renders for its pods. migrate, enqueue and
 grants need no more of it than the database section, dead and events the outbox namespace too.
 
-Exit codes: 0 for success, 78 when the configuration is refused, 3 when try or verify finds a difference, 1 for any other
-failure. The last line of standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
+Exit codes: 0 for success, 78 when the configuration is refused, 3 when try or verify finds a difference or check --data
+trouble, 1 for any other failure. The last line of standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
 /dev/termination-log, if there is one), where Kubernetes finds it.`
 
 // Main runs the command and returns its exit code.

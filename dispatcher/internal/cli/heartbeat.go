@@ -15,12 +15,13 @@ const (
 	leaveTimeout     = time.Second
 )
 
-// heartbeat keeps this worker's row in the table outbox_workers until ctx ends, and removes it then. Failures
+// heartbeat keeps this worker's row in the table outbox_workers, with how its deliveries ended of late, until ctx ends, and removes it then. Failures
 // are logged at debug only: whether the database answers is told by what needs it.
-func (e *engine) heartbeat(ctx context.Context, w pgstore.WorkerInfo) {
+func (e *engine) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()
 	for ctx.Err() == nil {
+		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		if err := e.store.Heartbeat(limited, w); err != nil {
 			e.log.Debug("this worker's row in outbox_workers was not renewed", "error", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
@@ -47,7 +48,8 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind(), cfg.Topics...)
-	e, err := newEngine(ctx, version, cfg, observer, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	outcomes := &tally{Observer: observer}
+	e, err := newEngine(ctx, version, cfg, outcomes, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -58,12 +60,14 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
+		Data:              monitor.NewData(ctx, func(ctx context.Context) (dispatcher.Data, error) { return e.store.Data(ctx, info) }, e.log).Get,
 		FileProblems:      e.fileProblems,
 		Letters:           reader(cfg, podTimeout),
 	}
 	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
 	e.watchRetention(ctx, sweeper, &sources, observer)
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
+	observer.WatchData(sources.Data)
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
 	if err != nil {
@@ -91,7 +95,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	group.Go(func() { sweeper.Run(ctx) })
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
-	group.Go(func() { e.heartbeat(running, info) })
+	group.Go(func() { e.heartbeat(running, info, outcomes) })
 	err = e.Run(ctx)
 	ended()
 	stop, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -23,7 +23,7 @@ import (
 // maxLast bounds the rows of one try.
 const maxLast = 100_000
 
-// differs is the end of a try that found a difference.
+// differs is the end of a command that worked, and found a difference or trouble.
 type differs struct{ error }
 
 // tryFlags are what to try, and how to tell it.
@@ -79,7 +79,7 @@ func tryOut(cmd *cobra.Command, f tryFlags) error {
 	case f.past.Since < 0:
 		return fmt.Errorf("--since is %s; set it to a time such as 24h", f.past.Since)
 	}
-	write, err := tryWriter(f.output)
+	write, err := reportWriter(f.output, tryTable)
 	if err != nil {
 		return err
 	}
@@ -136,20 +136,20 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	return report, err
 }
 
-// tryWriter returns what writes a report in a form.
-func tryWriter(form string) (func(io.Writer, *try.Report) error, error) {
+// reportWriter returns what writes a report in a form.
+func reportWriter[Report any](form string, table func(io.Writer, Report) error) (func(io.Writer, Report) error, error) {
 	switch form {
 	case "table":
-		return tryTable, nil
+		return table, nil
 	case "json":
-		return func(w io.Writer, r *try.Report) error {
+		return func(w io.Writer, r Report) error {
 			e := json.NewEncoder(w)
 			e.SetEscapeHTML(false)
 			e.SetIndent("", "  ")
 			return e.Encode(r)
 		}, nil
 	case "yaml":
-		return func(w io.Writer, r *try.Report) error {
+		return func(w io.Writer, r Report) error {
 			text, err := yaml.Marshal(r)
 			if err == nil {
 				_, err = w.Write(text)

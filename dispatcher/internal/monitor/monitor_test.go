@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,12 @@ func healthy(change func(*dispatcher.Snapshot)) dispatcher.Snapshot {
 func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 	return Sources{
 		Snapshot: func() dispatcher.Snapshot { return s }, Backlog: func() *dispatcher.Depth { return depth },
+		Data: func() *dispatcher.Data {
+			return &dispatcher.Data{ObservedAt: started,
+				Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Died: dispatcher.Count{N: 5, Estimated: true}}},
+				Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7, Estimated: true},
+					Topics: []dispatcher.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7}}}}}
+		},
 		Sharing: func() *[]string { return &[]string{"eu/orders"} },
 		OldestTransaction: func() *dispatcher.OldestTransaction {
 			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldByStandby, Name: "b", Since: started, Age: 9 * time.Second}
@@ -150,11 +157,11 @@ func TestHealthzIsAboutTheProcessAlone(t *testing.T) {
 	}
 }
 
-// CONTRACT: C-96
+// CONTRACT: C-95, C-96
 func TestStatus(t *testing.T) {
 	early, late := started.Add(-2*time.Hour), started.Add(-time.Hour)
 	depth := &dispatcher.Depth{ObservedAt: started, Topics: []dispatcher.TopicDepth{
-		{Topic: "a", Pending: dispatcher.Count{N: 1}, Scheduled: dispatcher.Count{N: 2}, Processing: dispatcher.Count{N: 3}, Dead: dispatcher.Count{N: 4}, OldestPending: late},
+		{Topic: "a", Pending: dispatcher.Count{N: 1}, Scheduled: dispatcher.Count{N: 2}, Retrying: dispatcher.Count{N: 1}, Processing: dispatcher.Count{N: 3}, Dead: dispatcher.Count{N: 4}, OldestPending: late},
 		{Topic: "b", Pending: dispatcher.Count{N: 1_000_000, Estimated: true}, OldestPending: early},
 		{Topic: "c"},
 	}, BlockedKeys: dispatcher.Count{N: 21}, Blocked: []dispatcher.BlockedKey{{Topic: "a", Key: "k", EventID: uuid.Max, DiedAt: late}}}
@@ -182,11 +189,17 @@ func TestStatus(t *testing.T) {
 	if tx := got.OldestTransaction; tx == nil || *tx != (report.OldestTransaction{Kind: report.Standby, Name: "b", Since: started, Seconds: 9}) {
 		t.Errorf("oldest transaction: %s", body)
 	}
+	wantData := &report.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
+		Windows:      []report.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Died: 5, DiedAtLeast: true}},
+		OrphanTopics: []report.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
+	if !reflect.DeepEqual(got.Data, wantData) {
+		t.Errorf("data: %s", body)
+	}
 	if got.LastError == nil || len(got.LastError.Message) > 510 {
 		t.Errorf("last error: %s", body)
 	}
 	b := got.Backlog
-	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || !b.OldestPending.Equal(early) || !b.ObservedAt.Equal(started) {
+	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Retrying != 1 || b.Topics[0].Retrying != 1 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || !b.OldestPending.Equal(early) || !b.ObservedAt.Equal(started) {
 		t.Fatalf("backlog: %s", body)
 	}
 	if want := (report.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DiedAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {

@@ -36,6 +36,8 @@ type Sources struct {
 	// Retention returns nil until the database has answered once, and may be nil; RetentionProblem may be, too.
 	Retention        func() *retention.State
 	RetentionProblem func() string
+	// Data returns nil until the database has answered once, and may be nil.
+	Data func() *dispatcher.Data
 	// FileProblems may be nil.
 	FileProblems func() []report.FileProblem
 	// Letters answers questions about dead letters. It may be nil: then nobody can ask.
@@ -77,6 +79,11 @@ func (from Sources) full(p Process) report.Status {
 	if from.Sharing != nil {
 		if names := from.Sharing(); names != nil {
 			out.Sharing = *names
+		}
+	}
+	if from.Data != nil {
+		if data := from.Data(); data != nil {
+			out.Data = Data(data)
 		}
 	}
 	if from.Retention != nil {
@@ -199,7 +206,7 @@ func backlog(d *dispatcher.Depth) *report.Backlog {
 	}
 	for _, t := range d.Topics {
 		c := report.Counts{
-			Pending: t.Pending.N, Scheduled: t.Scheduled.N, Processing: t.Processing.N, Dead: t.Dead.N,
+			Pending: t.Pending.N, Scheduled: t.Scheduled.N, Retrying: t.Retrying.N, Processing: t.Processing.N, Dead: t.Dead.N,
 			Estimated: t.Pending.Estimated || t.Scheduled.Estimated || t.Processing.Estimated || t.Dead.Estimated,
 		}
 		if !t.OldestPending.IsZero() {
@@ -208,6 +215,7 @@ func backlog(d *dispatcher.Depth) *report.Backlog {
 		b.Topics = append(b.Topics, report.TopicCounts{Topic: t.Topic, Counts: c})
 		b.Pending += c.Pending
 		b.Scheduled += c.Scheduled
+		b.Retrying += c.Retrying
 		b.Processing += c.Processing
 		b.Dead += c.Dead
 		b.Estimated = b.Estimated || c.Estimated

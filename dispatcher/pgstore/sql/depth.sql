@@ -1,6 +1,6 @@
 -- Counts the backlog of topics, each count up to a cap and one (CONTRACT C-96).
 -- $1 namespace; $2 topics; $3 cap.
-select asked.topic, due.pending, due.processing, scheduled.n, dead.n, oldest.created_at, now()
+select asked.topic, due.pending, due.processing, scheduled.n, scheduled.retrying, dead.n, oldest.created_at, now()
 from unnest($2::text[]) as asked (topic)
 cross join lateral (
     select count(*) filter (where status = 'pending') as pending,
@@ -13,9 +13,10 @@ cross join lateral (
     ) as front
 ) as due
 cross join lateral (
-    select count(*) as n
+    -- A row that failed has an attempt or, where the attempt was given back, an error.
+    select count(*) as n, count(*) filter (where attempts > 0 or last_error is not null) as retrying
     from (
-        select from outbox.outbox_events
+        select attempts, last_error from outbox.outbox_events
         where live and namespace = $1::text and topic = asked.topic and next_attempt_at > now()
         limit $3::integer + 1
     ) as later

@@ -9,10 +9,11 @@ with page as materialized (
 )
 select topic,
        round(max(step) * count(*) filter (where next_attempt_at <= now()))::bigint as due,
-       round(max(step) * count(*) filter (where next_attempt_at > now()))::bigint as scheduled
+       round(max(step) * count(*) filter (where next_attempt_at > now()))::bigint as scheduled,
+       round(max(step) * count(*) filter (where next_attempt_at > now() and (attempts > 0 or last_error is not null)))::bigint as retrying
 from page
 cross join lateral (
-    select namespace, topic, live, next_attempt_at
+    select namespace, topic, live, next_attempt_at, attempts, last_error
     from outbox.outbox_events
     where ctid >= format('(%s,0)', page.number)::tid and ctid < format('(%s,0)', page.number + 1)::tid
     offset 0 -- keeps the conditions below out of here: an index would be taken for them

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// check --data says how the data are, for people and for programs, and what to do; and its exit code says whether all
+// is well.
+//
+// CONTRACT: C-95
+func TestCheckData(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
+	type answer struct {
+		Dispatcher, Namespace string
+		OK                    bool
+		Checks                []struct {
+			Name, Message, Remedy string
+			OK, AtLeast           bool
+			Value                 *float64
+		}
+	}
+	ask := func(code int) (a answer) {
+		t.Helper()
+		result := run(t, "", "check", "-f", file, "--data", "--output", "json")
+		result.ended(t, code)
+		check(t, json.Unmarshal([]byte(result.out), &a))
+		return a
+	}
+
+	well := ask(0)
+	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 6 {
+		t.Errorf("an empty outbox is %+v", well)
+	}
+	for _, c := range well.Checks {
+		if !c.OK || c.Remedy != "" || (c.Value == nil) != (c.Name == "success") {
+			t.Errorf("of an empty outbox it says %+v", c)
+		}
+	}
+	run(t, "", "check", "-f", file, "--data").ok(t, "ok  lag        no event is due\n", "ok  success    no process of the dispatcher that runs has tried a delivery in the last 5m\n")
+
+	o.enqueue(t, 7)
+	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 hours', created_at = now() - interval '2 hours'`)
+	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour', attempts = 1, last_error = '500' where seq = 1`)
+	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where seq = 2`)
+	o.exec(t, `update outbox.outbox_events set topic = 'refunds', status = 'processing', locked_by = gen_random_uuid(), locked_until = now() - interval '1 hour' where seq <= 4 and next_attempt_at < now()`)
+	o.exec(t, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values (gen_random_uuid(), 'shop', 'orders', 'poison_message', 1)`)
+	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, delivered_5m, failed_5m) values (gen_random_uuid(), 'orders', 'shop', '{refunds}', 80, 20)`)
+
+	got := ask(3)
+	want := map[string]struct {
+		value  float64
+		ok     bool
+		says   string
+		remedy string
+	}{
+		"lag":       {7200, false, `the oldest due event, of topic "orders", is 2h0m`, "kubectl outbox status"},
+		"retries":   {1, true, "waiting for a retry after a failure: 1, of 2 that are due later", ""},
+		"success":   {0.8, false, "80 of 100 attempts delivered their event in the last 5m", "last_error"},
+		"deaths":    {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
+		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
+		"abandoned": {2, false, `leased to workers that are gone, and taken over by nobody: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
+	}
+	for _, c := range got.Checks {
+		w := want[c.Name]
+		delete(want, c.Name)
+		if c.OK != w.ok || c.Value == nil || *c.Value < w.value || *c.Value > w.value+60 || w.value < 100 && *c.Value != w.value ||
+			!strings.Contains(c.Message, w.says) || (c.Remedy == "") != w.ok || !strings.Contains(c.Remedy, w.remedy) {
+			t.Errorf("it says %+v, want %+v", c, w)
+		}
+	}
+	if got.OK || len(want) > 0 {
+		t.Errorf("ok is %t, and %v is not told", got.OK, want)
+	}
+	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 5 of 6 checks of the data failed")
+	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
+	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")
+}

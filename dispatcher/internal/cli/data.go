@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+)
+
+// What check --data calls trouble. The alerts have the same numbers.
+const (
+	maxLag         = 5 * time.Minute
+	minSuccessRate = 0.9
+)
+
+// dataReport is what check --data tells.
+type dataReport struct {
+	Dispatcher string      `json:"dispatcher"`
+	Namespace  string      `json:"namespace"`
+	Topics     []string    `json:"topics,omitempty"`
+	ObservedAt time.Time   `json:"observedAt"`
+	OK         bool        `json:"ok"`
+	Checks     []dataCheck `json:"checks"`
+}
+
+// dataCheck is one thing that was looked at.
+type dataCheck struct {
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	// Value is the number that the check is about: seconds, rows, or a part from 0 to 1. Absent when there is nothing
+	// to count. AtLeast says that there may be more.
+	Value   *float64 `json:"value,omitempty"`
+	AtLeast bool     `json:"atLeast,omitempty"`
+	Message string   `json:"message"`
+	// Remedy says what to do. Empty when OK.
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func checkData(cmd *cobra.Command, file, output string) error {
+	write, err := reportWriter(output, dataTable)
+	if err != nil {
+		return err
+	}
+	cfg, err := load(file, validateReading)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
+	defer cancel()
+	report, err := lookAtData(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := write(cmd.OutOrStdout(), report); err != nil {
+		return fmt.Errorf("write the report: %w; check what reads it", err)
+	}
+	if !report.OK {
+		return differs{fmt.Errorf("%d of %d checks of the data failed", report.failed(), len(report.Checks))}
+	}
+	return nil
+}
+
+// lookAtData asks the database, and judges.
+func lookAtData(ctx context.Context, cfg config.Config) (*dataReport, error) {
+	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
+	if err != nil {
+		return nil, refused{err}
+	}
+	defer pool.Close()
+	store := pgstore.New(pool, storeOptions(cfg, uuid.Nil))
+	schema, err := store.Schema(ctx)
+	switch {
+	case err != nil:
+		return nil, sentence(err)
+	case schema.State != dispatcher.SchemaReady:
+		return nil, errors.New(schema.Message)
+	}
+	depth, err := store.Depth(ctx, cfg.Topics)
+	if err != nil {
+		return nil, sentence(err)
+	}
+	data, err := store.Data(ctx, pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics})
+	if err != nil {
+		return nil, sentence(err)
+	}
+	return judge(cfg, depth, data), nil
+}
+
+// judge makes the checks. The one of the journal belongs here too.
+func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data) *dataReport {
+	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), died(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans)}
+	for i, c := range r.Checks {
+		if c.OK {
+			r.Checks[i].Remedy = ""
+		}
+	}
+	r.OK = r.failed() == 0
+	return r
+}
+
+func (r *dataReport) failed() (n int) {
+	for _, c := range r.Checks {
+		if !c.OK {
+			n++
+		}
+	}
+	return n
+}
+
+func lag(depth dispatcher.Depth) dataCheck {
+	var oldest dispatcher.TopicDepth
+	for _, t := range depth.Topics {
+		if !t.OldestPending.IsZero() && (oldest.OldestPending.IsZero() || t.OldestPending.Before(oldest.OldestPending)) {
+			oldest = t
+		}
+	}
+	if oldest.OldestPending.IsZero() {
+		return dataCheck{Name: "lag", OK: true, Value: new(0.0), Message: "no event is due"}
+	}
+	age := depth.ObservedAt.Sub(oldest.OldestPending)
+	return dataCheck{Name: "lag", OK: age <= maxLag, Value: new(age.Seconds()),
+		Message: fmt.Sprintf("the oldest due event, of topic %q, is %s old", oldest.Topic, age.Round(time.Second)),
+		Remedy:  "See whether a dispatcher runs, is not paused, and reaches its destination: its /status, or kubectl outbox status."}
+}
+
+// retrying has no limit: how many retries are too many is for who knows the destination to say.
+func retrying(depth dispatcher.Depth) dataCheck {
+	var retrying, scheduled dispatcher.Count
+	for _, t := range depth.Topics {
+		retrying.N, scheduled.N = retrying.N+t.Retrying.N, scheduled.N+t.Scheduled.N
+		retrying.Estimated = retrying.Estimated || t.Retrying.Estimated
+	}
+	return dataCheck{Name: "retries", OK: true, Value: new(float64(retrying.N)),
+		Message: fmt.Sprintf("waiting for a retry after a failure: %s, of %d that are due later", number(retrying, "about "), scheduled.N)}
+}
+
+func success(of dispatcher.Outcomes) dataCheck {
+	rate, known := of.SuccessRate()
+	if !known {
+		return dataCheck{Name: "success", OK: true, Message: fmt.Sprintf("no process of the dispatcher that runs has tried a delivery in the last %s", of.Name())}
+	}
+	return dataCheck{Name: "success", OK: rate >= minSuccessRate, Value: &rate,
+		Message: fmt.Sprintf("%d of %d attempts delivered their event in the last %s", of.Delivered, of.Delivered+of.Failed, of.Name()),
+		Remedy:  "See why deliveries fail: lastError in a dispatcher's /status, or the column last_error of outbox_events."}
+}
+
+func died(of dispatcher.Outcomes) dataCheck {
+	return dataCheck{Name: "deaths", OK: of.Died.N == 0, Value: new(float64(of.Died.N)), AtLeast: of.Died.Estimated,
+		Message: fmt.Sprintf("became dead in the last %s: %s", of.Name(), number(of.Died, "at least ")),
+		Remedy:  "See why with dispatcher dead groups, mend it, and replay or discard them."}
+}
+
+func unserved(o dispatcher.Orphans) dataCheck {
+	return orphans("unserved", o.Unserved, o.Topics, "due in topics that no dispatcher serves", func(t dispatcher.OrphanTopic) int64 { return t.Unserved.N },
+		"Run a dispatcher for the namespace and topic, or correct what their producer gives enqueue.")
+}
+
+func abandoned(o dispatcher.Orphans) dataCheck {
+	return orphans("abandoned", o.Abandoned, o.Topics, "leased to workers that are gone, and taken over by nobody", func(t dispatcher.OrphanTopic) int64 { return t.Abandoned.N },
+		"Start or resume a dispatcher of the topic, and see whether it is held back: its /status.")
+}
+
+// orphans tells of rows that nobody works on, and names some of their topics.
+func orphans(name string, n dispatcher.Count, topics []dispatcher.OrphanTopic, what string, of func(dispatcher.OrphanTopic) int64, remedy string) dataCheck {
+	const named = 5
+	var which []string
+	for _, t := range topics {
+		if of(t) > 0 && len(which) < named {
+			which = append(which, fmt.Sprintf("%q of namespace %q", t.Topic, t.Namespace))
+		}
+	}
+	message := what + ": " + number(n, "at least ")
+	if len(which) > 0 {
+		message += ", of topic " + strings.Join(which, ", ")
+	}
+	return dataCheck{Name: name, OK: n.N == 0, Value: new(float64(n.N)), AtLeast: n.Estimated, Message: message, Remedy: remedy}
+}
+
+// number is a count, and whether it is sure.
+func number(n dispatcher.Count, unsure string) string {
+	if !n.Estimated {
+		unsure = ""
+	}
+	return fmt.Sprintf("%s%d", unsure, n.N)
+}
+
+// dataTable is a report for people.
+func dataTable(w io.Writer, r *dataReport) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, c := range r.Checks {
+		state := "ok"
+		if !c.OK {
+			state = "FAIL"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", state, c.Name, oneLine(c.Message))
+		if c.Remedy != "" {
+			fmt.Fprintf(table, "\t\t  %s\n", c.Remedy)
+		}
+	}
+	return table.Flush()
+}

@@ -1,0 +1,72 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const (
+	// orphanTopics is how many topics of the database are looked at for orphaned rows, and orphanRows about how
+	// many of their rows.
+	orphanTopics = 1000
+	orphanRows   = 2 * dispatcher.DepthCap
+)
+
+// Data looks at the data of the outbox: how the deliveries of a dispatcher end, and rows that nobody works on. Of
+// the dispatcher, w says the name and the topics. It reads a bounded number of rows, by indexes alone
+// (CONTRACT C-96).
+func (s *Store) Data(ctx context.Context, w WorkerInfo) (data dispatcher.Data, err error) {
+	if err := s.outcomes(ctx, w, &data); err != nil {
+		return dispatcher.Data{}, s.wrap("count the outcomes of late", err)
+	}
+	if err := s.orphans(ctx, &data.Orphans); err != nil {
+		return dispatcher.Data{}, s.wrap("look for orphaned rows", err)
+	}
+	return data, nil
+}
+
+func (s *Store) outcomes(ctx context.Context, w WorkerInfo, data *dispatcher.Data) error {
+	return s.run(ctx, durable, s.sql.outcomes, []any{s.namespace, w.Dispatcher, w.Topics, dispatcher.DepthCap}, func(rows pgx.Rows) error {
+		var of [len(dispatcher.Windows)]dispatcher.Outcomes
+		var looked int64
+		short, long := &of[0], &of[1]
+		_, err := pgx.ForEachRow(rows, []any{&short.Delivered, &short.Failed, &long.Delivered, &long.Failed,
+			&short.Died.N, &long.Died.N, &looked, &data.ObservedAt}, func() error { return nil })
+		for i := range of {
+			of[i].Window, of[i].Died.Estimated = dispatcher.Windows[i], looked > dispatcher.DepthCap
+		}
+		data.Windows = of[:]
+		return err
+	})
+}
+
+func (s *Store) orphans(ctx context.Context, orphans *dispatcher.Orphans) error {
+	return s.run(ctx, durable, s.sql.orphans, []any{orphanTopics, orphanRows}, func(rows pgx.Rows) error {
+		*orphans = dispatcher.Orphans{}
+		var t dispatcher.OrphanTopic
+		var cut, more bool
+		_, err := pgx.ForEachRow(rows, []any{&t.Namespace, &t.Topic, &t.Unserved.N, &t.Abandoned.N, &cut, &more}, func() error {
+			t.Unserved.Estimated, t.Abandoned.Estimated = cut && t.Unserved.N > 0, cut && t.Abandoned.N > 0
+			add(&orphans.Unserved, t.Unserved, more)
+			add(&orphans.Abandoned, t.Abandoned, more)
+			orphans.Topics = append(orphans.Topics, t)
+			return nil
+		})
+		slices.SortFunc(orphans.Topics, func(a, b dispatcher.OrphanTopic) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Topic, b.Topic))
+		})
+		orphans.Topics = orphans.Topics[:min(len(orphans.Topics), dispatcher.OrphanTopicsListed)]
+		return err
+	})
+}
+
+// add adds a topic's count to that of all. more says that not all topics were looked at.
+func add(all *dispatcher.Count, topic dispatcher.Count, more bool) {
+	all.N += topic.N
+	all.Estimated = all.Estimated || topic.Estimated || more && topic.N > 0
+}
