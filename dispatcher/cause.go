@@ -26,6 +26,7 @@ const (
 	ClassRule    = "rule"    // a business rule; the code is its name
 	ClassRoute   = "route"   // the routes have no place for the event
 	ClassMask    = "mask"    // a field that is to be removed or masked is in the way
+	ClassMessage = "message" // a header of the message cannot be computed; the code is the field
 	ClassDecode  = "decode"  // the row cannot be read
 	ClassHandler = "handler" // a handler, or a sink that says nothing of its failures
 	ClassLease   = "lease"   // the lease of the last attempt ended without an outcome

@@ -67,7 +67,7 @@ func TestFingerprint(t *testing.T) {
 // Every reason and every class has a sentence of what to do. Classes that are no constants are sinks.
 func TestRecovery(t *testing.T) {
 	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "cause.go", "Class"), "http", "")
-	if len(reasons) != 5 || len(classes) != 9 {
+	if len(reasons) != 5 || len(classes) != 10 {
 		t.Fatalf("reasons %q, classes %q", reasons, classes)
 	}
 	told := map[string]bool{}
@@ -80,8 +80,8 @@ func TestRecovery(t *testing.T) {
 			told[text] = true
 		}
 	}
-	if len(told) != 10 {
-		t.Errorf("%d sentences, want 10", len(told))
+	if len(told) != 11 {
+		t.Errorf("%d sentences, want 11", len(told))
 	}
 	for want, text := range map[string]string{
 		"worker":         dispatcher.Recovery(dispatcher.ReasonProcessingTimeout, dispatcher.ClassLease),
@@ -89,6 +89,7 @@ func TestRecovery(t *testing.T) {
 		"rule":           dispatcher.Recovery(dispatcher.ReasonSchemaValidationFailed, dispatcher.ClassRule),
 		"route":          dispatcher.Recovery(dispatcher.ReasonMaxRetriesExceeded, dispatcher.ClassRoute),
 		"transformation": dispatcher.Recovery(dispatcher.ReasonMaxRetriesExceeded, dispatcher.ClassMask),
+		"header":         dispatcher.Recovery(dispatcher.ReasonMaxRetriesExceeded, dispatcher.ClassMessage),
 		"row":            dispatcher.Recovery(dispatcher.ReasonPoisonMessage, dispatcher.ClassDecode),
 		"panicked":       dispatcher.Recovery(dispatcher.ReasonPoisonMessage, dispatcher.ClassHandler),
 		"refuses":        dispatcher.Recovery(dispatcher.ReasonPermanentFailure, "kafka"),

@@ -44,7 +44,21 @@ type Event struct {
 	MaxAttempts int
 	// Backoff is the row's own policy of retries. nil means the dispatcher's.
 	Backoff Backoff
+	// Message is what the configuration makes of the message. The engine leaves it empty; package pipeline sets it.
+	Message Message
 }
+
+// Message says what a message is made of, beside the payload.
+type Message struct {
+	// Bare is true for a message without CloudEvents: the payload with Headers.
+	Bare bool
+	// Headers are beside the attributes of CloudEvents, or alone, under these very names, each of which is there
+	// once.
+	Headers []Header
+}
+
+// Header is a header of a message.
+type Header struct{ Name, Value string }
 
 // Key is what messages are partitioned by: the partition key, else the aggregate id, else the
 // event id (CONTRACT C-71).

@@ -17,6 +17,8 @@ func Recovery(reason DeadReason, class string) string {
 		return "Add or correct a route that takes the event, and replay."
 	case ClassMask:
 		return "Correct the transformation, or the schema of what reaches it, and replay."
+	case ClassMessage:
+		return "Correct the header's expression in message.headers, and replay."
 	}
 	switch reason {
 	case ReasonPoisonMessage:

@@ -63,6 +63,11 @@ type OutboxDispatcherList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.size() == 0 || !(has(self.sink.log) || has(self.sink.postgres))",fieldPath=".routes",message="routes are for sinks that have several destinations, and log and postgres have one; remove routes, or choose another sink"
 // +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.map(r, has(r.topics) && r.topics.size() > 0).indexOf(false) in [-1, self.routes.size() - 1]",fieldPath=".routes",message="routes must have the one without topics last, because it takes all that is left; move it to the end"
 // +kubebuilder:validation:XValidation:rule="has(self.schemaRegistry) || !has(self.validation) || self.validation.all(v, !has(v.schema) || !has(v.schema.registry))",fieldPath=".schemaRegistry",message="schemaRegistry is needed by validation that names a schema of the registry; add it, or set inline or configMap"
+// +kubebuilder:validation:XValidation:rule="!has(self.message) || !(has(self.sink.log) || has(self.sink.postgres))",fieldPath=".message",message="message is for sinks whose messages have headers, and those of log and postgres have none; remove message, or choose another sink"
+// +kubebuilder:validation:XValidation:rule="!has(self.message) || self.message.format != 'Debezium' || has(self.sink.kafka)",fieldPath=".message.format",message="format Debezium is what its outbox event router writes to Kafka; choose Plain with headers of your own, or the sink kafka"
+// +kubebuilder:validation:XValidation:rule="!has(self.message) || self.message.format == 'CloudEvents' || [self.sink.?http.contentMode.orValue('Binary'), self.sink.?kafka.contentMode.orValue('Binary'), self.sink.?nats.contentMode.orValue('Binary'), self.sink.?pubSub.contentMode.orValue('Binary'), self.sink.?rabbitmq.contentMode.orValue('Binary'), self.sink.?redis.contentMode.orValue('Binary'), self.sink.?serviceBus.contentMode.orValue('Binary')].all(mode, mode == 'Binary')",fieldPath=".message.format",message="format must be CloudEvents unless contentMode is Binary, because the payload is the whole body; set contentMode to Binary, or format to CloudEvents"
+// +kubebuilder:validation:XValidation:rule="!has(self.message) || !has(self.message.headers) || self.message.headers.size() == 0 || self.sink.?http.contentMode.orValue('Binary') != 'Batch'",fieldPath=".message.headers",message="headers are of one event, and contentMode Batch has several in a request; choose another contentMode, or remove headers"
+// +kubebuilder:validation:XValidation:rule="!has(self.message) || !has(self.message.headers) || !(has(self.sink.sqs) || has(self.sink.sns)) || self.message.headers.size() <= (self.message.format == 'CloudEvents' ? 2 : 10)",fieldPath=".message.headers",message="headers must be at most two for sqs and sns with format CloudEvents, and ten with another, because a message has ten attributes; remove some"
 type OutboxDispatcherSpec struct {
 	// namespace is the outbox namespace whose events are delivered: the namespace
 	// column of outbox_events, not a Kubernetes namespace.
@@ -119,6 +124,12 @@ type OutboxDispatcherSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Transform []Transformation `json:"transform,omitempty"`
+
+	// message says what messages look like: their format, and headers of your own. Not
+	// for log and postgres, whose messages have no headers. When not set:
+	// CloudEvents, without headers of your own.
+	// +optional
+	Message *Message `json:"message,omitempty"`
 
 	// schemaRegistry is where schemas are read from, for what names one. When not
 	// set: none.

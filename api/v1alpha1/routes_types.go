@@ -15,8 +15,9 @@ type Route struct {
 	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
 	// topic of the same account and region (sqs, sns), project (pubSub) or namespace
 	// (serviceBus). It sees event.namespace, event.topic, event.type, event.tenant,
-	// event.aggregateType, event.aggregateId, event.partitionKey and event.headers,
-	// such as '"shop." + event.headers.?region.orValue("eu")'.
+	// event.aggregateType, event.aggregateId, event.partitionKey, event.headers,
+	// event.id, event.dedupeKey, event.key, event.sequence, event.createdAt,
+	// event.attempt and event.token, such as '"shop." + event.headers.?region.orValue("eu")'.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096

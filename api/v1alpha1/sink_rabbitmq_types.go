@@ -49,6 +49,14 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
+	// attributePrefix begins the names of the headers of contentMode Binary: ce- (the
+	// RabbitMQ binding of CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0
+	// binding, for consumers that speak AMQP 1.0 with RabbitMQ). Defaults to ce-.
+	// +optional
+	// +kubebuilder:default=ce-
+	// +kubebuilder:validation:Enum=ce-;"cloudEvents:";cloudEvents_
+	AttributePrefix string `json:"attributePrefix,omitempty"`
+
 	// channels is how many deliveries publish side by side, on one connection. From
 	// 1 to 64. Defaults to 4.
 	// +optional

@@ -72,14 +72,16 @@ type Config struct {
 	StateFile string `json:"stateFile,omitempty"`
 	// Sink is where events go. Exactly one member must be set.
 	Sink Sink `json:"sink"`
-	// Routes say where in the sink the events of a topic go, at most 64, for http, kafka, nats, rabbitmq
-	// and redis. Defaults to none: the sink's own setting, else the topic's own name, holds.
+	// Routes say where in the sink the events of a topic go, at most 64, for all sinks but log and
+	// postgres. Defaults to none: the sink's own setting, else the topic's own name, holds.
 	Routes []Route `json:"routes,omitempty"`
 	// Validation is what payloads must be like, by event type, at most 64 entries. Defaults to none.
 	Validation []Validation `json:"validation,omitempty"`
 	// Transform changes payloads after their validation, by event type, at most 64 entries; all that are
 	// for an event's type, in this order. Defaults to none.
 	Transform []Transformation `json:"transform,omitempty"`
+	// Message says what messages look like. Defaults to CloudEvents, with no headers of your own.
+	Message Message `json:"message,omitzero"`
 	// SchemaRegistry is where schemas are read from. Defaults to none.
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 	// Server is the port for health, metrics and status.

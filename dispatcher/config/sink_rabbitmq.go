@@ -22,6 +22,10 @@ type RabbitMQSink struct {
 	// ContentMode is Binary (attributes as headers, the payload as body) or Structured (one JSON object).
 	// Defaults to Binary.
 	ContentMode ContentMode `json:"contentMode,omitempty"`
+	// AttributePrefix begins the names of the headers of contentMode Binary: ce- (the RabbitMQ binding of
+	// CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0 binding, for consumers that speak AMQP 1.0 with
+	// RabbitMQ). Defaults to ce-.
+	AttributePrefix string `json:"attributePrefix,omitempty"`
 	// Channels is how many deliveries publish side by side, 1 to 64, on one connection. Defaults to 4.
 	Channels int `json:"channels,omitempty"`
 	// ConnectionName is what RabbitMQ lists the connection by, at most 255 bytes. Defaults to
@@ -37,6 +41,13 @@ type RabbitMQSink struct {
 	// TLS, even when it is empty, makes connections TLS. Defaults to none.
 	TLS *TLS `json:"tls,omitempty"`
 }
+
+// The prefixes of [RabbitMQSink.AttributePrefix].
+const (
+	PrefixRabbitMQ       = "ce-"
+	PrefixAMQP           = "cloudEvents:"
+	PrefixAMQPUnderscore = "cloudEvents_"
+)
 
 // The mechanisms of [RabbitMQAuth], as RabbitMQ names them.
 const (
@@ -56,6 +67,7 @@ type RabbitMQAuth struct {
 func (s *RabbitMQSink) ApplyDefaults() {
 	setDefault(&s.VHost, "/")
 	setDefault(&s.ContentMode, Binary)
+	setDefault(&s.AttributePrefix, PrefixRabbitMQ)
 	setDefault(&s.Channels, 4)
 	setDefault(&s.ConnectionName, "outbox-dispatcher")
 	setDefault(&s.Heartbeat, Duration(10*time.Second))
@@ -78,6 +90,7 @@ func (s *RabbitMQSink) validate(p *problems) {
 		p.when(len(value) > 255, "sink.rabbitmq."+field, "has %d bytes, and RabbitMQ takes 255; shorten it", len(value))
 	}
 	p.contentMode("sink.rabbitmq.contentMode", s.ContentMode, Binary, Structured)
+	p.oneOf("sink.rabbitmq.attributePrefix", s.AttributePrefix, PrefixRabbitMQ, PrefixAMQP, PrefixAMQPUnderscore)
 	p.number("sink.rabbitmq.channels", s.Channels, 1, 64)
 	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)
 	p.when(s.Heartbeat.D()%time.Second != 0, "sink.rabbitmq.heartbeat", "is %s; set it to whole seconds", s.Heartbeat.D())

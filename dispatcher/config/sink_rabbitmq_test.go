@@ -13,7 +13,7 @@ func TestRabbitMQDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := RabbitMQSink{
-		Addresses: []string{"rabbitmq.example:5672"}, VHost: "/", ContentMode: Binary, Channels: 4, ConnectionName: "outbox-dispatcher",
+		Addresses: []string{"rabbitmq.example:5672"}, VHost: "/", ContentMode: Binary, AttributePrefix: "ce-", Channels: 4, ConnectionName: "outbox-dispatcher",
 		Heartbeat: Duration(10 * time.Second), Timeout: Duration(30 * time.Second),
 		Auth: &RabbitMQAuth{Mechanism: RabbitMQPlain, Basic: &BasicAuth{Username: "u", PasswordFile: "/p"}},
 	}
@@ -43,6 +43,8 @@ func TestRabbitMQValidate(t *testing.T) {
 		{"sink.rabbitmq.routingKey has 256 bytes", func(s *RabbitMQSink) { s.RoutingKey = strings.Repeat("é", 128) }},
 		{"sink.rabbitmq.connectionName has 256 bytes", func(s *RabbitMQSink) { s.ConnectionName = strings.Repeat("a", 256) }},
 		{`sink.rabbitmq.contentMode is "Batch"; choose one of Binary`, func(s *RabbitMQSink) { s.ContentMode = "Batch" }},
+		{"", func(s *RabbitMQSink) { s.AttributePrefix = "cloudEvents:" }},
+		{`sink.rabbitmq.attributePrefix is "cloudEvents-"; choose one of ce-, cloudEvents:, cloudEvents_`, func(s *RabbitMQSink) { s.AttributePrefix = "cloudEvents-" }},
 		{"sink.rabbitmq.channels is 65; set it from 1 to 64", func(s *RabbitMQSink) { s.Channels = 65 }},
 		{"sink.rabbitmq.heartbeat is 6m", func(s *RabbitMQSink) { s.Heartbeat = Duration(6 * time.Minute) }},
 		{"sink.rabbitmq.heartbeat is 1.5s; set it to whole seconds", func(s *RabbitMQSink) { s.Heartbeat = Duration(1500 * time.Millisecond) }},

@@ -55,6 +55,7 @@ func (c Config) Validate() error {
 	c.validateRoutes(&p)
 	c.validateValidation(&p)
 	c.validateTransform(&p)
+	c.validateMessage(&p)
 	if c.SchemaRegistry != nil {
 		c.SchemaRegistry.validate(&p)
 	}

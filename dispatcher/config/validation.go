@@ -75,11 +75,13 @@ func (s *PayloadSchema) validate(p *problems, field string, registry bool) {
 	}
 }
 
-// ValidatePipeline is [Config.Validate] for routes, validation and transform.
+// ValidatePipeline is [Config.Validate] for routes, validation, transform and message.
 func (c Config) ValidatePipeline() error {
 	var p problems
 	c.validateRoutes(&p)
 	c.validateValidation(&p)
 	c.validateTransform(&p)
+	setDefault(&c.Message.Format, FormatCloudEvents)
+	c.validateMessage(&p)
 	return p.join()
 }

@@ -1,5 +1,5 @@
-// Package expression compiles and runs the CEL expressions of a configuration: routes, rules and
-// transformations. https://cel.dev describes the language.
+// Package expression compiles and runs the CEL expressions of a configuration: routes, rules,
+// transformations and headers. https://cel.dev describes the language.
 //
 // # Variables
 //
@@ -12,9 +12,18 @@
 //	event.aggregateId     string                empty for none
 //	event.partitionKey    string                the producer's explicit key, empty for none
 //	event.headers         map(string, string)   the producer's headers
-//	payload               dyn                   the event's JSON, for rules and transformations
+//	event.id              string                the event id: what consumers dedupe on
+//	event.dedupeKey       string                the producer's idempotency key, empty for none
+//	event.key             string                what messages are partitioned by: the partition key, else the
+//	                                            aggregate id, else the event id
+//	event.sequence        int                   the order of insertion; it has gaps that fill late
+//	event.createdAt       timestamp             when the event was made, on the database's clock
+//	event.attempt         int                   the number of this delivery, from 1
+//	event.token           int                   the fencing token, which only rises for an event
+//	payload               dyn                   the event's JSON, for rules, transformations and headers
 //
-// has(event.tenant) is false for an empty one.
+// has(event.tenant) is false for an empty one. attempt and token differ from one attempt to the next: a
+// payload that holds them is another one each time.
 //
 // # Numbers
 //
@@ -48,6 +57,11 @@
 // true, false and null stay. with takes no paths; to rename a member:
 //
 //	with(without(payload, ["qty"]), {"quantity": payload.qty})
+//
+// # Headers
+//
+// A header is a text, a number, a bool or a timestamp (RFC 3339), or optional: event.headers.?region. Numbers
+// keep their digits. No value, null and an empty text are no header. It has at most 8 KiB.
 //
 // # Bounds
 //

@@ -96,6 +96,13 @@ var eventFields = map[string]*types.FieldType{
 	"aggregateType": text(func(e *dispatcher.Event) string { return e.AggregateType }),
 	"aggregateId":   text(func(e *dispatcher.Event) string { return e.AggregateID }),
 	"partitionKey":  text(func(e *dispatcher.Event) string { return e.PartitionKey }),
+	"dedupeKey":     text(func(e *dispatcher.Event) string { return e.DedupeKey }),
+	"key":           text((*dispatcher.Event).Key),
+	"id":            text(func(e *dispatcher.Event) string { return e.ID.String() }),
+	"sequence":      always(cel.IntType, func(e *dispatcher.Event) any { return e.Seq }),
+	"token":         always(cel.IntType, func(e *dispatcher.Event) any { return e.LeaseNumber }),
+	"attempt":       always(cel.IntType, func(e *dispatcher.Event) any { return e.Attempt }),
+	"createdAt":     always(cel.TimestampType, func(e *dispatcher.Event) any { return e.CreatedAt }),
 	"headers": {
 		Type:    cel.MapType(cel.StringType, cel.StringType),
 		IsSet:   func(e any) bool { return len(e.(*dispatcher.Event).Headers) > 0 },
@@ -107,6 +114,15 @@ func text(get func(*dispatcher.Event) string) *types.FieldType {
 	return &types.FieldType{
 		Type:    cel.StringType,
 		IsSet:   func(e any) bool { return get(e.(*dispatcher.Event)) != "" },
+		GetFrom: func(e any) (any, error) { return get(e.(*dispatcher.Event)), nil },
+	}
+}
+
+// always is a field that every event has.
+func always(typ *cel.Type, get func(*dispatcher.Event) any) *types.FieldType {
+	return &types.FieldType{
+		Type:    typ,
+		IsSet:   func(any) bool { return true },
 		GetFrom: func(e any) (any, error) { return get(e.(*dispatcher.Event)), nil },
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -40,8 +41,8 @@ func JSON(text string) (*Expression, error) {
 	return compile(text, payloadEnvironment, "map", cel.MapType(cel.StringType, cel.DynType))
 }
 
-// compile makes an expression whose outcome has the type, or dyn, and then is looked at when it is there.
-func compile(text string, environment func() (*environment, error), word string, want *cel.Type) (*Expression, error) {
+// compile makes an expression whose outcome has one of the types, or dyn, and then is looked at when it is there.
+func compile(text string, environment func() (*environment, error), word string, want ...*cel.Type) (*Expression, error) {
 	if n := utf8.RuneCountInString(text); n > MaxLength {
 		return nil, fmt.Errorf("it has %d characters; shorten it to %d", n, MaxLength)
 	}
@@ -53,7 +54,8 @@ func compile(text string, environment func() (*environment, error), word string,
 	if err := issues.Err(); err != nil {
 		return nil, located(issues)
 	}
-	if got := ast.OutputType(); got.Kind() != types.DynKind && !want.IsAssignableType(got) {
+	got := ast.OutputType()
+	if got.Kind() != types.DynKind && !slices.ContainsFunc(want, func(t *cel.Type) bool { return t.IsAssignableType(got) }) {
 		return nil, fmt.Errorf("line 1, column 1: it makes a %s; write one that makes a %s", got, word)
 	}
 	if cost, err := env.EstimateCost(ast, sizes{}); err != nil {

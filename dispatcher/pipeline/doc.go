@@ -1,5 +1,5 @@
 // Package pipeline is what happens to an event on its way to the sink: its payload is validated, then
-// transformed, and a route says where in the sink it goes. Package expression says what the expressions
+// transformed, headers are made for its message, and a route says where in the sink it goes. Package expression says what the expressions
 // may say.
 //
 //	routes:                                # the first route that takes the topic holds
@@ -16,11 +16,16 @@
 //	transform:                             # every entry that is for the event's type, in this order
 //	- types: [OrderPlaced]
 //	  payload: mask(without(payload, ["card"]), ["customer.email"])
+//	message:                               # what is beside the payload, and a format that is short for all of it
+//	  format: CloudEvents
+//	  headers:
+//	    event_type: event.type
 //
 // Topics and types are names, without wildcards; none means all. An event without a type is in the
 // entries for all types only. Attributes and headers are the producer's also after a transformation, and
 // the row in the database stays as it is. A transformation sees, and rules do not, what the
-// transformations before it made.
+// transformations before it made. Headers see the payload as it is sent, and are in [dispatcher.Event]'s Message,
+// which sinks read.
 //
 // # Outcomes
 //
@@ -30,6 +35,7 @@
 //	a rule cannot be computed for any other reason           held: dispatcher.DestinationFault
 //	a transformation cannot be computed                      held: dispatcher.DestinationFault
 //	a route cannot be computed, or makes an empty string     held: dispatcher.DestinationFault
+//	a header cannot be computed                              held: dispatcher.DestinationFault
 //	no route takes the topic (CONTRACT C-29)                 failed, an attempt is spent
 //	the schema registry was never reached for a schema       back as it was: dispatcher.Unavailable
 //	the registry does not have the schema                    failed, an attempt is spent

@@ -38,11 +38,12 @@ type Schema struct {
 // Reference is a schema that another one refers to by the name.
 type Reference struct{ Name, Text string }
 
-// Pipeline is the compiled routes, validation and transform of a configuration.
+// Pipeline is the compiled routes, validation, transform and message of a configuration.
 type Pipeline struct {
 	routes     []route
 	checks     []*check
 	transforms []*transform
+	message    *envelope
 	// byType are the steps for events of the types that are named, and others those for the rest.
 	byType map[string]*steps
 	others *steps
@@ -76,12 +77,14 @@ type rule struct {
 }
 
 type transform struct {
-	field   string
+	field string
+	// at is the field of the expression.
+	at      string
 	types   []string
 	payload *expression.Expression
 }
 
-// New compiles cfg's routes, validation and transform. Its error joins all that is wrong with them, each
+// New compiles cfg's routes, validation, transform and message. Its error joins all that is wrong with them, each
 // with the field's path.
 func New(cfg config.Config, o Options) (*Pipeline, error) {
 	if err := cfg.ValidatePipeline(); err != nil {
@@ -101,8 +104,9 @@ func New(cfg config.Config, o Options) (*Pipeline, error) {
 	}
 	for i, t := range cfg.Transform {
 		field := fmt.Sprintf("transform[%d]", i)
-		p.transforms = append(p.transforms, &transform{field, t.Types, c.expression(field+".payload", t.Payload, expression.JSON)})
+		p.transforms = append(p.transforms, &transform{field, field + ".payload", t.Types, c.expression(field+".payload", t.Payload, expression.JSON)})
 	}
+	p.message = c.envelope(p, cfg)
 	if err := errors.Join(c.problems...); err != nil {
 		return nil, err
 	}
@@ -199,6 +203,11 @@ func (p *Pipeline) Check(ctx context.Context, tell func(name, detail string, err
 	}
 	for _, t := range p.transforms {
 		tell(t.field, named("type", t.types)+": "+oneLine(t.payload.Text()), nil)
+	}
+	if p.message != nil {
+		for _, h := range p.message.headers {
+			tell(h.field, oneLine(h.value.Text()), nil)
+		}
 	}
 }
 

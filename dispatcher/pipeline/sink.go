@@ -10,10 +10,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/expression"
 )
 
-// Wrap returns a sink that validates and transforms events before it hands them to next. It is next
-// itself when there is nothing to validate or to transform.
+// Wrap returns a sink that validates and transforms events, and computes their headers, before it hands them
+// to next. It is next itself when there is nothing of that to do.
 func (p *Pipeline) Wrap(next dispatcher.Sink) dispatcher.Sink {
-	if len(p.checks)+len(p.transforms) == 0 {
+	if len(p.checks)+len(p.transforms) == 0 && p.message == nil {
 		return next
 	}
 	return &sink{next, p}
@@ -55,6 +55,9 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 }
 
 func (s *sink) concerns(batch []*dispatcher.Event) bool {
+	if s.pipeline.message != nil {
+		return true
+	}
 	for _, e := range batch {
 		if s.pipeline.steps(e) != nil {
 			return true
@@ -63,10 +66,10 @@ func (s *sink) concerns(batch []*dispatcher.Event) bool {
 	return false
 }
 
-// pass returns the event as it goes on: itself, or a copy when its payload was changed.
+// pass returns the event as it goes on: itself, or a copy when its payload or its headers were made.
 func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event, error) {
-	steps := s.pipeline.steps(e)
-	if steps == nil {
+	steps, message := s.pipeline.steps(e), s.pipeline.message
+	if steps == nil && message == nil {
 		return e, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -76,32 +79,52 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	if err != nil {
 		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err)
 	}
-	if len(e.Payload) > small {
-		select {
-		case s.pipeline.large <- struct{}{}:
-			defer func() { <-s.pipeline.large }()
-		case <-ctx.Done():
-			return nil, interrupted(ctx.Err())
+	changed := *e
+	var payload any
+	if steps != nil || message.readsPayload {
+		if len(e.Payload) > small {
+			select {
+			case s.pipeline.large <- struct{}{}:
+				defer func() { <-s.pipeline.large }()
+			case <-ctx.Done():
+				return nil, interrupted(ctx.Err())
+			}
+		}
+		if payload, err = steps.payload(ctx, &changed, schemas); err != nil {
+			return nil, err
 		}
 	}
+	if message != nil {
+		if changed.Message, err = message.of(ctx, e, payload); err != nil {
+			return nil, err
+		}
+	}
+	return &changed, nil
+}
+
+// payload decodes the event's payload, takes it through the steps, and puts what transformations make of it
+// into the event.
+func (s *steps) payload(ctx context.Context, e *dispatcher.Event, schemas []*jsonSchema) (any, error) {
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
 		return nil, failed(dispatcher.Cause{Class: dispatcher.ClassDecode}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err), Finding{Field: "payload"})
 	}
-	if err := steps.validate(ctx, e, payload, schemas); err != nil {
+	if s == nil {
+		return payload, nil
+	}
+	if err := s.validate(ctx, e, payload, schemas); err != nil {
 		return nil, err
 	}
-	if len(steps.transforms) == 0 {
-		return e, nil
+	if len(s.transforms) == 0 {
+		return payload, nil
 	}
-	for _, t := range steps.transforms {
+	for _, t := range s.transforms {
 		if payload, err = t.apply(ctx, e, payload); err != nil {
 			return nil, err
 		}
 	}
-	changed := *e
-	changed.Payload, err = expression.Encode(payload)
-	return &changed, err
+	e.Payload, err = expression.Encode(payload)
+	return payload, err
 }
 
 // small is the size of a payload, in bytes, up to which any number of events pass at once. Of larger ones,
@@ -115,6 +138,9 @@ func interrupted(err error) error {
 
 // schemas returns the schema of each check, nil for none.
 func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
+	if s == nil {
+		return nil, nil
+	}
 	all := make([]*jsonSchema, len(s.checks))
 	for i, c := range s.checks {
 		if c.schema == nil {
@@ -205,7 +231,7 @@ func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any)
 	case err != nil && ctx.Err() != nil:
 		return nil, interrupted(ctx.Err())
 	case err != nil:
-		return nil, uncomputed(dispatcher.Cause{Class: dispatcher.ClassMask, Code: t.field}, Finding{Field: t.field + ".payload"}, e, t.field+".payload", t.payload, err, refuseThem)
+		return nil, uncomputed(dispatcher.Cause{Class: dispatcher.ClassMask, Code: t.field}, Finding{Field: t.at}, e, t.at, t.payload, err, refuseThem)
 	}
 	return made, nil
 }

@@ -55,6 +55,7 @@ func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 		Routes:           routes(spec.Routes),
 		Validation:       validation(spec.Validation),
 		Transform:        transform(spec.Transform),
+		Message:          message(spec.Message),
 		SchemaRegistry:   registry.schemaRegistry(spec.SchemaRegistry),
 		Server:           config.Server{Address: fmt.Sprintf(":%d", Port)},
 		Log:              config.Log{Level: string(spec.Log.Level)},

@@ -89,5 +89,19 @@ func transform(all []v1alpha1.Transformation) (c []config.Transformation) {
 	return c
 }
 
+func message(m *v1alpha1.Message) (c config.Message) {
+	if m == nil {
+		return c
+	}
+	c.Format = config.MessageFormat(m.Format)
+	for _, h := range m.Headers {
+		if c.Headers == nil {
+			c.Headers = map[string]string{}
+		}
+		c.Headers[h.Name] = h.Expression
+	}
+	return c
+}
+
 // sorted is a set: its order must not roll pods.
 func sorted(set []string) []string { return slices.Sorted(slices.Values(set)) }

@@ -31,6 +31,7 @@ func piped() *v1alpha1.OutboxDispatcher {
 		{Schema: &v1alpha1.PayloadSchema{Registry: &v1alpha1.RegistrySchema{Subject: "fixed", Version: ptr.To[int32](3)}}},
 	}
 	obd.Spec.Transform = []v1alpha1.Transformation{{Types: []string{"A"}, Payload: "payload"}}
+	obd.Spec.Message = &v1alpha1.Message{Format: "Plain", Headers: []v1alpha1.MessageHeader{{Name: "X-Type", Expression: "event.type"}}}
 	return obd
 }
 
@@ -50,8 +51,9 @@ func TestPipeline(t *testing.T) {
 			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "fixed", Version: 3}}},
 		},
 		Transform: []config.Transformation{{Types: []string{"A"}, Payload: "payload"}},
+		Message:   config.Message{Format: config.FormatPlain, Headers: map[string]string{"X-Type": "event.type"}},
 	}
-	if !reflect.DeepEqual(c.Routes, want.Routes) || !reflect.DeepEqual(c.Validation, want.Validation) || !reflect.DeepEqual(c.Transform, want.Transform) {
+	if !reflect.DeepEqual(c.Routes, want.Routes) || !reflect.DeepEqual(c.Validation, want.Validation) || !reflect.DeepEqual(c.Transform, want.Transform) || !reflect.DeepEqual(c.Message, want.Message) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
 	c.ApplyDefaults()

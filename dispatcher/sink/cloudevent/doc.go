@@ -54,6 +54,15 @@
 // send traceparent and tracestate under these plain names too, but for SQS and SNS, which take ten
 // attributes: see [Trace].
 //
+// # Headers under their own names
+//
+// A header whose attribute has another name, such as correlation_id, is beside the attributes also under its
+// own, as the row has it: in Kafka, NATS, RabbitMQ, Pub/Sub and Service Bus, wherever the protocol can carry
+// the name and the value. Of one event these are the first 32 by name, and 8 KiB. It is not there under a
+// name that messages have already (ce_type, content-type). HTTP requests have none of them, because
+// servers and gateways act on headers: name those that consumers need in the configuration's
+// message.headers. See [Beside].
+//
 // # Values
 //
 // CloudEvents forbids control characters and Unicode non-characters in a String. Each of them, and

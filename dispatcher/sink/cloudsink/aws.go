@@ -83,7 +83,7 @@ func (s *awsService[C]) sink(class string, timeout time.Duration, bytes int, rou
 	}
 	return (&sink{
 		service: s, limits: limits{awsBatch, bytes}, class: class, batchSize: awsBatch, timeout: timeout,
-		encode: encoder(config.Structured, awsPrefix, awsAttributes...),
+		encode: encoder(class, config.Structured, awsPrefix, awsAttributes...),
 	}).to(route, s.own)
 }
 
@@ -151,7 +151,9 @@ func (s *awsService[C]) send(ctx context.Context, to string, messages []*message
 	}
 	entries := make([]awsEntry, len(messages))
 	for i, m := range messages {
-		m.attributes["content-type"] = m.contentType
+		if m.contentType != "" {
+			m.attributes["content-type"] = m.contentType
+		}
 		entries[i] = awsEntry{id: aws.String(strconv.Itoa(i)), body: aws.String(string(m.body)), attributes: m.attributes}
 		if strings.HasSuffix(to, ".fifo") {
 			entries[i].group, entries[i].once = aws.String(shortKey(m.key, 128, groupForbidden)), &m.id

@@ -21,7 +21,7 @@ import (
 // message is an event as a service takes it.
 type message struct {
 	id, key     string
-	contentType string
+	contentType string // empty for a bare message
 	body        []byte
 	// attributes are CloudEvents' with the prefix of the service's binding.
 	attributes map[string]string
@@ -43,12 +43,21 @@ func (m *message) size() int {
 
 // encoder returns the encoder of a mode. prefix is that of the attributes' names; keep are the ones
 // that go beside the body with contentMode Structured.
-func encoder(mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
+func encoder(kind string, mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
 	return func(e *dispatcher.Event) (*message, error) {
 		ce := cloudevent.New(e)
 		m := &message{id: e.ID.String(), key: e.Key(), attributes: map[string]string{}}
+		set := func(name, value string) { m.attributes[name] = value }
 		if len(keep) == 0 { // there is room beside the attributes
-			cloudevent.Trace(e, func(name, value string) { m.attributes[name] = value })
+			cloudevent.Beside(kind, e, set)
+		} else {
+			for _, h := range e.Message.Headers {
+				set(h.Name, h.Value)
+			}
+		}
+		if e.Message.Bare {
+			m.body = e.Payload
+			return m, nil
 		}
 		all := map[string]string{}
 		if err := (*binding.EventMessage)(&ce).ReadBinary(context.Background(), attributes(all)); err != nil {

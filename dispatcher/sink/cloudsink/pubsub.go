@@ -52,7 +52,7 @@ func NewPubSub(cfg config.PubSubSink, route func(*dispatcher.Event) (string, err
 	s := &pubsubService{project: cfg.Project, topic: cfg.Topic, options: pubsubOptions(cfg)}
 	return (&sink{
 		service: s, limits: limits{pubsubBatch, pubsubBytes}, class: "pubsub", batchSize: pubsubBatch, timeout: cfg.Timeout.D(),
-		encode: encoder(cfg.ContentMode, "ce-"),
+		encode: encoder("pubSub", cfg.ContentMode, "ce-"),
 	}).to(route, cfg.Topic), nil
 }
 
@@ -145,7 +145,9 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 	req := &pubsubpb.PublishRequest{Topic: s.path(to), Messages: make([]*pubsubpb.PubsubMessage, len(messages))}
 	for i, m := range messages {
 		attributes := m.attributes
-		attributes["content-type"] = m.contentType // attributes' names have a case
+		if m.contentType != "" {
+			attributes["content-type"] = m.contentType // attributes' names have a case
+		}
 		req.Messages[i] = &pubsubpb.PubsubMessage{
 			Data: m.body, Attributes: attributes, OrderingKey: shortKey(m.key, pubsubKey, nil),
 		}

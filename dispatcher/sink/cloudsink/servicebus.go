@@ -1,6 +1,7 @@
 package cloudsink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/go-amqp"
+	"github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
@@ -83,7 +85,7 @@ func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 	}
 	return (&sink{
 		service: s, limits: limits{serviceBusBatch, serviceBusBytes}, class: "servicebus", batchSize: serviceBusBatch, timeout: cfg.Timeout.D(),
-		encode: encoder(cfg.ContentMode, serviceBusPrefix),
+		encode: encoder("serviceBus", cfg.ContentMode, serviceBusPrefix),
 	}).to(route, entity), s, nil
 }
 
@@ -237,9 +239,9 @@ func azureMessage(m *message) *azservicebus.Message {
 	for name, value := range m.attributes {
 		properties[name] = value
 	}
-	session := shortKey(m.key, serviceBusKey, nil)
+	session, contentType := shortKey(m.key, serviceBusKey, nil), cmp.Or(m.contentType, event.ApplicationJSON)
 	return &azservicebus.Message{
-		Body: m.body, ContentType: &m.contentType, MessageID: &m.id, SessionID: &session, ApplicationProperties: properties,
+		Body: m.body, ContentType: &contentType, MessageID: &m.id, SessionID: &session, ApplicationProperties: properties,
 	}
 }
 

@@ -70,6 +70,10 @@ func (s *sink) request(ctx context.Context, to target, events []*dispatcher.Even
 func (s *sink) encode(header http.Header, events []*dispatcher.Event) ([]byte, error) {
 	if s.mode == config.Binary {
 		ce := cloudevent.New(events[0])
+		if events[0].Message.Bare {
+			header["Content-Type"] = []string{event.ApplicationJSON}
+			return ce.DataEncoded, nil
+		}
 		return ce.DataEncoded, (*binding.EventMessage)(&ce).ReadBinary(context.Background(), binaryHeader(header))
 	}
 	var body bytes.Buffer

@@ -47,13 +47,15 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 		if s.encoder != nil {
 			ce.SetDataContentType(s.encoder.ContentType())
 		}
-		r.Headers = make([]kgo.RecordHeader, 0, 20+len(e.Headers))
-		err = (*binding.EventMessage)(&ce).ReadBinary(ctx, (*headers)(r))
+		if !e.Message.Bare {
+			r.Headers = make([]kgo.RecordHeader, 0, 20+2*len(e.Headers)+len(e.Message.Headers))
+			err = (*binding.EventMessage)(&ce).ReadBinary(ctx, (*headers)(r))
+		}
 	}
 	if err != nil {
 		return nil, cloudevent.Unwritable("kafka sink", e, err)
 	}
-	cloudevent.Trace(e, (*headers)(r).add)
+	cloudevent.Beside("kafka", e, (*headers)(r).add)
 	return r, nil
 }
 

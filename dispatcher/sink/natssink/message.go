@@ -45,12 +45,14 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 		headers(m.Header).set(contentType, event.ApplicationCloudEventsJSON)
 	} else {
 		m.Data = e.Payload
+	}
+	if s.mode != config.Structured && !e.Message.Bare {
 		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), headers(m.Header))
 	}
 	if err != nil {
 		return nil, cloudevent.Unwritable("nats sink", e, err)
 	}
-	cloudevent.Trace(e, headers(m.Header).set)
+	cloudevent.Beside("nats", e, func(name, value string) { headers(m.Header).set(name, cloudevent.HeaderText(value)) })
 	headers(m.Header).set(messageID, ce.ID())
 	if s.stream != "" {
 		headers(m.Header).set(expectedStream, s.stream)

@@ -14,6 +14,7 @@
 //	contentMode     Binary             Binary: attributes as headers ce-<name>, and the payload
 //	                                   as body. Structured: one JSON object, and
 //	                                   content-type application/cloudevents+json
+//	attributePrefix ce-                begins those headers' names: ce-, cloudEvents: or cloudEvents_
 //	channels        4                  so many deliveries publish side by side, on one connection
 //	connectionName  outbox-dispatcher  RabbitMQ lists the connection by it
 //	heartbeat       10s                a connection is dead after three times of it in silence
@@ -27,8 +28,9 @@
 //
 // ContentMode Binary is that of the RabbitMQ Protocol Binding for CloudEvents, of Knative's eventing-rabbitmq, which
 // the CloudEvents SDK for Python reads. A consumer that speaks AMQP 1.0 with RabbitMQ finds the headers as
-// application properties with these names, and not with those of the AMQP 1.0 binding: send it mode
-// Structured. In both modes the properties are
+// application properties with these names. For the AMQP 1.0 binding of CloudEvents set attributePrefix to
+// cloudEvents:, which the SDKs for Go, C# and Python read, or to cloudEvents_, which that binding prefers
+// and the SDK for Go does not read. In both modes the properties are
 //
 //	content-type   application/json, or application/cloudevents+json with contentMode Structured
 //	message-id     the event id: consumers dedupe on it
@@ -37,7 +39,8 @@
 //	delivery-mode  2, persistent
 //
 // To spread the keys over queues in their order, use an x-consistent-hash exchange with the hash-header
-// ce-partitionkey (CONTRACT C-71).
+// ce-partitionkey (CONTRACT C-71), with the prefix that is set; without CloudEvents, one of message.headers
+// that is made of event.key.
 //
 // # Guarantees
 //

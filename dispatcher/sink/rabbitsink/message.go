@@ -18,12 +18,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
 )
 
-const (
-	// prefix is that of the attributes' headers: the RabbitMQ Protocol Binding for CloudEvents, 3.1.3.1.
-	prefix = "ce-"
-	// shortString is the most bytes of a name in AMQP 0-9-1.
-	shortString = 255
-)
+// shortString is the most bytes of a name in AMQP 0-9-1.
+const shortString = 255
 
 // message is an event as it is published.
 type message struct {
@@ -50,13 +46,15 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 		err = event.WriteJson(&ce, &body)
 		m.ContentType, m.Body, m.Headers = event.ApplicationCloudEventsJSON, body.Bytes(), amqp.Table{}
 	} else {
-		m.Body, m.Headers = e.Payload, make(amqp.Table, 22+len(e.Headers))
-		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), (*headers)(m))
+		m.Body, m.ContentType, m.Headers = e.Payload, ce.DataContentType(), make(amqp.Table, 22+2*len(e.Headers))
+		if !e.Message.Bare {
+			err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), &headers{m, s.cfg.AttributePrefix})
+		}
 	}
 	if err != nil {
 		return nil, cloudevent.Unwritable("rabbitmq sink", e, err)
 	}
-	cloudevent.Trace(e, func(name, value string) { m.Headers[name] = value })
+	cloudevent.Beside("rabbitmq", e, func(name, value string) { m.Headers[name] = value })
 	return m, nil
 }
 
@@ -73,14 +71,17 @@ func (m *message) fits(frame int) error {
 		"rabbitmq sink: event %s has about %d bytes of headers, and the broker takes frames of %d; make them smaller, or raise its frame_max", m.MessageId, size, frame)))
 }
 
-// headers takes an event's attributes in the binary mode of the RabbitMQ binding.
-type headers message
+// headers takes an event's attributes in the binary mode of the RabbitMQ binding, or of the AMQP 1.0 binding
+// with its prefix.
+type headers struct {
+	*message
+	prefix string
+}
 
 var _ binding.BinaryWriter = (*headers)(nil)
 
 func (h *headers) SetAttribute(a spec.Attribute, value any) error {
-	if a.Kind() == spec.DataContentType {
-		h.ContentType = value.(string)
+	if a.Kind() == spec.DataContentType { // a property of the message
 		return nil
 	}
 	return h.SetExtension(a.Name(), value)
@@ -91,10 +92,10 @@ func (h *headers) SetExtension(name string, value any) error {
 	if err != nil {
 		return err
 	}
-	if len(prefix+name) > shortString {
-		return fmt.Errorf("a header's name has %d bytes, and RabbitMQ takes %d; use contentMode Structured, or a shorter name", len(prefix+name), shortString)
+	if len(h.prefix+name) > shortString {
+		return fmt.Errorf("a header's name has %d bytes, and RabbitMQ takes %d; use contentMode Structured, or a shorter name", len(h.prefix+name), shortString)
 	}
-	h.Headers[prefix+name] = text
+	h.Headers[h.prefix+name] = text
 	return nil
 }
 

@@ -44,8 +44,13 @@ func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
 		err = event.WriteJson(&ce, &body)
 		f = append(f, fieldEvent, body.Bytes())
 	} else {
-		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), &f)
+		if !e.Message.Bare {
+			err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), &f)
+		}
 		f = append(f, fieldData, []byte(e.Payload))
+	}
+	for _, h := range e.Message.Headers {
+		f = append(f, h.Name, h.Value)
 	}
 	if err != nil {
 		return nil, cloudevent.Unwritable("redis sink", e, err)

@@ -1,0 +1,60 @@
+package v1alpha1
+
+// Message says what messages look like.
+type Message struct {
+	// format is CloudEvents (1.0, as the sink's contentMode says), Plain (the payload,
+	// with no other headers than those of headers), Debezium (Plain, as its outbox
+	// event router writes it to Kafka: a header id with the event id, and topics
+	// outbox.event.<aggregate type> where neither routes nor the sink's topic says
+	// otherwise) or Storage (Plain, with headers event_type, aggregate_id and
+	// correlation_id, and a member metadata of the payload with the row's headers,
+	// outbox_id and sequence_number). All but CloudEvents are for contentMode
+	// Binary. Defaults to CloudEvents.
+	// +optional
+	// +kubebuilder:default=CloudEvents
+	Format MessageFormat `json:"format,omitempty"`
+
+	// headers are computed for each event. They are beside those of the format, or in
+	// their place. Not for contentMode Batch, whose requests have several events. At
+	// most two for sqs and sns with format CloudEvents, and ten with another.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
+	Headers []MessageHeader `json:"headers,omitempty"`
+}
+
+// MessageFormat says what messages look like.
+// +kubebuilder:validation:Enum=CloudEvents;Plain;Debezium;Storage
+type MessageFormat string
+
+const (
+	// FormatCloudEvents is CloudEvents 1.0.
+	FormatCloudEvents MessageFormat = "CloudEvents"
+	// FormatPlain is the payload, with headers of your own.
+	FormatPlain MessageFormat = "Plain"
+	// FormatDebezium is what Debezium's outbox event router writes.
+	FormatDebezium MessageFormat = "Debezium"
+	// FormatStorage has metadata in the payload.
+	FormatStorage MessageFormat = "Storage"
+)
+
+// MessageHeader is a header, an attribute or a field of a message.
+type MessageHeader struct {
+	// name is its name, in this very case where the protocol has one.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of letters, digits, dashes, underscores and single dots, such as event_type; correct it"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(?i)(ce-|ce_|cloudevents)') && !(self.lowerAscii() in ['content-type', 'traceparent', 'tracestate'])",message="name must be none that messages have already (ce-*, ce_*, cloudEvents*, content-type, traceparent, tracestate); choose another"
+	Name string `json:"name,omitempty"`
+
+	// expression is a CEL expression over event and payload that makes a text, a
+	// number, a bool or a timestamp, or an optional one, such as event.type or
+	// 'event.headers.?correlation_id'. A header without a value is left out.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Expression string `json:"expression,omitempty"`
+}
