@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -105,8 +106,9 @@ func (c *cluster) manage() (stop func()) {
 		cancel()
 		Expect(<-done).To(Succeed())
 		c.mu.Lock()
-		defer c.mu.Unlock()
-		Expect(c.refused).To(BeEmpty(), "the manager asks for nothing that config/rbac does not give")
+		refused := slices.Clone(c.refused)
+		c.mu.Unlock()
+		Expect(refused).To(BeEmpty(), "the manager asks for nothing that config/rbac does not give")
 	})
 	DeferCleanup(func() { stop() })
 	return stop
@@ -121,6 +123,20 @@ func (c *cluster) record(req *http.Request, resp *http.Response) {
 	if resp.StatusCode == http.StatusForbidden {
 		c.refused = append(c.refused, req.Method+" "+req.URL.Path)
 	}
+}
+
+// wrote are the writes so far, without Events, of which one may still be under way when a status is as expected.
+func (c *cluster) wrote() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.writes), func(request string) bool { return strings.Contains(request, "/events") })
+}
+
+// questions is how often pods were asked.
+func (c *cluster) questions() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked
 }
 
 // outbox is an Outbox with a login for operators.

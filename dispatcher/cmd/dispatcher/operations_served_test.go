@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
 // In a pod an operation tells on /status how far it is, waits out trouble with the database and tells it, and leaves
@@ -106,4 +109,72 @@ func TestReplayStopByOrder(t *testing.T) {
 	}
 	check(t, os.WriteFile(orderFile, []byte("action: replay\nreason: CHG-812\nrequestedBy: alice\ndryRun: true\n"), 0o600))
 	run(t, "", "replay", "stop", "-f", file, "--order", orderFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
+}
+
+// Two operations with the same letters run at once. One is killed and run again, the server dies under both, and one
+// is given up half-way: each row is done once, and each operation tells what it did.
+// CONTRACT: C-42
+func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
+	server := pgtest.Server(t)
+	o, file := operatingOn(t, server.DSN("postgres"))
+	const rows = 400
+	o.enqueue(t, rows)
+	o.die(t)
+	orders := [2]string{}
+	for i := range orders {
+		orders[i] = filepath.Join(t.TempDir(), "order.yaml")
+		check(t, os.WriteFile(orders[i], fmt.Appendf(nil, "id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a2%d\naction: replay\nreason: CHG-812\nrequestedBy: alice\nrate: 40\n", i), 0o600))
+	}
+	start := func(order string) (*exec.Cmd, string) {
+		message := filepath.Join(t.TempDir(), "message")
+		check(t, os.WriteFile(message, nil, 0o600))
+		cmd := command(t, "replay", "run", "-f", file, "--order", order, "--listen", "127.0.0.1:0")
+		cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
+		check(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // when the test failed
+		return cmd, message
+	}
+	killed, _ := start(orders[0])
+	other, otherLeft := start(orders[1])
+	await(t, "some are put back", func() bool { return o.count(t, "status = 'pending'") >= 30 })
+	check(t, killed.Process.Kill())
+	_ = killed.Wait() // it was killed
+	server.Kill()
+	check(t, server.Restart(t.Context()))
+	o.admin.Reset()
+	before := o.count(t, "status = 'dead'")
+	again, againLeft := start(orders[0])
+	await(t, "both go on", func() bool { return o.count(t, "status = 'dead'") <= before-60 })
+	run(t, "", "replay", "stop", "-f", file, "--order", orders[1], "--reason", "enough").ok(t, "stopped: enough")
+	for _, cmd := range []*exec.Cmd{again, other} {
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		await(t, "it ends", func() bool {
+			o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
+			select {
+			case err := <-ended:
+				check(t, err)
+				return true
+			default:
+				return false
+			}
+		})
+	}
+	sum := func(path string) replay.Progress {
+		left, err := os.ReadFile(path)
+		check(t, err)
+		p := progress(t, string(left))
+		total := p.Delivered
+		for _, s := range p.Skipped {
+			total += s.Count
+		}
+		if p.Matched != rows || total != rows || p.FinishedAt.IsZero() {
+			t.Errorf("it tells %s", left)
+		}
+		return p
+	}
+	a, b := sum(againLeft), sum(otherLeft)
+	if a.Delivered+b.Delivered != rows || o.count(t, "status = 'delivered'") != rows || b.Delivered == 0 || b.Stopped != "enough" {
+		t.Errorf("they delivered %d and %d of %d; the second one was stopped: %q", a.Delivered, b.Delivered, rows, b.Stopped)
+	}
 }

@@ -16,7 +16,13 @@ import (
 // operating is a migrated outbox with an operator's login, and its file.
 func operating(t testing.TB) (o *outbox, file string) {
 	t.Helper()
-	o = newOutbox(t, pgtest.Empty(t)).migrated(t)
+	return operatingOn(t, pgtest.Empty(t))
+}
+
+// operatingOn is operating in a database, of which superuser is the connection string.
+func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
+	t.Helper()
+	o = newOutbox(t, superuser).migrated(t)
 	operator := strings.TrimSuffix(o.owner, "owner") + "operator"
 	o.exec(t, fmt.Sprintf("create role %s login password '%s'", operator, secret))
 	o.login(t, operator, secret)

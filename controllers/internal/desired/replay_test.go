@@ -1,0 +1,156 @@
+package desired
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+)
+
+const replayUID = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
+
+// replayed is a replay that says everything, of an Outbox.
+func replayed() Replay {
+	return Replay{
+		DeadLetterReplay: &v1alpha1.DeadLetterReplay{
+			ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: "shop", UID: replayUID},
+			Spec: v1alpha1.DeadLetterReplaySpec{
+				OutboxRef: &v1alpha1.OutboxRef{Name: "orders"}, Namespace: "shop-events", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+				Selector: v1alpha1.DeadLetterSelector{
+					Group: "7f3a9c21", Reason: "permanent_failure", Topics: []string{"b", "a"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{"7", replayUID}, ErrorContains: "422",
+					Since: &metav1.Time{Time: time.Unix(1000, 0)}, Until: &metav1.Time{Time: time.Unix(2000, 0)},
+				},
+				Rate: 500, Canary: 10, AbortAt: 20,
+			},
+		},
+		Database: &v1alpha1.OutboxSpec{
+			Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}, Schema: "outbox",
+			Operator: &v1alpha1.OperatorLogin{Secret: &v1alpha1.DatabaseSecret{Name: "orders-operator"}},
+		},
+		Field: "Outbox orders: spec",
+	}
+}
+
+// read decodes the two files as the binary does.
+func (r Replay) read(t *testing.T) (o replay.Order, c config.Config) {
+	t.Helper()
+	order := struct {
+		replay.Order
+		DryRun bool `json:"dryRun"`
+	}{}
+	if err := yaml.UnmarshalStrict([]byte(r.data()[keyOrder]), &order); err != nil {
+		t.Fatal(err)
+	}
+	read(t, r.data()[keyConfig], &c)
+	c.ApplyDefaults()
+	order.Namespace, order.Topics = c.Namespace, c.Topics
+	if err := errors.Join(order.Validate(), c.ValidateDatabase()); err != nil {
+		t.Error(err)
+	}
+	return order.Order, c
+}
+
+// Whatever the object says, the dispatcher reads by the same name.
+// CONTRACT: C-42, C-100
+func TestReplayFiles(t *testing.T) {
+	r := replayed()
+	o, c := r.read(t)
+	if o.ID != uuid.MustParse(replayUID) || o.Namespace != "shop-events" || !slices.Equal(o.Topics, []string{"a", "b"}) || o.AnyOrder {
+		t.Errorf("the order is %+v", o)
+	}
+	if c.Name != "shop/chg-812-replay" || !strings.Contains(c.Database.DSNFile, "database/dsn") {
+		t.Errorf("the configuration is %+v", c)
+	}
+	for field, value := range reflect.ValueOf(o).Fields() {
+		if value.IsZero() && field.Name != "AnyOrder" {
+			t.Errorf("the order lacks %s", field.Name)
+		}
+	}
+	for field, value := range reflect.ValueOf(o.Filter).Fields() {
+		if value.IsZero() && field.Name != "Topic" && field.Name != "Resolved" { // topics are the order's
+			t.Errorf("the filter lacks %s", field.Name)
+		}
+	}
+	for _, ref := range r.Refs() {
+		if ref.Secret != "orders-operator" {
+			t.Errorf("the Job reads %+v, and it needs no login but its own", ref)
+		}
+	}
+
+	discard := replayed()
+	discard.Spec.Action, discard.Spec.Canary, discard.Spec.AbortAt = v1alpha1.ActionDiscard, 0, 0
+	if o, _ := discard.read(t); o.Action != replay.Discard {
+		t.Errorf("a discard is %q", o.Action)
+	}
+}
+
+// A replay of a dispatcher's letters has the dispatcher's namespace, topics, order, account and template.
+func TestReplayOfADispatcher(t *testing.T) {
+	r := replayed()
+	r.Spec.OutboxRef, r.Spec.Namespace, r.Spec.Selector = nil, "", v1alpha1.DeadLetterSelector{All: true}
+	r.Dispatcher = minimal()
+	r.Dispatcher.Spec.Topics = []string{"orders", "bills"}
+	r.Dispatcher.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata": {"labels": {"team": "shop"}}}`)}
+	o, _ := r.read(t)
+	if o.Namespace != "shop" || !slices.Equal(o.Topics, []string{"bills", "orders"}) || !o.AnyOrder {
+		t.Errorf("the order is %+v", o)
+	}
+	r.Dispatcher.Spec.Ordering = v1alpha1.OrderingKey
+	if o, _ := r.read(t); o.AnyOrder {
+		t.Error("the dispatcher keeps an order, and the replay does not")
+	}
+	r.Spec.Ordering = v1alpha1.OrderingNone
+	if o, _ := r.read(t); !o.AnyOrder {
+		t.Error("the object says None, and the replay keeps an order")
+	}
+	job, err := r.Job(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod := job.Spec.Template; pod.Labels["team"] != "shop" || *pod.Spec.ServiceAccountName != "orders-dispatcher" {
+		t.Errorf("the pod has the labels %v and runs as %s", pod.Labels, *pod.Spec.ServiceAccountName)
+	}
+	r.Database.Operator.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)}
+	if _, err := r.Job(flags); !errors.Is(err, ErrPodTemplate) || !strings.Contains(err.Error(), "Outbox orders: spec.operator.podTemplate") {
+		t.Errorf("a template that takes our labels: %v", err)
+	}
+}
+
+// The certificate of the operator's login takes the place of the dispatchers'.
+func TestReplayLogins(t *testing.T) {
+	r := replayed()
+	r.Database = &v1alpha1.OutboxSpec{
+		Server: &v1alpha1.DatabaseServer{Host: "db", Port: 5432, Database: "orders"}, User: "dispatcher", Schema: "outbox",
+		TLS:      &v1alpha1.DatabaseTLS{Mode: "require", ClientCertificate: &v1alpha1.ClientCertificate{Name: "dispatcher-cert"}},
+		Operator: &v1alpha1.OperatorLogin{User: "operator", ClientCertificate: &v1alpha1.ClientCertificate{Name: "operator-cert"}},
+	}
+	_, c := r.read(t)
+	if c.Database.Connection.User != "operator" || c.Database.SSLMode != "require" {
+		t.Errorf("the connection is %+v, %+v", c.Database, c.Database.Connection)
+	}
+	mounted := r.Refs()
+	if len(mounted) != 2 || mounted[0].Secret != "operator-cert" || c.Database.ClientCertFile != mounted[0].File() || c.Database.ClientKeyFile != mounted[1].File() {
+		t.Errorf("%+v is mounted, and the file names %s", mounted, c.Database.ClientCertFile)
+	}
+}
+
+// What an operator may do rolls no pod of a dispatcher.
+func TestOperatorLoginRollsNoPod(t *testing.T) {
+	obd := minimal()
+	before := specHash(obd)
+	obd.Spec.Database.Operator = &v1alpha1.OperatorLogin{User: "operator"}
+	if specHash(obd) != before || render(Config(obd)) != render(Config(minimal())) {
+		t.Error("a login for operators changes the dispatcher's pods")
+	}
+}

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// Two DeadLetterReplays of the same letters: the pod of one is killed and its Job is deleted, the database crashes, and
+// the other one is deleted half-way. Each row is put back once, and the objects tell the truth.
+//
+// CONTRACT: C-42
+var _ = It("replays dead events as an object, through whatever breaks", Label("replay"), func() {
+	const rows = 300
+	w := newWorld("replay")
+	w.ready()
+	operator := scenario.Login{User: w.shop.Database + "_operator", Password: "operator"}
+	w.exec(fmt.Sprintf("create role %s login password '%s'", operator.User, operator.Password))
+	for _, grant := range migrations.Grants("outbox", operator.User, migrations.Operator) {
+		w.exec(grant)
+	}
+	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-operator, namespace: %s}\nstringData: {dsn: %q}\n",
+		w.manifests.Namespace, w.shop.DSN(operator, cluster.HostIP, w.server.Port)))
+	w.produce(rows)
+	count := func(where string) func() int64 {
+		return func() int64 { return w.number("select count(*) from outbox.outbox_events where " + where) }
+	}
+	Eventually(count("status = 'delivered'")).WithTimeout(2 * time.Minute).Should(BeEquivalentTo(rows))
+	w.exec(`with died as (
+			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = '422' where status = 'delivered' returning *
+		)
+		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died`)
+
+	w.apply(w.replay("first"))
+	Eventually(func() string {
+		return w.kubectl("get", "dlr", "first", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)
+	}).WithTimeout(time.Minute).Should(Equal("OperatorLoginMissing"))
+	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", `{"spec": {"database": {"operator": {"secret": {"name": "orders-operator"}}}}}`)
+	w.apply(w.replay("second"))
+	done := func(name string) func() int {
+		return func() int {
+			n, _ := strconv.Atoi(w.kubectl("get", "dlr", name, "-o", "jsonpath={.status.done}")) // empty at first
+			return n
+		}
+	}
+	Eventually(done("first")).WithTimeout(2 * time.Minute).Should(BeNumerically(">=", 20))
+	Eventually(done("second")).WithTimeout(2 * time.Minute).Should(BeNumerically(">=", 20))
+
+	By("the pod is killed, the Job is deleted, and the database crashes")
+	w.kubectl("delete", "pod", "-l", "outbox.dev/replay=first", "--grace-period=0", "--force")
+	w.kubectl("delete", "job", "first-replay")
+	w.server.Kill()
+	w.must(w.server.Restart(w.ctx))
+
+	By("one is deleted half-way")
+	w.kubectl("delete", "dlr", "second", "--timeout=4m")
+	Expect(w.kubectl("get", "events", "--field-selector=reason=Stopped")).To(ContainSubstring("are skipped (stopped)"))
+
+	By("the other one comes to its end")
+	w.kubectl("wait", "--for=condition=Ready", "dlr/first", "--timeout=4m")
+	Expect(strings.Fields(w.kubectl("get", "dlr", "first", "--no-headers"))).To(ContainElements("first", "Replay", "True", "Finished", strconv.Itoa(rows)))
+	Expect(count("status = 'delivered'")()).To(BeEquivalentTo(rows))
+	Expect(w.number(`select count(*) from (select event_id from outbox.outbox_replay_items where state = 'delivered' group by 1 having count(*) > 1) as twice`)).To(BeZero())
+	Expect(w.number(`select count(*) from outbox.outbox_replay_items where state in ('waiting', 'requeued')`)).To(BeZero())
+	Expect(w.number(`select count(*) from outbox.outbox_replay_items where skipped = 'stopped'`)).To(BeNumerically(">", 0))
+	Expect(w.kubectl("get", "dlr", "first", "-o", "jsonpath={.status.delivered}")).To(Equal(strconv.FormatInt(
+		w.number(`select count(*) from outbox.outbox_replay_items i join outbox.outbox_replays r on r.id = i.replay_id where i.state = 'delivered' and r.finished_at is not null and r.stopped_reason is null`), 10)))
+})
+
+// replay is a DeadLetterReplay of all dead letters.
+func (w *world) replay(name string) string {
+	w.Helper()
+	user := w.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+	return fmt.Sprintf(`apiVersion: outbox.dev/v1alpha1
+kind: DeadLetterReplay
+metadata: {name: %s, namespace: %s}
+spec:
+  dispatcherRef: {name: orders}
+  action: Replay
+  reason: CHG-812
+  requestedBy: %q
+  selector: {all: true}
+  rate: 10
+`, name, w.manifests.Namespace, user)
+}
