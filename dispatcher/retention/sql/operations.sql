@@ -1,6 +1,6 @@
 -- Removes items of operations on dead letters that finished long ago, a bounded number. So it does with an operation
 -- that nobody waited for: it began long ago, for 30 days at least, and each item had its turn. The operation's row
--- stays: it says who did what and why, and to run it again does nothing.
+-- stays: it says who did what and why, and with which outcome; to run it again does nothing.
 -- $1 age; $2 namespace, empty for all; $3 how many rows.
 with old as materialized (
     select item.row
