@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -250,6 +251,28 @@ func TestDifferencesAreBounded(t *testing.T) {
 	_, err := journal.Check(t.Context(), o.reads, journal.Options{Schema: "none"})
 	if err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
 		t.Errorf("no schema: %v", err)
+	}
+}
+
+// Check works in every mode of pgx, as behind PgBouncer, and on one connection as well as on a pool.
+func TestModes(t *testing.T) {
+	o := newOutbox(t)
+	o.enqueue(3)
+	o.exec(`update outbox.outbox_events set payload = '1' where seq = 2`)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		config := o.reads.Config().ConnConfig
+		config.DefaultQueryExecMode = mode
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := journal.Check(t.Context(), conn, journal.Options{Namespace: "shop", Topics: []string{"orders"}})
+		if err != nil || report.Found != 1 || report.Records != 4 || report.Differences[0].Kind != journal.Illegal {
+			t.Errorf("%s: %+v, %v", mode, report, err)
+		}
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
