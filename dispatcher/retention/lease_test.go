@@ -77,8 +77,8 @@ func TestOneSweepsAtATime(t *testing.T) {
 	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the second one did not take over: %v, %v", ran, err)
 	}
-	if read != pages-position+2 { // and the letters, and the operations
-		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+2)
+	if read != pages-position+3 { // and the letters, the operations, and the journal
+		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+3)
 	}
 	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
 		t.Errorf("%d rows are left", n)

@@ -24,6 +24,7 @@ import (
 // pods, with the reason.
 var notInTheFile = map[string]string{
 	"database.tls":               "empty, it leaves all to the DSN, as without it",
+	"database.journal":           "it is in the file of the migration: TestJournalIsTheMigrations",
 	"serviceAccount":             "it is an object of its own, and in the pod template",
 	"serviceAccount.annotations": "likewise",
 	"imagePullSecrets":           "it is in the pod template",
@@ -47,6 +48,8 @@ var notInTheResource = map[string]string{
 	"database.m10.namespace":     "only the migration's file has it",
 	"database.m10.topic":         "likewise",
 	"database.m10.publish":       "likewise",
+	"journal.enabled":            "it is in the file of the migration: TestJournalIsTheMigrations",
+	"journal.retention":          "likewise",
 	"retention.scope":            "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",
 }
 

@@ -1,5 +1,5 @@
 -- The records of some events, in the order of the events' ids and of time, each with the event's row as it is. One
--- statement has one snapshot: record and row belong together.
+-- statement has one snapshot: record and row belong together. The days ahead, which have no records, are not looked at.
 -- $1 the first id; $2 how many records the events of a page have in the time that is asked for, about; $3 from when on;
 -- $4 namespace, empty for all; $5 topics, none for all.
 with settings as materialized (
@@ -10,6 +10,7 @@ page as materialized (
     from outbox.outbox_journal
     where event_id >= $1::uuid
       and at >= greatest($3::timestamptz, (select since from settings))
+      and at < now() + interval '1 day'
       and ($4::text = '' or namespace = $4::text)
       and (coalesce(cardinality($5::text[]), 0) = 0 or topic = any ($5::text[]))
     order by event_id
@@ -22,5 +23,5 @@ select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.befor
 from (select distinct event_id from page) as page
 join outbox.outbox_journal as r on r.event_id = page.event_id
 left join outbox.outbox_events as e on e.id = page.event_id
-where r.at >= (select since from settings)
+where r.at >= (select since from settings) and r.at < now() + interval '1 day'
 order by r.event_id, r.lsn, r.at

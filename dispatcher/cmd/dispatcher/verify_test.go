@@ -1,0 +1,72 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// What the file says about the journal is what the database has, and without a word it stays as it is.
+func TestMigrateJournal(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t))
+	up := func(more string) output { return run(t, "", "migrate", "up", "-f", o.file(t, o.owner, more)) }
+	up("journal: {enabled: true, retention: 720h}\n").ok(t, "the journal of schema outbox is on; records are kept for 720h")
+	if again := up(""); strings.Contains(again.out, "journal") {
+		t.Errorf("without journal in the file:\n%s", again.out)
+	}
+	var is string
+	check(t, o.admin.QueryRow(t.Context(), `select enabled || ' ' || retention from outbox.outbox_journal_settings`).Scan(&is))
+	if is != "true 720:00:00" {
+		t.Errorf("the journal is %s", is)
+	}
+	up("journal: {enabled: false}\n").ok(t, "the journal of schema outbox is off; records are kept for 168h")
+	up("journal: {retention: 1h}\n").ended(t, 78, "journal.enabled is missing", "journal.retention")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.dispatcher, "journal: {enabled: true}\n")).ended(t, 1, "log in as the owner")
+}
+
+// verify, with a dispatcher's login, says that all is well, and names a row that somebody changed past the journal. An
+// event's history has its records.
+//
+// CONTRACT: C-61
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
+	run(t, "", "verify", "-f", file).ended(t, 1, "the journal is off", "set journal.enabled to true, and run `dispatcher migrate up`")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, "journal: {enabled: true}\n")).ok(t)
+	o.enqueue(t, 2)
+	run(t, "", "once", "-f", file, "-n", "10").ok(t, "delivered 2, failed 0")
+	run(t, "", "verify", "-f", file).ok(t, "6 records of 2 events", ": no difference\n")
+
+	var id string
+	check(t, o.admin.QueryRow(t.Context(), `select id::text from outbox.outbox_events order by seq limit 1`).Scan(&id))
+	run(t, "", "events", "show", "-f", file, id).ok(t, "journal", "insert: none -> pending, attempts 0, token 0, login "+o.producer,
+		"claim: pending -> processing, attempts 1, token 1, worker ", "ack: processing -> delivered", ", login "+o.dispatcher+", transaction ", ", LSN ")
+	tx, err := o.admin.Begin(t.Context())
+	check(t, err)
+	_, err = tx.Exec(t.Context(), `set local session_replication_role = replica`)
+	check(t, err)
+	_, err = tx.Exec(t.Context(), `update outbox.outbox_events set status = 'pending' where id = $1`, id)
+	check(t, err)
+	check(t, tx.Commit(t.Context()))
+	run(t, "", "verify", "-f", file).ended(t, 3, "1 differences", "StateDiffers", id,
+		"the journal says delivered (attempts 1, lease 1), and the row is pending (attempts 1, lease 1)", "dispatcher: journal and rows differ in 1 places")
+	told := run(t, "", "verify", "-f", file, "--since", "1h", "-o", "json")
+	told.ended(t, 3)
+	var report struct {
+		Events, Records, Found int
+		Differences            []map[string]any
+	}
+	if err := json.Unmarshal([]byte(told.out), &report); err != nil || report.Events != 2 || report.Records != 6 || report.Found != 1 ||
+		report.Differences[0]["kind"] != "StateDiffers" || report.Differences[0]["event"] != id || report.Differences[0]["lsn"] == nil {
+		t.Errorf("%+v, %v:\n%s", report, err, told.out)
+	}
+	o.exec(t, "delete from outbox.outbox_events")
+	run(t, "", "events", "show", "-f", file, id).ok(t, "gone: its row was removed", "delete: pending -> gone")
+	run(t, "", "verify", "-f", file, "-o", "yaml").ended(t, 3, "kind: Illegal", "kind: Gap")
+	run(t, "", "verify", "-f", file, "--limit", "0").ended(t, 1, "--limit is 0; set it to 1 to 100000")
+	run(t, "", "verify", "-f", file, "-o", "csv").ended(t, 1, `--output is "csv"; set it to table, json or yaml`)
+}
