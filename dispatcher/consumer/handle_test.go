@@ -32,7 +32,7 @@ func TestDuplicatesAreSkipped(t *testing.T) {
 		for _, token := range []int64{7, 9, 3, 0} {
 			again := *e
 			again.FencingToken, again.Attempt = token, int(token)
-			got, err := c.handle(t.Context(), &again, func(exec) error { t.Error("the effect ran again"); return nil })
+			got, err := c.handle(t.Context(), &again, func(execer) error { t.Error("the effect ran again"); return nil })
 			expect(t, got, err, consumer.AlreadyHandled, nil)
 		}
 		if n := count(t, pool, "select count(*) from effects"); n != 1 {
@@ -54,7 +54,7 @@ func TestFailureChangesNothing(t *testing.T) {
 		c := newSide(consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		e := newEvent()
 		e.Topic, e.Headers = "orders", map[string]string{"correlationid": "c-7"}
-		got, err := c.handle(t.Context(), e, func(run exec) error {
+		got, err := c.handle(t.Context(), e, func(run execer) error {
 			check(t, effect(e)(run))
 			return errEffect
 		})
@@ -65,13 +65,13 @@ func TestFailureChangesNothing(t *testing.T) {
 					t.Error("the panic was swallowed")
 				}
 			}()
-			_, _ = c.handle(t.Context(), e, func(run exec) error {
+			_, _ = c.handle(t.Context(), e, func(run execer) error {
 				check(t, effect(e)(run))
 				panic("at the disco")
 			})
 		}()
 		// An effect that swallows an error of the database has none: the commit fails.
-		got, err = c.handle(t.Context(), e, func(run exec) error {
+		got, err = c.handle(t.Context(), e, func(run execer) error {
 			if run("insert into missing values (1)") == nil {
 				t.Error("there is a table missing")
 			}
@@ -104,7 +104,7 @@ func TestNoEffectWithoutTheRecord(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		execute(t, pool, "drop table processed_events")
 		e := newEvent()
-		got, err := newSide(consumer.Options{}).handle(t.Context(), e, func(exec) error { t.Error("the effect ran"); return nil })
+		got, err := newSide(consumer.Options{}).handle(t.Context(), e, func(execer) error { t.Error("the effect ran"); return nil })
 		if got != consumer.Failed || err == nil || !strings.Contains(err.Error(), "run Migrate") {
 			t.Errorf("%v, %v; want a failure with a remedy", got, err)
 		}
@@ -129,7 +129,7 @@ func TestConsumersDoNotBlockEachOther(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail", Wait: time.Millisecond})
 		e := newEvent()
-		got, err := billing.handle(t.Context(), e, func(run exec) error {
+		got, err := billing.handle(t.Context(), e, func(run execer) error {
 			got, err := mail.handle(t.Context(), e, effect(e)) // while billing's record is not committed
 			expect(t, got, err, consumer.Handled, nil)
 			return effect(e)(run)
@@ -162,7 +162,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 			var second sync.WaitGroup
 			var got consumer.Outcome
 			var gotErr error
-			_, err := c.handle(t.Context(), e, func(run exec) error {
+			_, err := c.handle(t.Context(), e, func(run execer) error {
 				check(t, run(`do $$ begin assert current_setting('lock_timeout') = '0', 'lock_timeout was changed'; end $$`))
 				check(t, effect(e)(run))
 				second.Go(func() { got, gotErr = c.handle(t.Context(), e, effect(e)) })
@@ -195,12 +195,12 @@ func TestFenceRefusesOlderTokens(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{Fence: true})
 		e := newEvent()
-		deliver := func(token int64, effect func(exec) error) (consumer.Outcome, error) {
+		deliver := func(token int64, effect func(execer) error) (consumer.Outcome, error) {
 			again := *e
 			again.FencingToken = token
 			return c.handle(t.Context(), &again, effect)
 		}
-		fails := func(exec) error { return errEffect }
+		fails := func(execer) error { return errEffect }
 		got, err := deliver(9, fails)
 		expect(t, got, err, consumer.Failed, errEffect)
 		got, err = deliver(8, effect(e)) // it was slow, and the later one is known
@@ -231,7 +231,7 @@ func TestFenceSeesTokensThatCameWhileItWaited(t *testing.T) {
 		var second sync.WaitGroup
 		var got consumer.Outcome
 		var gotErr error
-		_, err := c.handle(t.Context(), e, func(exec) error {
+		_, err := c.handle(t.Context(), e, func(execer) error {
 			second.Go(func() {
 				later := *e
 				later.FencingToken = 8
@@ -318,7 +318,7 @@ func TestCancelledDeliveryChangesNothing(t *testing.T) {
 		c := newSide(consumer.Options{})
 		e := newEvent()
 		ctx, cancel := context.WithCancel(t.Context())
-		got, err := c.handle(ctx, e, func(run exec) error {
+		got, err := c.handle(ctx, e, func(run execer) error {
 			check(t, effect(e)(run))
 			cancel()
 			return nil

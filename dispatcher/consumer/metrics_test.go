@@ -22,14 +22,14 @@ func TestMetrics(t *testing.T) {
 		billing := newSide(consumer.Options{Metrics: metrics, Fence: true})
 		newSide(consumer.Options{ID: "mail", Metrics: metrics})
 		e := newEvent()
-		deliver := func(token int64, attempt int, effect func(exec) error) {
+		deliver := func(token int64, attempt int, effect func(execer) error) {
 			defer func() { _ = recover() }()
 			again := *e
 			again.FencingToken, again.Attempt = token, attempt
 			_, _ = billing.handle(t.Context(), &again, effect)
 		}
-		deliver(1, 1, func(exec) error { return errEffect })
-		deliver(2, 2, func(exec) error { panic("no") })
+		deliver(1, 1, func(execer) error { return errEffect })
+		deliver(2, 2, func(execer) error { panic("no") })
 		deliver(1, 1, effect(e))  // older: neither processed nor a duplicate
 		deliver(4, 20, effect(e)) // 19 retries
 		deliver(4, 20, effect(e))

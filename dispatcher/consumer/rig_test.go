@@ -16,27 +16,25 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
-
 var quiet = slog.New(slog.DiscardHandler)
 
-// exec runs a statement in the effect's transaction.
-type exec func(statement string, args ...any) error
+// execer runs a statement in the effect's transaction.
+type execer func(statement string, args ...any) error
 
 // side is a consumer of one driver, as a service sees it.
 type side struct {
 	migrate func() error
-	handle  func(ctx context.Context, e *consumer.Event, effect func(exec) error) (consumer.Outcome, error)
+	handle  func(ctx context.Context, e *consumer.Event, effect func(execer) error) (consumer.Outcome, error)
 	sweep   func(consumer.Policy) (int64, error)
 	hold    func(name, reason string, everyone bool) error
 	release func(name string) error
 }
 
-func sideOf[DB, Tx any](t *testing.T, c *consumer.Consumer[DB, Tx], db DB, run func(Tx) exec) side {
+func sideOf[DB, Tx any](t *testing.T, c *consumer.Consumer[DB, Tx], db DB, run func(Tx) execer) side {
 	ctx := t.Context()
 	return side{
 		migrate: func() error { return c.Migrate(ctx, db) },
-		handle: func(ctx context.Context, e *consumer.Event, effect func(exec) error) (consumer.Outcome, error) {
+		handle: func(ctx context.Context, e *consumer.Event, effect func(execer) error) (consumer.Outcome, error) {
 			return c.Handle(ctx, db, e, func(tx Tx) error { return effect(run(tx)) })
 		},
 		sweep:   func(p consumer.Policy) (int64, error) { return c.Sweep(ctx, db, p) },
@@ -48,7 +46,7 @@ func sideOf[DB, Tx any](t *testing.T, c *consumer.Consumer[DB, Tx], db DB, run f
 // drivers make a consumer in the database at dsn.
 var drivers = map[string]func(t *testing.T, dsn string, o consumer.Options) side{
 	"pgx": func(t *testing.T, dsn string, o consumer.Options) side {
-		return sideOf(t, consumer.New(o), consumer.PGX(pgtest.Pool(t, dsn)), func(tx pgx.Tx) exec {
+		return sideOf(t, consumer.New(o), consumer.PGX(pgtest.Pool(t, dsn)), func(tx pgx.Tx) execer {
 			return func(statement string, args ...any) error {
 				_, err := tx.Exec(t.Context(), statement, args...)
 				return err
@@ -59,7 +57,7 @@ var drivers = map[string]func(t *testing.T, dsn string, o consumer.Options) side
 		db, err := sql.Open("pgx", dsn)
 		check(t, err)
 		t.Cleanup(func() { check(t, db.Close()) })
-		return sideOf(t, consumer.NewSQL(o), consumer.SQLDB(db), func(tx *sql.Tx) exec {
+		return sideOf(t, consumer.NewSQL(o), consumer.SQLDB(db), func(tx *sql.Tx) execer {
 			return func(statement string, args ...any) error { _, err := tx.Exec(statement, args...); return err }
 		})
 	},
@@ -88,8 +86,8 @@ func each(t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, newSide func
 }
 
 // effect is the business effect of an event: a row of table effects, which takes any number of the same.
-func effect(e *consumer.Event) func(exec) error {
-	return func(run exec) error { return run("insert into effects values ($1, 'billing')", e.ID.String()) }
+func effect(e *consumer.Event) func(execer) error {
+	return func(run execer) error { return run("insert into effects values ($1, 'billing')", e.ID.String()) }
 }
 
 func newEvent() *consumer.Event {

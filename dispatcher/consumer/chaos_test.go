@@ -1,0 +1,212 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// A real dispatcher delivers an outbox to a consumer's process that is killed in the middle of handling, eight times, between a
+// charge and the commit; a fifth of all requests is sent twice at the same time, and a tenth again at the end. Each
+// committed event has one effect and one charge, and a rolled-back one none. OUTBOX_CONSUMER_EVENTS says how many; it
+// defaults to 1000.
+//
+// # RULE-010-001, RULE-010-003, RULE-010-012, RULE-010-020, RULE-010-022
+//
+// CONTRACT: C-80
+func TestEffectsEqualTheCommittedEvents(t *testing.T) {
+	events := 1000
+	if n, err := strconv.Atoi(os.Getenv("OUTBOX_CONSUMER_EVENTS")); err == nil {
+		events = n
+	}
+	dsn := pgtest.Migrated(t)
+	pool := pgtest.Pool(t, dsn)
+	execute(t, pool, "create table effects (tracking_id uuid, consumer text)")
+	execute(t, pool, consumer.SQL(""))
+	const insert = `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+		select gen_random_uuid(), 'shop', 'orders', 'key-' || n % 100, '{"order": 1}' from generate_series(1, $1::integer) as n`
+	tx, err := pool.Begin(t.Context())
+	check(t, err)
+	_, err = tx.Exec(t.Context(), insert, events/10)
+	check(t, err)
+	check(t, tx.Rollback(t.Context()))
+	execute(t, pool, insert, events)
+
+	process := &child{t: t, dsn: dsn}
+	payments := &provider{every: events / 8, charged: map[string]int{}, kill: process.restart}
+	paymentsServer := httptest.NewServer(payments)
+	defer paymentsServer.Close()
+	process.payments = paymentsServer.URL
+	process.start()
+	defer process.kill()
+	between := &network{to: process.address}
+	front := httptest.NewServer(between)
+	defer front.Close()
+
+	runDispatcher(t, pool, front.URL, events)
+	between.copies.Wait()
+	replayed := between.replay(t)
+
+	committed := count(t, pool, "select count(*) from outbox.outbox_events where status = 'delivered'")
+	effects := count(t, pool, "select count(*) from effects")
+	distinct := count(t, pool, "select count(*) from effects e join outbox.outbox_events o on o.id = e.tracking_id where exists (select from processed_events p where p.tracking_id = o.id)")
+	if committed != events || effects != events || distinct != events {
+		t.Errorf("%d events are delivered, with %d effects, %d of them of committed events; want %d of each", committed, effects, distinct, events)
+	}
+	calls := 0
+	for key, n := range payments.charged {
+		calls += n
+		if id, err := uuid.Parse(key); err != nil || count(t, pool, "select count(*) from effects where tracking_id = $1", id) != 1 {
+			t.Errorf("a charge for %q, which has not one effect", key)
+		}
+	}
+	if len(payments.charged) != events {
+		t.Errorf("%d charges for %d events", len(payments.charged), events)
+	}
+	t.Logf("%d events: %d requests, %d of them sent twice, %d replayed; %d kills; %d calls for %d charges",
+		events, between.requests, between.doubled, replayed, payments.kills, calls, len(payments.charged))
+	if payments.kills < 7 || calls <= events || between.doubled < events/5 || replayed < events/10 {
+		t.Error("that is less trouble than there was to be")
+	}
+}
+
+// provider takes charges: one for each Idempotency-Key, however often it is called. Each so many calls it has the
+// consumer killed before the answer.
+type provider struct {
+	every int
+	kill  func()
+
+	mu           sync.Mutex
+	calls, kills int
+	charged      map[string]int // calls by key
+}
+
+func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	p.charged[r.Header.Get("Idempotency-Key")]++
+	p.calls++
+	kill := p.calls%p.every == 0 && p.kills < 8
+	if kill {
+		p.kills++
+	}
+	p.mu.Unlock()
+	if kill {
+		p.kill()
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// network is what is between dispatcher and consumer. It sends each fifth request twice at the same time.
+type network struct {
+	to     func() string
+	copies sync.WaitGroup
+
+	mu                sync.Mutex
+	requests, doubled int
+	seen              []message // each tenth
+}
+
+type message struct {
+	header http.Header
+	body   []byte
+}
+
+func (n *network) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	m := message{r.Header.Clone(), body}
+	n.mu.Lock()
+	n.requests++
+	if n.requests%10 == 0 {
+		n.seen = append(n.seen, m)
+	}
+	if n.requests%5 == 0 {
+		n.doubled++
+		n.copies.Go(func() { _, _, _ = n.send(context.Background(), m) })
+	}
+	n.mu.Unlock()
+	status, after, err := n.send(r.Context(), m)
+	if err != nil {
+		status = http.StatusBadGateway
+	}
+	if after != "" {
+		w.Header().Set("Retry-After", after)
+	}
+	w.WriteHeader(status)
+}
+
+func (n *network) send(ctx context.Context, m message) (status int, retryAfter string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, n.to(), bytes.NewReader(m.body))
+	if err != nil {
+		return 0, "", err
+	}
+	r.Header = m.header
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	return answer.StatusCode, answer.Header.Get("Retry-After"), answer.Body.Close()
+}
+
+// replay sends what it has seen again, the last first.
+func (n *network) replay(t *testing.T) (done int) {
+	for i := len(n.seen) - 1; i >= 0; i-- {
+		if status, _, err := n.send(t.Context(), n.seen[i]); err != nil || status != http.StatusNoContent {
+			t.Fatalf("a replay is answered %d, %v", status, err)
+		}
+		done++
+	}
+	return done
+}
+
+// runDispatcher delivers until every row is delivered.
+func runDispatcher(t *testing.T, pool *pgxpool.Pool, url string, events int) {
+	sink, err := httpsink.New(config.HTTPSink{URL: url}, nil)
+	check(t, err)
+	defer func() { check(t, sink.Close(context.Background())) }()
+	d, err := dispatcher.New(pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()}), sink, dispatcher.Config{
+		Topics: []string{"orders"}, MaxAttempts: 1000, Concurrency: 16, Backoff: dispatcher.ExponentialBackoff(50*time.Millisecond, time.Second),
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	check(t, err)
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute+time.Duration(events)*20*time.Millisecond)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := d.Run(ctx); err != nil {
+			t.Errorf("the dispatcher: %v", err)
+		}
+	})
+	defer running.Wait()
+	defer stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for count(t, pool, "select count(*) from outbox.outbox_events where status <> 'delivered'") > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Error(fmt.Errorf("not all events were delivered: %+v", d.Snapshot()))
+			return
+		}
+	}
+}
