@@ -68,7 +68,7 @@ func AwkwardEvents() []Awkward {
 		e := bareEvent()
 		e.ID, e.EventType, e.AggregateType, e.AggregateID = uuid.Must(uuid.NewV7()), "OrderPlaced", "order", "order-7"
 		a.change(e)
-		made[i] = Awkward{a.name, e, arrives(e.EventType), arrives(e.AggregateID), arrives(e.Key())}
+		made[i] = Awkward{a.name, e, Arrives(e.EventType), Arrives(e.AggregateID), Arrives(e.Key())}
 		if e.EventType == "" {
 			made[i].Type = e.Topic
 		}
@@ -76,8 +76,8 @@ func AwkwardEvents() []Awkward {
 	return made
 }
 
-// arrives is a text without what CloudEvents forbids in one. The characters are those of the events above.
-func arrives(text string) string {
+// Arrives is a text without what CloudEvents forbids in one. The characters are those of the events above.
+func Arrives(text string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("\r\n\x01\x7f\u0085\ufffe", r) {
 			return '\ufffd'
