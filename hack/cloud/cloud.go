@@ -5,7 +5,6 @@ package cloud
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/internal/python"
 )
 
 // ErrMissing is returned when this machine has no stand-ins and cannot get them.
@@ -73,9 +73,9 @@ func (s *Server) Stop() error {
 }
 
 func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Server, error) {
-	bin, err := environment(ctx)
+	bin, err := python.Environment(ctx, "cloud", requirements)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
 	port, err := daemon.FreePort()
 	if err != nil {
@@ -91,61 +91,4 @@ func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Serv
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
-}
-
-// environment is the directory of the Python environment's programs. It is made once for each content of
-// requirements.txt; processes that want it at the same time wait for one of them.
-func environment(ctx context.Context) (bin string, err error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	dir := filepath.Join(cache, "outbox-operator", fmt.Sprintf("cloud-%x", sha256.Sum256(requirements))[:22])
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("lock the cache: %w", err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("lock the cache: %w", err)
-	}
-	bin = filepath.Join(dir, "bin")
-	done := filepath.Join(dir, "done")
-	if _, err := os.Stat(done); err == nil {
-		return bin, nil
-	}
-	list := filepath.Join(dir, "requirements.txt")
-	for _, step := range []func() error{
-		func() error { return need(ctx) },
-		func() error { return command(ctx, "python3", "-m", "venv", "--clear", dir) },
-		func() error { return os.WriteFile(list, requirements, 0o644) },
-		func() error {
-			return command(ctx, filepath.Join(bin, "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", list)
-		},
-		func() error { return os.WriteFile(done, nil, 0o644) },
-	} {
-		if err := step(); err != nil {
-			return "", fmt.Errorf("%w (%w)", ErrMissing, err)
-		}
-	}
-	return bin, nil
-}
-
-// need gets Python's venv, which Debian has in a package of its own.
-func need(ctx context.Context) error {
-	installed := func() bool { return exec.CommandContext(ctx, "python3", "-c", "import ensurepip").Run() == nil }
-	if installed() {
-		return nil
-	}
-	return daemon.Install(ctx, "python3-venv", installed)
-}
-
-func command(ctx context.Context, name string, args ...string) error {
-	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, out)
-	}
-	return nil
 }

@@ -28,6 +28,7 @@ var notInTheFile = map[string]string{
 	"serviceAccount":             "it is an object of its own, and in the pod template",
 	"serviceAccount.annotations": "likewise",
 	"imagePullSecrets":           "it is in the pod template",
+	"message":                    "empty, it is as without it",
 	"sink.postgres.database.tls": "empty, it leaves all to the DSN, as without it",
 }
 

@@ -62,6 +62,9 @@
 // topic is known by its name's end, .fifo; a subscription of Pub/Sub keeps the order of keys when
 // message ordering is enabled, and a queue of Service Bus when sessions are.
 //
+// The configuration's message adds attributes (two for SQS and SNS, whose messages take ten), and has formats whose
+// body is the payload and whose attributes are those alone: see ../README.md.
+//
 // # Guarantees
 //
 // At least once: an event is delivered when the service has answered that it has it. A FIFO queue drops

@@ -101,6 +101,9 @@
 // for Go and Java among them, do not decode them. A consumer that uses one, and has such values,
 // should be sent contentMode Structured.
 //
+// The configuration's message adds headers that are computed for each event, and has formats without attributes, whose
+// requests are the payload: see ../README.md. A value that is not printable ASCII is percent-encoded.
+//
 // # Files
 //
 // Certificates, credentials and secrets are read again when their files change, looked at no more often

@@ -28,6 +28,13 @@
 //	tls              none               even empty it makes connections TLS; caFile, serverName;
 //	                                    clientCertFile and clientKeyFile (mutual TLS)
 //
+// # Records
+//
+// The key is the row's own: the partition key, else the aggregate id, else the event id, byte by byte, also where
+// the attribute partitionkey has U+FFFD for what CloudEvents forbids. The configuration's message says which
+// headers there are beside the attributes, and has the formats Plain, Debezium and Storage, whose records have
+// no attributes and no content-type: see package pipeline, and ../README.md.
+//
 // # Guarantees
 //
 // At least once: an event is delivered when all in-sync replicas have it (acks=all). The producer is

@@ -21,6 +21,11 @@
 //	tls          none               even empty it makes connections TLS; caFile, serverName; clientCertFile
 //	                                and clientKeyFile (mutual TLS)
 //
+// # Headers
+//
+// The configuration's message adds headers, and has formats without attributes, whose messages keep Nats-Msg-Id: see
+// ../README.md. A value that is not printable ASCII is percent-encoded.
+//
 // # Guarantees
 //
 // At least once: an event is delivered when its stream confirms it (PubAck). What that is worth is the

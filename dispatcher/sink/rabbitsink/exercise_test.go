@@ -42,6 +42,7 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		Sink:    s,
 		Refuse:  func(id uuid.UUID) { refused[id] = true },
 		Refused: dispatcher.Cause{Class: "rabbitmq", Code: "NO_ROUTE"},
+		Cannot:  map[string]string{"Large": "the broker of these tests has a small max_message_size"},
 		Stop:    func() { flush(t); kill(t) },
 		Start:   func() { restart(t) },
 		Idle: func() {
@@ -95,13 +96,31 @@ func TestHeaders(t *testing.T) {
 	want := []string{
 		"ce-aggregateid", "ce-attempt", "ce-correlationid", "ce-dedupekey", "ce-fencingtoken", "ce-id", "ce-outboxnamespace",
 		"ce-partitionkey", "ce-sequence", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-topic", "ce-traceparent",
-		"ce-trackingid", "ce-type", "traceparent",
+		"ce-trackingid", "ce-type", "correlation_id", "traceparent",
 	}
 	if got := slices.Sorted(maps.Keys(d.Headers)); !slices.Equal(got, want) {
 		t.Errorf("the headers are\n\t%q\nwant\n\t%q", got, want)
 	}
 	if d.Headers["ce-type"] != "OrderPlaced" || d.ContentType != "application/json" {
 		t.Errorf("ce-type is %v, and the content type %s", d.Headers["ce-type"], d.ContentType)
+	}
+
+	// As the AMQP 1.0 binding has them, and without CloudEvents.
+	for prefix, bare := range map[string]bool{config.PrefixAMQP: false, config.PrefixAMQPUnderscore: false, config.PrefixRabbitMQ: true} {
+		cfg := plainConfig(t, queue)
+		cfg.AttributePrefix = prefix
+		e.Message = dispatcher.Message{Bare: bare, Headers: []dispatcher.Header{{Name: "event_type", Value: "Größe"}}}
+		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+			t.Fatal(err)
+		}
+		d := consume(t, queue)[0]
+		if bare {
+			if len(d.Headers) != 2 || d.Headers["event_type"] != "Größe" || d.ContentType != "application/json" || d.MessageId != e.ID.String() {
+				t.Errorf("bare: %q, %+v", d.Headers, d)
+			}
+		} else if d.Headers[prefix+"type"] != "OrderPlaced" || d.Headers["event_type"] != "Größe" || len(d.Headers) != len(want)+1 {
+			t.Errorf("%s: %q", prefix, d.Headers)
+		}
 	}
 }
 

@@ -27,6 +27,9 @@
 // the payload is the field data, unchanged. No attribute has the name data. With contentMode Structured the
 // entry has the one field event, with the CloudEvent in its JSON format.
 //
+// The configuration's message adds fields, and has formats without the attributes, whose entries have data and
+// those fields: see ../README.md.
+//
 // # Guarantees
 //
 // At least once, and what that is worth is the server's affair. An event is delivered when Redis has

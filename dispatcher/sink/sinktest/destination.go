@@ -39,7 +39,7 @@ type Destination struct {
 	// right to write there. restore gives it back.
 	Missing func() (restore func())
 	// Cannot says by their names why hooks are nil: Refuse, Hang, Stop, Idle or Missing. One that is nil
-	// and not named here is an error.
+	// and not named here is an error. Large says why a payload of 900 KB is more than the destination takes.
 	Cannot map[string]string
 }
 

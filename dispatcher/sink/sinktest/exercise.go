@@ -23,6 +23,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Destination) {
 	}{
 		{"Answers", exerciseAnswers},
 		{"Attributes", exerciseAttributes},
+		{"Awkward", exerciseAwkward},
 		{"Concurrent", exerciseConcurrent},
 		{"Refused", exerciseRefused},
 		{"Cancelled", exerciseCancelled},

@@ -1,0 +1,72 @@
+// Package python makes environments of Python with packages of the Python Package Index, in the user's cache.
+package python
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+)
+
+// Environment returns the directory of the programs of the environment with a name. It is made once for each
+// content of requirements, which are a requirements.txt; processes that want it at the same time wait for one of them.
+func Environment(ctx context.Context, name string, requirements []byte) (bin string, err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(requirements))[:16]
+	dir := filepath.Join(cache, "outbox-operator", name+"-"+sum)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("lock the cache: %w", err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock the cache: %w", err)
+	}
+	bin = filepath.Join(dir, "bin")
+	done := filepath.Join(dir, "done")
+	if _, err := os.Stat(done); err == nil {
+		return bin, nil
+	}
+	list := filepath.Join(dir, "requirements.txt")
+	for _, step := range []func() error{
+		func() error { return need(ctx) },
+		func() error { return command(ctx, "python3", "-m", "venv", "--clear", dir) },
+		func() error { return os.WriteFile(list, requirements, 0o644) },
+		func() error {
+			return command(ctx, filepath.Join(bin, "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", list)
+		},
+		func() error { return os.WriteFile(done, nil, 0o644) },
+	} {
+		if err := step(); err != nil {
+			return "", err
+		}
+	}
+	return bin, nil
+}
+
+// need gets Python's venv, which Debian has in a package of its own.
+func need(ctx context.Context) error {
+	installed := func() bool { return exec.CommandContext(ctx, "python3", "-c", "import ensurepip").Run() == nil }
+	if installed() {
+		return nil
+	}
+	return daemon.Install(ctx, "python3-venv", installed)
+}
+
+func command(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
+}

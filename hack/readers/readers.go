@@ -1,0 +1,105 @@
+// Package readers reads messages as consumers in another language do: with the CloudEvents SDK for Python and
+// the clients that brokers have there, confluent-kafka and pika. They come from the Python Package Index into an
+// environment of their own in the user's cache, which takes python3 with its module venv.
+package readers
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/python"
+)
+
+// ErrMissing is returned when this machine has no readers and cannot get them.
+var ErrMissing = errors.New("no CloudEvents SDK for Python on this machine; install python3 with its module venv, and let pip reach its index")
+
+var (
+	//go:embed requirements.txt
+	requirements []byte
+	//go:embed readers.py
+	program string
+)
+
+// Event is an event as a reader has it.
+type Event struct {
+	// Attributes are as text; the time is in the form of RFC 3339.
+	Attributes map[string]string `json:"attributes"`
+	// Data is the data as it was sent.
+	Data []byte `json:"data"`
+	// Key is a record's key, for Kafka.
+	Key string `json:"key"`
+}
+
+// most is how many lines a reader may be ahead of who asks for them, so that it never waits.
+const most = 10_000
+
+// Reader is a reader that runs.
+type Reader struct {
+	cmd    *exec.Cmd
+	lines  chan []byte
+	errors bytes.Buffer
+}
+
+// Start starts a reader with the arguments that readers.py describes. It ends with ctx at the latest.
+func Start(ctx context.Context, args ...string) (*Reader, error) {
+	bin, err := python.Environment(ctx, "readers", requirements)
+	if err != nil {
+		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
+	}
+	r := &Reader{cmd: exec.CommandContext(ctx, filepath.Join(bin, "python"), append([]string{"-c", program}, args...)...), lines: make(chan []byte, most)}
+	out, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	r.cmd.Stderr = &r.errors
+	if err := r.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(r.lines)
+		for in := bufio.NewReader(out); ; {
+			line, err := in.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			r.lines <- bytes.TrimSuffix(line, []byte{'\n'})
+		}
+	}()
+	return r, nil
+}
+
+// Line is the next line: the port of a reader of HTTP.
+func (r *Reader) Line() (string, error) {
+	line, ok := <-r.lines
+	if !ok {
+		return "", r.ended(errors.New("it wrote nothing"))
+	}
+	return string(line), nil
+}
+
+// Events reads all events, until the reader ends.
+func (r *Reader) Events() (all []Event, err error) {
+	for line := range r.lines {
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return all, fmt.Errorf("the reader wrote no JSON: %w", err)
+		}
+		all = append(all, e)
+	}
+	return all, r.ended(nil)
+}
+
+// ended waits for the reader's end, and returns what it complained of.
+func (r *Reader) ended(err error) error {
+	if err = errors.Join(err, r.cmd.Wait()); err != nil {
+		return fmt.Errorf("the reader: %w: %s", err, r.errors.Bytes())
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package readers_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/need"
+	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/readers"
+)
+
+// patience bounds a broker's start and a reader's reading.
+const patience = 5 * time.Minute
+
+func start(t *testing.T, args ...string) *readers.Reader {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	r, err := readers.Start(ctx, args...)
+	need.Server(t, err, readers.ErrMissing)
+	return r
+}
+
+// deliver sends the awkward events with the sink.
+func deliver(t *testing.T, cfg config.Sink) map[string]sinktest.Awkward {
+	t.Helper()
+	s, err := sink.New(config.Config{Sink: cfg}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := map[string]sinktest.Awkward{}
+	for _, a := range sinktest.AwkwardEvents() {
+		if err := s.Deliver(t.Context(), []*dispatcher.Event{a.Event})[0]; err != nil {
+			t.Errorf("%s was not delivered: %v", a.Name, err)
+			continue
+		}
+		sent[a.Event.ID.String()] = a
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return sent
+}
+
+// compare compares what was read with what was sent.
+func compare(t *testing.T, r *readers.Reader, sent map[string]sinktest.Awkward) {
+	t.Helper()
+	all, err := r.Events()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range all {
+		id := e.Attributes["id"]
+		a, ok := sent[id]
+		if !ok {
+			t.Errorf("%q was read, and never sent, or read before", id)
+			continue
+		}
+		delete(sent, id)
+		at, err := time.Parse(time.RFC3339Nano, e.Attributes["time"])
+		if err != nil {
+			t.Errorf("%s: the time: %v", a.Name, err)
+		}
+		e.Attributes["time"] = at.UTC().Format(time.RFC3339Nano)
+		a.Check(t, sinktest.Message{Attributes: e.Attributes, Payload: string(e.Data)})
+		if e.Key != "" && e.Key != a.Event.Key() {
+			t.Errorf("%s: the record's key is %.100q, want %.100q", a.Name, e.Key, a.Event.Key())
+		}
+	}
+	for _, a := range sent {
+		t.Errorf("%s was not read", a.Name)
+	}
+}
+
+func count() string { return fmt.Sprint(len(sinktest.AwkwardEvents())) }
+
+var modes = []config.ContentMode{config.Binary, config.Structured}
+
+// Seventeen awkward events, read by the CloudEvents SDK for Python.
+//
+// CONTRACT: C-70, C-71
+func TestHTTP(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			r := start(t, "http", count())
+			port, err := r.Line()
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, r, deliver(t, config.Sink{HTTP: &config.HTTPSink{URL: "http://127.0.0.1:" + port, ContentMode: mode}}))
+		})
+	}
+}
+
+// CONTRACT: C-70, C-71
+func TestKafka(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	broker, err := kafka.Start(ctx, kafka.Options{})
+	need.Server(t, err, kafka.ErrMissing)
+	t.Cleanup(func() { _ = broker.Stop(context.WithoutCancel(t.Context())) })
+	address := broker.Address(kafka.Plain)
+	client, err := kgo.NewClient(kgo.SeedBrokers(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			topic := "awkward-" + uuid.NewString()
+			if _, err := kadm.NewClient(client).CreateTopic(ctx, 1, 1, nil, topic); err != nil {
+				t.Fatal(err)
+			}
+			sent := deliver(t, config.Sink{Kafka: &config.KafkaSink{Brokers: []string{address}, Topic: topic, ContentMode: mode}})
+			compare(t, start(t, "kafka", address, topic, count()), sent)
+		})
+	}
+}
+
+// CONTRACT: C-70, C-71
+func TestRabbitMQ(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	broker, err := rabbitmq.Start(ctx, rabbitmq.Options{})
+	need.Server(t, err, rabbitmq.ErrMissing)
+	t.Cleanup(func() { _ = broker.Stop(context.WithoutCancel(t.Context())) })
+	conn, err := amqp.Dial(broker.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte(rabbitmq.Admin), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]config.RabbitMQSink{
+		"Binary":                  {ContentMode: config.Binary, AttributePrefix: config.PrefixRabbitMQ},
+		"Structured":              {ContentMode: config.Structured, AttributePrefix: config.PrefixRabbitMQ},
+		"Binary of AMQP 1.0":      {ContentMode: config.Binary, AttributePrefix: config.PrefixAMQP},
+		"Binary with underscores": {ContentMode: config.Binary, AttributePrefix: config.PrefixAMQPUnderscore},
+		"Structured of AMQP 1.0":  {ContentMode: config.Structured, AttributePrefix: config.PrefixAMQP},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queue := "awkward-" + uuid.NewString()
+			if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			s.Addresses, s.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
+			s.Auth = &config.RabbitMQAuth{Basic: &config.BasicAuth{Username: rabbitmq.Admin, PasswordFile: password}}
+			sent := deliver(t, config.Sink{RabbitMQ: &s})
+			compare(t, start(t, "rabbitmq", broker.URL(), queue, count(), s.AttributePrefix), sent)
+		})
+	}
+}
