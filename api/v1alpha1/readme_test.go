@@ -42,7 +42,7 @@ func checkFields(t *testing.T, kind, page string, least int) {
 			t.Errorf("the page misses the row %q", row)
 		}
 	})
-	if rows := len(regexp.MustCompile("(?m)^\\| `[a-z][A-Za-z.\\[\\]]*` \\| ").FindAllString(page, -1)); fields < least || rows != fields {
+	if rows := len(regexp.MustCompile("(?m)^\\| `[a-z][A-Za-z0-9.\\[\\]]*` \\| ").FindAllString(page, -1)); fields < least || rows != fields {
 		t.Errorf("the page has %d rows of fields of %s, the CRD %d", rows, kind, fields)
 	}
 }
