@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -264,6 +264,11 @@ func TestM10View(t *testing.T) {
 	d.publish("42")
 	d.exec(`update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure'`)
 	d.mustEnqueue(`'shop', 'm10', '{"n": 1}'`)
+	d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status) values (gen_random_uuid(), 'shop', 'm10', '{}', 'delivered')`) // as an adoption brings it
+	if n := scalar[int](d, `select retry_count from m10_recovery.outbox where processed_at is not null`); n != 0 {
+		t.Errorf("an event that no worker has claimed was retried %d times", n)
+	}
+	d.exec(`delete from outbox.outbox_events where status = 'delivered'`)
 	if got := scalar[string](d, `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`); got != `2||||{"n": 1}|0` {
 		t.Errorf("the view shows %q, want the event that is not dead", got)
 	}
@@ -376,20 +381,22 @@ func TestM10PublishUpsert(t *testing.T) {
 		t.Error("an upsert without an aggregate was taken")
 	}
 
-	var group errgroup.Group
-	for range 8 {
-		conn := newDatabase(t, d.dsn)
-		group.Go(func() error {
-			for range 20 {
-				if _, err := conn.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '{}')`); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+	// A second publisher waits for the first to commit.
+	other := newDatabase(t, d.dsn)
+	d.exec(`begin`)
+	first = publish("99", "paid", "old")
+	second := make(chan int64, 1)
+	go func() {
+		var id int64
+		_ = other.QueryRow(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '"new"')`).Scan(&id) // 0 is seen below
+		second <- id
+	}()
+	for len(second) == 0 && scalar[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) == 0 {
+		time.Sleep(10 * time.Millisecond)
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
+	d.exec(`commit`)
+	if id := <-second; id != first {
+		t.Errorf("two publishers at once made %d and %d", first, id)
 	}
 	if n := scalar[int](d, `select count(*) from outbox.outbox_events where aggregate_id = '99'`); n != 1 {
 		t.Errorf("%d events of one aggregate, want 1", n)

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -15,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// Event is what a service tells. Namespace, Topic and Payload are required.
+// Event is what a service tells. Namespace (unless [Options] has one), Topic and Payload are required.
 type Event struct {
 	// Namespace and Topic name the stream: dispatchers serve a namespace, or topics of it.
 	// Each has 1 to 255 characters.
@@ -69,9 +70,17 @@ func invalid(field, format string, args ...any) error {
 // record checks the event for all that PostgreSQL would refuse, since an error there costs the
 // caller's transaction.
 func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
+	if e.Namespace == "" && p.namespace != "" {
+		own := *e // the caller's stays as it is
+		own.Namespace = p.namespace
+		e = &own
+	}
 	payload, err := e.payload(p.maxPayloadBytes)
 	if err != nil {
 		return record{}, err
+	}
+	if p.objectsOnly && bytes.TrimLeft(payload, " \t\r\n")[0] != '{' {
+		return record{}, invalid("Payload", "is no JSON object, which Options.ObjectsOnly asks for; pass a struct, a map or an object's JSON")
 	}
 	headers := e.headers(ctx)
 	headersText, err := checkHeaders(headers)

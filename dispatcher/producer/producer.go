@@ -16,6 +16,10 @@ type Options struct {
 	Schema string
 	// MaxPayloadBytes bounds an event's payload as JSON text (CONTRACT C-13). Defaults to 1 MiB.
 	MaxPayloadBytes int
+	// Namespace is that of events which have none. Defaults to none: each event needs its own.
+	Namespace string
+	// ObjectsOnly refuses a payload that is not a JSON object, such as a list, a text or null. Defaults to false.
+	ObjectsOnly bool
 }
 
 // PGX is the part of pgx that a [Producer] made by [New] uses. Pass a pgx.Tx. A connection or a
@@ -34,6 +38,8 @@ type SQL interface {
 type Producer[T any] struct {
 	schema          string
 	maxPayloadBytes int
+	namespace       string
+	objectsOnly     bool
 	driver          driver[T]
 }
 
@@ -61,7 +67,7 @@ func build[T any](o Options, d driver[T]) *Producer[T] {
 	if o.MaxPayloadBytes == 0 {
 		o.MaxPayloadBytes = 1 << 20
 	}
-	return &Producer[T]{schema: o.Schema, maxPayloadBytes: o.MaxPayloadBytes, driver: d}
+	return &Producer[T]{schema: o.Schema, maxPayloadBytes: o.MaxPayloadBytes, namespace: o.Namespace, objectsOnly: o.ObjectsOnly, driver: d}
 }
 
 // Receipt tells what became of an event.

@@ -59,7 +59,7 @@ func install(ctx context.Context, packages []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(part)
+	defer func() { _ = os.RemoveAll(part) }() // unless it was renamed
 	cmd := exec.CommandContext(ctx, "python3", append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", part}, packages...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("pip install %s: %w: %s", strings.Join(packages, " "), err, out)

@@ -30,7 +30,7 @@ create or replace view m10_recovery.outbox as
 select e.seq as id, coalesce(e.aggregate_type, '') as aggregate_type, coalesce(e.aggregate_id, '') as aggregate_id,
     coalesce(e.event_type, '') as event_type, e.payload, e.created_at,
     case e.status when 'delivered' then e.updated_at end as processed_at,
-    case e.status when 'pending' then e.attempts else e.attempts - 1 end as retry_count,
+    case e.status when 'pending' then e.attempts else greatest(e.attempts - 1, 0) end as retry_count,
     e.next_attempt_at as process_after,
     e.locked_until - interval '5 minutes' as claimed_at,
     coalesce(p.processor_id, e.locked_by::text) as claimed_by

@@ -184,3 +184,20 @@ func endProcess(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill() // unless it has ended
 	_ = cmd.Wait()         // it was killed
 }
+
+// What the file says is installed, once; what cannot be is refused.
+func TestMigrateM10(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t))
+	file := func(m10 string) string {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		check(t, os.WriteFile(path, []byte("database: {dsnFile: "+filepath.Join(o.dir, o.owner)+", m10: "+m10+"}\n"), 0o600))
+		return path
+	}
+	run(t, "", "migrate", "up", "-f", file("{namespace: shop}")).ok(t, "m10 installed: schema outbox, namespace shop, topic m10, publish Insert\n")
+	run(t, "", "migrate", "up", "-f", file("{namespace: shop}")).ok(t, "m10 is as wanted: schema outbox, namespace shop, topic m10, publish Insert\n")
+	run(t, "", "migrate", "up", "-f", file("{namespace: shop}"), "--m10", "shop/recovery/2", "--m10-publish", "Upsert").ok(t, "m10 installed: schema outbox, namespace shop, topic recovery/2, publish Upsert\n")
+	run(t, "", "migrate", "up", "-f", file("{topic: m10}")).ended(t, 78, "database.m10.namespace")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--m10", "shop", "--m10-publish", "Replace").ended(t, 1, `--m10-publish is "Replace"; choose Insert or Upsert`)
+	run(t, "", "migrate", "grants", "--role", "worker", "--for", "m10").ok(t, `grant execute on function m10_recovery.claim_outbox_events to "worker";`, `grant select on table m10_recovery.outbox to "worker";`)
+}
