@@ -166,17 +166,22 @@ func (r *Reconciler) job(ctx context.Context, o *v1alpha1.DeadLetterReplay, name
 	return job, nil
 }
 
-// release lets a deleted object go.
-func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay) error {
+// release removes the finalizer, and then tells. A pass that still sees it in the cache, when it is removed, tells
+// nothing again.
+func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay, told ...kstatus.Event) error {
 	if !controllerutil.ContainsFinalizer(o, Finalizer) {
 		return nil
 	}
 	before := o.DeepCopy()
 	controllerutil.RemoveFinalizer(o, Finalizer)
 	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("remove the finalizer of DeadLetterReplay %s: %w", o.Name, err)
 	}
+	r.reporter.Tell(ctx, before, nil, told...)
 	return nil
 }
 

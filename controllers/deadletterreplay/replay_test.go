@@ -64,7 +64,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o = c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 died again, 1 are skipped (already_resolved)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
 		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DiedAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
-		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute)))
+		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonFinished, "8 are delivered")
 		Eventually(func() []string { return c.get().Finalizers }).Should(BeEmpty(), "nothing is left to stop")
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ func setStatus(status *api.DeadLetterReplayStatus, seen observed) {
 		setProgress(status, seen.replay, *progress)
 	}
 	if seen.left != nil {
-		status.FinishedAt = ptr.To(metav1.NewTime(seen.left.FinishedAt))
+		status.FinishedAt = toSeconds(seen.left.FinishedAt)
 	}
 	kstatus.SetConditions(&status.Conditions, seen.replay.Generation, conditions(seen))
 }
@@ -46,8 +47,11 @@ func setProgress(status *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p 
 	}
 	status.ID = string(o.UID)
 	status.Delivered, status.DiedAgain, status.Pending, status.Discarded = &p.Delivered, &p.DiedAgain, &p.Pending, &p.Discarded
-	status.StartedAt = ptr.To(metav1.NewTime(p.BeganAt))
+	status.StartedAt = toSeconds(p.BeganAt)
 }
+
+// toSeconds is a time as the API server keeps it: with fractions each pass would write it again.
+func toSeconds(t time.Time) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
 
 // conditions are computed here, all of them and nowhere else.
 func conditions(seen observed) []metav1.Condition {

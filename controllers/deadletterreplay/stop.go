@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -49,12 +50,10 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 			return ctrl.Result{}, err
 		}
 		if p := left(all); p != nil {
-			r.reporter.Tell(ctx, o, nil, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: stopped(*p)})
-			return ctrl.Result{}, r.release(ctx, o)
+			return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: stopped(*p)})
 		}
 		if is(job, batchv1.JobComplete) { // somebody has removed its pod
-			r.reporter.Tell(ctx, o, nil, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: "It was deleted, and stopped: what waited is skipped."})
-			return ctrl.Result{}, r.release(ctx, o)
+			return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: "It was deleted, and stopped: what waited is skipped."})
 		}
 		if is(job, batchv1.JobFailed) {
 			why = "the Job that skips it failed"
@@ -72,9 +71,8 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 	if why == "" {
 		why = "the Job that skips it was not done in time"
 	}
-	r.reporter.Tell(ctx, o, nil, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonNotStopped, Action: "Stop", Note: problem.Sentence(fmt.Sprintf(
-		"nothing is replayed any more, but what waits of operation %s is not marked as skipped: %s. Its letters stay open; `dispatcher replay stop --id %[1]s` marks it", o.UID, why))})
-	return ctrl.Result{}, r.release(ctx, o)
+	return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonNotStopped, Action: "Stop", Note: problem.Sentence(fmt.Sprintf(
+		"nothing is replayed any more, but what waits of operation %s is not marked as skipped: %s. Its letters stay open; `dispatcher replay stop --id %[1]s` marks it", o.UID, strings.TrimSuffix(why, ".")))})
 }
 
 // sayStopping writes that the object is about to go.

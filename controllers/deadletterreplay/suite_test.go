@@ -222,7 +222,7 @@ func (c *cluster) says(pod string, p *report.Replay, source report.Link) {
 
 var reached = report.Link{State: report.Reachable}
 
-var beganAt = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+var beganAt = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 
 func progress(p report.Replay) string {
 	text, err := json.Marshal(p)

@@ -124,6 +124,11 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.Pods == nil {
 		o.Pods = observe.NewClient()
 	}
+	return mgr, addReconcilers(ctx, mgr, o)
+}
+
+// addReconcilers sets up one reconciler for each kind.
+func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets}
 	r := &outboxdispatcher.Reconciler{
 		Client:   mgr.GetClient(),
@@ -137,7 +142,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		MaxRollingUpgrades: o.MaxRollingUpgrades,
 	}
 	if err := r.SetupWithManager(ctx, mgr); err != nil {
-		return nil, fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
+		return fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
 	}
 	databases := &outbox.Reconciler{
 		Client:   mgr.GetClient(),
@@ -147,7 +152,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		Interval: o.ObserveInterval,
 	}
 	if err := databases.SetupWithManager(ctx, mgr); err != nil {
-		return nil, fmt.Errorf("set up the Outbox controller: %w", err)
+		return fmt.Errorf("set up the Outbox controller: %w", err)
 	}
 	replays := &deadletterreplay.Reconciler{
 		Client:   mgr.GetClient(),
@@ -160,9 +165,9 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		OperatorNamespace: o.OperatorNamespace,
 	}
 	if err := replays.SetupWithManager(mgr); err != nil {
-		return nil, fmt.Errorf("set up the DeadLetterReplay controller: %w", err)
+		return fmt.Errorf("set up the DeadLetterReplay controller: %w", err)
 	}
-	return mgr, nil
+	return nil
 }
 
 func metricsOptions(o Options) metricsserver.Options {

@@ -41,7 +41,7 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	var ended sync.WaitGroup
 	ended.Go(func() { _ = server.Serve(listener) }) // it ends when it is closed
 	defer ended.Wait()
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 
 	log := newLogger(cfg, os.Stderr)
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
