@@ -2,6 +2,7 @@ package deadletters
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -59,18 +60,21 @@ func TestClientErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
 		want    string
+		is      error
 	}{
-		"an old dispatcher": {http.NotFound, "its image is older than this command; upgrade it"},
-		"something else":    {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "is it a dispatcher of this version?"},
-		"a gateway":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) }, "answered 502 Bad Gateway: oh"},
+		"no such letter":    {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no letter 1", http.StatusNotFound) }, "no letter 1", ErrNotFound},
+		"a wrong question":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "limit: x", http.StatusBadRequest) }, "limit: x", ErrQuestion},
+		"an old dispatcher": {http.NotFound, "its image is older than this command; upgrade it", nil},
+		"something else":    {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "is it a dispatcher of this version?", nil},
+		"a gateway":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) }, "answered 502 Bad Gateway: oh", nil},
 		"too much": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(strings.Repeat(" ", maxAnswer+1)))
-		}, "ask without the payload"},
+		}, "ask without the payload", nil},
 	} {
 		server := httptest.NewServer(c.handler)
 		_, err := Client{URL: server.URL}.Show(t.Context(), "1", true)
 		server.Close()
-		if err == nil || !strings.Contains(err.Error(), c.want) {
+		if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) || c.is == nil && (errors.Is(err, ErrNotFound) || errors.Is(err, ErrQuestion)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

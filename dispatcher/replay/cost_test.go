@@ -110,4 +110,10 @@ func TestBeginReadsEachLetterOnce(t *testing.T) {
 	}
 	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), order())) }, 3, 7)
 	costs("to begin", func() error { return second(replays.Begin(t.Context(), order())) }, 4, 14)
+	// An index that grows at its end has full pages, others are filled by two thirds.
+	ends := query[int64](r, `select sum(pg_relation_size(indexrelid))::bigint from pg_stat_user_indexes where indexrelname in ('outbox_replay_items_pkey', 'outbox_replay_items_state')`)
+	t.Logf("two indexes of %d bytes for each letter", ends/n)
+	if ends > 115*n {
+		t.Errorf("two indexes have %d bytes for each letter: they did not grow at their end", ends/n)
+	}
 }
