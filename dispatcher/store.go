@@ -218,6 +218,8 @@ type TopicDepth struct {
 	Retrying Count
 	// OldestPending is the creation time of the pending row that is due first. Zero for none.
 	OldestPending time.Time
+	// DueSince is when that row became due: later than its creation where it was delayed, or failed. Zero for none.
+	DueSince time.Time
 }
 
 // Count is a number of rows, exact unless it says otherwise.

@@ -73,11 +73,11 @@ func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, e
 	err := s.run(ctx, durable, s.sql.depth, args, func(rows pgx.Rows) error {
 		depth.Topics = nil
 		var t dispatcher.TopicDepth
-		var oldest *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Retrying.N, &t.Dead.N, &oldest, &depth.ObservedAt}, func() error {
-			t.OldestPending = time.Time{}
+		var oldest, dueSince *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Retrying.N, &t.Dead.N, &oldest, &dueSince, &depth.ObservedAt}, func() error {
+			t.OldestPending, t.DueSince = time.Time{}, time.Time{}
 			if oldest != nil {
-				t.OldestPending = *oldest
+				t.OldestPending, t.DueSince = *oldest, *dueSince
 			}
 			depth.Topics = append(depth.Topics, t)
 			return nil

@@ -82,7 +82,10 @@ func depth(r rig) {
 			if none := d.Topic == "empty"; none != d.OldestPending.IsZero() || d.OldestPending.After(r.Now()) {
 				r.Errorf("OldestPending of %q is %v, want a time: %t", d.Topic, d.OldestPending, !none)
 			}
-			d.OldestPending = time.Time{}
+			if d.DueSince.IsZero() != d.OldestPending.IsZero() || d.DueSince.After(r.Now()) {
+				r.Errorf("DueSince of %q is %v", d.Topic, d.DueSince)
+			}
+			d.OldestPending, d.DueSince = time.Time{}, time.Time{}
 			byTopic[d.Topic] = d
 		}
 		if byTopic[topic] != want {

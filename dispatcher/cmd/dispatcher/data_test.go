@@ -45,7 +45,7 @@ func TestCheckData(t *testing.T) {
 	run(t, "", "check", "-f", file, "--data").ok(t, "ok  lag        no event is due\n", "ok  success    no process of the dispatcher that runs has tried a delivery in the last 5m\n")
 
 	o.enqueue(t, 7)
-	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 hours', created_at = now() - interval '2 hours'`)
+	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 hours', created_at = now() - interval '5 hours'`)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour', attempts = 1, last_error = '500' where seq = 1`)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where seq = 2`)
 	o.exec(t, `update outbox.outbox_events set topic = 'refunds', status = 'processing', locked_by = gen_random_uuid(), locked_until = now() - interval '1 hour' where seq <= 4 and next_attempt_at < now()`)
@@ -59,7 +59,7 @@ func TestCheckData(t *testing.T) {
 		says   string
 		remedy string
 	}{
-		"lag":       {7200, false, `the oldest due event, of topic "orders", is 2h0m`, "kubectl outbox status"},
+		"lag":       {7200, false, `an event of topic "orders" has been due for 2h0m`, "kubectl outbox status"},
 		"retries":   {1, true, "waiting for a retry after a failure: 1, of 2 that are due later", ""},
 		"success":   {0.8, false, "80 of 100 attempts delivered their event in the last 5m", "last_error"},
 		"deaths":    {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
@@ -81,4 +81,39 @@ func TestCheckData(t *testing.T) {
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")
+}
+
+// What a process delivers is noted beside its heartbeat, and told by /status and /metrics; so are rows of topics that
+// it does not serve.
+//
+// CONTRACT: C-95
+func TestDataReachesStatusAndMetrics(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o.enqueue(t, 3)
+	run(t, `{"namespace": "shop", "topic": "refunds", "payload": 1}`, "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 minutes' where topic = 'refunds'`)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"topics: [orders]\n"))
+	await(t, "what it delivered is noted", func() bool {
+		var n int
+		check(t, o.admin.QueryRow(t.Context(), "select coalesce(sum(delivered_5m + delivered_1h), 0) from outbox.outbox_workers").Scan(&n))
+		return n == 6
+	})
+	await(t, "/status tells it", func() bool {
+		d := p.status(t).Data
+		return d != nil && len(d.Windows) == 2 && d.Windows[0].Delivered == 3 && d.Windows[1].SuccessRate != nil && *d.Windows[1].SuccessRate == 1 &&
+			d.Unserved == 1 && len(d.OrphanTopics) == 1 && d.OrphanTopics[0].Topic == "refunds"
+	})
+	_, text := p.get(t, "/metrics")
+	for _, want := range []string{
+		`outbox_orphaned_events_count{dispatcher="orders",kind="unserved",outbox_namespace="shop",sink="log"} 1`,
+		`outbox_delivery_success_ratio{dispatcher="orders",outbox_namespace="shop",sink="log",window="5m"} 1`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("not told: %s", want)
+		}
+	}
+	if result := run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")), "--data"); !strings.Contains(result.out, "3 of 3 attempts delivered their event in the last 5m") {
+		t.Errorf("check --data says:\n%s", result.out)
+	}
 }

@@ -30,7 +30,7 @@ func checkCommand() *cobra.Command {
 heard, and the destination: the one topic, stream or table that the file names. Nothing is changed, and no
 event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
 
-With --data, look at the outbox's rows instead: how old the oldest due event is, how many wait for a retry, how
+With --data, look at the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
 deliveries ended in the last 5 minutes, what died in the last hour, and rows that nobody works on. It reads by
 indexes alone, so it is cheap at any backlog. Exit codes: 0 when all is well, 3 when something is not, 78 when the
 configuration is refused, 1 for any other failure.`,

@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
-// What check --data calls trouble. The alerts have the same numbers.
+// What check --data calls trouble, as the alerts do.
 const (
 	maxLag         = 5 * time.Minute
 	minSuccessRate = 0.9
@@ -119,19 +119,20 @@ func (r *dataReport) failed() (n int) {
 	return n
 }
 
+// lag counts from when an event became due: one that its producer delayed has not waited before.
 func lag(depth dispatcher.Depth) dataCheck {
-	var oldest dispatcher.TopicDepth
+	var first dispatcher.TopicDepth
 	for _, t := range depth.Topics {
-		if !t.OldestPending.IsZero() && (oldest.OldestPending.IsZero() || t.OldestPending.Before(oldest.OldestPending)) {
-			oldest = t
+		if !t.DueSince.IsZero() && (first.DueSince.IsZero() || t.DueSince.Before(first.DueSince)) {
+			first = t
 		}
 	}
-	if oldest.OldestPending.IsZero() {
+	if first.DueSince.IsZero() {
 		return dataCheck{Name: "lag", OK: true, Value: new(0.0), Message: "no event is due"}
 	}
-	age := depth.ObservedAt.Sub(oldest.OldestPending)
-	return dataCheck{Name: "lag", OK: age <= maxLag, Value: new(age.Seconds()),
-		Message: fmt.Sprintf("the oldest due event, of topic %q, is %s old", oldest.Topic, age.Round(time.Second)),
+	wait := depth.ObservedAt.Sub(first.DueSince)
+	return dataCheck{Name: "lag", OK: wait <= maxLag, Value: new(wait.Seconds()),
+		Message: fmt.Sprintf("an event of topic %q has been due for %s", first.Topic, wait.Round(time.Second)),
 		Remedy:  "See whether a dispatcher runs, is not paused, and reaches its destination: its /status, or kubectl outbox status."}
 }
 

@@ -1,6 +1,6 @@
 -- Counts the backlog of topics, each count up to a cap and one (CONTRACT C-96).
 -- $1 namespace; $2 topics; $3 cap.
-select asked.topic, due.pending, due.processing, scheduled.n, scheduled.retrying, dead.n, oldest.created_at, now()
+select asked.topic, due.pending, due.processing, scheduled.n, scheduled.retrying, dead.n, oldest.created_at, oldest.next_attempt_at, now()
 from unnest($2::text[]) as asked (topic)
 cross join lateral (
     select count(*) filter (where status = 'pending') as pending,
@@ -30,7 +30,7 @@ cross join lateral (
     ) as open
 ) as dead
 left join lateral (
-    select created_at from outbox.outbox_events
+    select created_at, next_attempt_at from outbox.outbox_events
     where live and namespace = $1::text and topic = asked.topic and next_attempt_at <= now() and status = 'pending'
     order by next_attempt_at, id
     limit 1
