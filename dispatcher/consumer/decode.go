@@ -163,15 +163,15 @@ var prefixes = []string{"ce-", "ce_", "cloudevents:", "cloudevents_"}
 
 // fromHeaders reads the binary mode, or the structured one where the content type says so.
 func fromHeaders(contentType string, headers map[string]string, body []byte, decode func(string) string) (*Event, error) {
-	a, trace := attributes{}, attributes{}
+	a, plain := attributes{}, attributes{}
 	for name, value := range headers {
 		name = strings.ToLower(name)
 		switch name {
 		case "content-type":
 			contentType = value
 			continue
-		case "traceparent", "tracestate":
-			trace[name] = value
+		case "traceparent", "tracestate", "id": // id is that of Debezium's outbox router
+			plain[name] = value
 			continue
 		}
 		for _, prefix := range prefixes {
@@ -190,8 +190,8 @@ func fromHeaders(contentType string, headers map[string]string, body []byte, dec
 	if a["datacontenttype"] == "" {
 		a["datacontenttype"] = contentType
 	}
-	maps.Copy(trace, a) // the attributes win
-	return trace.event(body)
+	maps.Copy(plain, a) // the attributes win
+	return plain.event(body)
 }
 
 // percentDecode undoes section 3.1.3.2 of the bindings of HTTP and NATS. What is no such encoding stays as it is.

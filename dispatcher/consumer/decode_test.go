@@ -294,6 +294,10 @@ func TestUnknownAndMissingAttributes(t *testing.T) {
 	if err != nil || !maps.Equal(e.Headers, map[string]string{"later": "x"}) || e.FencingToken != 0 {
 		t.Errorf("%+v, %v", e, err)
 	}
+	debezium, err := consumer.FromKafka(map[string]string{"id": "0197a1e0-0000-7000-8000-000000000001"}, []byte("{}"))
+	if err != nil || debezium.IdempotencyKey() != e.IdempotencyKey() {
+		t.Errorf("%+v, %v", debezium, err)
+	}
 	base64, err := consumer.FromJSON([]byte(`{"id": "0197a1e0-0000-7000-8000-000000000001", "subject": null, "data_base64": "AAEC"}`))
 	if err != nil || string(base64.Payload) != "\x00\x01\x02" || base64.AggregateID != "" {
 		t.Errorf("%+v, %v", base64, err)
