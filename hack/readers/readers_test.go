@@ -143,7 +143,7 @@ func TestRabbitMQ(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	channel, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)

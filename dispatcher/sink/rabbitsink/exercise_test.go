@@ -107,6 +107,7 @@ func TestHeaders(t *testing.T) {
 
 	// As the AMQP 1.0 binding has them, and without CloudEvents.
 	for prefix, bare := range map[string]bool{config.PrefixAMQP: false, config.PrefixAMQPUnderscore: false, config.PrefixRabbitMQ: true} {
+		queue := newQueue(t, nil)
 		cfg := plainConfig(t, queue)
 		cfg.AttributePrefix = prefix
 		e.Message = dispatcher.Message{Bare: bare, Headers: []dispatcher.Header{{Name: "event_type", Value: "Größe"}}}
