@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -318,87 +317,5 @@ func TestM10Locks(t *testing.T) {
 		if got := scalar[bool](d, `select m10_recovery.`+step.call); got != step.want {
 			t.Errorf("%s is %v, want %v", step.call, got, step.want)
 		}
-	}
-}
-
-// publish_outbox adds a checked event in the caller's transaction, which a dispatcher retries as M10 does.
-// M10: publish_outbox
-// CONTRACT: C-10, C-13, C-90
-func TestM10Publish(t *testing.T) {
-	t.Parallel()
-	d := withM10(t, m10)
-	d.exec(`begin`)
-	d.publish("rolled back")
-	d.exec(`rollback`)
-	id := d.publish("42")
-	if again := d.publish("42"); again == id {
-		t.Error("a second event of the aggregate has the id of the first")
-	}
-	const row = `select concat_ws('|', seq, namespace, topic, aggregate_type, aggregate_id, event_type, payload, max_attempts, retry, headers, status, substring(id::text from 15 for 1), next_attempt_at = created_at)
-		from outbox.outbox_events where seq = $1`
-	if got, want := scalar[string](d, row, id), fmt.Sprint(id)+`|shop|m10|order|42|http:call|{"url": "https://example.com"}|32767|{"strategy": "PowerOfTwo"}|{}|pending|7|t`; got != want {
-		t.Errorf("the row is\n%s, want\n%s", got, want)
-	}
-	for call, want := range map[string]string{
-		`'order', '1', 'x', null`:                           "payload is missing",
-		`'order', repeat('x', 1025), 'x', '{}'`:             "too long",
-		`'order', '1', 'x', to_jsonb(repeat('x', 1048576))`: "1048578 bytes",
-	} {
-		if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox(`+call+`)`); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("publish_outbox(%s): %v, want %q", call, err, want)
-		}
-	}
-	if n := d.events(); n != 2 {
-		t.Errorf("%d events, want 2", n)
-	}
-}
-
-// As an upsert it replaces the payload of what waits, and adds an event beside one that is being delivered. Publishers
-// at once make one event.
-func TestM10PublishUpsert(t *testing.T) {
-	t.Parallel()
-	d := withM10(t, migrations.M10{Namespace: "shop", Topic: "m10", Upsert: true})
-	publish := func(aggregate, event, payload string) int64 {
-		t.Helper()
-		return scalar[int64](d, `select m10_recovery.publish_outbox('order', $1, $2, to_jsonb($3::text))`, aggregate, event, payload)
-	}
-	d.mustEnqueue(`'shop', 'other', '{}', p_aggregate_type => 'order', p_aggregate_id => '42', p_event_type => 'paid'`)
-	first := publish("42", "paid", "old")
-	others := []int64{publish("43", "paid", "old"), publish("42", "sent", "old")}
-	if second := publish("42", "paid", "new"); second != first || others[0] == first || others[1] == first {
-		t.Errorf("published %d and then %d, with %v between", first, second, others)
-	}
-	d.claim("w", 1)
-	third := publish("42", "paid", "newer")
-	if third == first {
-		t.Error("the payload of an event that is being delivered was replaced")
-	}
-	d.complete(first, "w", true)
-	if got := scalar[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newer" {
-		t.Errorf("payloads %s, want new,newer", got)
-	}
-	if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`); err == nil {
-		t.Error("an upsert without an aggregate was taken")
-	}
-
-	// A second publisher waits for the first to commit.
-	other := newDatabase(t, d.dsn)
-	d.exec(`begin`)
-	first = publish("99", "paid", "old")
-	second := make(chan int64, 1)
-	go func() {
-		var id int64
-		_ = other.QueryRow(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '"new"')`).Scan(&id) // 0 is seen below
-		second <- id
-	}()
-	for len(second) == 0 && scalar[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
-	d.exec(`commit`)
-	if id := <-second; id != first {
-		t.Errorf("two publishers at once made %d and %d", first, id)
-	}
-	if n := scalar[int](d, `select count(*) from outbox.outbox_events where aggregate_id = '99'`); n != 1 {
-		t.Errorf("%d events of one aggregate, want 1", n)
 	}
 }
