@@ -15,6 +15,7 @@ cross join (
         select died_at, coalesce(cardinality($3::text[]), 0) = 0 or topic = any ($3::text[]) as ours
         from outbox.outbox_dead_letters
         where namespace = $1::text and died_at > now() - interval '1 hour'
+          and coalesce(reason <> '', false) -- the index's condition
         order by died_at desc
         limit $4::integer + 1
     ) as newest
