@@ -21,6 +21,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -139,17 +140,24 @@ func start() error {
 			return err
 		}
 	}
-	env := &envtest.Environment{
-		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd")},
-		ErrorIfCRDPathMissing: true,
+	// A machine that builds and tests other packages too starts a server late. What envtest waits for after that has
+	// limits of its own, which cannot be set: so a start that failed is tried once more.
+	var failed error
+	for range 2 {
+		env := &envtest.Environment{
+			BinaryAssetsDirectory:    assets,
+			CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd")},
+			ErrorIfCRDPathMissing:    true,
+			ControlPlaneStartTimeout: 2 * time.Minute,
+		}
+		config, err := env.Start()
+		if err == nil {
+			server.env, server.config = env, config
+			return nil
+		}
+		failed = errors.Join(failed, err, env.Stop())
 	}
-	config, err := env.Start()
-	if err != nil {
-		return errors.Join(err, env.Stop())
-	}
-	server.env, server.config = env, config
-	return nil
+	return failed
 }
 
 // build returns the directory of the binaries that hack/kube pins.
