@@ -17,6 +17,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,6 +54,7 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 		Expect(admin.Create(ctx, namespace)).To(Succeed())
 		exercise(ctx, client.NewNamespacedClient(admin, namespace.Name))
+		exerciseReplay(ctx, client.NewNamespacedClient(admin, namespace.Name))
 		exerciseServers(ctx, admin, namespace.Name, metrics, probes)
 		Eventually(func() []string { return used.missing(granted) }).Should(BeEmpty(), "granted and never used")
 		cancel()
@@ -119,6 +121,27 @@ func exercise(ctx context.Context, admin client.Client) {
 		deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, UpdatedReplicas: 1}
 		g.Expect(admin.Status().Update(ctx, deployment)).To(Succeed())
 	}).Should(Succeed())
+}
+
+// exerciseReplay takes a DeadLetterReplay from its beginning to its deletion, when its time is over.
+func exerciseReplay(ctx context.Context, admin client.Client) {
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxSpec{
+		Secret: v1alpha1.DatabaseSecret{Name: "db"}, Operator: &v1alpha1.OperatorLogin{Secret: &v1alpha1.DatabaseSecret{Name: "operator"}}}}
+	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
+		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: &metav1.Duration{},
+	}}
+	Expect(admin.Create(ctx, outbox)).To(Succeed())
+	Expect(admin.Create(ctx, replay)).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(replay), replay)).To(Succeed())
+		g.Expect(replay.Finalizers).NotTo(BeEmpty())
+		g.Expect(replay.Status.Conditions).NotTo(BeEmpty())
+		now := metav1.Now()
+		replay.Status.FinishedAt = &now
+		g.Expect(admin.Status().Update(ctx, replay)).To(Succeed())
+	}).Should(Succeed())
+	Eventually(func() bool { return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(replay), replay)) }).Should(BeTrue())
 }
 
 func change(ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, set func()) {
