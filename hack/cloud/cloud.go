@@ -16,7 +16,7 @@ import (
 	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
-	"github.com/outbox-operator/outbox-operator/hack/internal/python"
+	"github.com/outbox-operator/outbox-operator/hack/python"
 )
 
 // ErrMissing is returned when this machine has no stand-ins and cannot get them.

@@ -1,73 +1,90 @@
-// Package python runs programs in Python, with packages of PyPI: the workers and consumers in another language that
-// tests need.
+// Package python makes environments of Python with packages of the Python Package Index, in the user's cache, and runs
+// programs in them: the workers, readers and servers in another language that tests need.
 package python
 
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
-// ErrMissing is returned by [Command] when this machine has no Python with pip, or cannot get a package.
-var ErrMissing = errors.New("no python3 with the packages on this machine; install python3 and python3-pip, and see that PyPI can be reached")
+// ErrMissing is returned by [Command] when this machine has no Python, or cannot get a package.
+var ErrMissing = errors.New("no python3 with the packages on this machine; install python3 and python3-venv, and see that PyPI can be reached")
 
-// Command is python3 with the arguments, and with the packages, each as pip names one with its version:
-// "psycopg[binary]==3.2.10". They are installed at first use, and kept in the user's cache.
+// Command is python3 with the arguments, in an environment with the packages, each as pip names one with its version:
+// "psycopg[binary]==3.2.10".
 func Command(ctx context.Context, packages []string, args ...string) (*exec.Cmd, error) {
-	hasPip := func() bool { return exec.Command("python3", "-m", "pip", "--version").Run() == nil }
-	if !hasPip() {
-		if err := daemon.Install(ctx, "python3-pip", hasPip); err != nil {
-			return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
-		}
-	}
-	dir, err := install(ctx, packages)
+	bin, err := Environment(ctx, "python", []byte(strings.Join(packages, "\n")+"\n"))
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
-	cmd := exec.CommandContext(ctx, "python3", args...)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONUNBUFFERED=1")
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "python3"), args...)
+	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1")
 	return cmd, nil
 }
 
-// install makes the directory of the packages, for this Python. Several processes may do so at once.
-func install(ctx context.Context, packages []string) (string, error) {
-	version, err := exec.CommandContext(ctx, "python3", "--version").Output()
-	if err != nil {
-		return "", err
-	}
+// Environment returns the directory of the programs of the environment with a name. It is made once for each
+// content of requirements, which are a requirements.txt; processes that want it at the same time wait for one of them.
+func Environment(ctx context.Context, name string, requirements []byte) (bin string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", err
+		cache = os.TempDir()
 	}
-	sum := sha256.Sum256(append(version, strings.Join(packages, " ")...))
-	dir := filepath.Join(cache, "outbox-operator", "python-"+hex.EncodeToString(sum[:6]))
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(requirements))[:16]
+	dir := filepath.Join(cache, "outbox-operator", name+"-"+sum)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", err
+		return "", fmt.Errorf("make the cache: %w", err)
 	}
-	part, err := os.MkdirTemp(filepath.Dir(dir), "python-part-*")
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("lock the cache: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(part) }() // unless it was renamed
-	cmd := exec.CommandContext(ctx, "python3", append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", part}, packages...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("pip install %s: %w: %s", strings.Join(packages, " "), err, out)
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock the cache: %w", err)
 	}
-	if err := os.Rename(part, dir); err != nil {
-		if _, other := os.Stat(dir); other != nil { // else another process was first
+	bin = filepath.Join(dir, "bin")
+	done := filepath.Join(dir, "done")
+	if _, err := os.Stat(done); err == nil {
+		return bin, nil
+	}
+	list := filepath.Join(dir, "requirements.txt")
+	for _, step := range []func() error{
+		func() error { return need(ctx) },
+		func() error { return command(ctx, "python3", "-m", "venv", "--clear", dir) },
+		func() error { return os.WriteFile(list, requirements, 0o644) },
+		func() error {
+			return command(ctx, filepath.Join(bin, "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", list)
+		},
+		func() error { return os.WriteFile(done, nil, 0o644) },
+	} {
+		if err := step(); err != nil {
 			return "", err
 		}
 	}
-	return dir, nil
+	return bin, nil
+}
+
+// need gets Python's venv, which Debian has in a package of its own.
+func need(ctx context.Context) error {
+	installed := func() bool { return exec.CommandContext(ctx, "python3", "-c", "import ensurepip").Run() == nil }
+	if installed() {
+		return nil
+	}
+	return daemon.Install(ctx, "python3-venv", installed)
+}
+
+func command(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/outbox-operator/outbox-operator/hack/internal/python"
+	"github.com/outbox-operator/outbox-operator/hack/python"
 )
 
 // ErrMissing is returned when this machine has no readers and cannot get them.
