@@ -21,13 +21,7 @@ var _ = It("replays dead events as an object, through whatever breaks", Label("r
 	const rows = 300
 	w := newWorld("replay")
 	w.ready()
-	operator := scenario.Login{User: w.shop.Database + "_operator", Password: "operator"}
-	w.exec(fmt.Sprintf("create role %s login password '%s'", operator.User, operator.Password))
-	for _, grant := range migrations.Grants("outbox", operator.User, migrations.Operator) {
-		w.exec(grant)
-	}
-	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-operator, namespace: %s}\nstringData: {dsn: %q}\n",
-		w.manifests.Namespace, w.shop.DSN(operator, cluster.HostIP, w.server.Port)))
+	w.operatorLogin()
 	w.produce(rows)
 	count := func(where string) func() int64 {
 		return func() int64 { return w.number("select count(*) from outbox.outbox_events where " + where) }
@@ -90,4 +84,16 @@ spec:
   selector: {all: true}
   rate: 10
 `, name, w.manifests.Namespace, user)
+}
+
+// operatorLogin makes the login for replays, and its Secret orders-operator.
+func (w *world) operatorLogin() {
+	w.Helper()
+	operator := scenario.Login{User: w.shop.Database + "_operator", Password: "operator"}
+	w.exec(fmt.Sprintf("create role %s login password '%s'", operator.User, operator.Password))
+	for _, grant := range migrations.Grants("outbox", operator.User, migrations.Operator) {
+		w.exec(grant)
+	}
+	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-operator, namespace: %s}\nstringData: {dsn: %q}\n",
+		w.manifests.Namespace, w.shop.DSN(operator, cluster.HostIP, w.server.Port)))
 }
