@@ -128,7 +128,7 @@ func exerciseReplay(ctx context.Context, admin client.Client) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxSpec{
 		Secret: v1alpha1.DatabaseSecret{Name: "db"}, Operator: &v1alpha1.OperatorLogin{Secret: &v1alpha1.DatabaseSecret{Name: "operator"}}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
-		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: &metav1.Duration{},
 	}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
