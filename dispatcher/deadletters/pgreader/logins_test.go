@@ -1,0 +1,83 @@
+package pgreader
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// Nothing that a reader runs can write, whatever its login may.
+func TestReadsOnly(t *testing.T) {
+	t.Parallel()
+	_, r := outbox(t)
+	err := r.read(t.Context(), "try", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "update outbox.outbox_dead_letters set resolution = null")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "25006") {
+		t.Errorf("a write: %v", err)
+	}
+	r.timeout = time.Millisecond
+	err = r.read(t.Context(), "try", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "select pg_sleep(600)")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "a question may take 1ms: narrow it by topic, group or time") {
+		t.Errorf("a long statement: %v", err)
+	}
+	empty := pgtest.Empty(t)
+	r = New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, empty) }, Options{})
+	if _, err := r.List(t.Context(), deadletters.ListRequest{}); err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
+		t.Errorf("no schema: %v", err)
+	}
+}
+
+// An operator's login reads what a letter says, and what its event is now. It is told what else it may not read, and what
+// to do.
+func TestOperatorsLogin(t *testing.T) {
+	t.Parallel()
+	pool, _ := outbox(t)
+	story(t, pool)
+	role := "outbox_test_" + strings.ToLower(rand.Text())
+	exec(t, pool, `create role `+role)
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
+			t.Errorf("drop role: %v", err)
+		}
+	})
+	for _, sql := range migrations.Grants(pgtest.Schema, role, migrations.Operator) {
+		exec(t, pool, sql)
+	}
+	r := New(func(ctx context.Context) (*pgx.Conn, error) {
+		conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig.Copy())
+		if err == nil {
+			_, err = conn.Exec(ctx, `set role `+role)
+		}
+		return conn, err
+	}, Options{Namespace: "shop"})
+	letter, err := r.Show(t.Context(), eventID(1), true)
+	if err != nil || letter.Status != "dead" || letter.Error == "" || len(letter.Failures) != 1 || letter.Payload != nil || !strings.Contains(letter.PayloadOmitted, "such as the dispatcher's") {
+		t.Errorf("show: %+v, %v", letter, err)
+	}
+	exec(t, pool, `delete from outbox.outbox_events where id = $1`, eventID(1))
+	if letter, err = r.Show(t.Context(), eventID(1), false); err != nil || letter.Status != "" || letter.PayloadOmitted != "" {
+		t.Errorf("show, of an event whose row is gone: %+v, %v", letter, err)
+	}
+	for _, id := range []string{eventID(2), "key-2"} {
+		if _, err := r.Event(t.Context(), id, false); err == nil || !strings.Contains(err.Error(), "this login may not read the row of an event") ||
+			!strings.Contains(err.Error(), "use a login that may select on outbox_events, such as the dispatcher's") {
+			t.Errorf("event %s: %v", id, err)
+		}
+	}
+	if page, err := r.List(t.Context(), deadletters.ListRequest{}); err != nil || len(page.Letters) == 0 {
+		t.Errorf("list: %+v, %v", page, err)
+	}
+}
