@@ -54,6 +54,8 @@ def read_http(n):
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    server.timeout = 60
+    server.handle_timeout = lambda: sys.exit("no request came")
     print(server.server_port, flush=True)
     for _ in range(n):
         server.handle_request()
