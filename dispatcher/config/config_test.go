@@ -41,7 +41,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone,
 		Retention:       Retention{Delivered: &week, DeadResolved: seconds(720 * 3600), Scope: ScopeDispatcher},
 		DeliveryTimeout: seconds(300), GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},
-		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"},
+		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"}, Message: Message{Format: "CloudEvents"},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)

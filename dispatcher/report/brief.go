@@ -11,7 +11,7 @@ import (
 const BriefPath = Path + "?brief"
 
 // MaxBrief bounds the JSON of a brief Status, in bytes.
-const MaxBrief = 34 << 10
+const MaxBrief = 38 << 10
 
 // Bounds of what is in a brief Status: how many held topics, and the bytes of each text.
 const (

@@ -165,7 +165,7 @@ func TestYields(t *testing.T) {
 		}
 	})
 	o.sweep(s)
-	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+2 || rests != pages+2 { // and the letters, and the operations
+	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the letters, the operations, and the journal
 		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
 	}
 }
