@@ -196,7 +196,11 @@ func received(t *testing.T, d amqp.Delivery) sinktest.Message {
 		}
 	}
 	m := sinktest.MessageOf(t, cehttp.NewMessage(h, io.NopCloser(bytes.NewReader(d.Body))))
-	if d.MessageId != m.Attributes["id"] || d.Type != m.Attributes["type"] || d.DeliveryMode != amqp.Persistent {
+	kind := m.Attributes["type"]
+	if len(kind) > 255 {
+		kind = "" // it does not fit into the property
+	}
+	if d.MessageId != m.Attributes["id"] || d.Type != kind || d.DeliveryMode != amqp.Persistent {
 		t.Errorf("message-id %q, type %q, delivery-mode %d: want the event's, and 2", d.MessageId, d.Type, d.DeliveryMode)
 	}
 	if at, err := time.Parse(time.RFC3339Nano, m.Attributes["time"]); err != nil || d.Timestamp.Unix() != at.Unix() {
