@@ -304,7 +304,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	})
 
-	It("is for who has the rights that the page lists", Label("rights"), func(ctx SpecContext) {
+	It("is for who has the rights that the page lists", Label("rights"), SpecTimeout(3*time.Minute), func(ctx SpecContext) {
 		w.runs(ctx, http)
 		user := "tess-" + w.namespace
 		admin := w.config

@@ -198,7 +198,7 @@ func (j *tryJob) report(ctx context.Context, pod *corev1.Pod, ended *corev1.Cont
 			return fmt.Errorf("write the report: %w; check what reads it", failed)
 		}
 	}
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the log of the pod %s/%s: %w; try again", pod.Namespace, pod.Name, err)
 	}
 	if ended.ExitCode == 0 {
