@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,10 +19,17 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	if err := plugin.New(version, streams, plugin.Options{}).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "kubectl outbox:", err)
-		os.Exit(1)
+	err := plugin.New(version, streams, plugin.Options{}).ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "kubectl outbox:", err)
+	var exit *plugin.ExitError
+	if errors.As(err, &exit) {
+		os.Exit(exit.Code)
+	}
+	os.Exit(1)
 }

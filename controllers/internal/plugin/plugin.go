@@ -1,6 +1,6 @@
 // Package plugin is `kubectl outbox`. It asks the API server for what the operator reports, and a dispatcher's pod,
 // through the API server's port-forward, for dead letters. It connects to no database. What it changes are objects:
-// spec.state, and DeadLetterReplays that it creates.
+// spec.state, DeadLetterReplays that it creates, and the Job of a try, which it removes.
 package plugin
 
 import (
@@ -34,6 +34,8 @@ type Options struct {
 	Config *rest.Config
 	// Forward makes a port of a pod reachable. Defaults to the API server's port-forward.
 	Forward Forward
+	// Log reads the log of a pod. Defaults to the API server's pods/log.
+	Log Log
 	// Now defaults to time.Now.
 	Now func() time.Time
 	// Every is the time between two looks at what is followed. Defaults to 1s.
@@ -57,6 +59,9 @@ func New(version string, streams genericiooptions.IOStreams, o Options) *cobra.C
 	if o.Forward == nil {
 		o.Forward = forward
 	}
+	if o.Log == nil {
+		o.Log = podLog
+	}
 	p := &plugin{flags: genericclioptions.NewConfigFlags(true), Options: o}
 	root := &cobra.Command{
 		Use: "kubectl-outbox", Short: "See and steer the delivery of a transactional outbox",
@@ -75,7 +80,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	reading := deadcmd.Commands{
 		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
-	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(),
+	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(), p.tryCommand(),
 		p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
 	return root
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +74,8 @@ type world struct {
 	namespace string
 	// forwarded are the pods that were asked.
 	forwarded []string
+	// log is that of the pod of a Job, and in is standard input.
+	log, in string
 	// config is who asks, and real asks through the API server's port-forward.
 	config *rest.Config
 	real   bool
@@ -109,7 +112,17 @@ func (w *world) run(ctx context.Context, args ...string) ran {
 // runTo is run with another standard output.
 func (w *world) runTo(ctx context.Context, out io.Writer, args ...string) ran {
 	var told bytes.Buffer
+	r := w.runBoth(ctx, out, &told, args...)
+	r.told = told.String()
+	return r
+}
+
+// runBoth is run with both outputs.
+func (w *world) runBoth(ctx context.Context, out, told io.Writer, args ...string) ran {
 	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }, Every: time.Millisecond}
+	o.Log = func(context.Context, *rest.Config, *corev1.Pod) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(w.log)), nil
+	}
 	if !w.real {
 		o.Forward = func(_ context.Context, _ *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
 			Expect(port).To(Equal(desired.Port))
@@ -118,10 +131,9 @@ func (w *world) runTo(ctx context.Context, out io.Writer, args ...string) ran {
 			return server.URL, server.Close, nil
 		}
 	}
-	cmd := plugin.New("v1", genericiooptions.IOStreams{Out: out, ErrOut: &told}, o)
+	cmd := plugin.New("v1", genericiooptions.IOStreams{In: strings.NewReader(w.in), Out: out, ErrOut: told}, o)
 	cmd.SetArgs(append([]string{"--namespace", w.namespace}, args...))
-	err := cmd.ExecuteContext(ctx)
-	return ran{told: told.String(), err: err}
+	return ran{err: cmd.ExecuteContext(ctx)}
 }
 
 // dispatcher makes an OutboxDispatcher as the operator leaves it, with two pods: one is ready.

@@ -1,0 +1,382 @@
+package plugin_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/plugin"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/hack/envtest"
+)
+
+// changed is the manifest of a pull request.
+const changed = `apiVersion: outbox.dev/v1alpha1
+kind: OutboxDispatcher
+metadata: {name: orders}
+spec:
+  namespace: shop
+  topics: [orders]
+  outboxRef: {name: main}
+  sink: {http: {url: http://orders/events, auth: {token: {name: new-token, key: token}}}}
+  validation:
+  - rules: [{rule: payload.price > 0.0, message: the price is above 0}]
+`
+
+const report = "31 events of namespace shop. Nothing was sent.\n\nsame  20\ndead  11\n"
+
+// runs makes what the operator makes of the dispatcher in the cluster, and the Outbox that it refers to.
+func (w *world) runs(ctx context.Context, change func(*v1alpha1.OutboxDispatcher)) {
+	GinkgoHelper()
+	Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
+		Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}})).To(Succeed())
+	var obd v1alpha1.OutboxDispatcher
+	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
+	change(&obd)
+	Expect(w.Update(ctx, &obd)).To(Succeed())
+	obd.Spec.Database = &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}
+	deployment, err := desired.Deployment(&obd, desired.Platform{Image: "dispatcher:v1", ImagePullSecrets: []string{"pull"}})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(w.Apply(ctx, deployment, client.FieldOwner(desired.Manager))).To(Succeed())
+	Expect(w.Apply(ctx, desired.ConfigMap(&obd), client.FieldOwner(desired.Manager))).To(Succeed())
+}
+
+// made is what a try left in the cluster while it ran.
+type made struct {
+	job   batchv1.Job
+	files corev1.ConfigMap
+	done  chan struct{} // closed when both are known
+}
+
+// kubelet plays the Job controller and the kubelet once: the Job that appears has a pod with the status.
+func (w *world) kubelet(status corev1.PodStatus) *made {
+	m := made{done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	DeferCleanup(func() { cancel(); <-m.done })
+	go func() {
+		defer close(m.done)
+		for ctx.Err() == nil {
+			var jobs batchv1.JobList
+			if w.List(ctx, &jobs, client.InNamespace(w.namespace)) != nil || len(jobs.Items) == 0 {
+				continue
+			}
+			job := jobs.Items[0]
+			if w.Get(ctx, client.ObjectKeyFromObject(&job), &m.files) != nil {
+				continue
+			}
+			m.job = job
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name + "-a", Labels: map[string]string{batchv1.JobNameLabel: job.Name}}, Spec: *job.Spec.Template.Spec.DeepCopy()}
+			pod.Spec.ServiceAccountName = "" // nobody makes ServiceAccounts here
+			if w.Create(ctx, pod) == nil {
+				pod.Status = status
+				_ = w.Status().Update(ctx, pod)
+				return
+			}
+		}
+	}()
+	return &m
+}
+
+// ends is the status of a pod whose dispatcher ended.
+func ends(code int32) corev1.PodStatus {
+	return dispatches(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}})
+}
+
+func dispatches(state corev1.ContainerState) corev1.PodStatus {
+	return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "dispatcher:v1", State: state}}}
+}
+
+// leftovers are what is still there of a try.
+func (w *world) leftovers(ctx context.Context) (names []string) {
+	GinkgoHelper()
+	var jobs batchv1.JobList
+	var files corev1.ConfigMapList
+	try := client.MatchingLabels{desired.LabelComponent: desired.ComponentTry}
+	Expect(w.List(ctx, &jobs, client.InNamespace(w.namespace), try)).To(Succeed())
+	Expect(w.List(ctx, &files, client.InNamespace(w.namespace), try)).To(Succeed())
+	for _, job := range jobs.Items {
+		if job.DeletionTimestamp.IsZero() {
+			names = append(names, "Job "+job.Name)
+		}
+	}
+	for _, m := range files.Items {
+		names = append(names, "ConfigMap "+m.Name)
+	}
+	return names
+}
+
+// loaded is a file of the ConfigMap as the dispatcher loads it.
+func loaded(text string) config.Config {
+	GinkgoHelper()
+	file := filepath.Join(GinkgoT().TempDir(), "config.yaml")
+	Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
+	c, err := config.Load(file)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(c.Validate()).To(Succeed())
+	return c
+}
+
+func code(err error) int {
+	var exit *plugin.ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	return -1
+}
+
+var _ = Describe("kubectl outbox try", Label("try"), func() {
+	var w *world
+	BeforeEach(func(ctx SpecContext) {
+		w = newWorld(ctx)
+		w.dispatcher(ctx)
+		w.in, w.log = changed, report+"dispatcher: 11 of 31 events come out otherwise\n"
+	})
+	http := func(obd *v1alpha1.OutboxDispatcher) {
+		obd.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "http://orders/events", Auth: &v1alpha1.HTTPAuth{Token: &v1alpha1.SecretKey{Name: "old-token", Key: "token"}}}}
+		obd.Spec.Validation = []v1alpha1.Validation{{Schema: &v1alpha1.PayloadSchema{ConfigMap: &v1alpha1.ConfigMapKey{Name: "schemas-v1", Key: "order.json"}}}}
+	}
+
+	It("runs dispatcher try with the manifest beside what runs, and ends as it does", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		m := w.kubelet(ends(3))
+		r := w.run(ctx, "try", "-f", "-", "--last", "31", "--since", "24h", "--topic", "orders", "-o", "json")
+		Expect(code(r.err)).To(Equal(3))
+		Expect(r.err).To(MatchError("11 of 31 events come out otherwise"))
+		Expect(r.out).To(Equal(report), "what is piped is the report alone")
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+
+		<-m.done
+		spec := m.job.Spec.Template.Spec
+		Expect(spec.Containers[0].Command).To(Equal(strings.Fields(
+			"/dispatcher try -f /etc/outbox/config/config.yaml --against running.yaml --last 31 --output json --since 24h0m0s --topic orders")))
+		Expect(spec.Containers[0].WorkingDir).To(Equal("/etc/outbox/running"))
+		Expect(spec.Containers[0].Image).To(Equal("dispatcher:v1"))
+		Expect(spec.ServiceAccountName).To(Equal("orders-dispatcher"))
+		Expect(spec.ImagePullSecrets).To(ConsistOf(corev1.LocalObjectReference{Name: "pull"}))
+		Expect(spec.RestartPolicy).To(Equal(corev1.RestartPolicyNever))
+		Expect(*m.job.Spec.BackoffLimit).To(BeZero())
+		Expect(*m.job.Spec.ActiveDeadlineSeconds).To(Equal(int64(330)))
+		Expect(*m.job.Spec.TTLSecondsAfterFinished).To(Equal(int32(300)))
+		Expect(m.job.Labels[desired.LabelManagedBy]).To(Equal("kubectl-outbox"), "the operator does not see it")
+		Expect(m.files.OwnerReferences).To(HaveLen(1))
+		Expect(m.files.OwnerReferences[0].UID).To(Equal(m.job.UID))
+
+		now, before := loaded(m.files.Data["config.yaml"]), loaded(m.files.Data["running.yaml"])
+		Expect(now.Validation[0].Rules[0].Message).To(Equal("the price is above 0"))
+		Expect(now.Validation[0].Schema).To(BeNil(), "what the manifest has no more is gone, whoever applied it")
+		Expect(now.Sink.HTTP.Auth.TokenFile).To(Equal("/etc/outbox/secrets/sink/token"))
+		Expect(before.Sink.HTTP.Auth.TokenFile).To(Equal("/etc/outbox/running/etc/outbox/secrets/sink/token"), "another Secret is another file")
+		Expect(before.Validation[0].Schema.File).To(Equal("/etc/outbox/running/etc/outbox/schemas/0.json"))
+		Expect(before.Database.DSNFile).To(Equal(now.Database.DSNFile), "rows come from one database")
+		Expect(sources(spec.Volumes, "running")).To(ConsistOf(
+			m.job.Name+":running.yaml -> running.yaml", "schemas-v1:order.json -> etc/outbox/schemas/0.json", "old-token:token -> etc/outbox/secrets/sink/token"))
+		Expect(sources(spec.Volumes, "secrets")).To(ConsistOf("db:dsn -> database/dsn", "new-token:token -> sink/token"))
+		var obd v1alpha1.OutboxDispatcher
+		Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
+		Expect(obd.Spec.Validation[0].Schema).NotTo(BeNil(), "nothing of it changed")
+	})
+
+	It("tries schemas that are in the same file", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		m := w.kubelet(ends(0))
+		w.in = changed + "  - schema: {configMap: {name: schemas-v2, key: order.json}}\n" +
+			"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: schemas-v2}\ndata: {order.json: '{\"type\":\"object\"}'}\n" +
+			"---\n" + strings.Replace(changed, "name: orders", "name: bills", 1)
+		w.log = report
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError("the manifest has the OutboxDispatchers bills, orders; name one of them that is there once"))
+		r := w.run(ctx, "try", "orders", "-f", "-")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(r.out).To(Equal(report))
+		<-m.done
+		Expect(loaded(m.files.Data["config.yaml"]).Validation[1].Schema.File).To(Equal("/etc/outbox/schemas/1.json"))
+		Expect(m.files.Data["schema-1.json"]).To(Equal(`{"type":"object"}`))
+		Expect(sources(m.job.Spec.Template.Spec.Volumes, "schemas")).To(ConsistOf(m.job.Name + ":schema-1.json -> 1.json"))
+		w.in = strings.Replace(w.in, "data: {order.json", "data: {orders.json", 1)
+		r = w.run(ctx, "try", "orders", "-f", "-")
+		Expect(code(r.err)).To(Equal(78))
+		Expect(r.err).To(MatchError(ContainSubstring(`spec.validation[1].schema.configMap names the key "order.json", and the ConfigMap schemas-v2 of the file has none`)))
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+	})
+
+	It("is refused by the API server as an apply would be, and makes no Job", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		for words, want := range map[string]string{
+			"  routs: []\n":                   `unknown field "spec.routs"`,
+			"  onDead: Block\n":               "set ordering to Key, or remove onDead",
+			"  podTemplate: {spec: {x: 1}}\n": `unknown field "spec.x"`,
+		} {
+			w.in = changed + words
+			r := w.run(ctx, "try", "-f", "-")
+			Expect(r.err).To(MatchError(ContainSubstring(want)))
+			Expect(code(r.err)).To(Equal(78), words)
+		}
+		w.in = strings.Replace(changed, "name: main", "name: gone", 1)
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("no Outbox gone, which spec.outboxRef of the manifest names")))
+		w.in = strings.Replace(changed, "{name: orders}", "{name: orders, namespace: elsewhere}", 1)
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("the manifest is for the namespace elsewhere, and --namespace is " + w.namespace)))
+		w.in = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError("the manifest has no OutboxDispatcher of outbox.dev; name the file that has it with -f"))
+		Expect(w.run(ctx, "try", "-f", "/nowhere.yaml").err).To(MatchError(ContainSubstring("name a file of Kubernetes objects with -f")))
+		Expect(w.run(ctx, "try", "-f", "-", "--against", "git").err).To(MatchError(ContainSubstring("choose running or status")))
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+	})
+
+	It("compares a new dispatcher with the rows' status", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		w.in, w.log = strings.Replace(changed, "{name: orders}", "{name: bills}", 1), report
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("no OutboxDispatcher " + w.namespace + "/bills runs here, to compare with and to take the image from; " +
+			"correct --namespace, or compare with the rows' status: --against status --image IMAGE")))
+		m := w.kubelet(ends(0))
+		Expect(w.run(ctx, "try", "-f", "-", "--against", "status", "--image", "dispatcher:v2").err).NotTo(HaveOccurred())
+		<-m.done
+		spec := m.job.Spec.Template.Spec
+		Expect(spec.Containers[0].Command).NotTo(ContainElement("--against"))
+		Expect(spec.Containers[0].Image).To(Equal("dispatcher:v2"))
+		Expect(spec.ServiceAccountName).To(Equal("default"))
+		Expect(m.files.Data).NotTo(HaveKey("running.yaml"))
+		var d appsv1.Deployment
+		key := client.ObjectKey{Namespace: w.namespace, Name: "orders-dispatcher"}
+		Expect(w.Get(ctx, key, &d)).To(Succeed())
+		d.OwnerReferences = nil
+		Expect(w.Update(ctx, &d)).To(Succeed())
+		w.in = changed
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("/orders runs here")), "a Deployment of somebody else is none of ours")
+	})
+
+	It("says why the dispatcher failed", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		w.kubelet(ends(78))
+		w.log = "dispatcher: configuration /etc/outbox/config/config.yaml: it is wrong\n"
+		r := w.run(ctx, "try", "-f", "-")
+		Expect(code(r.err)).To(Equal(78))
+		Expect(r.out).To(BeEmpty())
+	})
+
+	DescribeTable("fails with code 1", func(ctx SpecContext, status corev1.PodStatus, want string) {
+		w.runs(ctx, http)
+		w.kubelet(status)
+		w.log = ""
+		r := w.run(ctx, "try", "-f", "-")
+		Expect(code(r.err)).To(Equal(1))
+		Expect(r.err).To(MatchError(ContainSubstring(want)))
+	},
+		Entry("when the container is killed", dispatches(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}), "ended with exit code 137: OOMKilled"),
+		Entry("when the pod is evicted", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on memory."}, "ended with exit code 1: Evicted The node was low on memory."),
+	)
+
+	DescribeTable("tells what keeps the pod from running, and removes it when the command is broken off", func(ctx SpecContext, status corev1.PodStatus, event *corev1.Event, want string) {
+		w.runs(ctx, http)
+		w.kubelet(status)
+		if event != nil {
+			w.says(*event)
+		}
+		short, cancel := context.WithCancel(ctx)
+		DeferCleanup(cancel)
+		told := &watched{until: want, then: cancel}
+		r := w.runBoth(short, &strings.Builder{}, told, "try", "-f", "-", "--timeout", "1h")
+		Expect(r.err).To(MatchError("the command was broken off, and so was the Job"))
+		Expect(told.String()).To(Equal("the pod does not run yet: " + want + "\n"))
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+	},
+		Entry("an image", SpecTimeout(2*time.Minute), dispatches(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}), nil,
+			`The image "dispatcher:v1" cannot be pulled; check its name and the pull secrets.`),
+		Entry("a Secret", SpecTimeout(2*time.Minute), dispatches(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}),
+			&corev1.Event{Reason: "FailedMount", Message: `secret "new-token" not found`}, `Its pod waits for files: secret "new-token" not found`),
+	)
+
+	It("ends with --timeout when there is no pod, and removes the Job", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		Expect(w.run(ctx, "try", "-f", "-", "--timeout", "1s").err).To(MatchError("--timeout is over after 1s; allow more, or try fewer rows with --last"))
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+	})
+
+	It("is for who has the rights that the page lists", Label("rights"), SpecTimeout(3*time.Minute), func(ctx SpecContext) {
+		w.runs(ctx, http)
+		user := "tess-" + w.namespace
+		admin := w.config
+		w.as(ctx, user)
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("ask for the roles outboxdispatchers-edit, outboxes-view and edit in this namespace")))
+		root, err := envtest.Root()
+		Expect(err).NotTo(HaveOccurred())
+		page, err := os.ReadFile(filepath.Join(root, "controllers/cmd/kubectl-outbox/README.md"))
+		Expect(err).NotTo(HaveOccurred())
+		role := regexp.MustCompile("(?s)```yaml\n(apiVersion: rbac.*?)```").FindSubmatch(page)
+		Expect(role).NotTo(BeNil())
+		_, err = envtest.Kubectl(GinkgoTB(), string(role[1]), "-n", w.namespace, "apply", "-f", "-")
+		Expect(err).NotTo(HaveOccurred())
+		for _, args := range [][]string{{"delete", "rolebinding", "view", "pods"}, {"create", "rolebinding", "try", "--role=outbox-try", "--user=" + user}} {
+			_, err := envtest.Kubectl(GinkgoTB(), "", append([]string{"-n", w.namespace}, args...)...)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		w.log = report
+		w.kubelet(dispatches(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}))
+		w.says(corev1.Event{Reason: "FailedMount", Message: "no such Secret"})
+		Eventually(ctx, func() error {
+			short, cancel := context.WithCancel(ctx)
+			defer cancel()
+			return w.runBoth(short, &strings.Builder{}, &watched{until: "no such Secret", then: cancel}, "try", "-f", "-").err
+		}).WithTimeout(time.Minute).Should(MatchError(ContainSubstring("broken off")), "the rights have reached the API server, to list Events too")
+		w.config = admin
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+	})
+
+	It("completes", func(ctx SpecContext) {
+		Expect(w.run(ctx, "__complete", "try", "-f", "orders.yaml", "").out).To(HavePrefix("orders\n"))
+		Expect(w.run(ctx, "__complete", "try", "--against", "").out).To(HavePrefix("running\nstatus\n"))
+		Expect(w.run(ctx, "__complete", "try", "-f", "").out).To(HavePrefix("yaml\n"))
+	})
+})
+
+// says makes an Event about the pod of the Job that appears, beside one that means nothing.
+func (w *world) says(event corev1.Event) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	done := make(chan struct{})
+	DeferCleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			var all corev1.PodList
+			if w.List(ctx, &all, client.InNamespace(w.namespace), client.HasLabels{batchv1.JobNameLabel}) != nil || len(all.Items) == 0 {
+				continue
+			}
+			for _, e := range []corev1.Event{event, {Reason: "Scheduled", Message: "It is on a node."}} {
+				e.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "try-"}
+				e.InvolvedObject = corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: all.Items[0].Name, UID: all.Items[0].UID}
+				e.LastTimestamp = metav1.Now()
+				_ = w.Create(ctx, &e)
+			}
+			return
+		}
+	}()
+}
+
+// sources are what a projected volume is made of.
+func sources(volumes []corev1.Volume, name string) (all []string) {
+	for _, v := range volumes {
+		if v.Name != name {
+			continue
+		}
+		for _, from := range v.Projected.Sources {
+			if s := from.Secret; s != nil {
+				all = append(all, s.Name+":"+s.Items[0].Key+" -> "+s.Items[0].Path)
+			} else {
+				all = append(all, from.ConfigMap.Name+":"+from.ConfigMap.Items[0].Key+" -> "+from.ConfigMap.Items[0].Path)
+			}
+		}
+	}
+	return all
+}

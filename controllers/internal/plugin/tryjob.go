@@ -1,0 +1,215 @@
+package plugin
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+)
+
+const (
+	// removeWithin bounds the removal of the Job, when the command has ended or was broken off.
+	removeWithin = 15 * time.Second
+	// exitDiffers is the dispatcher's code of a difference.
+	exitDiffers = 3
+	// saysWhy begins the line of the log that says why the dispatcher failed. No line of a report does.
+	saysWhy = "dispatcher: "
+)
+
+// Log reads the log of the dispatcher's container of a pod that has ended.
+type Log func(ctx context.Context, cfg *rest.Config, pod *corev1.Pod) (io.ReadCloser, error)
+
+func podLog(ctx context.Context, cfg *rest.Config, pod *corev1.Pod) (io.ReadCloser, error) {
+	clientset, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: desired.Container}).Stream(ctx)
+}
+
+// tryJob is the Job of a try.
+type tryJob struct {
+	*plugin
+	*target
+	trial     desired.Try
+	out, told io.Writer
+}
+
+// run makes the Job, writes its report, and removes it.
+func (j *tryJob) run(ctx context.Context, p desired.Platform) (err error) {
+	wanted, err := j.trial.Job(p)
+	if err != nil {
+		return &ExitError{exitRefused, err}
+	}
+	var job batchv1.Job
+	if err := j.make(ctx, wanted, &job); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.remove(ctx, &job)) }()
+	files, err := j.trial.ConfigMap(&job)
+	if err != nil {
+		return &ExitError{exitRefused, err}
+	}
+	if err := j.make(ctx, files, &corev1.ConfigMap{}); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, j.trial.Deadline, fmt.Errorf("--timeout is over after %s", j.trial.Deadline))
+	defer cancel()
+	pod, ended, err := j.wait(waiting, &job)
+	if err != nil {
+		return err
+	}
+	return j.report(ctx, pod, ended)
+}
+
+// make creates the object that is described. It is not applied, which would need one right more.
+func (j *tryJob) make(ctx context.Context, described any, made client.Object) error {
+	text, err := json.Marshal(described)
+	if err == nil {
+		err = json.Unmarshal(text, made)
+	}
+	if err == nil {
+		err = j.Create(ctx, made, client.FieldOwner(manager))
+	}
+	if err != nil {
+		return refusedTry(fmt.Errorf("create the %T %s/%s: %w", made, j.trial.Namespace, j.trial.Name, err))
+	}
+	return nil
+}
+
+// remove deletes the Job with its pod, and the ConfigMap, also when the command was broken off.
+func (j *tryJob) remove(ctx context.Context, job *batchv1.Job) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
+	defer cancel()
+	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
+	err := errors.Join(
+		client.IgnoreNotFound(j.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))),
+		client.IgnoreNotFound(j.Delete(ctx, files)))
+	if err != nil {
+		fmt.Fprintf(j.told, "warning: the Job %s/%s was not removed, and goes by itself some minutes after its end: %v\n", job.Namespace, job.Name, err)
+	}
+	return nil
+}
+
+// wait returns when the dispatcher has ended. Meanwhile it tells what keeps the pod from running, when that changes.
+func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *corev1.ContainerStateTerminated, error) {
+	for last := ""; ; {
+		all, err := pods.List(ctx, j, job.Namespace, map[string]string{batchv1.JobNameLabel: job.Name})
+		if err != nil && ctx.Err() == nil {
+			return nil, nil, refusedTry(err)
+		}
+		for i := range all {
+			if ended := end(&all[i]); ended != nil {
+				return &all[i], ended, nil
+			}
+		}
+		if trouble := j.trouble(ctx, job, all); trouble != last && ctx.Err() == nil {
+			if last = trouble; trouble != "" {
+				fmt.Fprintln(j.told, "the pod does not run yet:", trouble)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, brokenOff(ctx, last)
+		case <-time.After(j.Every):
+		}
+	}
+}
+
+// brokenOff is the end before the dispatcher's.
+func brokenOff(ctx context.Context, trouble string) error {
+	err := context.Cause(ctx)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return errors.New("the command was broken off, and so was the Job")
+	case trouble != "":
+		return fmt.Errorf("%w, and the pod did not run: %s", err, trouble)
+	}
+	return fmt.Errorf("%w; allow more, or try fewer rows with --last", err)
+}
+
+// trouble is what keeps the Job's pod from running, empty for nothing. Who may not list Events hears less.
+func (j *tryJob) trouble(ctx context.Context, job *batchv1.Job, all []corev1.Pod) string {
+	if words := pods.Trouble(all); words != "" {
+		return words
+	}
+	words, err := pods.Blocked(ctx, j, failedMounts{j}, job, all)
+	if err != nil {
+		return ""
+	}
+	return words
+}
+
+// failedMounts reads of Events those that the operator's cache has.
+type failedMounts struct{ client.Reader }
+
+// List leaves the other Events out.
+func (f failedMounts) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := f.Reader.List(ctx, list, opts...)
+	if events, ok := list.(*corev1.EventList); ok {
+		events.Items = slices.DeleteFunc(events.Items, func(e corev1.Event) bool { return e.Reason != pods.FailedMount })
+	}
+	return err
+}
+
+// end is how the dispatcher of the pod ended, nil while it has not. A pod that was evicted has an end without it.
+func end(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == desired.Container && status.State.Terminated != nil {
+			return status.State.Terminated
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return &corev1.ContainerStateTerminated{ExitCode: 1, Reason: pod.Status.Reason, Message: pod.Status.Message}
+	}
+	return nil
+}
+
+// report writes what the dispatcher wrote, and ends as it did. The log has the dispatcher's standard error too, of
+// which the last line is the error.
+func (j *tryJob) report(ctx context.Context, pod *corev1.Pod, ended *corev1.ContainerStateTerminated) error {
+	log, err := j.Log(ctx, j.config, pod)
+	if err != nil {
+		return refusedTry(fmt.Errorf("read the log of the pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	}
+	defer log.Close()
+	why := ""
+	for lines := bufio.NewReader(log); err == nil; {
+		var line string
+		line, err = lines.ReadString('\n')
+		if words, ok := strings.CutPrefix(line, saysWhy); ok {
+			why = strings.TrimSpace(words)
+		} else if _, failed := io.WriteString(j.out, line); failed != nil {
+			return fmt.Errorf("write the report: %w; check what reads it", failed)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the log of the pod %s/%s: %w; try again", pod.Namespace, pod.Name, err)
+	}
+	if ended.ExitCode == 0 {
+		return nil
+	}
+	if why == "" {
+		why = strings.TrimSpace(fmt.Sprintf("the pod %s ended with exit code %d: %s %s", pod.Name, ended.ExitCode, ended.Reason, ended.Message))
+	}
+	code := 1
+	if ended.ExitCode == exitDiffers || ended.ExitCode == exitRefused {
+		code = int(ended.ExitCode)
+	}
+	return &ExitError{code, errors.New(why)}
+}
