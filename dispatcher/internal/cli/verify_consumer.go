@@ -52,7 +52,7 @@ Some checks need a command, which sh runs. --fail, --fail-record and --crash are
 "off". They, and --restart, return when what they do is done; after --restart and --crash events are sent until they are taken.
   --fail         on: effects fail. The consumer must not answer 2xx, and must make it good later
   --fail-record  on: nobody can look up or write what was handled. There must be no effect
-  --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it runs again
+  --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it is started again
   --restart      ends the consumer, and starts it with nothing but its database
 
 The report has a line for each check, and for each broken rule what was done, what came of it, and what to change. A check

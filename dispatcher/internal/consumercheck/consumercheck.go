@@ -210,7 +210,9 @@ func (r *run) found(format string, args ...any) {
 	if len(r.evidence) == 0 {
 		r.wrong = r.id
 	}
-	r.evidence = append(r.evidence, fmt.Sprintf(format, args...))
+	if evidence := fmt.Sprintf(format, args...); !slices.Contains(r.evidence, evidence) {
+		r.evidence = append(r.evidence, evidence)
+	}
 }
 
 // event makes a new event, at its first delivery.
