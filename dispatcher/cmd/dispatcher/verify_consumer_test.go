@@ -436,7 +436,7 @@ func TestVerifyConsumerFailures(t *testing.T) {
 		"hook does nothing": {[]string{"--url", idle, "--probe-command", "echo 1 # {id}", "--fail", "true {state}"},
 			[]string{"it made no effect fail"}},
 		"crash does nothing": {[]string{"--url", idle, "--crash", "true {state}"}, []string{"did not crash"}},
-		"time is up":         {[]string{"--url", idle, "--timeout", "1s", "--probe-command", "sleep 60; echo {id}"}, []string{"not done in time"}},
+		"time is up":         {[]string{"--url", idle, "--timeout", "30s", "--probe-command", "exec sleep 600 # {id}"}, []string{`"finished": false`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, "", append([]string{"verify-consumer", "-o", "json"}, test.args...)...).ended(t, 1, test.says...)
