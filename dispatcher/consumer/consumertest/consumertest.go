@@ -2,14 +2,15 @@ package consumertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
 )
 
 // Consumer is what is verified. Deliver, Effects and Event are required. Each hook that is missing leaves out the checks
@@ -80,111 +81,25 @@ func Verify(t *testing.T, c Consumer) {
 // checked: a required field is missing, or a hook fails.
 func Check(ctx context.Context, c Consumer) (Report, error) {
 	if c.Deliver == nil || c.Effects == nil || c.Event == nil {
-		return Report{}, fmt.Errorf("consumertest: set Deliver, Effects and Event of the Consumer")
+		return Report{}, errors.New("consumertest: set Deliver, Effects and Event of the Consumer")
 	}
-	if c.Patience == 0 {
-		c.Patience = 30 * time.Second
-	}
+	results, err := consumercheck.Run(ctx, consumercheck.Consumer{
+		Deliver: c.Deliver, Effects: c.Effects, Event: c.Event, Optional: c.Optional, Restart: c.Restart,
+		FailEffect: c.FailEffect, FailRecord: c.FailRecord, Crash: c.Crash, Patience: c.Patience,
+	})
 	report := Report{Skipped: map[string]string{}}
-	for _, check := range checks {
-		if !check.has(&c) {
-			report.Skipped[check.name] = check.hook
-			continue
-		}
-		limited, cancel := context.WithTimeout(ctx, c.Patience)
-		r := &run{ctx: limited, c: &c}
-		err := r.safely(check.run)
-		cancel()
+	for _, r := range results {
 		switch {
-		case err != nil:
-			return report, fmt.Errorf("consumertest: %s: %w", check.name, err)
-		case len(r.evidence) > 0:
-			report.Broken = append(report.Broken, Finding{check.rule, check.name, strings.Join(r.evidence, "; ")})
-		default:
-			report.Passed = append(report.Passed, check.name)
+		case r.Outcome == consumercheck.Passed:
+			report.Passed = append(report.Passed, r.Check)
+		case r.Outcome == consumercheck.Broken:
+			report.Broken = append(report.Broken, Finding{r.Rule, r.Check, r.Evidence + ". " + r.Remedy})
+		case r.Needs != "":
+			report.Skipped[r.Check] = string(r.Needs)
 		}
+	}
+	if err != nil {
+		return report, fmt.Errorf("consumertest: %w", err)
 	}
 	return report, nil
-}
-
-// run is one check of a consumer.
-type run struct {
-	ctx      context.Context
-	c        *Consumer
-	evidence []string
-}
-
-// broken ends the check with what a hook returned; the check says nothing of the consumer then.
-type broken struct{ err error }
-
-func (r *run) safely(check func(*run)) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			hook, ok := cause.(broken)
-			if !ok {
-				panic(cause)
-			}
-			err = hook.err
-		}
-	}()
-	check(r)
-	return nil
-}
-
-func (r *run) must(hook string, err error) {
-	if err != nil {
-		panic(broken{fmt.Errorf("the hook %s failed: %w", hook, err)})
-	}
-}
-
-func (r *run) found(format string, args ...any) {
-	r.evidence = append(r.evidence, fmt.Sprintf(format, args...))
-}
-
-// event makes a new event, at its first delivery.
-func (r *run) event() *consumer.Event {
-	e := *r.c.Event()
-	e.ID, e.Attempt, e.FencingToken = uuid.Must(uuid.NewV7()), 1, 100
-	return &e
-}
-
-// again is another delivery of the event.
-func again(e *consumer.Event, token int64, attempt int) *consumer.Event {
-	next := *e
-	next.FencingToken, next.Attempt = token, attempt
-	return &next
-}
-
-// deliver hands the delivery over, on a copy. A panic is a failure, as it is to whoever runs the consumer.
-func (r *run) deliver(e *consumer.Event) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("it panicked: %v", cause)
-		}
-	}()
-	copied := *e
-	copied.Headers = map[string]string{}
-	for name, value := range e.Headers {
-		copied.Headers[name] = value
-	}
-	copied.Payload = append([]byte(nil), e.Payload...)
-	return r.c.Deliver(r.ctx, &copied)
-}
-
-// acknowledged delivers, and finds it wrong when the consumer refuses.
-func (r *run) acknowledged(what string, e *consumer.Event) bool {
-	if err := r.deliver(e); err != nil {
-		r.found("%s is refused: %v", what, err)
-		return false
-	}
-	return true
-}
-
-// effects finds it wrong when the event has not this many.
-func (r *run) effects(what string, e *consumer.Event, want int) {
-	n, err := r.c.Effects(r.ctx, e.ID)
-	r.must("Effects", err)
-	if n != want {
-		r.found("%s: %d effects, want %d", what, n, want)
-	}
 }

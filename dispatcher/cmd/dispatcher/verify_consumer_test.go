@@ -1,0 +1,445 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	consume "github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+)
+
+// service is an HTTP consumer, with the parts that the broken ones are made of. What the hooks' commands write into the
+// files of dir it obeys at the next request.
+type service struct {
+	*pgxpool.Pool
+	*httptest.Server
+	dir     string
+	handler *consume.Consumer[consume.PGX, pgx.Tx]
+
+	mu    sync.Mutex
+	away  bool // processed_events is renamed
+	known map[uuid.UUID]bool
+	last  int64
+	seen  map[string]bool // Content-Type and login of the requests
+	both  chan struct{}
+}
+
+var errCrash = errors.New("killed")
+
+// execer is a transaction or the pool, where each statement commits.
+type execer interface {
+	Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error)
+}
+
+// is tells what a hook's command has set.
+func (s *service) is(hook string) bool {
+	state, _ := os.ReadFile(filepath.Join(s.dir, hook))
+	return strings.TrimSpace(string(state)) == "on"
+}
+
+// effect writes an effect.
+func (s *service) effect(ctx context.Context, tx execer, e *consume.Event) error {
+	if s.is("fail") {
+		return errors.New("the effect failed")
+	}
+	if _, err := tx.Exec(ctx, "insert into effects values ($1)", e.ID); err != nil {
+		return err
+	}
+	if s.is("crash") {
+		return errCrash
+	}
+	return nil
+}
+
+func (s *service) recorded(ctx context.Context, e *consume.Event) (there bool, err error) {
+	err = s.QueryRow(ctx, "select exists (select from processed_events where tracking_id = $1)", e.ID).Scan(&there)
+	return there, err
+}
+
+// record tells whether the record is new.
+func (s *service) record(ctx context.Context, e *consume.Event) (bool, error) {
+	tag, err := s.Exec(ctx, "insert into processed_events values ($1, 'broken') on conflict do nothing", e.ID)
+	return tag.RowsAffected() == 1, err
+}
+
+// meet waits until two deliveries are here, or no second one comes.
+func (s *service) meet() {
+	select {
+	case s.both <- struct{}{}:
+	case <-s.both:
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// right keeps all the rules.
+func right(ctx context.Context, s *service, e *consume.Event) error {
+	_, err := s.handler.Handle(ctx, s, e, func(tx pgx.Tx) error { return s.effect(ctx, tx, e) })
+	return err
+}
+
+// obey does what the hooks' commands have asked for.
+func (s *service) obey(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if os.Remove(filepath.Join(s.dir, "restart")) == nil {
+		s.known = map[uuid.UUID]bool{}
+	}
+	if away := s.is("record"); away != s.away {
+		from, to := "processed_events", "away"
+		if s.away {
+			from, to = to, from
+		}
+		if _, err := s.Exec(ctx, "alter table "+from+" rename to "+to); err != nil {
+			return err
+		}
+		s.away = away
+	}
+	return nil
+}
+
+// newService serves a consumer: deliver is nil for the one that a service in Go has.
+func newService(t *testing.T, deliver func(context.Context, *service, *consume.Event) error) *service {
+	s := &service{Pool: pgtest.Pool(t, pgtest.Empty(t)), dir: t.TempDir(), known: map[uuid.UUID]bool{}, seen: map[string]bool{}, both: make(chan struct{})}
+	s.handler = consume.New(consume.Options{ID: "billing", Logger: slog.New(slog.DiscardHandler)})
+	_, err := s.Exec(t.Context(), consume.SQL("")+"create table effects (tracking_id uuid)")
+	check(t, err)
+	events := s.handler.HTTP(s, func(ctx context.Context, tx pgx.Tx, e *consume.Event) error { return s.effect(ctx, tx, e) })
+	if deliver != nil {
+		events = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			all, err := consume.FromHTTP(r.Header, body)
+			if err == nil {
+				err = deliver(r.Context(), s, all[0])
+			}
+			if err != nil {
+				http.Error(w, "it failed", http.StatusInternalServerError)
+			}
+		})
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /events", events)
+	mux.HandleFunc("GET /effects", func(w http.ResponseWriter, r *http.Request) {
+		var n int
+		if err := s.QueryRow(r.Context(), "select count(*) from effects where tracking_id = $1", r.FormValue("id")).Scan(&n); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+		fmt.Fprint(w, n)
+	})
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := s.obey(r.Context()); err != nil {
+			t.Error(err)
+		}
+		s.mu.Lock()
+		s.seen[strings.Join([]string{r.Method, r.Header.Get("Content-Type"), r.Header.Get("Authorization"), r.Header.Get("X-Key")}, " ")] = true
+		s.mu.Unlock()
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Server.Close)
+	return s
+}
+
+// hook is a flag whose command writes into a file of the service.
+func (s *service) hook(name string) []string {
+	switch path := filepath.Join(s.dir, name); name {
+	case "restart":
+		return []string{"--restart", "touch " + path}
+	case "record":
+		return []string{"--fail-record", "echo {state} > " + path}
+	default:
+		return []string{"--" + name, "echo {state} > " + path}
+	}
+}
+
+// verify runs the command against the service with a probe, a payload and hooks.
+func (s *service) verify(t *testing.T, hooks []string, more ...string) output {
+	payload := filepath.Join(t.TempDir(), "order.json")
+	check(t, os.WriteFile(payload, []byte(`{"order": 7, "currency": "EUR"}`), 0o600))
+	args := []string{"verify-consumer", "--url", s.URL + "/events", "--type", "OrderPlaced", "--payload", payload,
+		"--optional", "currency", "--probe", s.URL + "/effects?id={id}"}
+	for _, name := range hooks {
+		args = append(args, s.hook(name)...)
+	}
+	return run(t, "", append(args, more...)...)
+}
+
+var everyHook = []string{"restart", "fail", "record", "crash"}
+
+// brokenConsumers are named by their rules. Those that keep no record in the database have none that could fail.
+var brokenConsumers = map[string]struct {
+	deliver func(context.Context, *service, *consume.Event) error
+	hooks   []string
+	rules   string
+	checks  []string // that name the rules; others follow from them
+}{
+	"without a record": {func(ctx context.Context, s *service, e *consume.Event) error { return s.effect(ctx, s, e) },
+		[]string{"restart", "fail", "crash"}, "RULE-010-002", []string{"duplicates"}},
+	"with a record in memory": {func(ctx context.Context, s *service, e *consume.Event) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.known[e.ID] {
+			return nil
+		}
+		if err := s.effect(ctx, s, e); err != nil {
+			return err
+		}
+		s.known[e.ID] = true
+		return nil
+	}, []string{"restart", "fail", "crash"}, "RULE-010-002", []string{"duplicates after a restart"}},
+	"that dedupes on the fenced key": {func(ctx context.Context, s *service, e *consume.Event) error {
+		key := *e
+		key.ID = uuid.NewSHA1(uuid.Nil, []byte(e.FencedKey()))
+		_, err := s.handler.Handle(ctx, s, &key, func(tx pgx.Tx) error { return s.effect(ctx, tx, e) })
+		return err
+	}, []string{"restart", "fail", "record"}, "RULE-010-002", []string{"replays"}},
+	"that refuses duplicates": {func(ctx context.Context, s *service, e *consume.Event) error {
+		if there, err := s.recorded(ctx, e); err != nil || there {
+			return errors.Join(err, errors.New("duplicate"))
+		}
+		return right(ctx, s, e)
+	}, everyHook, "RULE-010-002", []string{"duplicates"}},
+	"that looks, acts, and notes": {func(ctx context.Context, s *service, e *consume.Event) error {
+		there, err := s.recorded(ctx, e)
+		if err != nil || there {
+			return err
+		}
+		s.meet()
+		if err := s.effect(ctx, s, e); err != nil {
+			return err
+		}
+		_, err = s.record(ctx, e)
+		return err
+	}, everyHook, "RULE-010-012", []string{"duplicates at the same time", "crash between effect and record"}},
+	"that notes before it acts": {func(ctx context.Context, s *service, e *consume.Event) error {
+		isNew, err := s.record(ctx, e)
+		if err != nil || !isNew {
+			return err
+		}
+		if s.is("crash") {
+			return errCrash
+		}
+		return s.effect(ctx, s, e)
+	}, everyHook, "RULE-010-012", []string{"failures are made good", "crash between effect and record"}},
+	"that wants order": {func(ctx context.Context, s *service, e *consume.Event) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if e.Sequence < s.last {
+			return errors.New("out of order")
+		}
+		s.last = e.Sequence
+		return right(ctx, s, e)
+	}, everyHook, "RULE-010-020", []string{"another order"}},
+	"that refuses unknown fields": {func(ctx context.Context, s *service, e *consume.Event) error {
+		var order struct {
+			Order    int
+			Currency string
+		}
+		strict := json.NewDecoder(bytes.NewReader(e.Payload))
+		if strict.DisallowUnknownFields(); strict.Decode(&order) != nil {
+			return errors.New("unknown field")
+		}
+		return right(ctx, s, e)
+	}, everyHook, "RULE-010-021", []string{"unknown fields"}},
+	"that needs optional fields": {func(ctx context.Context, s *service, e *consume.Event) error {
+		if !strings.Contains(string(e.Payload), "currency") {
+			panic(http.ErrAbortHandler)
+		}
+		return right(ctx, s, e)
+	}, everyHook, "RULE-010-021", []string{"missing fields"}},
+	"that goes on when it cannot check": {func(ctx context.Context, s *service, e *consume.Event) error {
+		if _, err := s.recorded(ctx, e); err != nil {
+			return s.effect(ctx, s, e)
+		}
+		return right(ctx, s, e)
+	}, everyHook, "RULE-010-031", []string{"effect before the check"}},
+	"that acts before it looks": {func(ctx context.Context, s *service, e *consume.Event) error {
+		if err := s.effect(ctx, s, e); err != nil {
+			return err
+		}
+		_, err := s.record(ctx, e)
+		return err
+	}, everyHook, "RULE-010-002, RULE-010-031", []string{"duplicates", "effect before the check"}},
+	"that swallows errors": {func(ctx context.Context, s *service, e *consume.Event) error {
+		if err := right(ctx, s, e); s.is("crash") {
+			return err
+		}
+		return nil
+	}, everyHook, "RULE-010-032", []string{"failures are told"}},
+}
+
+// consumerReport is the report of verify-consumer with its members' names, which programs read.
+type consumerReport struct {
+	URL         string   `json:"url"`
+	ContentMode string   `json:"contentMode"`
+	Type        string   `json:"type"`
+	At          string   `json:"at"`
+	Finished    bool     `json:"finished"`
+	BrokenRules []string `json:"brokenRules"`
+	Checks      []struct {
+		Name     string `json:"name"`
+		Rule     string `json:"rule"`
+		Outcome  string `json:"outcome"`
+		Needs    string `json:"needs"`
+		Evidence string `json:"evidence"`
+		Event    string `json:"event"`
+		Remedy   string `json:"remedy"`
+		Follows  string `json:"follows"`
+	} `json:"checks"`
+}
+
+func (o output) consumerReport(t *testing.T) (r consumerReport) {
+	t.Helper()
+	strict := json.NewDecoder(strings.NewReader(o.out))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&r); err != nil {
+		t.Fatalf("%v:\n%s%s", err, o.out, o.err)
+	}
+	return r
+}
+
+// Each broken consumer is named by its rules, with evidence and a remedy, and by no other.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
+	t.Parallel()
+	for name, broken := range brokenConsumers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, broken.deliver)
+			more := []string{"-o", "json"}
+			if name == "that refuses duplicates" {
+				more = append(more, "--timeout", "1m") // "at the same time" waits a tenth of it
+			}
+			got := s.verify(t, broken.hooks, more...)
+			got.ended(t, 3, "dispatcher: the consumer breaks "+broken.rules+"\n")
+			r := got.consumerReport(t)
+			var checks []string
+			for _, c := range r.Checks {
+				if (c.Outcome == "Broken") != (c.Evidence != "" && c.Remedy != "" && uuid.Validate(c.Event) == nil) {
+					t.Errorf("%+v", c)
+				}
+				if c.Outcome == "Broken" && c.Follows == "" {
+					checks = append(checks, c.Name)
+				}
+			}
+			if strings.Join(r.BrokenRules, ", ") != broken.rules || !slices.Equal(checks, broken.checks) || !r.Finished {
+				t.Errorf("it breaks %q by %q, want %s by %q:\n%s", r.BrokenRules, checks, broken.rules, broken.checks, got.out)
+			}
+		})
+	}
+}
+
+// The handler of package consumer passes all checks, in both modes, with each login; the probe at the same host gets the
+// same headers.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerPassesTheRightOne(t *testing.T) {
+	t.Parallel()
+	for mode, contentType := range map[string]string{"Binary": "application/json", "Structured": "application/cloudevents+json"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, nil)
+			token, key := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "key")
+			check(t, os.WriteFile(token, []byte(secret+"\n"), 0o600))
+			check(t, os.WriteFile(key, []byte(secret+"-key\n"), 0o600))
+			got := s.verify(t, everyHook, "--content-mode", mode, "--token-file", token, "--header", "X-Key=@"+key)
+			got.ok(t, "/events, type OrderPlaced, contentMode "+mode+": of 13 checks 13 passed, 0 passed partly, 0 found a rule broken, 0 were not run\n",
+				"RULE-010-012  crash between effect and record  Passed")
+			login := " Bearer " + secret + " " + secret + "-key"
+			if len(s.seen) != 2 || !s.seen["POST "+contentType+login] || !s.seen["GET "+login] {
+				t.Errorf("the requests were %v", s.seen)
+			}
+		})
+	}
+}
+
+// Without a probe the answers are judged, and the report says what it did not see and which flag shows it.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerWithoutProbe(t *testing.T) {
+	t.Parallel()
+	idle := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(idle.Close)
+	got := run(t, "", "verify-consumer", "--url", idle.URL+"?key="+secret, "--fail", "true {state}", "-o", "json")
+	got.ended(t, 3, "the consumer breaks RULE-010-032\n")
+	r := got.consumerReport(t)
+	outcomes := map[string]int{}
+	for _, c := range r.Checks {
+		outcomes[c.Outcome+" "+c.Needs]++
+	}
+	want := map[string]int{"Partly --probe or --probe-command": 6, "NotRun --probe or --probe-command": 1, "NotRun --optional": 1, "NotRun --restart": 1,
+		"NotRun --fail-record": 1, "NotRun --crash": 1, "Passed ": 1, "Broken ": 1}
+	if fmt.Sprint(outcomes) != fmt.Sprint(want) || r.URL != idle.URL || r.Type != "ConsumerVerified" || r.ContentMode != "Binary" || r.At == "" {
+		t.Errorf("%v, want %v:\n%s", outcomes, want, got.out)
+	}
+	table := run(t, "", "verify-consumer", "--url", idle.URL, "--probe-command", "printf '{\"effects\": 0}' # {id}", "--probe-member", "effects")
+	table.ended(t, 3, "\nRULE-010-002 broken: handles an event: an event that was delivered once and acknowledged: 0 effects, want 1 (event 0",
+		")\n  Acknowledge an event when its effect is committed", "RULE-010-012  crash between effect and record  NotRun  set --crash\n", "RULE-010-002  duplicates                       Broken  follows from handles an event\n",
+		"the consumer breaks RULE-010-002\n")
+}
+
+// What cannot be verified is told with a remedy, is no broken rule, and ends in time.
+//
+// CONTRACT: C-81, C-73
+func TestVerifyConsumerFailures(t *testing.T) {
+	t.Parallel()
+	answers := func(handler http.HandlerFunc) string {
+		s := httptest.NewServer(handler)
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	idle := answers(func(http.ResponseWriter, *http.Request) {})
+	status := func(code int) string {
+		return answers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	}
+	list := filepath.Join(t.TempDir(), "list.json")
+	check(t, os.WriteFile(list, []byte(`["`+secret+`"]`), 0o600))
+	for name, test := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"no url":           {nil, []string{"--url"}},
+		"not reached":      {[]string{"--url", closed.URL}, []string{"cannot be reached", "connection refused"}},
+		"refused":          {[]string{"--url", status(422)}, []string{"the first event is refused", "422", "--payload", `"finished": false`}},
+		"no login":         {[]string{"--url", status(401)}, []string{"401"}},
+		"mode":             {[]string{"--url", idle, "--content-mode", "Batch"}, []string{"set it to Binary or Structured"}},
+		"no object":        {[]string{"--url", idle, "--payload", list}, []string{"holds no JSON object"}},
+		"no such field":    {[]string{"--url", idle, "--optional", "currency"}, []string{"--optional currency: the payload has no such field"}},
+		"two probes":       {[]string{"--url", idle, "--probe", "a{id}", "--probe-command", "b"}, []string{"set one of them"}},
+		"probe of nothing": {[]string{"--url", idle, "--probe", idle + "/effects"}, []string{"has no {id}"}},
+		"no state":         {[]string{"--url", idle, "--fail", "true"}, []string{"--fail has no {state}"}},
+		"authorization":    {[]string{"--url", idle, "--header", "Authorization=x"}, []string{"set --token-file"}},
+		"settle":           {[]string{"--url", idle, "--settle", "30s"}, []string{"less than a tenth of --timeout"}},
+		"probe":            {[]string{"--url", idle, "--probe", status(500) + "/?key=" + secret + "&id={id}"}, []string{"--probe: it answered 500"}},
+		"no number":        {[]string{"--url", idle, "--probe", answers(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, secret) }) + "/{id}"}, []string{"neither a number", "--probe-member"}},
+		"command":          {[]string{"--url", idle, "--restart", "exit 7"}, []string{"--restart: the command failed: exit status 7"}},
+		"hook does nothing": {[]string{"--url", idle, "--probe-command", "echo 1 # {id}", "--fail", "true {state}"},
+			[]string{"it made no effect fail"}},
+		"crash does nothing": {[]string{"--url", idle, "--crash", "true {state}"}, []string{"did not crash"}},
+		"time is up":         {[]string{"--url", idle, "--timeout", "30s", "--probe-command", "exec sleep 600 # {id}"}, []string{`"finished": false`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, "", append([]string{"verify-consumer", "-o", "json"}, test.args...)...).ended(t, 1, test.says...)
+		})
+	}
+}

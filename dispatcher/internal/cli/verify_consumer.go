@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
+)
+
+// verifyConsumerFlags are what to verify, and how.
+type verifyConsumerFlags struct {
+	url, contentMode, namespace, topic, eventType, payload string
+	headers                                                []string
+	tokenFile, user, passwordFile, signingFile, caFile     string
+	probe, probeMember, probeCommand                       string
+	optional                                               []string
+	restart, fail, failRecord, crash                       string
+	settle, timeout                                        time.Duration
+	output                                                 string
+}
+
+// hookFlags are the flags that set the hooks.
+var hookFlags = map[consumercheck.Hook]string{
+	consumercheck.Effects: "--probe or --probe-command", consumercheck.Optional: "--optional", consumercheck.Restart: "--restart",
+	consumercheck.FailEffect: "--fail", consumercheck.FailRecord: "--fail-record", consumercheck.Crash: "--crash",
+}
+
+func verifyConsumerCommand() *cobra.Command {
+	var f verifyConsumerFlags
+	cmd := &cobra.Command{
+		Use: "verify-consumer --url URL", Args: cobra.NoArgs,
+		Short: "Verify that an HTTP consumer keeps the rules of consumers, and name the ones that it breaks",
+		Long: `Verify that an HTTP consumer, in any language, keeps the rules of consumers, and name the ones that it breaks.
+
+It sends real events to the URL, as the http sink sends them, and the consumer handles them: name a consumer in a test
+environment. It needs neither a configuration file nor an outbox. Each check has events of its own, with new ids: delivered
+twice, replayed, with an older token, in another order, eight at a time, with fields that are new or missing.
+
+--probe says how often an event took effect: a URL that answers with a number, or with a JSON object that has one in
+--probe-member. --probe-command prints it. {id} is replaced by the event's id. Without either the answers alone are judged: such a
+check is Partly passed, or NotRun where answers show nothing.
+
+Some checks need a command, which sh runs. --fail, --fail-record and --crash are run twice, with {state} replaced by "on" and then
+"off". They, and --restart, return when what they do is done; after --restart and --crash events are sent until they are taken.
+  --fail         on: effects fail. The consumer must not answer 2xx, and must make it good later
+  --fail-record  on: nobody can look up or write what was handled. There must be no effect
+  --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it is started again
+  --restart      ends the consumer, and starts it with nothing but its database
+
+The report has a line for each check, and for each broken rule what was done, what came of it, and what to change. A check
+that is broken because another one is says which it follows from.
+
+Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not be finished.`,
+		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --payload order.json \
+    --optional currency --probe 'http://localhost:8080/test/effects?id={id}'
+  dispatcher verify-consumer --url http://localhost:8080/events --content-mode Structured \
+    --probe-command "psql service=test -Atc \"select count(*) from invoices where tracking_id = '{id}'\"" \
+    --fail 'curl -fsS -X POST localhost:8080/test/fail/{state}' --output json`,
+		RunE: work(func(cmd *cobra.Command) error { return verifyConsumer(cmd, f) }),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.url, "url", "", "where the consumer takes events (required)")
+	flags.StringVar(&f.contentMode, "content-mode", "Binary", "Binary or Structured, as in the http sink")
+	flags.StringVar(&f.namespace, "namespace", "verify", "the events' outbox namespace")
+	flags.StringVar(&f.topic, "topic", "verify", "the events' topic")
+	flags.StringVar(&f.eventType, "type", "ConsumerVerified", "the events' type: one that the consumer handles")
+	flags.StringVar(&f.payload, "payload", "", "a file with the events' payload, a JSON object that the consumer handles (default: {})")
+	flags.StringArrayVar(&f.headers, "header", nil, "a header of each request, as NAME=VALUE, or NAME=@FILE for one that a file has; may be repeated")
+	flags.StringVar(&f.tokenFile, "token-file", "", "a file with a token, sent as Bearer")
+	flags.StringVar(&f.user, "user", "", "a user's name, with --password-file")
+	flags.StringVar(&f.passwordFile, "password-file", "", "a file with the user's password")
+	flags.StringVar(&f.signingFile, "signing-secret-file", "", "a file with a secret of Standard Webhooks (whsec_…), to sign each request")
+	flags.StringVar(&f.caFile, "ca-file", "", "a file with the authority of the URL's certificate (default: the system's)")
+	flags.StringVar(&f.probe, "probe", "", "a URL with {id} that answers how often the event took effect. At the URL's own host it is sent the same headers")
+	flags.StringVar(&f.probeMember, "probe-member", "count", "the member that has the number, when the probe answers with a JSON object")
+	flags.StringVar(&f.probeCommand, "probe-command", "", "a command with {id} that prints how often the event took effect")
+	flags.StringSliceVar(&f.optional, "optional", nil, "a field of the payload that may be missing; may be repeated")
+	flags.StringVar(&f.restart, "restart", "", "a command that restarts the consumer")
+	flags.StringVar(&f.fail, "fail", "", "a command that makes effects fail, {state} on and off")
+	flags.StringVar(&f.failRecord, "fail-record", "", "a command that makes the records of handled events fail, {state} on and off")
+	flags.StringVar(&f.crash, "crash", "", "a command that has the consumer crash between effect and record, {state} on and off")
+	flags.DurationVar(&f.settle, "settle", 0, "how long to wait before effects are counted, for a consumer that acknowledges before the effect is there (default: 0s)")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "the bound of all checks; one may take a tenth of it")
+	flags.StringVarP(&f.output, "output", "o", "table", "table, json or yaml")
+	return cmd
+}
+
+func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
+	write, err := reportWriter(f.output, consumerTable)
+	if err != nil {
+		return err
+	}
+	h, err := newHTTPConsumer(f, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	defer func() { _ = h.sink.Close(ctx) }()
+	if err := h.sink.Probe(ctx); err != nil { // later it is waited for, since checks restart it
+		return fmt.Errorf("the consumer cannot be reached: %w", err)
+	}
+	results, failed := consumercheck.Run(ctx, h.consumer())
+	report := newConsumerReport(h.name, f, results)
+	report.At = time.Now().UTC().Truncate(time.Second)
+	report.Finished = failed == nil
+	if err := write(cmd.OutOrStdout(), report); err != nil {
+		return fmt.Errorf("write the report: %w; check what reads it", err)
+	}
+	switch {
+	case failed != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("the checks were not done within %s: %w; raise --timeout", f.timeout, failed)
+	case failed != nil:
+		return fmt.Errorf("the checks could not be finished: %w", failed)
+	case len(report.BrokenRules) > 0:
+		return differs{fmt.Errorf("the consumer breaks %s", strings.Join(report.BrokenRules, ", "))}
+	}
+	return nil
+}
+
+// consumerReport is what verify-consumer tells.
+type consumerReport struct {
+	URL         string    `json:"url"`
+	ContentMode string    `json:"contentMode"`
+	Type        string    `json:"type"`
+	At          time.Time `json:"at"`
+	// Finished is false when a check could not be made; those after it are NotRun.
+	Finished bool `json:"finished"`
+	// BrokenRules are the ids of the broken rules, but of checks that follow from another one.
+	BrokenRules []string        `json:"brokenRules"`
+	Checks      []consumerCheck `json:"checks"`
+}
+
+// consumerCheck is one check.
+type consumerCheck struct {
+	Name    string                `json:"name"`
+	Rule    string                `json:"rule"`
+	Outcome consumercheck.Outcome `json:"outcome"`
+	// Needs are the flags without which the check was not made, or not wholly.
+	Needs string `json:"needs,omitempty"`
+	// Evidence says what was done with the Event and what came of it, and Remedy what to change.
+	Evidence string `json:"evidence,omitempty"`
+	Event    string `json:"event,omitempty"`
+	Remedy   string `json:"remedy,omitempty"`
+	// Follows is the check that explains this one.
+	Follows string `json:"follows,omitempty"`
+}
+
+func newConsumerReport(name string, f verifyConsumerFlags, results []consumercheck.Result) *consumerReport {
+	report := &consumerReport{URL: name, ContentMode: f.contentMode, Type: f.eventType, BrokenRules: []string{}}
+	for _, r := range results {
+		c := consumerCheck{Name: r.Check, Rule: r.Rule, Outcome: r.Outcome, Needs: hookFlags[r.Needs], Evidence: r.Evidence, Remedy: r.Remedy, Follows: r.Follows}
+		if r.Outcome == consumercheck.Broken {
+			c.Event = r.Event.String()
+			if r.Follows == "" && !slices.Contains(report.BrokenRules, r.Rule) {
+				report.BrokenRules = append(report.BrokenRules, r.Rule)
+			}
+		}
+		report.Checks = append(report.Checks, c)
+	}
+	slices.Sort(report.BrokenRules)
+	return report
+}
+
+// consumerTable is a report for people.
+func consumerTable(w io.Writer, r *consumerReport) error {
+	var text strings.Builder
+	count := map[consumercheck.Outcome]int{}
+	for _, c := range r.Checks {
+		count[c.Outcome]++
+	}
+	fmt.Fprintf(&text, "%s, type %s, contentMode %s: of %d checks %d passed, %d passed partly, %d found a rule broken, %d were not run\n\n",
+		oneLine(r.URL), oneLine(r.Type), r.ContentMode, len(r.Checks), count[consumercheck.Passed], count[consumercheck.Partly],
+		count[consumercheck.Broken], count[consumercheck.NotRun])
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, "RULE\tCHECK\tOUTCOME\n")
+	for _, c := range r.Checks {
+		fmt.Fprintf(table, "%s\t%s\t%s%s\n", c.Rule, c.Name, c.Outcome, c.note())
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, c := range r.Checks {
+		if c.Outcome == consumercheck.Broken && c.Follows == "" {
+			fmt.Fprintf(&text, "\n%s broken: %s: %s (event %s)\n  %s\n", c.Rule, c.Name, oneLine(c.Evidence), c.Event, c.Remedy)
+		}
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// note is the cell of the table beside an outcome, if there is one.
+func (c consumerCheck) note() string {
+	switch {
+	case c.Follows != "":
+		return "\tfollows from " + c.Follows
+	case c.Outcome == consumercheck.Partly:
+		return "\teffects were not counted; set " + c.Needs
+	case c.Outcome == consumercheck.NotRun && c.Needs != "":
+		return "\tset " + c.Needs
+	case c.Outcome == consumercheck.NotRun:
+		return "\tnot reached"
+	}
+	return ""
+}

@@ -1,0 +1,344 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+)
+
+const (
+	// offTimeout bounds the command that makes the consumer whole again. It is run also when time is up.
+	offTimeout = 30 * time.Second
+	// maxCount bounds what a probe may answer.
+	maxCount = 64 << 10
+)
+
+// httpConsumer is a consumer at a URL.
+type httpConsumer struct {
+	f       verifyConsumerFlags
+	name    string // the URL without its query, which may hold a secret
+	cfg     config.HTTPSink
+	sink    dispatcher.Sink
+	probing *http.Client
+	payload []byte
+	sample  string // the aggregate of all events
+	stderr  io.Writer
+	took    atomic.Bool // the consumer has acknowledged an event
+}
+
+func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, err error) {
+	h = &httpConsumer{f: f, stderr: stderr, sample: "verify-" + uuid.NewString()[:8], payload: []byte("{}")}
+	if err := h.validate(); err != nil {
+		return nil, err
+	}
+	if h.cfg, err = f.sink(); err != nil {
+		return nil, err
+	}
+	if h.sink, err = httpsink.New(h.cfg, nil); err != nil {
+		return nil, fmt.Errorf("the flags do not fit: %w", err)
+	}
+	u, err := url.Parse(f.url)
+	if err != nil {
+		return nil, errors.New("--url cannot be read; correct it") // not err, which quotes it
+	}
+	h.name = u.Scheme + "://" + u.Host + u.EscapedPath()
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	if h.cfg.TLS != nil {
+		if transport.TLSClientConfig, err = files.TLS(h.cfg.TLS); err != nil {
+			return nil, fmt.Errorf("--ca-file: %w", err)
+		}
+	}
+	h.probing = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return h, nil
+}
+
+// validate checks the flags against each other, and reads the payload.
+func (h *httpConsumer) validate() error {
+	f := h.f
+	switch {
+	case f.url == "":
+		return errors.New("no consumer; name its address with --url")
+	case f.contentMode != string(config.Binary) && f.contentMode != string(config.Structured):
+		return fmt.Errorf("--content-mode is %q; set it to Binary or Structured", f.contentMode)
+	case f.timeout < time.Second:
+		return fmt.Errorf("--timeout is %s; set it to 1s or more", f.timeout)
+	case f.settle < 0 || f.settle >= f.patience():
+		return fmt.Errorf("--settle is %s; set it to 0s or more, and to less than a tenth of --timeout (%s)", f.settle, f.timeout)
+	case f.probe != "" && f.probeCommand != "":
+		return errors.New("--probe and --probe-command both count effects; set one of them")
+	case f.probe+f.probeCommand != "" && !strings.Contains(f.probe+f.probeCommand, "{id}"):
+		return errors.New("the probe has no {id}, and would count other events; put it where the event's id belongs")
+	}
+	for flag, command := range map[string]string{"--fail": f.fail, "--fail-record": f.failRecord, "--crash": f.crash} {
+		if command != "" && !strings.Contains(command, "{state}") {
+			return fmt.Errorf("%s has no {state}, and would do the same twice; put it where on and off belong", flag)
+		}
+	}
+	if f.payload != "" {
+		var err error
+		if h.payload, err = os.ReadFile(f.payload); err != nil {
+			return fmt.Errorf("--payload: %w; name a file with a JSON object", err)
+		}
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(h.payload, &fields); err != nil || fields == nil {
+		return fmt.Errorf("--payload: %s holds no JSON object; write one that the consumer handles", f.payload)
+	}
+	for _, name := range f.optional {
+		if fields[name] == nil {
+			return fmt.Errorf("--optional %s: the payload has no such field, so it cannot be left out; add it to the file of --payload", name)
+		}
+	}
+	return nil
+}
+
+// patience bounds a check.
+func (f verifyConsumerFlags) patience() time.Duration { return f.timeout / 10 }
+
+// sink is the configuration of the http sink that the flags make.
+func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
+	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Timeout: config.Duration(min(f.patience(), 10*time.Second)), Headers: map[string]string{}}
+	for _, header := range f.headers {
+		name, value, ok := strings.Cut(header, "=")
+		if path, isFile := strings.CutPrefix(value, "@"); isFile {
+			content, err := files.Read("--header "+name, path)
+			if err != nil {
+				return cfg, err
+			}
+			value = string(content)
+		}
+		switch {
+		case !ok:
+			return cfg, errors.New("--header is not NAME=VALUE or NAME=@FILE; correct it")
+		case strings.EqualFold(name, "Authorization"):
+			return cfg, errors.New("--header Authorization: set --token-file, or --user with --password-file, in its place")
+		}
+		cfg.Headers[name] = value
+	}
+	switch {
+	case f.tokenFile != "" && f.user+f.passwordFile != "":
+		return cfg, errors.New("--token-file and --user are two logins; set one of them")
+	case (f.user == "") != (f.passwordFile == ""):
+		return cfg, errors.New("--user and --password-file belong together; set both")
+	case f.tokenFile != "":
+		cfg.Auth = &config.HTTPAuth{TokenFile: f.tokenFile}
+	case f.user != "":
+		cfg.Auth = &config.HTTPAuth{Basic: &config.BasicAuth{Username: f.user, PasswordFile: f.passwordFile}}
+	}
+	if f.signingFile != "" {
+		cfg.Signing = &config.HTTPSigning{SecretFile: f.signingFile}
+	}
+	if f.caFile != "" {
+		cfg.TLS = &config.TLS{CAFile: f.caFile}
+	}
+	return cfg, nil
+}
+
+// consumer is what the checks are made with: a hook is there when its flag is.
+func (h *httpConsumer) consumer() consumercheck.Consumer {
+	c := consumercheck.Consumer{
+		Deliver: h.deliver, Event: h.event, Optional: h.f.optional, Ready: h.ready, Patience: h.f.patience(),
+	}
+	switch {
+	case h.f.probe != "":
+		c.Effects = h.settled("--probe", h.ask)
+	case h.f.probeCommand != "":
+		c.Effects = h.settled("--probe-command", h.printed)
+	}
+	if h.f.restart != "" {
+		c.Restart = func(ctx context.Context) error { return h.command(ctx, "--restart", h.f.restart) }
+	}
+	if h.f.fail != "" {
+		c.FailEffect = func(ctx context.Context, fails bool) error { return h.set(ctx, "--fail", h.f.fail, fails) }
+	}
+	if h.f.failRecord != "" {
+		c.FailRecord = func(ctx context.Context, fails bool) error { return h.set(ctx, "--fail-record", h.f.failRecord, fails) }
+	}
+	if h.f.crash != "" {
+		c.Crash = h.crash
+	}
+	return c
+}
+
+func (h *httpConsumer) event() *consumer.Event {
+	return &consumer.Event{
+		Namespace: h.f.namespace, Topic: h.f.topic, EventType: h.f.eventType, AggregateType: "verification", AggregateID: h.sample,
+		CreatedAt: time.Now(), Payload: h.payload,
+	}
+}
+
+// deliver sends the event as a dispatcher would. Until one was acknowledged a refusal says more of the flags than of
+// the consumer.
+func (h *httpConsumer) deliver(ctx context.Context, e *consumer.Event) error {
+	err := h.sink.Deliver(ctx, []*dispatcher.Event{{
+		ID: e.ID, Seq: e.Sequence, Namespace: e.Namespace, Topic: e.Topic, EventType: e.EventType, AggregateType: e.AggregateType,
+		AggregateID: e.AggregateID, Headers: e.Headers, Payload: e.Payload, CreatedAt: e.CreatedAt, Attempt: e.Attempt, LeaseNumber: e.FencingToken,
+	}})[0]
+	switch {
+	case err == nil:
+		h.took.Store(true)
+	case dispatcher.IsUnavailable(err):
+		return consumercheck.Unusable(err)
+	case !h.took.Load():
+		return consumercheck.Unusable(fmt.Errorf("the first event is refused: %w. Set --url, --content-mode, --type, --payload and the login to what the consumer takes", err))
+	}
+	return err
+}
+
+// ready waits until the URL takes connections.
+func (h *httpConsumer) ready(ctx context.Context) error {
+	for {
+		err := h.sink.Probe(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the consumer did not come back within %s: %w; its log says why", h.f.patience(), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// crash has the consumer die of the event.
+func (h *httpConsumer) crash(ctx context.Context, e *consumer.Event) error {
+	if err := h.set(ctx, "--crash", h.f.crash, true); err != nil {
+		return err
+	}
+	err := h.deliver(ctx, e)
+	if failed := h.set(ctx, "--crash", h.f.crash, false); failed != nil {
+		return failed
+	}
+	if err == nil {
+		return errors.New("--crash: the event is acknowledged, so the consumer did not crash; correct the command")
+	}
+	return nil
+}
+
+// settled waits before it counts.
+func (h *httpConsumer) settled(flag string, count func(context.Context, uuid.UUID) (int, error)) func(context.Context, uuid.UUID) (int, error) {
+	return func(ctx context.Context, id uuid.UUID) (int, error) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(h.f.settle):
+		}
+		n, err := count(ctx, id)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", flag, err)
+		}
+		return n, nil
+	}
+}
+
+// ask counts the effects of an event by the probe. Its errors never quote the URL or the answer.
+func (h *httpConsumer) ask(ctx context.Context, id uuid.UUID) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.ReplaceAll(h.f.probe, "{id}", id.String()), nil)
+	if err != nil {
+		return 0, errors.New("it is no URL; correct it")
+	}
+	if own, err := url.Parse(h.f.url); err == nil && own.Scheme == req.URL.Scheme && own.Host == req.URL.Host {
+		for name, value := range h.cfg.Headers {
+			req.Header.Set(name, value)
+		}
+		if h.cfg.Auth != nil {
+			value, err := files.Authorization("--token-file or --user", h.cfg.Auth)
+			if err != nil {
+				return 0, err
+			}
+			req.Header.Set("Authorization", value)
+		}
+	}
+	resp, err := h.probing.Do(req)
+	if err != nil {
+		var quoting *url.Error
+		if errors.As(err, &quoting) {
+			err = quoting.Err
+		}
+		return 0, fmt.Errorf("no answer: %w; see that it runs", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCount))
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return 0, fmt.Errorf("it answered %d; have it answer 200 with a number, and with 0 for an event that it does not know", resp.StatusCode)
+	case err != nil:
+		return 0, fmt.Errorf("read the answer: %w; see that it runs", err)
+	}
+	return h.number(body)
+}
+
+// printed counts the effects of an event by what the command prints.
+func (h *httpConsumer) printed(ctx context.Context, id uuid.UUID) (int, error) {
+	var out bytes.Buffer
+	if err := h.run(ctx, strings.ReplaceAll(h.f.probeCommand, "{id}", id.String()), &out); err != nil {
+		return 0, fmt.Errorf("%w; correct the command", err)
+	}
+	return h.number(out.Bytes())
+}
+
+// number reads a number, or the one in the member of an object.
+func (h *httpConsumer) number(answer []byte) (int, error) {
+	text := bytes.TrimSpace(answer)
+	var object map[string]json.RawMessage
+	if json.Unmarshal(text, &object) == nil && object != nil {
+		text = object[h.f.probeMember]
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("it gives neither a number of 0 or more nor a JSON object that has one in %q; correct it, or set --probe-member", h.f.probeMember)
+	}
+	return n, nil
+}
+
+// set runs a command with its state. What is off is off, even when time is up.
+func (h *httpConsumer) set(ctx context.Context, flag, command string, on bool) error {
+	state := "on"
+	if !on {
+		state = "off"
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), offTimeout)
+		defer cancel()
+	}
+	return h.command(ctx, flag, strings.ReplaceAll(command, "{state}", state))
+}
+
+func (h *httpConsumer) command(ctx context.Context, flag, command string) error {
+	if err := h.run(ctx, command, h.stderr); err != nil {
+		return fmt.Errorf("%s: %w; correct the command", flag, err)
+	}
+	return nil
+}
+
+// run has sh run a command. What it says of itself goes to standard error.
+func (h *httpConsumer) run(ctx context.Context, command string, out io.Writer) error {
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd.Stdout, cmd.Stderr = out, h.stderr
+	cmd.WaitDelay = time.Second // a consumer that it started may keep its output open
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		if ctx.Err() != nil {
+			return errors.New("the command was not done in time")
+		}
+		return fmt.Errorf("the command failed: %w", err)
+	}
+	return nil
+}
