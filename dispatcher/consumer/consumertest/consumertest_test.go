@@ -182,6 +182,8 @@ var subjects = map[string]struct {
 		return right(ctx, s, e)
 	}, []string{"another order"}, "RULE-010-020"},
 	"that refuses duplicates": {func(ctx context.Context, s *service, e *consumer.Event) error {
+		s.mu.Lock() // or deliveries at the same time may all find no record, and be acknowledged
+		defer s.mu.Unlock()
 		if there, err := recorded(ctx, s, e); err != nil || there {
 			return errors.Join(err, errors.New("duplicate"))
 		}
