@@ -56,7 +56,7 @@ if [ "$what" = majors ]; then
 fi
 if [ "$what" = all ] || [ "$what" = unit ]; then
   say "Tests on a real PostgreSQL, a real kube-apiserver and real brokers, all throw-away. The first run" \
-    "builds or fetches them (10 minutes on two cores); then all of it takes about 14 minutes."
+    "builds or fetches them (10 minutes on two cores); then all of it takes about 20 minutes."
   KUBEBUILDER_ASSETS=$(hack/kube/build.sh test)
   export KUBEBUILDER_ASSETS
   (cd hack && go tool -modfile=helm/go.mod -n helm >/dev/null) # built before the clock of a test runs
@@ -77,7 +77,7 @@ if [ "$what" = all ] || [ "$what" = unit ]; then
 fi
 if [ "$what" = all ] || [ "$what" = e2e ]; then
   say "The main job on a real cluster: pods, a killed pod, a stopped database and other troubles." \
-    "The first run builds the cluster (3 minutes on two cores); then it takes about 15 minutes."
+    "The first run builds the cluster (3 minutes on two cores); then it takes about 20 minutes."
   OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v ${CI:+-ginkgo.flake-attempts=2} ${LABELS:+-ginkgo.label-filter="$LABELS"}
 fi
 say "Done. Everything that the tests started is gone."

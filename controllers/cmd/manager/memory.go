@@ -8,7 +8,7 @@ import (
 )
 
 // memoryLimit makes the collector work harder before a thousand OutboxDispatchers take 200 MiB.
-const memoryLimit = 160 << 20
+const memoryLimit = 144 << 20
 
 // limitMemory sets the collector's limit, unless GOMEMLIMIT says otherwise.
 func limitMemory() {
@@ -17,7 +17,7 @@ func limitMemory() {
 	}
 }
 
-// softLimit is five eighths of what the container may take, as the file says: 160 of the 256 MiB that config/manager
+// softLimit is nine sixteenths of what the container may take, as the file says: 144 of the 256 MiB that config/manager
 // gives it, and more where more OutboxDispatchers need more. Where the file says none it is memoryLimit.
 func softLimit(file string) int64 {
 	text, _ := os.ReadFile(file) // outside of a container there is none, and without a limit it says max
@@ -25,5 +25,5 @@ func softLimit(file string) int64 {
 	if err != nil {
 		return memoryLimit
 	}
-	return limit / 8 * 5
+	return limit / 16 * 9
 }
