@@ -76,9 +76,9 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 		},
 		{
 			name: "schema too old",
-			// No version is older than the first one yet, so an impossible one plays it.
-			cause: func() { w.exec("update outbox.outbox_migrations set version = -1") },
-			mend:  func() { w.exec("update outbox.outbox_migrations set version = 1") },
+			// No version is older than the first one, so impossible ones play it.
+			cause: func() { w.exec("update outbox.outbox_migrations set version = -version") },
+			mend:  func() { w.exec("update outbox.outbox_migrations set version = -version") },
 			kind:  "SchemaReady", status: "False", reason: "TooOld", remedy: "migrate up",
 		},
 		{
