@@ -7,12 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 //go:embed sql/*.sql
@@ -260,14 +261,8 @@ func (c *check) read(ctx context.Context, do func(pgx.Tx) error) error {
 	return do(tx)
 }
 
-// sql reads a file, which names the tables in the default schema, so that it runs as it is.
-func (c *check) sql(name string) string {
-	text, err := files.ReadFile("sql/" + name + ".sql")
-	if err != nil {
-		panic(err) // the binary was built without it
-	}
-	return strings.ReplaceAll(string(text), "outbox.outbox_", pgx.Identifier{c.o.Schema}.Sanitize()+".outbox_")
-}
+// sql is a statement for the schema.
+func (c *check) sql(name string) string { return sqlfile.Reader(files, c.o.Schema)(name) }
 
 // after is the id that follows.
 func after(id uuid.UUID) uuid.UUID {
