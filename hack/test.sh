@@ -30,10 +30,11 @@ quiet() {
   sed -nE '/beside a hot key/d; s/.*_test\.go:[0-9]+: (.*(WAL|buffers|CTEs).*)/  \1/p' "$log"
 }
 
-# on_major MAJOR [-short]: the tests of tables, statements and order per key on a pinned build of PostgreSQL.
+# on_major MAJOR [-short]: the tests of what has statements of its own on a pinned build of PostgreSQL.
 on_major() {
   export OUTBOX_TEST_PG=$1
-  twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore ./dispatcher/deadletters/pgreader
+  twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore ./dispatcher/deadletters/pgreader \
+    ./dispatcher/{producer,retention,journal,replay,consumer}
   # What an event costs, which -short leaves out; without the million rows.
   [ -z "${2-}" ] || twice quiet go test -v -timeout 20m -run 'Budget|Plan' ./dispatcher/pgstore
   unset OUTBOX_TEST_PG
@@ -50,7 +51,7 @@ if [ "$what" = majors ]; then
   shift
   [ $# -gt 0 ] || set -- "${majors[@]}"
   for major in "$@"; do
-    say "PostgreSQL $major: tables, statements and order per key (about 2 minutes on two cores)."
+    say "PostgreSQL $major: tables, statements and order per key (about 3 minutes on two cores)."
     on_major "$major"
   done
 fi
@@ -68,7 +69,7 @@ if [ "$what" = all ] || [ "$what" = unit ]; then
   twice go test -race -short -timeout 20m ./dispatcher/...
   if [ -n "${CI-}" ] || has_builds; then
     for major in "${majors[0]}" "${majors[-1]}"; do
-      say "PostgreSQL $major: tables, statements and order per key (about 2 minutes)."
+      say "PostgreSQL $major: tables, statements and order per key (about 3 minutes)."
       on_major "$major" -short
     done
   else

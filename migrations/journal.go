@@ -39,7 +39,7 @@ func setJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal, p
 			return err
 		}
 		set := `select ` + pgx.Identifier{schema, "outbox_journal_set"}.Sanitize() + `($1, $2::interval)`
-		return tx.QueryRow(ctx, set, j.Enabled, fmt.Sprintf("%d microseconds", j.Retention.Microseconds())).Scan(&changed)
+		return tx.QueryRow(ctx, set, j.Enabled, j.Retention).Scan(&changed)
 	}
 	err = p.retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, set)

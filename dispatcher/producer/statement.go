@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The two statements, with a place for the schema. Each parameter says its type, so that they work in
@@ -38,6 +39,14 @@ func optional(s string) *string {
 
 func text(s string) *string { return &s }
 
+// interval is a duration as the server reads it, exact to the microsecond: 26:00:00.000000. PostgreSQL 14 takes no
+// field above 2147483647, so more than 35 minutes would be too many microseconds for it.
+func interval(d time.Duration) string {
+	second := d.Truncate(time.Second)
+	return fmt.Sprintf("%d:%02d:%02d.%06d", d/time.Hour, d%time.Hour/time.Minute, d%time.Minute/time.Second,
+		(d - second).Microseconds())
+}
+
 // columns are the record's parameters in their order: of enqueue as they are, of enqueue_batch as the
 // elements of its arrays.
 func (r *record) columns() [13]*string {
@@ -50,7 +59,7 @@ func (r *record) columns() [13]*string {
 		c[7] = text(e.TenantID.String())
 	}
 	if e.Delay > 0 {
-		c[10] = text(fmt.Sprintf("%d microseconds", e.Delay.Microseconds()))
+		c[10] = text(interval(e.Delay))
 	}
 	if e.LockKey {
 		c[12] = text("true")

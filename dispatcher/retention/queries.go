@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -95,6 +94,3 @@ func gaveUp(err error) bool {
 	code := sqlState(err)
 	return code == "57014" || code == "55P03"
 }
-
-// interval is a duration as the server takes it, exact to the microsecond.
-func interval(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }

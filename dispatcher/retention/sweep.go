@@ -52,7 +52,7 @@ func (s *Sweeper) due(ctx context.Context) (bool, error) {
 
 // lease takes or keeps the lease.
 func (s *Sweeper) lease(ctx context.Context) (ok bool, err error) {
-	return s.one(ctx, s.sql.take, []any{pgUUID(s.opts.Worker), interval(held)}, &ok)
+	return s.one(ctx, s.sql.take, []any{pgUUID(s.opts.Worker), held}, &ok)
 }
 
 // run is one run of a sweep.
@@ -93,7 +93,7 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.keep(ctx); err != nil {
 		return err
 	}
-	if err := r.write(ctx, r.sql.end, r.opts.Name, interval(r.every())); err != nil {
+	if err := r.write(ctx, r.sql.end, r.opts.Name, r.every()); err != nil {
 		return err
 	}
 	if total != (Counts{}) {
@@ -109,7 +109,7 @@ func (r *run) events(ctx context.Context, total *Counts) error {
 		pages := min(r.pages, r.end-r.position)
 		var n int64
 		err := r.step(ctx, total, func(c *Counts) error {
-			_, err := r.one(ctx, r.sql.delivered, []any{tid(r.position), tid(r.position + pages), interval(r.opts.Delivered),
+			_, err := r.one(ctx, r.sql.delivered, []any{tid(r.position), tid(r.position + pages), r.opts.Delivered,
 				r.opts.Namespace, r.opts.Topics, maxRows}, &n)
 			c.Delivered = n
 			return err
@@ -133,13 +133,12 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	for after, more := int64(0), true; more; {
 		err := r.step(ctx, total, func(c *Counts) (err error) {
 			var n int
-			var old []pgtype.UUID  // which every mode of pgx can write back
-			var unresolved *string // null: never
+			var old []pgtype.UUID         // which every mode of pgx can write back
+			var unresolved *time.Duration // null: never
 			if r.opts.DeadUnresolved > 0 {
-				age := interval(r.opts.DeadUnresolved)
-				unresolved = &age
+				unresolved = &r.opts.DeadUnresolved
 			}
-			if _, err = r.one(ctx, r.sql.letters, []any{after, readLetters, interval(r.opts.DeadResolved), unresolved,
+			if _, err = r.one(ctx, r.sql.letters, []any{after, readLetters, r.opts.DeadResolved, unresolved,
 				r.opts.Namespace, r.opts.Topics}, &after, &n, &old); err != nil {
 				return err
 			}
@@ -160,7 +159,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 func (r *run) operations(ctx context.Context, total *Counts) error {
 	for n := int64(maxRows); n == maxRows; {
 		err := r.step(ctx, total, func(*Counts) error {
-			_, err := r.one(ctx, r.sql.operations, []any{interval(r.opts.DeadResolved), r.opts.Namespace, maxRows}, &n)
+			_, err := r.one(ctx, r.sql.operations, []any{r.opts.DeadResolved, r.opts.Namespace, maxRows}, &n)
 			return err
 		})
 		if err != nil {
@@ -186,7 +185,7 @@ func (r *run) journal(ctx context.Context) error {
 
 // settle removes what is old of some events' letters and dead rows. The rows are locked by one statement and
 // looked at by the next, whose snapshot is later: what it sees of them holds until the end of the transaction.
-func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *string) (c Counts, err error) {
+func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time.Duration) (c Counts, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		c = Counts{}
 		if _, err := tx.Exec(ctx, settings, timeout()); err != nil {
@@ -200,7 +199,7 @@ func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *stri
 		if err != nil || len(ours) == 0 {
 			return err
 		}
-		if err := tx.QueryRow(ctx, r.sql.resolved, ours, interval(r.opts.DeadResolved)).Scan(&c.Dead, &c.Letters); err != nil || unresolved == nil {
+		if err := tx.QueryRow(ctx, r.sql.resolved, ours, r.opts.DeadResolved).Scan(&c.Dead, &c.Letters); err != nil || unresolved == nil {
 			return err
 		}
 		var dead int64
