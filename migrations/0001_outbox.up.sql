@@ -137,7 +137,7 @@ create table outbox_dead_letters (
     resolution_reason text,
     replay_id         uuid,
 
-    -- Whom to tell of the death: a transaction that sets outbox.notify to on asks for it, whatever statement adds the record.
+    -- The address that is told of deaths. A transaction that sets outbox.notify to on asks for it, whatever adds the record.
     notify_at         timestamptz default case when current_setting('outbox.notify', true) = 'on' then now() end,
     notify_attempts   integer,
     notified_at       timestamptz,

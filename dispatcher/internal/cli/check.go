@@ -27,8 +27,8 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
-heard, and the destination: the one topic, stream or table that the file names. Nothing is changed, and no
-event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
+heard, and the destination: the one topic, stream or table that the file names; with deadLetters.notify, also
+the address that is told of deaths. Nothing is changed, and no event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
 
 With --data, look at the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
 deliveries ended in the last 5 minutes, what died in the last hour, and rows that nobody works on. It reads by
