@@ -52,8 +52,13 @@ func notifyOptions(cfg config.Config) notify.Options {
 	return notify.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Dispatcher: cfg.Name}
 }
 
-// newNotifier makes what tells the address, and has the status and the metrics tell of it.
-func (e *engine) newNotifier(ctx context.Context, cfg config.Config, to dispatcher.Sink, sources *monitor.Sources, observer *metrics.Metrics) *notify.Notifier {
+// newNotifier makes what tells the address until its context ends, and has the status and the metrics tell of it. Without
+// an address that does nothing.
+func (e *engine) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (tell func(context.Context), err error) {
+	to, err := address(cfg)
+	if err != nil || to == nil {
+		return func(context.Context) {}, err
+	}
 	opts := notifyOptions(cfg)
 	opts.Logger = e.log
 	opts.Ready = e.usable
@@ -75,5 +80,8 @@ func (e *engine) newNotifier(ctx context.Context, cfg config.Config, to dispatch
 		}
 		return out
 	})
-	return n
+	return func(ctx context.Context) {
+		n.Run(ctx)
+		_ = to.Close(context.WithoutCancel(ctx)) // connections that nobody uses
+	}, nil
 }

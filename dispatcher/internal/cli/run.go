@@ -17,7 +17,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
-	"github.com/outbox-operator/outbox-operator/dispatcher/notify"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
@@ -55,10 +54,6 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	to, err := address(cfg)
-	if err != nil {
-		return refused{err}
-	}
 	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.OnDead == config.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
@@ -71,10 +66,9 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
 	e.watchRetention(ctx, sweeper, &sources, observer)
-	var notifier *notify.Notifier
-	if to != nil {
-		defer func() { _ = to.Close(context.WithoutCancel(ctx)) }() // connections that nobody uses
-		notifier = e.newNotifier(ctx, cfg, to, &sources, observer)
+	tell, err := e.newNotifier(ctx, cfg, &sources, observer)
+	if err != nil {
+		return refused{err}
 	}
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 	observer.WatchData(sources.Data)
@@ -103,9 +97,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	group.Go(func() { e.reread(ctx) })
 	group.Go(func() { sweeper.Run(ctx) })
-	if notifier != nil {
-		group.Go(func() { notifier.Run(ctx) })
-	}
+	group.Go(func() { tell(ctx) })
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	group.Go(func() { e.heartbeat(running, info, outcomes) })
