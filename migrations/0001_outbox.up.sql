@@ -137,6 +137,11 @@ create table outbox_dead_letters (
     resolution_reason text,
     replay_id         uuid,
 
+    -- The address that is told of deaths. A transaction that sets outbox.notify to on asks for it, whatever adds the record.
+    notify_at         timestamptz default case when current_setting('outbox.notify', true) = 'on' then now() end,
+    notify_attempts   integer,
+    notified_at       timestamptz,
+
     constraint outbox_dead_letters_keyed check (key_hash is null or seq is not null),
     constraint outbox_dead_letters_reason check (reason in ('max_retries_exceeded', 'poison_message',
         'schema_validation_failed', 'processing_timeout', 'permanent_failure')),
@@ -157,9 +162,15 @@ comment on column outbox_dead_letters.response is 'What the destination answered
 comment on column outbox_dead_letters.resolved_by is 'Who handled it: a person, or retention.';
 comment on column outbox_dead_letters.resolution_reason is 'Why, in the words of who did it.';
 comment on column outbox_dead_letters.replay_id is 'The operation that did it, if it was one: the id in outbox_replays.';
+comment on column outbox_dead_letters.notify_at is 'When the address is to be told of the death. Null: never, or no more.';
+comment on column outbox_dead_letters.notify_attempts is 'How often that was begun. Null: never.';
+comment on column outbox_dead_letters.notified_at is 'When the address had taken it.';
 
 -- The deaths that nobody has handled yet, group by group.
 create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, fingerprint, died_at) where resolution is null;
+
+-- Those that the address is to be told of, of dispatchers that have one. Others have no entry.
+create index outbox_dead_letters_notify on outbox_dead_letters (namespace, notify_at) where notify_at is not null;
 
 -- How many died of late. The condition, which always holds, keeps other questions off this index: without statistics the
 -- planner would read all of a namespace from it. A statement that wants it says the same.

@@ -32,7 +32,7 @@ func Grants(schema, role string, kind Kind) []string {
 	case Dispatcher:
 		grants = append(grants,
 			"grant select, update, delete on table "+on("outbox_events")+to,
-			"grant select, insert, delete, update (resolution, resolved_at, resolved_by) on table "+on("outbox_dead_letters")+to,
+			"grant select, insert, delete, update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on table "+on("outbox_dead_letters")+to,
 			"grant usage on sequence "+on("outbox_leases")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,

@@ -136,6 +136,11 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 
+	// deadLetters says what is done about events that become dead, beside the record
+	// of each. When not set: nothing.
+	// +optional
+	DeadLetters *DeadLetters `json:"deadLetters,omitempty"`
+
 	// lease is how long a pod holds a row that it has claimed. When the pod dies,
 	// another one takes over after this time; a delivery that takes longer extends
 	// its lease. From 3s to 1h. Defaults to 30s.

@@ -50,6 +50,8 @@ type Config struct {
 	// OnDead is Continue or Block, for ordering Key: with Block, a key waits behind its dead event
 	// until a person replays or discards it. Defaults to Continue.
 	OnDead OnDead `json:"onDead,omitempty"`
+	// DeadLetters says what is done about events that become dead. Defaults to nothing beside their records.
+	DeadLetters DeadLetters `json:"deadLetters,omitzero"`
 	// Retention says how long rows are kept.
 	Retention Retention `json:"retention,omitzero"`
 	// Journal says whether changes of rows are recorded. Defaults to what the database has, which is off in a new one.

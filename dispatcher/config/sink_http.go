@@ -78,31 +78,34 @@ var ReservedHeaders = []string{
 	"webhook-id", "webhook-signature", "webhook-timestamp",
 }
 
-func (h *HTTPSink) validate(p *problems) {
+func (h *HTTPSink) validate(p *problems) { h.validateAs(p, "sink.http") }
+
+// validateAs is validate for what stands in another field of the file.
+func (h *HTTPSink) validateAs(p *problems, in string) {
 	u, err := url.Parse(h.URL)
 	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
-	p.when(!good, "sink.http.url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
-	p.when(good && u.User != nil, "sink.http.url", "must not hold a user or a password; put them into files and name those in auth")
-	p.contentMode("sink.http.contentMode", h.ContentMode, Binary, Structured, Batch)
+	p.when(!good, in+".url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
+	p.when(good && u.User != nil, in+".url", "must not hold a user or a password; put them into files and name those in auth")
+	p.contentMode(in+".contentMode", h.ContentMode, Binary, Structured, Batch)
 	if h.ContentMode == Batch {
-		p.number("sink.http.batchSize", h.BatchSize, 1, 1000)
+		p.number(in+".batchSize", h.BatchSize, 1, 1000)
 	} else {
-		p.when(h.BatchSize != 0, "sink.http.batchSize", "belongs to contentMode Batch; set contentMode to Batch, or remove batchSize")
+		p.when(h.BatchSize != 0, in+".batchSize", "belongs to contentMode Batch; set contentMode to Batch, or remove batchSize")
 	}
-	p.duration("sink.http.timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
-	p.when(len(h.Headers) > 32, "sink.http.headers", "has %d entries; keep at most 32", len(h.Headers))
+	p.duration(in+".timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
+	p.when(len(h.Headers) > 32, in+".headers", "has %d entries; keep at most 32", len(h.Headers))
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		field, lower := fmt.Sprintf("sink.http.headers[%q]", name), strings.ToLower(name)
+		field, lower := fmt.Sprintf("%s.headers[%q]", in, name), strings.ToLower(name)
 		p.when(!headerName.matches(name), field, "is not a name of letters, digits and dashes; correct it")
 		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ReservedHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
 		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
 	}
-	h.Auth.validate(p, "sink.http.auth")
+	h.Auth.validate(p, in+".auth")
 	if h.Signing != nil {
-		p.required("sink.http.signing.secretFile", h.Signing.SecretFile)
+		p.required(in+".signing.secretFile", h.Signing.SecretFile)
 	}
-	p.number("sink.http.maxConnections", h.MaxConnections, 0, 1000)
-	h.TLS.validateHTTPS(p, "sink.http.tls", !good || u.Scheme == "https")
+	p.number(in+".maxConnections", h.MaxConnections, 0, 1000)
+	h.TLS.validateHTTPS(p, in+".tls", !good || u.Scheme == "https")
 }
 
 // Validate is what [Config.Validate] says of this section.

@@ -75,6 +75,7 @@ func TestReadme(t *testing.T) {
 		return &dispatcher.Data{Windows: []dispatcher.Outcomes{{Window: time.Hour, Delivered: 1}}}
 	})
 	m.WatchRetention(func() *metrics.Retention { return &metrics.Retention{} })
+	m.WatchNotifications(func() metrics.Notifications { return metrics.Notifications{Known: true} })
 	m.Claimed("orders", 1) // makes the topic's series
 	m.Failed(&dispatcher.Event{Topic: "orders"}, os.ErrClosed, time.Second, time.Second)
 	m.Died(dispatcher.Death{Topic: "orders", Reason: dispatcher.ReasonPermanentFailure})

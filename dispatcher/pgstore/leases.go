@@ -97,7 +97,7 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		texts[i], delays[i], reasons[i] = storable(f.Error, maxError), f.Delay, string(f.Reason)
 		causes[i] = failed(f)
 		if f.Reason != "" {
-			settings, answers[i] = durable, storable(f.Response, maxResponse)
+			settings, answers[i] = durable+s.notify, storable(f.Response, maxResponse)
 		}
 	}
 	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, answers})

@@ -24,6 +24,9 @@ type Options struct {
 	// (CONTRACT C-60). Then nothing remembers a dedupe key whose event was delivered: the same one
 	// can be enqueued again, and is a new event. Defaults to false.
 	DeleteDelivered bool
+	// Notify marks the record of each death, in the transaction of the death, for package notify to tell an
+	// address of it. Defaults to false.
+	Notify bool
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
 	// random one.
 	Worker uuid.UUID
@@ -36,6 +39,7 @@ type Store struct {
 	namespace string
 	worker    uuid.UUID
 	sql       queries
+	notify    string // what a transaction in which rows may die adds to its settings
 	floors    floors
 	keyed     keyed
 	holders   holders
@@ -56,7 +60,12 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	if opts.DeleteDelivered {
 		sql.ack = sql.delete
 	}
+	notify := ""
+	if opts.Notify {
+		notify = notifySetting
+	}
 	return &Store{
+		notify:    notify,
 		pool:      pool,
 		schema:    opts.Schema,
 		namespace: opts.Namespace,
@@ -83,6 +92,10 @@ const (
 // before it commits. A client that does not read them, since its process is frozen or its node is gone, would
 // keep the rows locked and unleased for as long as TCP waits: for ever, if the client's kernel answers.
 const claimSettings = relaxed + `, set_config('tcp_user_timeout', $1::text, true)`
+
+// notifySetting has the records of deaths marked in its transaction: it is what the default of their column notify_at
+// asks for. So no statement has an argument for it, and a dispatcher without an address writes nothing more.
+const notifySetting = `, set_config('outbox.notify', 'on', true)`
 
 // frozenAfter is how long the server waits for a client to read a claim, in milliseconds as text: a third of
 // the lease, and at least a second. The server rolls the claim back when it ends. A claim also locks rows that

@@ -47,6 +47,8 @@ type Status struct {
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Retention is nil until the database was asked once, and keeps the last answer while it is away.
 	Retention *Retention `json:"retention,omitempty"`
+	// Notifications are nil for a dispatcher without deadLetters.notify. A brief Status has none.
+	Notifications *Notifications `json:"notifications,omitempty"`
 	// Replay is of a process that runs a replay or a discard of dead letters, which is no dispatcher: of what is
 	// above it has the names, Source and Schema. nil until its set is fixed.
 	Replay *Replay `json:"replay,omitempty"`

@@ -27,7 +27,7 @@ func whole(obd *v1alpha1.OutboxDispatcher) config.Config {
 // withRefs is the whole file, and the keys whose files it names.
 func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 	spec := &obd.Spec
-	database, target, registry := &mounts{dir: "database"}, &mounts{dir: "sink"}, &mounts{dir: "registry"}
+	database, target, registry, told := &mounts{dir: "database"}, &mounts{dir: "sink"}, &mounts{dir: "registry"}, &mounts{dir: "notify"}
 	db := spec.Database
 	if db == nil { // its Outbox is not there
 		db = &v1alpha1.OutboxSpec{}
@@ -46,6 +46,7 @@ func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 		Backoff:          backoff(spec.Backoff),
 		Ordering:         config.Ordering(spec.Ordering),
 		OnDead:           config.OnDead(spec.OnDead),
+		DeadLetters:      told.deadLetters(spec.DeadLetters),
 		Retention:        retention(db.Retention, spec.OutboxRef != nil),
 		WakeUp:           config.WakeUp(spec.WakeUp),
 		DeliveryTimeout:  config.Duration(spec.DeliveryTimeout.Duration),
@@ -63,7 +64,7 @@ func withRefs(obd *v1alpha1.OutboxDispatcher) (config.Config, []Ref) {
 	if spec.Database == nil {
 		database.refs = nil
 	}
-	return c, slices.Concat(database.refs, target.refs, registry.refs)
+	return c, slices.Concat(database.refs, target.refs, registry.refs, told.refs)
 }
 
 // migrationConfigs are the files that a migration Job loads: of the login that migrates, and of the

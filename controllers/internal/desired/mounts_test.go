@@ -76,6 +76,11 @@ func TestMounts(t *testing.T) {
 			"{sink: {http: {url: 'https://a', auth: {tokenFile: SECRETS/sink/token}}}, schemaRegistry: {url: 'https://r', auth: {tokenFile: SECRETS/registry/token}, tls: {caFile: SECRETS/registry/ca.crt}}}",
 			[]string{"sink/token: h/t by spec.sink.http.auth.token", "registry/token: r/t by spec.schemaRegistry.auth.token", "registry/ca.crt: ca/ca.crt by spec.schemaRegistry.tls.ca.secret"},
 		},
+		"the address that is told of deaths, beside the sink's": {
+			"{sink: {http: {url: 'https://a', auth: {token: {name: h, key: t}}}}, deadLetters: {notify: {url: 'https://n', auth: {token: {name: oncall, key: t}}, signing: {secret: {name: s, key: k}}, tls: {ca: {secret: {name: ca}}}}}}",
+			"{sink: {http: {url: 'https://a', auth: {tokenFile: SECRETS/sink/token}}}, deadLetters: {notify: {url: 'https://n', auth: {tokenFile: SECRETS/notify/token}, signing: {secretFile: SECRETS/notify/signing-secrets}, tls: {caFile: SECRETS/notify/ca.crt}}}}",
+			[]string{"sink/token: h/t by spec.sink.http.auth.token", "notify/token: oncall/t by spec.deadLetters.notify.auth.token", "notify/signing-secrets: s/k by spec.deadLetters.notify.signing.secret", "notify/ca.crt: ca/ca.crt by spec.deadLetters.notify.tls.ca.secret"},
+		},
 		"an inbox with a connection string": {
 			"sink: {postgres: {database: {secret: {name: db}}}}",
 			"sink: {postgres: {database: {dsnFile: SECRETS/sink/dsn}}}",
@@ -94,7 +99,7 @@ func TestMounts(t *testing.T) {
 			c, refs := withRefs(obd)
 			var want config.Config
 			read(t, test.file, &want)
-			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.SchemaRegistry, want.SchemaRegistry) {
+			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.SchemaRegistry, want.SchemaRegistry) || !reflect.DeepEqual(c.DeadLetters, want.DeadLetters) {
 				t.Errorf("the file is\n%s\nwant\n%s", render(c), render(want))
 			}
 			mounted(t, refs, append([]string{"database/dsn: orders-db/dsn by spec.database.secret"}, test.mounts...))

@@ -12,6 +12,7 @@ func (m *mounts) http(s *v1alpha1.HTTPSink) *config.HTTPSink {
 		ContentMode:     config.ContentMode(s.ContentMode),
 		Timeout:         config.Duration(s.Timeout.Duration),
 		Auth:            m.httpAuth("spec.sink.http.auth", s.Auth),
+		Signing:         m.signing("spec.sink.http.signing", s.Signing),
 		TLS:             m.tls("spec.sink.http.tls", s.TLS),
 	}
 	if s.BatchSize != nil {
@@ -20,9 +21,6 @@ func (m *mounts) http(s *v1alpha1.HTTPSink) *config.HTTPSink {
 	if s.MaxConnections != nil {
 		c.MaxConnections = int(*s.MaxConnections)
 	}
-	if s.Signing != nil {
-		c.Signing = &config.HTTPSigning{SecretFile: m.secretKey("spec.sink.http.signing.secret", &s.Signing.Secret, "signing-secrets")}
-	}
 	for _, header := range s.Headers {
 		if c.Headers == nil {
 			c.Headers = map[string]string{}
@@ -30,4 +28,11 @@ func (m *mounts) http(s *v1alpha1.HTTPSink) *config.HTTPSink {
 		c.Headers[header.Name] = header.Value
 	}
 	return c
+}
+
+func (m *mounts) signing(field string, s *v1alpha1.HTTPSigning) *config.HTTPSigning {
+	if s == nil {
+		return nil
+	}
+	return &config.HTTPSigning{SecretFile: m.secretKey(field+".secret", &s.Secret, "signing-secrets")}
 }

@@ -30,6 +30,7 @@ var notInTheFile = map[string]string{
 	"imagePullSecrets":           "it is in the pod template",
 	"message":                    "empty, it is as without it",
 	"sink.postgres.database.tls": "empty, it leaves all to the DSN, as without it",
+	"deadLetters":                "empty, it is as without it",
 }
 
 // notHere are parts of the resource that are not tried, with the reason.

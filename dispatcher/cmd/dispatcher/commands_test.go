@@ -84,7 +84,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
 	for _, right := range []string{"select on outbox_events", "update on outbox_events", "delete on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters",
-		"delete on outbox_dead_letters", "update (resolution, resolved_at, resolved_by) on outbox_dead_letters", "select on outbox_migrations",
+		"delete on outbox_dead_letters", "update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on outbox_dead_letters", "select on outbox_migrations",
 		"select on outbox_workers", "insert on outbox_workers", "update on outbox_workers", "delete on outbox_workers",
 		"select on outbox_sweeps", "insert on outbox_sweeps", "update on outbox_sweeps", "select on outbox_replays", "select on outbox_replay_items", "delete on outbox_replay_items",
 		"select on outbox_journal", "select on outbox_journal_settings", "execute on outbox_journal_keep", "usage on outbox_leases", "usage on schema outbox"} {

@@ -27,8 +27,8 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
-heard, and the destination: the one topic, stream or table that the file names. Nothing is changed, and no
-event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
+heard, and the destination: the one topic, stream or table that the file names; with deadLetters.notify, also
+the address that is told of deaths. Nothing is changed, and no event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
 
 With --data, look at the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
 deliveries ended in the last 5 minutes, what died in the last hour, and rows that nobody works on. It reads by
@@ -96,6 +96,9 @@ func (c *checks) all(ctx context.Context, file string) {
 	}
 	if invalid == nil && c.pipeline(ctx, cfg) {
 		c.sink(ctx, cfg)
+	}
+	if invalid == nil {
+		c.address(ctx, cfg)
 	}
 }
 
@@ -185,9 +188,10 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
 			where not has_table_privilege(pg_class.oid, right_)
 			union all
-			select 'update (resolution, resolved_at, resolved_by) on ' || relname from pg_class
+			select 'update (' || string_agg(attname, ', ' order by attnum) || ') on ' || relname from pg_class join pg_attribute on attrelid = pg_class.oid
 			where relname = 'outbox_dead_letters' and relnamespace = (select oid from pg_namespace where nspname = $1)
-				and not (has_column_privilege(oid, 'resolution', 'update') and has_column_privilege(oid, 'resolved_at', 'update') and has_column_privilege(oid, 'resolved_by', 'update'))
+				and attname in ('resolution', 'resolved_at', 'resolved_by', 'notify_at', 'notify_attempts', 'notified_at')
+				and not has_column_privilege(pg_class.oid, attnum, 'update') group by relname
 			union all
 			select 'usage on ' || relname from pg_class
 			where relname = 'outbox_leases' and relnamespace = (select oid from pg_namespace where nspname = $1)
@@ -225,6 +229,20 @@ func (c *checks) sink(ctx context.Context, cfg config.Config) {
 	if c.tell("sink", "the destination answers", err) {
 		c.limit(ctx, cfg)
 	}
+}
+
+// address tells whether that of deadLetters.notify can be reached, if there is one. It is sent nothing.
+func (c *checks) address(ctx context.Context, cfg config.Config) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	to, err := address(cfg)
+	if err == nil && to == nil {
+		return
+	}
+	if err == nil {
+		err = errors.Join(to.Probe(ctx), to.Close(ctx))
+	}
+	c.tell("notify", "the address of deadLetters.notify can be reached", err)
 }
 
 // What enqueue takes by its default (CONTRACT C-13, C-16).

@@ -31,12 +31,15 @@ func (e *engine) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth,
 	opts := sweepOptions(cfg, e.worker)
 	opts.Logger = e.log
 	opts.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.Letters, c.Expired) }
-	opts.Ready = func() bool {
-		s := e.Snapshot()
-		return s.Source.OK && s.Schema.State == dispatcher.SchemaReady
-	}
+	opts.Ready = e.usable
 	opts.Busy = func() bool { return waiting(backlog()) >= int64(cfg.BatchSize) }
 	return retention.New(e.pool, opts)
+}
+
+// usable reports whether the outbox can be worked with.
+func (e *engine) usable() bool {
+	s := e.Snapshot()
+	return s.Source.OK && s.Schema.State == dispatcher.SchemaReady
 }
 
 // waiting counts the rows that are due.

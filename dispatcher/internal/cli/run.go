@@ -66,6 +66,10 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
 	e.watchRetention(ctx, sweeper, &sources, observer)
+	tell, err := e.newNotifier(ctx, cfg, &sources, observer)
+	if err != nil {
+		return refused{err}
+	}
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 	observer.WatchData(sources.Data)
 
@@ -93,6 +97,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	group.Go(func() { e.reread(ctx) })
 	group.Go(func() { sweeper.Run(ctx) })
+	group.Go(func() { tell(ctx) })
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	group.Go(func() { e.heartbeat(running, info, outcomes) })

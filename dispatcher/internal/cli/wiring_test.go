@@ -58,7 +58,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 	differ(t, engine, settings(smallest), "Logger", "Observer") // which newEngine adds
 
 	store := storeOptions(whole, worker)
-	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, DeleteDelivered: true}); store != want {
+	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, DeleteDelivered: true, Notify: true}); store != want {
 		t.Errorf("the store gets %+v, want %+v", store, want)
 	}
 	differ(t, store, storeOptions(smallest, uuid.Nil))

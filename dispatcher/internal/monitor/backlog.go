@@ -7,6 +7,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/notify"
 	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
 )
 
@@ -56,6 +57,14 @@ func NewRetention(ctx context.Context, ask func(context.Context) (retention.Stat
 	return newLatest(ctx, log.With("question", "retention"), shareEvery, func(ctx context.Context) (*retention.State, error) {
 		state, err := ask(ctx)
 		return &state, err
+	})
+}
+
+// NewNotifications asks what the address of deadLetters.notify is still to be told of.
+func NewNotifications(ctx context.Context, ask func(context.Context) (notify.Waiting, error), log *slog.Logger) *Latest[notify.Waiting] {
+	return newLatest(ctx, log.With("question", "notifications"), shareEvery, func(ctx context.Context) (*notify.Waiting, error) {
+		waiting, err := ask(ctx)
+		return &waiting, err
 	})
 }
 

@@ -36,6 +36,8 @@ type Sources struct {
 	// Retention returns nil until the database has answered once, and may be nil; RetentionProblem may be, too.
 	Retention        func() *retention.State
 	RetentionProblem func() string
+	// Notifications may be nil: there is no address.
+	Notifications func() *report.Notifications
 	// Data returns nil until the database has answered once, and may be nil.
 	Data func() *dispatcher.Data
 	// FileProblems may be nil.
@@ -91,6 +93,10 @@ func (from Sources) full(p Process) report.Status {
 			out.Retention = removal(state)
 			out.Retention.Message = line(from.RetentionProblem())
 		}
+	}
+	if from.Notifications != nil {
+		out.Notifications = from.Notifications()
+		out.Notifications.Message = line(out.Notifications.Message)
 	}
 	if t := from.OldestTransaction(); t != nil {
 		out.OldestTransaction = &report.OldestTransaction{Kind: report.TransactionKind(t.Kind), Name: line(t.Name), Since: t.Since, Seconds: t.Age.Seconds()}

@@ -1,0 +1,34 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// The address is one as sink http has it, and what is wrong with it is told by its own field.
+func TestNotify(t *testing.T) {
+	c, err := load(t, minimal+"\ndeadLetters: {notify: {url: 'https://oncall.example.com/deaths', auth: {tokenFile: a}, signing: {secretFile: b}, tls: {serverName: c}}}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("a whole one is refused: %v", err)
+	}
+	for want, change := range map[string]func(*Notify){
+		"deadLetters.notify.url must be an http:// or https:// URL":         func(n *Notify) { n.URL = "" },
+		"deadLetters.notify.url must not hold a user or a password":         func(n *Notify) { n.URL = "https://a:b@c" },
+		"deadLetters.notify.auth is missing; set exactly one":               func(n *Notify) { n.Auth = &HTTPAuth{} },
+		"deadLetters.notify.signing.secretFile is missing; set it":          func(n *Notify) { n.Signing = &HTTPSigning{} },
+		"deadLetters.notify.tls needs an https:// url; change url":          func(n *Notify) { n.URL = "http://a" },
+		"deadLetters.notify.tls is empty; set caFile":                       func(n *Notify) { n.TLS = &TLS{} },
+		"deadLetters.notify.tls has only one of clientCertFile and clientK": func(n *Notify) { n.TLS = &TLS{ClientKeyFile: "a"} },
+	} {
+		changed := *c.DeadLetters.Notify
+		change(&changed)
+		wrong := c
+		wrong.DeadLetters.Notify = &changed
+		if err := wrong.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
+	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
+	"github.com/outbox-operator/outbox-operator/dispatcher/notify"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+)
+
+// address makes the sink of notifications; nil when the file has no deadLetters.notify.
+func address(cfg config.Config) (dispatcher.Sink, error) {
+	if cfg.DeadLetters.Notify == nil {
+		return nil, nil
+	}
+	s, err := httpsink.New(cfg.DeadLetters.Notify.Sink(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("deadLetters.notify: %w", err)
+	}
+	return named{s}, nil
+}
+
+// named is a sink whose errors say that it is not the events'.
+type named struct{ dispatcher.Sink }
+
+// Deliver implements [dispatcher.Sink].
+func (n named) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	errs := n.Sink.Deliver(ctx, batch)
+	for i, err := range errs {
+		errs[i] = notifyError(err)
+	}
+	return errs
+}
+
+// Probe implements [dispatcher.Sink].
+func (n named) Probe(ctx context.Context) error { return notifyError(n.Sink.Probe(ctx)) }
+
+func notifyError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("deadLetters.notify: %w", err)
+}
+
+// notifyOptions are what the file says to what tells the address.
+func notifyOptions(cfg config.Config) notify.Options {
+	return notify.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Dispatcher: cfg.Name}
+}
+
+// newNotifier makes what tells the address until its context ends, and has the status and the metrics tell of it. Without
+// an address that does nothing.
+func (e *engine) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (tell func(context.Context), err error) {
+	to, err := address(cfg)
+	if err != nil || to == nil {
+		return func(context.Context) {}, err
+	}
+	opts := notifyOptions(cfg)
+	opts.Logger = e.log
+	opts.Ready = e.usable
+	n := notify.New(e.pool, to, opts)
+	waiting := monitor.NewNotifications(ctx, n.Waiting, e.log)
+	sources.Notifications = func() *report.Notifications {
+		counts := n.Counts()
+		out := &report.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Message: n.Problem()}
+		if w := waiting.Get(); w != nil {
+			out.Waiting, out.Oldest = w.Deaths, w.Oldest
+		}
+		return out
+	}
+	observer.WatchNotifications(func() metrics.Notifications {
+		counts, w := n.Counts(), waiting.Get()
+		out := metrics.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Known: w != nil}
+		if w != nil {
+			out.Waiting, out.OldestSeconds = w.Deaths, w.Seconds
+		}
+		return out
+	})
+	return func(ctx context.Context) {
+		n.Run(ctx)
+		_ = to.Close(context.WithoutCancel(ctx)) // connections that nobody uses
+	}, nil
+}
