@@ -29,7 +29,6 @@ const (
 	briefOrphans     = 5
 	briefOrphan      = 48
 	briefWindows     = 4
-	briefType        = 100
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
@@ -47,7 +46,7 @@ func (s Status) Brief() Status {
 		brief.Held = append(brief.Held, HeldTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefHeldMessage)})
 	}
 	for _, t := range s.EventTypes[:min(len(s.EventTypes), EventTypesListed)] {
-		if name := clip(t.Type, briefType); name == t.Type { // a part of a name is none
+		if name := clip(t.Type, EventTypeBytes); name == t.Type { // a part of a name is none
 			brief.EventTypes = append(brief.EventTypes, EventType{Type: name, LastSeen: t.LastSeen})
 		}
 	}

@@ -44,7 +44,7 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 		var s Status
 		fill(reflect.ValueOf(&s).Elem(), text)
 		for i := range s.EventTypes { // longer ones are left out
-			s.EventTypes[i].Type = text[:briefType/3*3]
+			s.EventTypes[i].Type = text[:EventTypeBytes/3*3]
 		}
 		brief := s.Brief()
 		if kept := len(brief.EventTypes) == EventTypesListed; kept != (name == "quotes" || name == "separators") {

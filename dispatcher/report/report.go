@@ -56,14 +56,17 @@ type Status struct {
 	// what they said before holds on. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`
 	// EventTypes are the types of the events that the process has claimed, by name, at most EventTypesListed. A brief
-	// Status has those of at most 100 bytes.
+	// Status has those of at most EventTypeBytes.
 	EventTypes []EventType `json:"eventTypes,omitempty"`
 	// LastError is the newest failed delivery.
 	LastError *Error `json:"lastError,omitempty"`
 }
 
-// EventTypesListed is the most event types in a Status.
-const EventTypesListed = 64
+// EventTypesListed is the most event types in a Status, and EventTypeBytes the longest of a brief one.
+const (
+	EventTypesListed = 64
+	EventTypeBytes   = 100
+)
 
 // EventType is a type of events that were claimed.
 type EventType struct {
