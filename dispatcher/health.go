@@ -22,6 +22,8 @@ type health struct {
 	destination destination
 	lastError   string
 	lastErrorAt time.Time
+
+	types seenTypes // with a lock of its own
 }
 
 // refusedFor is how long after a refused outcome the database is said to refuse outcomes.
@@ -37,7 +39,7 @@ func (h *health) snapshot() Snapshot {
 	return Snapshot{
 		LookedAt: h.lookedAt, Source: h.source, Outcomes: h.outcomes, Schema: h.schema,
 		Sink: h.destination.link, Breaker: h.destination.state, Held: h.destination.heldTopics(),
-		LastError: h.lastError, LastErrorAt: h.lastErrorAt,
+		LastError: h.lastError, LastErrorAt: h.lastErrorAt, EventTypes: h.types.list(),
 	}
 }
 

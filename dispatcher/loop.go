@@ -240,6 +240,7 @@ func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed 
 		}
 		return 0, false, err
 	}
+	r.health.types.note(out.Events, asked)
 	byTopic := countTopics(&out)
 	for topic, rows := range held {
 		if rows > 0 && slices.ContainsFunc(req.Shares, func(s Share) bool { return s.Topic == topic }) {

@@ -231,3 +231,16 @@ func TestLargeEventIsNotStuck(t *testing.T) {
 		t.Errorf("RunOnce returned %+v, %v; want one delivered", got, err)
 	}
 }
+
+// The types of claimed events are told, delivered or not.
+// CONTRACT: C-82
+func TestClaimedTypesAreTold(t *testing.T) {
+	r := newRig(t)
+	r.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload)
+		select gen_random_uuid(), 'shop', 'orders', case when n % 2 = 0 then 'order.placed' else 'order.paid' end, '{}' from generate_series(1, 20) as n`)
+	d := r.start(r.store(), &book{}, dispatcher.Config{})
+	r.eventually("both types are told", func() bool {
+		types := d.Snapshot().EventTypes
+		return len(types) == 2 && types[0].Type == "order.paid" && types[1].Type == "order.placed" && !types[0].LastSeen.IsZero()
+	})
+}

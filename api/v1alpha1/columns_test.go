@@ -49,6 +49,7 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
 			Conditions:    ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
 		})
+		createConsumers(ctx, c)
 	})
 
 	DescribeTable("prints", func(args string, want []string) {
@@ -69,6 +70,17 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 			`idle     True    Delivering         0         0               2/2    log    AGE   orders                                        0           0                                 Events are delivered.`,
 			`paused   True    Paused             7         0      30h      1/1    log    AGE   orders                                                                                      Nothing is claimed.`,
 			`stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE   orders   ["order.placed","order.cancelled"]   250         16           2         14m        The sink refuses connections.`,
+		}),
+		// CONTRACT: C-82
+		Entry("consumers", "get oc --namespace columns", []string{
+			`NAME      TYPES                          TEAM           VERIFIED           EVIDENCE      READY   AGE`,
+			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE`,
+			`fresh     ["*"]                          team-audit                                              AGE`,
+		}),
+		Entry("more of consumers with --output wide", "get oc --namespace columns --output wide", []string{
+			`NAME      TYPES                          TEAM           VERIFIED           EVIDENCE      READY   AGE   ID                MECHANISM         RETENTION   MESSAGE`,
+			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE   billing-service   ProcessedEvents   168h0m0s    All fits.`,
+			`fresh     ["*"]                          team-audit                                              AGE   UniqueKey`,
 		}),
 	)
 })
@@ -101,4 +113,26 @@ func createWithStatus(ctx context.Context, c client.Client, name string, topics 
 	}
 	obd.Status = status
 	Expect(c.Status().Update(ctx, obd)).To(Succeed())
+}
+
+// createConsumers makes one that was judged, and one as before the first pass of the operator.
+func createConsumers(ctx context.Context, c client.Client) {
+	GinkgoHelper()
+	consumer := func(name string, spec v1alpha1.OutboxConsumerSpec) *v1alpha1.OutboxConsumer {
+		o := &v1alpha1.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name}, Spec: spec}
+		Expect(c.Create(ctx, o)).To(Succeed())
+		return o
+	}
+	consumer("fresh", v1alpha1.OutboxConsumerSpec{EventTypes: []string{"*"}, OwnerTeam: "team-audit", IdempotencyMechanism: v1alpha1.IdempotencyUniqueKey})
+	billing := consumer("billing", v1alpha1.OutboxConsumerSpec{
+		ConsumerID: "billing-service", EventTypes: []string{"order.placed", "payment.*"}, OwnerTeam: "team-billing",
+		IdempotencyMechanism: v1alpha1.IdempotencyProcessedEvents, Retention: &metav1.Duration{Duration: 168 * time.Hour},
+	})
+	billing.Status = v1alpha1.OutboxConsumerStatus{
+		ConsumerID: "billing-service", Verified: "11/13 2026-11-20",
+		Conditions: append(ready(metav1.ConditionTrue, "Registered", "All fits."), metav1.Condition{
+			Type: v1alpha1.VerifiedCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRulesBroken, Message: "It breaks a rule.", LastTransitionTime: metav1.Now(),
+		}),
+	}
+	Expect(c.Status().Update(ctx, billing)).To(Succeed())
 }

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// Condition types of OutboxDispatcher, and of Outbox and DeadLetterReplay where they say so. Those of kstatus are Ready,
-// Reconciling and Stalled; Reconciling, Stalled, TopicsHeld, TopicsShared, DeadLettersPresent and
+// Condition types of OutboxDispatcher, and of Outbox, DeadLetterReplay and OutboxConsumer where they say so. Those of kstatus are Ready,
+// Reconciling and Stalled; Reconciling, Stalled, TopicsHeld, TopicsShared, TypesUnregistered, DeadLettersPresent and
 // VacuumHeldBack are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec asks for no
@@ -22,6 +22,10 @@ const (
 	// A DeadLetterReplay is Ready when each letter of its set has its outcome. True: Finished. False: Running,
 	// Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed, or the reason of the
 	// condition that keeps it.
+	//
+	// An OutboxConsumer is Ready when what it says fits what feeds it: its id is its own, ReferencesResolved is True and
+	// RetentionSufficient is not False. Verified and EventTypesSent are no causes: evidence and events come later than the
+	// object. True: Registered. False: ConsumerIDTaken, or the reason of the condition that is the cause.
 	ReadyCondition = "Ready"
 
 	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names was there when a
@@ -32,7 +36,8 @@ const (
 	//
 	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound,
 	// ConfigMapKeyNotFound, OutboxNotFound; of a DeadLetterReplay also DispatcherNotFound, OperatorLoginMissing,
-	// TopicNotDelivered. Unknown: NotObserved (no pod has started yet).
+	// TopicNotDelivered; of an OutboxConsumer DispatcherNotFound and OutboxNotFound alone. Unknown: NotObserved (no pod
+	// has started yet).
 	ReferencesResolvedCondition = "ReferencesResolved"
 
 	// SchemaReadyCondition: the outbox schema is there, in a version that the dispatchers work with.
@@ -113,6 +118,32 @@ const (
 	// True: TopicsShared. False: NotShared.
 	TopicsSharedCondition = "TopicsShared"
 
+	// TypesUnregisteredCondition: the dispatcher delivers events of types that no OutboxConsumer registers.
+	// Events flow, so Ready does not follow from it.
+	//
+	// True: TypesUnregistered. False: TypesRegistered, NotUsed (there is no OutboxConsumer in the namespace). Unknown:
+	// NotObserved (no event was seen yet).
+	TypesUnregisteredCondition = "TypesUnregistered"
+
+	// RetentionSufficientCondition, of an OutboxConsumer: it knows for long enough what it has handled: for 7 days at
+	// least (RULE-010-011), and for as long as delivered rows are kept.
+	//
+	// True: RetentionSufficient. False: RetentionTooShort. Unknown: NotObserved (nothing that feeds it is there).
+	RetentionSufficientCondition = "RetentionSufficient"
+
+	// EventTypesSentCondition, of an OutboxConsumer: a dispatcher that feeds it has sent events of each of its types in
+	// the last 30 days.
+	//
+	// True: TypesSent. False: TypesNotSent. Unknown: NotObserved (no event was seen yet, or of so many types that not
+	// all are known).
+	EventTypesSentCondition = "EventTypesSent"
+
+	// VerifiedCondition, of an OutboxConsumer: there is evidence that it is idempotent (RULE-010-030).
+	//
+	// True: Verified. False: EvidenceMissing, RulesBroken, EffectsNotCounted (nobody has seen whether an effect came
+	// twice), EvidenceTooOld.
+	VerifiedCondition = "Verified"
+
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
 	// needs, and goes on by itself. Absent when not.
 	//
@@ -125,7 +156,8 @@ const (
 	// waiting does not. Absent when not.
 	//
 	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; of a
-	// DeadLetterReplay also Aborted, Refused, JobFailed, TopicNotDelivered.
+	// DeadLetterReplay also Aborted, Refused, JobFailed, TopicNotDelivered; of an OutboxConsumer ConsumerIDTaken,
+	// RetentionTooShort.
 	StalledCondition = "Stalled"
 )
 
@@ -206,4 +238,18 @@ const (
 	ReasonDispatcherNotFound       = "DispatcherNotFound"
 	ReasonOperatorLoginMissing     = "OperatorLoginMissing"
 	ReasonTopicNotDelivered        = "TopicNotDelivered"
+	ReasonRegistered               = "Registered"
+	ReasonConsumerIDTaken          = "ConsumerIDTaken"
+	ReasonRetentionSufficient      = "RetentionSufficient"
+	ReasonRetentionTooShort        = "RetentionTooShort"
+	ReasonTypesSent                = "TypesSent"
+	ReasonTypesNotSent             = "TypesNotSent"
+	ReasonVerified                 = "Verified"
+	ReasonEvidenceMissing          = "EvidenceMissing"
+	ReasonRulesBroken              = "RulesBroken"
+	ReasonEffectsNotCounted        = "EffectsNotCounted"
+	ReasonEvidenceTooOld           = "EvidenceTooOld"
+	ReasonTypesUnregistered        = "TypesUnregistered"
+	ReasonTypesRegistered          = "TypesRegistered"
+	ReasonNotUsed                  = "NotUsed"
 )

@@ -17,6 +17,7 @@ var crds = map[string]string{
 	"OutboxDispatcher": filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxdispatchers.yaml"),
 	"Outbox":           filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxes.yaml"),
 	"DeadLetterReplay": filepath.Join("..", "..", "config", "crd", "outbox.dev_deadletterreplays.yaml"),
+	"OutboxConsumer":   filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxconsumers.yaml"),
 }
 
 // kubectl apply keeps the whole object in an annotation, which may have 256 KiB.

@@ -10,7 +10,7 @@ import (
 
 // kstatus takes an object without a status for Current.
 var _ = Describe("an object that the operator has not seen", Label("status"), func() {
-	for _, file := range []string{"../../config/samples/log.yaml", "../../config/samples/outbox.yaml", "../../config/samples/replay-group.yaml"} {
+	for _, file := range []string{"../../config/samples/log.yaml", "../../config/samples/outbox.yaml", "../../config/samples/replay-group.yaml", "../../config/samples/consumer.yaml"} {
 		for _, obj := range objects(file) {
 			It("is in progress: "+obj.GetKind(), func(ctx SpecContext) {
 				obj.SetName("fresh-" + obj.GetName())

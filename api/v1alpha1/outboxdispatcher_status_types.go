@@ -13,8 +13,8 @@ type OutboxDispatcherStatus struct {
 	// conditions say what works: Ready (events are delivered, or would be),
 	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
 	// WorkloadAvailable, DataHealthy; and what does not: TopicsHeld, TopicsShared,
-	// DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled. Reason is the cause
-	// in one word, message a sentence with the remedy.
+	// TypesUnregistered, DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled.
+	// Reason is the cause in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -86,6 +86,14 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	SchemaVersion *int64 `json:"schemaVersion,omitempty"`
 
+	// eventTypes are the types of the events that were claimed in the last 30 days,
+	// at most 64.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=64
+	EventTypes []SeenEventType `json:"eventTypes,omitempty"`
+
 	// sink names the kind of sink.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -116,4 +124,20 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Selector string `json:"selector,omitempty"`
+}
+
+// SeenEventTypes is the most event types in the status of an OutboxDispatcher.
+const SeenEventTypes = 64
+
+// SeenEventType is a type of events that a dispatcher has claimed.
+type SeenEventType struct {
+	// type is the event type.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
+	Type string `json:"type,omitempty"`
+
+	// lastSeen is the day of the last one, in UTC.
+	// +required
+	LastSeen metav1.Time `json:"lastSeen,omitzero"`
 }

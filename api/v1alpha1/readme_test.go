@@ -19,12 +19,17 @@ func TestReadmeFields(t *testing.T) {
 		t.Fatal("the page has no part about Outbox")
 	}
 	checkFields(t, "OutboxDispatcher", before, 40)
-	outbox, replay, found := strings.Cut(after, "\n# DeadLetterReplay\n")
+	outbox, after, found := strings.Cut(after, "\n# DeadLetterReplay\n")
 	if !found {
 		t.Fatal("the page has no part about DeadLetterReplay")
 	}
+	replay, consumer, found := strings.Cut(after, "\n# OutboxConsumer\n")
+	if !found {
+		t.Fatal("the page has no part about OutboxConsumer")
+	}
 	checkFields(t, "Outbox", outbox, 8)
 	checkFields(t, "DeadLetterReplay", replay, 20)
+	checkFields(t, "OutboxConsumer", consumer, 10)
 }
 
 func checkFields(t *testing.T, kind, page string, least int) {

@@ -12,7 +12,7 @@ var GroupVersion = schema.GroupVersion{Group: "outbox.dev", Version: "v1alpha1"}
 // AddToScheme registers this package's kinds in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &OutboxDispatcher{}, &OutboxDispatcherList{}, &Outbox{}, &OutboxList{},
-		&DeadLetterReplay{}, &DeadLetterReplayList{})
+		&DeadLetterReplay{}, &DeadLetterReplayList{}, &OutboxConsumer{}, &OutboxConsumerList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -28,7 +28,7 @@ func conditions(o observed) []metav1.Condition {
 	workload := workloadAvailable(o, hangs)
 
 	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),
-		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), dataHealthy(o), topicsShared(o)}
+		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), dataHealthy(o), topicsShared(o), typesUnregistered(o)}
 	if c := progress(o, workload, hangs); c.Type != "" {
 		all = append(all, c)
 	}

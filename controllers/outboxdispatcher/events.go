@@ -23,6 +23,7 @@ var watched = []kstatus.Watch{
 	{Condition: api.VacuumHeldBackCondition, Action: "ObserveTransactions", Bad: metav1.ConditionTrue},
 	{Condition: api.DataHealthyCondition, Action: "ObserveData", Bad: metav1.ConditionFalse},
 	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
+	{Condition: api.TypesUnregisteredCondition, Action: "CompareTypes", Bad: metav1.ConditionTrue},
 	{Condition: api.WorkloadAvailableCondition, Action: "Deploy", Bad: metav1.ConditionFalse},
 	{Condition: api.ReadyCondition, Action: "Deliver", Bad: metav1.ConditionFalse},
 }

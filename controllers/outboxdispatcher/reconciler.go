@@ -122,6 +122,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.heardNews()).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.usersOfOutbox), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.peersOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsPeers})).
+		Watches(&v1alpha1.OutboxConsumer{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor)).
 		Complete(r)
 }
@@ -135,6 +136,7 @@ type scope struct {
 	outbox     *v1alpha1.Outbox             // that spec.outboxRef names, nil for a database of its own
 	peers      []*v1alpha1.OutboxDispatcher // others that claim from the same tables, by name
 	outboxes   []*v1alpha1.Outbox           // that have these tables
+	consumers  []*v1alpha1.OutboxConsumer   // that are registered in the namespace
 	migration  migrate.Migration
 	state      stateOfPods
 	queues     bool             // it waits for others to take the operator's new image
@@ -162,7 +164,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	s := &scope{obd: obd, before: obd.DeepCopy()}
 	defer func() { err = errors.Join(err, r.report(ctx, s, err)) }()
 
-	for _, phase := range []func(context.Context, *scope) error{r.look, r.stop, r.findPeers, r.resolveOutbox, r.config, r.network, r.migrate, r.workload, r.resume, r.collect} {
+	for _, phase := range []func(context.Context, *scope) error{r.look, r.stop, r.findPeers, r.findConsumers, r.resolveOutbox, r.config, r.network, r.migrate, r.workload, r.resume, r.collect} {
 		err := phase(ctx, s)
 		if errors.As(err, &s.problem) || errors.Is(err, errWait) {
 			break
@@ -224,6 +226,8 @@ func (s *scope) observed() observed {
 		sets:       setsOf(s.pods, s.heard.Pods),
 		queues:     s.queues,
 		sharing:    sharing(s.obd, s.peers, s.heard.Answers),
+		consumers:  s.consumers,
+		now:        time.Now(),
 	}
 }
 

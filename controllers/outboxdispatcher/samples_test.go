@@ -111,7 +111,8 @@ func dispatchersIn(text string) (all []*v1alpha1.OutboxDispatcher) {
 			all = append(all, obd)
 		}
 	}
-	Expect(len(all) > 0 || strings.Contains(text, "\nkind: Outbox\n") || strings.Contains(text, "\nkind: DeadLetterReplay\n")).To(BeTrue(), "no OutboxDispatcher")
+	Expect(len(all) > 0 || strings.Contains(text, "\nkind: Outbox\n") || strings.Contains(text, "\nkind: DeadLetterReplay\n") ||
+		strings.Contains(text, "\nkind: OutboxConsumer\n")).To(BeTrue(), "no OutboxDispatcher")
 	return all
 }
 

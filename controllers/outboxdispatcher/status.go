@@ -44,6 +44,10 @@ type observed struct {
 	queues bool
 	// sharing are the other dispatchers that deliver topics of this one, by name.
 	sharing []string
+	// consumers are those that are registered in the namespace, and types the event types that were seen.
+	consumers []*v1alpha1.OutboxConsumer
+	types     []v1alpha1.SeenEventType
+	now       time.Time
 }
 
 // setStatus fills the status from what was observed. The counts stay when no pod told them.
@@ -60,6 +64,8 @@ func setStatus(status *v1alpha1.OutboxDispatcherStatus, o observed) {
 	setCounts(status, o.answers, blocks(o.obd))
 	setRetention(status, o.answers)
 	setSchemaVersion(status, o.answers)
+	status.EventTypes = seenTypes(status.EventTypes, o.answers, o.now)
+	o.types = status.EventTypes
 	kstatus.SetConditions(&status.Conditions, o.obd.Generation, conditions(o))
 }
 

@@ -11,7 +11,7 @@ import (
 const BriefPath = Path + "?brief"
 
 // MaxBrief bounds the JSON of a brief Status, in bytes.
-const MaxBrief = 38 << 10
+const MaxBrief = 54 << 10
 
 // Bounds of what is in a brief Status: how many held topics, and the bytes of each text.
 const (
@@ -33,7 +33,7 @@ const (
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
 // holds no key, no id of an event, no list of topics but the first eight that are held and those of groups of
-// dead events, and no error of a single delivery. Its JSON has at most MaxBrief bytes, whatever the Status holds.
+// dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief bytes, whatever the Status holds.
 func (s Status) Brief() Status {
 	brief := Status{
 		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),
@@ -44,6 +44,11 @@ func (s Status) Brief() Status {
 	}
 	for _, h := range s.Held[:min(len(s.Held), briefHeld)] {
 		brief.Held = append(brief.Held, HeldTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefHeldMessage)})
+	}
+	for _, t := range s.EventTypes[:min(len(s.EventTypes), EventTypesListed)] {
+		if name := clip(t.Type, EventTypeBytes); name == t.Type { // a part of a name is none
+			brief.EventTypes = append(brief.EventTypes, EventType{Type: name, LastSeen: t.LastSeen})
+		}
 	}
 	for _, f := range s.FileProblems[:min(len(s.FileProblems), briefFiles)] {
 		brief.FileProblems = append(brief.FileProblems, FileProblem{Field: clip(f.Field, briefTopic), Message: clip(f.Message, briefHeldMessage), Since: f.Since})

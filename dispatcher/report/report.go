@@ -57,8 +57,24 @@ type Status struct {
 	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
 	// what they said before holds on. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`
+	// EventTypes are the types of the events that the process has claimed, by name, at most EventTypesListed. A brief
+	// Status has those of at most EventTypeBytes.
+	EventTypes []EventType `json:"eventTypes,omitempty"`
 	// LastError is the newest failed delivery.
 	LastError *Error `json:"lastError,omitempty"`
+}
+
+// EventTypesListed is the most event types in a Status, and EventTypeBytes the longest of a brief one.
+const (
+	EventTypesListed = 64
+	EventTypeBytes   = 100
+)
+
+// EventType is a type of events that were claimed.
+type EventType struct {
+	Type string `json:"type"`
+	// LastSeen is the day of the last one, in UTC, on the process's clock.
+	LastSeen time.Time `json:"lastSeen"`
 }
 
 // LinkState is the state of a connection.

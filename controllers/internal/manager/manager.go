@@ -35,6 +35,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/outbox"
+	"github.com/outbox-operator/outbox-operator/controllers/outboxconsumer"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 )
 
@@ -166,6 +167,10 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	if err := replays.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the DeadLetterReplay controller: %w", err)
+	}
+	consumers := &outboxconsumer.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager)}
+	if err := consumers.SetupWithManager(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the OutboxConsumer controller: %w", err)
 	}
 	return nil
 }

@@ -55,6 +55,7 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 		Expect(admin.Create(ctx, namespace)).To(Succeed())
 		exercise(ctx, client.NewNamespacedClient(admin, namespace.Name))
 		exerciseReplay(ctx, client.NewNamespacedClient(admin, namespace.Name))
+		exerciseConsumer(ctx, client.NewNamespacedClient(admin, namespace.Name))
 		exerciseServers(ctx, admin, namespace.Name, metrics, probes)
 		Eventually(func() []string { return used.missing(granted) }).Should(BeEmpty(), "granted and never used")
 		cancel()
@@ -142,6 +143,17 @@ func exerciseReplay(ctx context.Context, admin client.Client) {
 		g.Expect(admin.Status().Update(ctx, replay)).To(Succeed())
 	}).Should(Succeed())
 	Eventually(func() bool { return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(replay), replay)) }).Should(BeTrue())
+}
+
+// exerciseConsumer registers a consumer.
+func exerciseConsumer(ctx context.Context, admin client.Client) {
+	o := &v1alpha1.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing"}, Spec: v1alpha1.OutboxConsumerSpec{
+		EventTypes: []string{"*"}, OwnerTeam: "team-billing", IdempotencyMechanism: v1alpha1.IdempotencyUniqueKey}}
+	Expect(admin.Create(ctx, o)).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+		g.Expect(o.Status.Conditions).NotTo(BeEmpty())
+	}).Should(Succeed())
 }
 
 func change(ctx context.Context, admin client.Client, obd *v1alpha1.OutboxDispatcher, set func()) {

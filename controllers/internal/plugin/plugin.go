@@ -1,6 +1,6 @@
 // Package plugin is `kubectl outbox`. It asks the API server for what the operator reports, and a dispatcher's pod,
 // through the API server's port-forward, for dead letters. It connects to no database. What it changes are objects:
-// spec.state, DeadLetterReplays that it creates, and the Job of a try, which it removes.
+// spec.state, DeadLetterReplays that it creates, the evidence of an OutboxConsumer, and the Job of a try, which it removes.
 package plugin
 
 import (
@@ -80,7 +80,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	reading := deadcmd.Commands{
 		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
-	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(), p.tryCommand(),
+	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(), p.tryCommand(), p.registerCommand(),
 		p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
 	return root
 }

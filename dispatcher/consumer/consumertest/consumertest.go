@@ -2,8 +2,10 @@ package consumertest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -37,6 +39,9 @@ type Consumer struct {
 	Crash func(ctx context.Context, e *consumer.Event) error
 	// Patience bounds a check. Defaults to 30s.
 	Patience time.Duration
+	// ReportFile names a file that is written with the report, as `dispatcher verify-consumer --output json` writes it:
+	// `kubectl outbox register` makes it the evidence of an OutboxConsumer (CONTRACT C-82). When empty: none.
+	ReportFile string
 }
 
 // Finding is a rule that the consumer breaks.
@@ -99,7 +104,22 @@ func Check(ctx context.Context, c Consumer) (Report, error) {
 		}
 	}
 	if err != nil {
-		return report, fmt.Errorf("consumertest: %w", err)
+		err = fmt.Errorf("consumertest: %w", err)
 	}
-	return report, nil
+	if c.ReportFile != "" {
+		err = errors.Join(err, write(c.ReportFile, consumercheck.NewReport(c.Event().EventType, results, err, func(hook consumercheck.Hook) string { return "Consumer." + string(hook) })))
+	}
+	return report, err
+}
+
+// write writes the report file.
+func write(file string, report any) error {
+	text, err := json.MarshalIndent(report, "", "  ")
+	if err == nil {
+		err = os.WriteFile(file, append(text, '\n'), 0o644) //nolint:gosec // a report of a build
+	}
+	if err != nil {
+		return fmt.Errorf("consumertest: write the report: %w; correct Consumer.ReportFile", err)
+	}
+	return nil
 }

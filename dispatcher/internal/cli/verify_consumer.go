@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // verifyConsumerFlags are what to verify, and how.
@@ -56,7 +56,8 @@ Some checks need a command, which sh runs. --fail, --fail-record and --crash are
   --restart      ends the consumer, and starts it with nothing but its database
 
 The report has a line for each check, and for each broken rule what was done, what came of it, and what to change. A check
-that is broken because another one is says which it follows from.
+that is broken because another one is says which it follows from. kubectl outbox register makes the report of --output json
+the evidence of an OutboxConsumer.
 
 Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not be finished.`,
 		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --payload order.json \
@@ -109,10 +110,9 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 		return fmt.Errorf("the consumer cannot be reached: %w", err)
 	}
 	results, failed := consumercheck.Run(ctx, h.consumer())
-	report := newConsumerReport(h.name, f, results)
-	report.At = time.Now().UTC().Truncate(time.Second)
-	report.Finished = failed == nil
-	if err := write(cmd.OutOrStdout(), report); err != nil {
+	found := consumercheck.NewReport(f.eventType, results, failed, func(hook consumercheck.Hook) string { return hookFlags[hook] })
+	found.URL, found.ContentMode = h.name, f.contentMode
+	if err := write(cmd.OutOrStdout(), found); err != nil {
 		return fmt.Errorf("write the report: %w; check what reads it", err)
 	}
 	switch {
@@ -120,76 +120,28 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 		return fmt.Errorf("the checks were not done within %s: %w; raise --timeout", f.timeout, failed)
 	case failed != nil:
 		return fmt.Errorf("the checks could not be finished: %w", failed)
-	case len(report.BrokenRules) > 0:
-		return differs{fmt.Errorf("the consumer breaks %s", strings.Join(report.BrokenRules, ", "))}
+	case len(found.BrokenRules) > 0:
+		return differs{fmt.Errorf("the consumer breaks %s", strings.Join(found.BrokenRules, ", "))}
 	}
 	return nil
 }
 
-// consumerReport is what verify-consumer tells.
-type consumerReport struct {
-	URL         string    `json:"url"`
-	ContentMode string    `json:"contentMode"`
-	Type        string    `json:"type"`
-	At          time.Time `json:"at"`
-	// Finished is false when a check could not be made; those after it are NotRun.
-	Finished bool `json:"finished"`
-	// BrokenRules are the ids of the broken rules, but of checks that follow from another one.
-	BrokenRules []string        `json:"brokenRules"`
-	Checks      []consumerCheck `json:"checks"`
-}
-
-// consumerCheck is one check.
-type consumerCheck struct {
-	Name    string                `json:"name"`
-	Rule    string                `json:"rule"`
-	Outcome consumercheck.Outcome `json:"outcome"`
-	// Needs are the flags without which the check was not made, or not wholly.
-	Needs string `json:"needs,omitempty"`
-	// Evidence says what was done with the Event and what came of it, and Remedy what to change.
-	Evidence string `json:"evidence,omitempty"`
-	Event    string `json:"event,omitempty"`
-	Remedy   string `json:"remedy,omitempty"`
-	// Follows is the check that explains this one.
-	Follows string `json:"follows,omitempty"`
-}
-
-func newConsumerReport(name string, f verifyConsumerFlags, results []consumercheck.Result) *consumerReport {
-	report := &consumerReport{URL: name, ContentMode: f.contentMode, Type: f.eventType, BrokenRules: []string{}}
-	for _, r := range results {
-		c := consumerCheck{Name: r.Check, Rule: r.Rule, Outcome: r.Outcome, Needs: hookFlags[r.Needs], Evidence: r.Evidence, Remedy: r.Remedy, Follows: r.Follows}
-		if r.Outcome == consumercheck.Broken {
-			c.Event = r.Event.String()
-			if r.Follows == "" && !slices.Contains(report.BrokenRules, r.Rule) {
-				report.BrokenRules = append(report.BrokenRules, r.Rule)
-			}
-		}
-		report.Checks = append(report.Checks, c)
-	}
-	slices.Sort(report.BrokenRules)
-	return report
-}
-
 // consumerTable is a report for people.
-func consumerTable(w io.Writer, r *consumerReport) error {
+func consumerTable(w io.Writer, r *report.Consumer) error {
 	var text strings.Builder
-	count := map[consumercheck.Outcome]int{}
-	for _, c := range r.Checks {
-		count[c.Outcome]++
-	}
 	fmt.Fprintf(&text, "%s, type %s, contentMode %s: of %d checks %d passed, %d passed partly, %d found a rule broken, %d were not run\n\n",
-		oneLine(r.URL), oneLine(r.Type), r.ContentMode, len(r.Checks), count[consumercheck.Passed], count[consumercheck.Partly],
-		count[consumercheck.Broken], count[consumercheck.NotRun])
+		oneLine(r.URL), oneLine(r.Type), r.ContentMode, len(r.Checks), r.Count(report.ConsumerPassed), r.Count(report.ConsumerPartly),
+		r.Count(report.ConsumerBroken), r.Count(report.ConsumerNotRun))
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "RULE\tCHECK\tOUTCOME\n")
 	for _, c := range r.Checks {
-		fmt.Fprintf(table, "%s\t%s\t%s%s\n", c.Rule, c.Name, c.Outcome, c.note())
+		fmt.Fprintf(table, "%s\t%s\t%s%s\n", c.Rule, c.Name, c.Outcome, note(c))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, c := range r.Checks {
-		if c.Outcome == consumercheck.Broken && c.Follows == "" {
+		if c.Outcome == report.ConsumerBroken && c.Follows == "" {
 			fmt.Fprintf(&text, "\n%s broken: %s: %s (event %s)\n  %s\n", c.Rule, c.Name, oneLine(c.Evidence), c.Event, c.Remedy)
 		}
 	}
@@ -198,15 +150,15 @@ func consumerTable(w io.Writer, r *consumerReport) error {
 }
 
 // note is the cell of the table beside an outcome, if there is one.
-func (c consumerCheck) note() string {
+func note(c report.ConsumerCheck) string {
 	switch {
 	case c.Follows != "":
 		return "\tfollows from " + c.Follows
-	case c.Outcome == consumercheck.Partly:
+	case c.Outcome == report.ConsumerPartly:
 		return "\teffects were not counted; set " + c.Needs
-	case c.Outcome == consumercheck.NotRun && c.Needs != "":
+	case c.Outcome == report.ConsumerNotRun && c.Needs != "":
 		return "\tset " + c.Needs
-	case c.Outcome == consumercheck.NotRun:
+	case c.Outcome == report.ConsumerNotRun:
 		return "\tnot reached"
 	}
 	return ""

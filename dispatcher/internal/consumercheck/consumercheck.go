@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // Hook names a part of the Consumer that some checks need.
@@ -71,13 +72,13 @@ type Outcome string
 // The outcomes.
 const (
 	// Passed is a check that found nothing wrong.
-	Passed Outcome = "Passed"
+	Passed Outcome = report.ConsumerPassed
 	// Partly is one whose answers are right, and whose effects nobody counted.
-	Partly Outcome = "Partly"
+	Partly Outcome = report.ConsumerPartly
 	// Broken is one that found the rule broken.
-	Broken Outcome = "Broken"
+	Broken Outcome = report.ConsumerBroken
 	// NotRun is one that was left out.
-	NotRun Outcome = "NotRun"
+	NotRun Outcome = report.ConsumerNotRun
 )
 
 // Result is what became of one check.

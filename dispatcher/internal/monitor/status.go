@@ -56,6 +56,9 @@ func status(p Process, s dispatcher.Snapshot) report.Status {
 		Held: held(s.Held), HeldTopics: len(s.Held), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: report.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
+	for _, t := range s.EventTypes {
+		out.EventTypes = append(out.EventTypes, report.EventType{Type: t.Type, LastSeen: t.LastSeen})
+	}
 	switch {
 	case s.Draining:
 		out.State = "Draining"

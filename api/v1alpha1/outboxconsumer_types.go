@@ -1,0 +1,229 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// OutboxConsumer registers a consumer of events: who owns it, which events it handles, how it handles a
+// duplicate, and the evidence of that. It lives in the Kubernetes namespace of the dispatchers that feed it, wherever
+// the consumer itself runs. The operator runs nothing for it: it compares what is registered with what is delivered.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=outboxconsumers,shortName=oc,categories=outbox
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.eventTypes`
+// +kubebuilder:printcolumn:name="Team",type=string,JSONPath=`.spec.ownerTeam`
+// +kubebuilder:printcolumn:name="Verified",type=string,JSONPath=`.status.verified`,description="Checks of verify-consumer that passed, of those there are, and the day"
+// +kubebuilder:printcolumn:name="Evidence",type=string,JSONPath=`.status.conditions[?(@.type=="Verified")].reason`,description="Verified, or what the evidence lacks"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="ID",type=string,JSONPath=`.status.consumerID`,priority=1
+// +kubebuilder:printcolumn:name="Mechanism",type=string,JSONPath=`.spec.idempotencyMechanism`,priority=1
+// +kubebuilder:printcolumn:name="Retention",type=string,JSONPath=`.spec.retention`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+type OutboxConsumer struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is what is registered.
+	// +required
+	Spec OutboxConsumerSpec `json:"spec,omitzero"`
+
+	// status is what was observed.
+	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
+	Status OutboxConsumerStatus `json:"status,omitzero"`
+}
+
+// OutboxConsumerList is a list of OutboxConsumers.
+//
+// +kubebuilder:object:root=true
+type OutboxConsumerList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []OutboxConsumer `json:"items"`
+}
+
+// OutboxConsumerSpec is what is registered of a consumer (RULE-010-040).
+//
+// +kubebuilder:validation:XValidation:rule="has(self.retention) || !(self.idempotencyMechanism in ['ProcessedEvents', 'IdempotencyKey'])",fieldPath=".retention",message="retention is needed with ProcessedEvents and IdempotencyKey, because the ids or keys are forgotten one day; set it to how long they are kept, such as 168h"
+// +kubebuilder:validation:XValidation:rule="self.idempotencyMechanism != 'Other' || has(self.idempotencyNote)",fieldPath=".idempotencyNote",message="idempotencyNote is needed with Other; say in a sentence how a duplicate is handled"
+type OutboxConsumerSpec struct {
+	// consumerID is the id under which the consumer keeps what it has handled:
+	// consumer_id in processed_events. Unique in the Kubernetes namespace. When not
+	// set: the object's name.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	ConsumerID string `json:"consumerID,omitempty"`
+
+	// eventTypes are the event types that it handles. One that ends with * stands
+	// for all types that begin with what is before it; * alone for all.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^*]*[*]?$')",message="eventTypes may have a * at the end alone, such as order.*; write the type out, or its beginning and *"
+	EventTypes []string `json:"eventTypes,omitempty"`
+
+	// ownerTeam is who is responsible for it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	OwnerTeam string `json:"ownerTeam,omitempty"`
+
+	// idempotencyMechanism is how it handles a duplicate: ProcessedEvents (the ids
+	// of handled events are kept in a table, written with the effect), UniqueKey
+	// (the effect has a unique key that is made of the event's id, and is never
+	// removed), IdempotencyKey (who does the effect knows the event's key),
+	// NaturallyIdempotent (to do it twice changes nothing), or Other.
+	// +required
+	IdempotencyMechanism IdempotencyMechanism `json:"idempotencyMechanism,omitempty"`
+
+	// idempotencyNote says more about it. Needed with Other.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	IdempotencyNote string `json:"idempotencyNote,omitempty"`
+
+	// retention is how long it knows that it has handled an event: how long rows of
+	// processed_events, or idempotency keys, are kept. From 1m to 876000h (100
+	// years). Needed with ProcessedEvents and IdempotencyKey. When not set: for
+	// ever.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('876000h')",message="retention must be a duration from 1m to 876000h, such as 168h for 7 days"
+	Retention *metav1.Duration `json:"retention,omitempty"`
+
+	// dispatcherRefs name the OutboxDispatchers that feed it. Empty means all of
+	// the Kubernetes namespace.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	DispatcherRefs []DispatcherRef `json:"dispatcherRefs,omitempty"`
+
+	// documentation is the URL of the page that describes the mechanism.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]')",message="documentation must be a URL with http or https and a host, such as https://wiki.example.com/billing"
+	Documentation string `json:"documentation,omitempty"`
+
+	// endpoint is the URL where it takes events, when it takes them over HTTP. The
+	// operator sends nothing there.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]') && !self.contains('@')",message="endpoint must be a URL with http or https and a host, and without a password, such as https://billing.example.com/events"
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// evidenceMaxAge is the age from which the evidence in the status counts no
+	// more. From 1h to 87600h. Defaults to 2160h.
+	// +optional
+	// +kubebuilder:default="2160h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="evidenceMaxAge must be a duration from 1h to 87600h, such as 2160h for 90 days"
+	EvidenceMaxAge metav1.Duration `json:"evidenceMaxAge,omitzero"`
+}
+
+// IdempotencyMechanism is how a consumer handles a duplicate.
+// +kubebuilder:validation:Enum=ProcessedEvents;UniqueKey;IdempotencyKey;NaturallyIdempotent;Other
+type IdempotencyMechanism string
+
+const (
+	// IdempotencyProcessedEvents keeps the ids of handled events in a table, written with the effect.
+	IdempotencyProcessedEvents IdempotencyMechanism = "ProcessedEvents"
+	// IdempotencyUniqueKey gives the effect a unique key that is made of the event's id, and never removed.
+	IdempotencyUniqueKey IdempotencyMechanism = "UniqueKey"
+	// IdempotencyKey gives the event's key to who does the effect.
+	IdempotencyKey IdempotencyMechanism = "IdempotencyKey"
+	// IdempotencyNatural does what changes nothing when it is done twice.
+	IdempotencyNatural IdempotencyMechanism = "NaturallyIdempotent"
+	// IdempotencyOther is said in the note.
+	IdempotencyOther IdempotencyMechanism = "Other"
+)
+
+// OutboxConsumerStatus is what was observed. The operator writes all of it but evidence, which `kubectl outbox
+// register` writes.
+type OutboxConsumerStatus struct {
+	// observedGeneration is the generation that this status is about, -1 when the
+	// operator has not looked at the object yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions say what works: Ready (the registration fits what feeds the
+	// consumer), ReferencesResolved, RetentionSufficient, EventTypesSent, Verified;
+	// and what does not: Reconciling, Stalled. Reason is the cause in one word,
+	// message a sentence with the remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// consumerID is spec.consumerID, or the object's name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	ConsumerID string `json:"consumerID,omitempty"`
+
+	// verified is the evidence in short: the checks that passed, of those there are,
+	// and the day, as in 11/13 2026-11-20.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Verified string `json:"verified,omitempty"`
+
+	// evidence is the last report of `dispatcher verify-consumer` that was
+	// registered.
+	// +optional
+	Evidence *ConsumerEvidence `json:"evidence,omitempty"`
+}
+
+// ConsumerEvidence is what a report of `dispatcher verify-consumer` says of a consumer.
+type ConsumerEvidence struct {
+	// verifiedAt is when the checks ended.
+	// +required
+	VerifiedAt metav1.Time `json:"verifiedAt,omitzero"`
+
+	// digest is the SHA-256 of the report, as sha256: and 64 hex digits. Who has the
+	// report can tell that it is the one.
+	// +required
+	// +kubebuilder:validation:MinLength=71
+	// +kubebuilder:validation:MaxLength=71
+	Digest string `json:"digest,omitempty"`
+
+	// eventType is the type of the events of the checks.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	EventType string `json:"eventType,omitempty"`
+
+	// checks counts the checks that there are, made or not.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Checks int32 `json:"checks,omitempty"`
+
+	// passed counts those that passed wholly.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Passed int32 `json:"passed"`
+
+	// uncounted counts those that passed partly, because nobody counted effects.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Uncounted int32 `json:"uncounted"`
+
+	// brokenRules are the ids of the rules that it breaks, such as RULE-010-012.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=64
+	BrokenRules []string `json:"brokenRules,omitempty"`
+}

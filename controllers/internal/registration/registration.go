@@ -1,0 +1,68 @@
+// Package registration says what an OutboxConsumer registers, for all who ask: its own controller, that of the
+// dispatchers that feed it, and the plugin.
+package registration
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+)
+
+// ID is the consumer's id.
+func ID(o *api.OutboxConsumer) string { return cmp.Or(o.Spec.ConsumerID, o.Name) }
+
+// Handles reports whether the consumer registers an event type.
+func Handles(o *api.OutboxConsumer, eventType string) bool {
+	return slices.ContainsFunc(o.Spec.EventTypes, func(registered string) bool { return Covers(registered, eventType) })
+}
+
+// Covers reports whether an entry of spec.eventTypes stands for an event type.
+func Covers(registered, eventType string) bool {
+	if beginning, ok := strings.CutSuffix(registered, "*"); ok {
+		return strings.HasPrefix(eventType, beginning)
+	}
+	return registered == eventType
+}
+
+// FedBy reports whether a dispatcher of the same Kubernetes namespace feeds the consumer.
+func FedBy(o *api.OutboxConsumer, dispatcher string) bool {
+	return len(o.Spec.DispatcherRefs) == 0 ||
+		slices.ContainsFunc(o.Spec.DispatcherRefs, func(ref api.DispatcherRef) bool { return ref.Name == dispatcher })
+}
+
+// register is how evidence comes into the status.
+const register = "run `dispatcher verify-consumer --output json` in its pipeline, and register the report with `kubectl outbox register %s --report FILE`"
+
+// Evidence says what the evidence of the consumer is worth at a time: the reason and the message of the condition
+// Verified, which is True with the reason Verified alone.
+func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
+	again := fmt.Sprintf(register, o.Name)
+	e := o.Status.Evidence
+	if e == nil {
+		return api.ReasonEvidenceMissing, "Nobody has registered a report of its checks; " + again + "."
+	}
+	day := e.VerifiedAt.UTC().Format(time.DateOnly)
+	switch {
+	case len(e.BrokenRules) > 0:
+		return api.ReasonRulesBroken, fmt.Sprintf("The checks of %s found that it breaks %s; the report says what to change. Then %s.", day, strings.Join(e.BrokenRules, ", "), again)
+	case e.Uncounted > 0 || e.Passed == 0:
+		return api.ReasonEffectsNotCounted, fmt.Sprintf("In the checks of %s nobody counted effects, so a duplicate may have had two; %s. Give it --probe or --probe-command.", day, again)
+	case !now.Before(Expires(o)):
+		return api.ReasonEvidenceTooOld, fmt.Sprintf("The checks of %s are older than spec.evidenceMaxAge, %s; %s.", day, config.Duration(o.Spec.EvidenceMaxAge.Duration), again)
+	}
+	made := fmt.Sprintf("all %d passed", e.Checks)
+	if e.Passed < e.Checks {
+		made = fmt.Sprintf("%d of %d passed, and the others were not made", e.Passed, e.Checks)
+	}
+	return api.ReasonVerified, fmt.Sprintf("The checks of %s found no rule broken: %s.", day, made)
+}
+
+// Expires is when the evidence counts no more. The consumer must have some.
+func Expires(o *api.OutboxConsumer) time.Time {
+	return o.Status.Evidence.VerifiedAt.Add(o.Spec.EvidenceMaxAge.Duration)
+}

@@ -1,0 +1,146 @@
+package outboxconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
+)
+
+// Reconciler reports on OutboxConsumers. All fields are required.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Live reads from the API server what is read seldom.
+	Live client.Reader
+	// Events records events of events.k8s.io.
+	Events events.EventRecorder
+
+	reporter *kstatus.Reporter
+}
+
+// What the manager may do for OutboxConsumers, beside what it may for the other kinds.
+//
+// +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers,verbs=list;watch
+// +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers/status,verbs=patch
+
+// Reconcile does one pass. It comes again when the evidence gets too old.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+	o := &v1alpha1.OutboxConsumer{}
+	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !o.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	before, seen := o.DeepCopy(), observed{consumer: o, now: time.Now()}
+	defer func() { err = errors.Join(err, r.report(ctx, before, seen, err)) }()
+	if seen.taken, err = r.sameID(ctx, o); err != nil {
+		return ctrl.Result{}, err
+	}
+	if seen.feeds, err = r.feeds(ctx, o); err != nil && !errors.As(err, &seen.missing) {
+		return ctrl.Result{}, err
+	}
+	if o.Status.Evidence != nil {
+		result.RequeueAfter = max(0, registration.Expires(o).Sub(seen.now)) // 0 means: not
+	}
+	return result, nil
+}
+
+// sameID is the name of an older object with the same id, empty for none.
+func (r *Reconciler) sameID(ctx context.Context, o *v1alpha1.OutboxConsumer) (older string, err error) {
+	var all v1alpha1.OutboxConsumerList
+	err = r.Client.List(ctx, &all, client.InNamespace(o.Namespace), client.MatchingFields{idIndex: registration.ID(o)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("list the OutboxConsumers with the id %s: %w", registration.ID(o), err)
+	}
+	oldest := o
+	for i := range all.Items {
+		if other := &all.Items[i]; other.DeletionTimestamp.IsZero() && byAge(other, oldest) < 0 {
+			oldest, older = other, other.Name
+		}
+	}
+	return older, nil
+}
+
+// byAge compares two objects: the older one is first, and of two that are as old the one whose name is.
+func byAge(a, b *v1alpha1.OutboxConsumer) int {
+	if at := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); at != 0 {
+		return at
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+// feed is a dispatcher that feeds the consumer, and the database of its events. They are the cache's own, and only read.
+type feed struct {
+	dispatcher *v1alpha1.OutboxDispatcher
+	database   *v1alpha1.OutboxSpec
+}
+
+// feeds are the dispatchers that feed the consumer, by name, as far as they are there. The error is a problem when one,
+// or an Outbox, is not.
+func (r *Reconciler) feeds(ctx context.Context, o *v1alpha1.OutboxConsumer) (found []feed, missing error) {
+	var all v1alpha1.OutboxDispatcherList
+	if err := r.Client.List(ctx, &all, client.InNamespace(o.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the OutboxDispatchers of namespace %s: %w", o.Namespace, err)
+	}
+	for i := range all.Items {
+		d := &all.Items[i]
+		if !d.DeletionTimestamp.IsZero() || !registration.FedBy(o, d.Name) {
+			continue
+		}
+		next := feed{d, d.Spec.Database}
+		if ref := d.Spec.OutboxRef; ref != nil {
+			outbox := &v1alpha1.Outbox{}
+			switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: ref.Name}, outbox); {
+			case apierrors.IsNotFound(err):
+				missing = waiting(v1alpha1.ReasonOutboxNotFound, "Outbox %q, which OutboxDispatcher %q refers to, does not exist in namespace %q; create it, and this goes on by itself.", ref.Name, d.Name, o.Namespace)
+			case err != nil:
+				return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
+			default:
+				next.database = &outbox.Spec
+			}
+		}
+		found = append(found, next)
+	}
+	slices.SortFunc(found, func(a, b feed) int { return strings.Compare(a.dispatcher.Name, b.dispatcher.Name) })
+	for _, ref := range o.Spec.DispatcherRefs {
+		if !slices.ContainsFunc(found, func(f feed) bool { return f.dispatcher.Name == ref.Name }) {
+			return found, waiting(v1alpha1.ReasonDispatcherNotFound, "OutboxDispatcher %q, which spec.dispatcherRefs names, does not exist in namespace %q; create it, or correct the name.", ref.Name, o.Namespace)
+		}
+	}
+	if len(found) == 0 {
+		return nil, waiting(v1alpha1.ReasonDispatcherNotFound, "Namespace %q has no OutboxDispatcher that could feed it; register the consumer in the namespace of its dispatchers, or create one there.", o.Namespace)
+	}
+	return found, missing
+}
+
+func waiting(reason, format string, args ...any) error {
+	return problem.Waiting(v1alpha1.ReferencesResolvedCondition, reason, fmt.Sprintf(format, args...))
+}
+
+// report writes the status, if anything changed, and then tells of it.
+func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxConsumer, seen observed, failure error) error {
+	o := seen.consumer
+	if failure != nil {
+		kstatus.SetFailure(&o.Status.Conditions, o.Generation, failure)
+	} else {
+		setStatus(&o.Status, seen)
+	}
+	return r.reporter.Report(ctx, before, o, func() []kstatus.Event {
+		return kstatus.Transitions(watched, before.Status.Conditions, o.Status.Conditions)
+	})
+}

@@ -1,0 +1,96 @@
+package outboxdispatcher
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// findConsumers lists the consumers that are registered in the namespace. They are the cache's own, and only read.
+func (r *Reconciler) findConsumers(ctx context.Context, s *scope) error {
+	var found api.OutboxConsumerList
+	if err := r.Client.List(ctx, &found, client.InNamespace(s.obd.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list the OutboxConsumers of namespace %s: %w", s.obd.Namespace, err)
+	}
+	for i := range found.Items {
+		if found.Items[i].DeletionTimestamp.IsZero() {
+			s.consumers = append(s.consumers, &found.Items[i])
+		}
+	}
+	return nil
+}
+
+// neighbours are the dispatchers of a consumer's namespace: the first registration there concerns each of them.
+func (r *Reconciler) neighbours(ctx context.Context, consumer client.Object) []reconcile.Request {
+	var found api.OutboxDispatcherList
+	err := r.Client.List(ctx, &found, client.InNamespace(consumer.GetNamespace()), client.UnsafeDisableDeepCopy)
+	var all []*api.OutboxDispatcher
+	for i := range found.Items {
+		all = append(all, &found.Items[i])
+	}
+	return requests(ctx, all, err)
+}
+
+// typesKept is how long an event type is known of which no event comes.
+const typesKept = 30 * 24 * time.Hour
+
+// seenTypes adds the event types that pods tell to those that are known, and forgets those of which no event has come
+// for long. When there are too many, those that are known stay.
+func seenTypes(known []api.SeenEventType, answers []report.Status, now time.Time) []api.SeenEventType {
+	seen := slices.Clone(known)
+	for _, a := range answers {
+		for _, told := range a.EventTypes {
+			day := metav1.NewTime(told.LastSeen.UTC().Truncate(24 * time.Hour))
+			at := slices.IndexFunc(seen, func(t api.SeenEventType) bool { return t.Type == told.Type })
+			switch {
+			case at >= 0 && seen[at].LastSeen.Before(&day):
+				seen[at].LastSeen = day
+			case at < 0 && told.Type != "" && len(seen) < api.SeenEventTypes:
+				seen = append(seen, api.SeenEventType{Type: told.Type, LastSeen: day})
+			}
+		}
+	}
+	seen = slices.DeleteFunc(seen, func(t api.SeenEventType) bool { return now.Sub(t.LastSeen.Time) > typesKept })
+	slices.SortFunc(seen, func(a, b api.SeenEventType) int { return cmp.Compare(a.Type, b.Type) })
+	return seen
+}
+
+// typesUnregistered tells of event types that no consumer registers which this dispatcher feeds (CONTRACT C-82).
+func typesUnregistered(o observed) metav1.Condition {
+	const kind = api.TypesUnregisteredCondition
+	var missing []string
+	for _, seen := range o.types {
+		if !slices.ContainsFunc(o.consumers, func(c *api.OutboxConsumer) bool {
+			return registration.FedBy(c, o.obd.Name) && registration.Handles(c, seen.Type)
+		}) {
+			missing = append(missing, problem.Clip(strconv.Quote(seen.Type), topicBytes))
+		}
+	}
+	switch {
+	case len(o.consumers) == 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonNotUsed, "No OutboxConsumer says who consumes what: there is none in this namespace.")
+	case len(o.types) == 0:
+		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No event was seen yet.")
+	case len(missing) == 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonTypesRegistered, "Each event type that was seen has an OutboxConsumer.")
+	}
+	which := strings.Join(missing[:min(len(missing), namedTopics)], ", ")
+	if len(missing) > namedTopics {
+		which += " and others"
+	}
+	return condition(kind, metav1.ConditionTrue, api.ReasonTypesUnregistered, fmt.Sprintf(
+		"Events are delivered of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or let nobody produce them.", which))
+}

@@ -1,0 +1,64 @@
+package consumertest_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+)
+
+// The report file says what the checks found, also when they could not be finished.
+//
+// CONTRACT: C-81, C-82
+func TestReportFile(t *testing.T) {
+	effects := map[uuid.UUID]int{}
+	c := consumertest.Consumer{
+		Event: func() *consumer.Event { return &consumer.Event{EventType: "OrderPlaced", Payload: []byte("{}")} },
+		// It handles everything, and again.
+		Deliver:    func(_ context.Context, e *consumer.Event) error { effects[e.ID]++; return nil },
+		Effects:    func(_ context.Context, id uuid.UUID) (int, error) { return effects[id], nil },
+		ReportFile: filepath.Join(t.TempDir(), "report.json"),
+	}
+	deliver := c.Deliver
+	turn := make(chan struct{}, 1)
+	c.Deliver = func(ctx context.Context, e *consumer.Event) error {
+		turn <- struct{}{}
+		defer func() { <-turn }()
+		return deliver(ctx, e)
+	}
+	read := func() (r report.Consumer) {
+		text, err := os.ReadFile(c.ReportFile)
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	found, err := consumertest.Check(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := read()
+	if !r.Finished || r.Type != "OrderPlaced" || r.At.IsZero() || len(r.BrokenRules) == 0 || len(r.Checks) != 13 ||
+		r.Count(report.ConsumerBroken) != len(found.Broken) || r.Count(report.ConsumerPassed) != len(found.Passed) || r.Count(report.ConsumerNotRun) != len(found.Skipped) {
+		t.Errorf("it says %+v, want %+v", r, found)
+	}
+	c.Restart = func(context.Context) error { return errCrash }
+	if _, err := consumertest.Check(t.Context(), c); err == nil || read().Finished {
+		t.Errorf("checks that were not finished: %v, %+v", err, read())
+	}
+	c.ReportFile = t.TempDir()
+	c.Restart = nil
+	if _, err := consumertest.Check(t.Context(), c); err == nil {
+		t.Error("a report that cannot be written is no error")
+	}
+}
