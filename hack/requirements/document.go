@@ -32,11 +32,11 @@ type requirement struct {
 	ID string `json:"id"`
 	// Says is what is required, in one sentence.
 	Says string `json:"says"`
-	// Here is what answers it.
+	// Here is what answers it, or will when it is no longer open.
 	Here string `json:"here,omitempty"`
 	// Refused is why nothing answers it.
 	Refused string `json:"refused,omitempty"`
-	// Open is what is missing. Remove it when a test names the requirement.
+	// Open is what is missing. Remove the line when a test names the requirement.
 	Open string `json:"open,omitempty"`
 }
 
