@@ -8,6 +8,7 @@ import (
 )
 
 // CONTRACT: C-25
+// REQUIREMENT: OVERVIEW-12, STORAGE-35, STORAGE-50, STORAGE-51
 func TestBackoffFormulas(t *testing.T) {
 	const s, m = time.Second, time.Minute
 	low, high := func() float64 { return 0 }, func() float64 { return 0.5 }
@@ -51,6 +52,7 @@ func TestBackoffFormulas(t *testing.T) {
 // Whatever the attempt and the chance, a delay keeps to its policy's bounds.
 //
 // CONTRACT: C-25
+// REQUIREMENT: STORAGE-35, STORAGE-51
 func TestBackoffBounds(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2)).Float64
 	exponential := ExponentialBackoff(time.Second, 5*time.Minute)

@@ -65,6 +65,7 @@ func TestFingerprint(t *testing.T) {
 }
 
 // Every reason and every class has a sentence of what to do. Classes that are no constants are sinks.
+// REQUIREMENT: STORAGE-19
 func TestRecovery(t *testing.T) {
 	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "cause.go", "Class"), "http", "")
 	if len(reasons) != 5 || len(classes) != 10 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 // Two dispatchers share a table, and no event is delivered twice when nothing fails.
 //
 // CONTRACT: C-20 C-21
+// REQUIREMENT: OVERVIEW-7, OVERVIEW-8, STORAGE-31
 func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 	const events = 5000
 	for _, batch := range []int{1, 40} {
@@ -63,6 +65,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 // error. Others are delivered beside it.
 //
 // CONTRACT: C-24 C-26 C-27 C-40 C-41
+// REQUIREMENT: OVERVIEW-10, STORAGE-34
 func TestRetriesThenDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 50)
@@ -106,6 +109,7 @@ func TestRetriesThenDead(t *testing.T) {
 }
 
 // CONTRACT: C-40 C-73
+// REQUIREMENT: OVERVIEW-16
 func TestPanicIsPoisonAndTellsNoPayload(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 20)
@@ -150,6 +154,7 @@ func TestPanicIsPoisonAndTellsNoPayload(t *testing.T) {
 // What a failure means is said by wrapping it.
 //
 // CONTRACT: C-24 C-32 C-40
+// REQUIREMENT: OVERVIEW-9, STORAGE-7
 func TestOutcomes(t *testing.T) {
 	wrong := errors.New("wrong")
 	for _, test := range []struct {
@@ -201,7 +206,28 @@ func (r rig) once(sink dispatcher.Sink, cfg dispatcher.Config, n int) (dispatche
 	return d.RunOnce(r.Context(), n)
 }
 
+// Each topic's events go to its handler, and to no other.
+//
+// REQUIREMENT: OVERVIEW-2
+func TestEachTopicHasItsHandler(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 3)
+	r.enqueue("refunds", 2)
+	got := map[string]int{}
+	handler := func(name string) func(context.Context, *dispatcher.Event) error {
+		return func(_ context.Context, e *dispatcher.Event) error { got[name+" "+e.Topic]++; return nil }
+	}
+	handlers := dispatcher.Handlers{"orders": handler("ship"), "refunds": handler("repay"), "others": handler("wonder")}
+	if _, err := r.once(handlers, dispatcher.Config{Concurrency: 1}, 10); err != nil {
+		t.Error(err)
+	}
+	if want := map[string]int{"ship orders": 3, "repay refunds": 2}; !maps.Equal(got, want) {
+		t.Errorf("the handlers had %v, want %v", got, want)
+	}
+}
+
 // CONTRACT: C-29
+// REQUIREMENT: OVERVIEW-13
 func TestTopicWithoutHandlerIsRetried(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 1)

@@ -175,6 +175,7 @@ func TestFlightBounds(t *testing.T) {
 
 // Claims follow how long the rows of the last full one lasted: between a batch and what the deliveries
 // take at once.
+// REQUIREMENT: STORAGE-47
 func TestClaimsFollowDeliveries(t *testing.T) {
 	f := testFlight(Config{BatchSize: 500, Concurrency: 30}, func() {})
 	want := func(after time.Duration, claimed, rows int) {

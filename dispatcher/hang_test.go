@@ -52,6 +52,7 @@ func (h *hang) hang(topics ...string) {
 // of the other topics are all delivered meanwhile, and its own when it answers again.
 //
 // CONTRACT: C-32
+// REQUIREMENT: RULE-010-022, STORAGE-48
 func TestHangOfOneTopic(t *testing.T) {
 	const events = 1000
 	for name, test := range map[string]struct {

@@ -154,6 +154,7 @@ func (c *crashed) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispa
 // The rows of a worker that dies are claimed again once their leases expire, under a higher token.
 //
 // CONTRACT: C-20 C-27
+// REQUIREMENT: STORAGE-31
 func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 	const events = 300
 	r := newRig(t)

@@ -52,6 +52,7 @@ func TestWake(t *testing.T) {
 
 // While events flow the waits are short; after that each is as long as the quiet before it, up to the
 // poll interval. A dispatcher that has found nothing yet is idle.
+// REQUIREMENT: STORAGE-47
 func TestIdleWaits(t *testing.T) {
 	const ms = time.Millisecond
 	for batch, want := range map[int][]time.Duration{

@@ -194,6 +194,7 @@ func TestTopicsShare(t *testing.T) {
 }
 
 // What a process holds is bounded, by rows and by bytes, however slow the destination is.
+// REQUIREMENT: STORAGE-47, STORAGE-48
 func TestInFlightIsBounded(t *testing.T) {
 	const size, maxBytes = 100_000, 1_000_000
 	r := newRig(t)

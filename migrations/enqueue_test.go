@@ -39,6 +39,7 @@ func (d database) events() int {
 
 // Every argument reaches its column, an empty text is none, and a new row is pending and due.
 // CONTRACT: C-14, C-15
+// REQUIREMENT: OVERVIEW-11, STORAGE-2, STORAGE-3, STORAGE-5
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
@@ -74,6 +75,7 @@ func TestEnqueue(t *testing.T) {
 }
 
 // An id made in SQL is a UUID version 7: it has the time, and sorts by it.
+// REQUIREMENT: STORAGE-1
 func TestEnqueueID(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
@@ -192,6 +194,7 @@ func TestEnqueueTenant(t *testing.T) {
 // What is missing, too large or malformed is an error that says so and what to do, never shows the
 // payload, and adds no row.
 // CONTRACT: C-13, C-73
+// REQUIREMENT: STORAGE-11
 func TestEnqueueInvalid(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))

@@ -92,6 +92,7 @@ func TestGrantsProducer(t *testing.T) {
 }
 
 // A dispatcher's verbs are tested with its grants in package pgstore. Here is what it may not do.
+// REQUIREMENT: STORAGE-55
 func TestGrantsDispatcher(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t, pgtest.Migrated(t))
@@ -136,6 +137,7 @@ func TestGrantsDispatcher(t *testing.T) {
 // An operator replays and discards with its grants in package replay. Here is what it may not do: of events and
 // letters it changes nothing but by outbox_resolve, and that does nothing but what an operation is for.
 // CONTRACT: C-42
+// REQUIREMENT: STORAGE-55
 func TestGrantsOperator(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t, pgtest.Migrated(t))

@@ -39,6 +39,7 @@ func (d database) days() int64 {
 // that somebody turned off is there again, and the journal begins anew.
 //
 // CONTRACT: C-61
+// REQUIREMENT: STORAGE-49
 func TestSetJournal(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
@@ -110,6 +111,7 @@ func TestJournalWaitsForWriters(t *testing.T) {
 // waits for it.
 //
 // CONTRACT: C-60, C-61
+// REQUIREMENT: STORAGE-24
 func TestJournalKeep(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)

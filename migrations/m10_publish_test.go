@@ -10,8 +10,8 @@ import (
 )
 
 // publish_outbox adds a checked event in the caller's transaction, which a dispatcher retries as M10 does.
-// M10: publish_outbox
 // CONTRACT: C-10, C-13, C-90
+// REQUIREMENT: M10-3
 func TestM10Publish(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)

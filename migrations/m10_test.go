@@ -49,9 +49,8 @@ func (d database) complete(id int64, worker string, success bool) {
 
 // Each function has the contract's arguments, in its order, with its names, types, defaults and result, and no other
 // signature, also after somebody has made one.
-// M10: Canonical Function Signatures
-// M10: NO OVERLOADS, signature count = 1 for each function
 // CONTRACT: C-90
+// REQUIREMENT: M10-1, M10-2, M10-3, M10-16, M10-17
 func TestM10Signatures(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
@@ -89,8 +88,8 @@ func TestM10Signatures(t *testing.T) {
 }
 
 // A worker takes what is not processed, due, and not held for the last five minutes.
-// M10: Worker Selection Rule 1, 2, 3
 // CONTRACT: C-90
+// REQUIREMENT: M10-4, M10-7, M10-8, M10-9, M10-11
 func TestM10SelectionRule(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
@@ -127,7 +126,7 @@ func TestM10SelectionRule(t *testing.T) {
 }
 
 // Concurrent claims exclude each other and do not wait.
-// M10: Worker Selection Rule, FOR UPDATE SKIP LOCKED
+// REQUIREMENT: M10-10
 func TestM10ClaimsDoNotWait(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
@@ -159,10 +158,8 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 
 // An event that succeeded is processed for good. One that failed waits 1, 2, 4 … 1024 seconds, and only process_after
 // says so; it is free again.
-// M10: Completion Semantics, On Success
-// M10: Completion Semantics, On Failure
-// M10: NO PARALLEL TRUTH, complete_outbox_event only updates process_after
 // CONTRACT: C-25, C-26, C-90
+// REQUIREMENT: M10-4, M10-6, M10-13, M10-14, M10-15, M10-18, STORAGE-8
 func TestM10Completion(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
@@ -198,8 +195,8 @@ func TestM10Completion(t *testing.T) {
 }
 
 // Only who holds an event completes it. Whoever has lost it is warned, and changes nothing.
-// M10: This ensures, No double-processing
 // CONTRACT: C-23, C-90
+// REQUIREMENT: M10-12
 func TestM10CompletionIsGuarded(t *testing.T) {
 	t.Parallel()
 	var warnings []string
@@ -249,8 +246,7 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 }
 
 // The view has the columns of the contract's table. A dead event is neither waiting nor processed: it is not there.
-// M10: Schema Reference
-// M10: Retry Authority, next_retry_at is deprecated
+// REQUIREMENT: M10-5, M10-20, M10-23
 func TestM10View(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)

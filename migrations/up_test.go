@@ -2,12 +2,14 @@ package migrations_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
@@ -185,5 +187,33 @@ func TestUpFails(t *testing.T) {
 	}
 	if n := scalar[int](d, `select count(*) from pg_tables where schemaname = 'outbox'`); n != 1 {
 		t.Errorf("the schema has %d tables, want the foreign one alone", n)
+	}
+}
+
+// A state that is none, and a row whose columns do not fit its state, are refused by the tables, whoever writes them.
+// CONTRACT: C-40
+// REQUIREMENT: STORAGE-6, STORAGE-17
+func TestStatesAreChecked(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	d.mustEnqueue(`'shop', 'orders', '{}'`)
+	const letter = `insert into outbox.outbox_dead_letters (event_id, namespace, topic, attempts, reason) select id, namespace, topic, 1, `
+	for sql, constraint := range map[string]string{
+		`update outbox.outbox_events set status = 'failed'`:                    "outbox_events_status",
+		`update outbox.outbox_events set status = 'dlq'`:                       "outbox_events_status",
+		`update outbox.outbox_events set status = 'dead'`:                      "outbox_events_dead_reason",
+		`update outbox.outbox_events set dead_reason = 'poison_message'`:       "outbox_events_dead_reason",
+		`update outbox.outbox_events set status = 'processing'`:                "outbox_events_leased",
+		`update outbox.outbox_events set locked_by = id, locked_until = now()`: "outbox_events_leased",
+		letter + `'bored' from outbox.outbox_events`:                           "outbox_dead_letters_reason",
+		letter + `'max_retries' from outbox.outbox_events`:                     "outbox_dead_letters_reason",
+	} {
+		_, err := d.Exec(t.Context(), sql)
+		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.ConstraintName != constraint {
+			t.Errorf("%s: %v, want a violation of %s", sql, err, constraint)
+		}
+	}
+	for _, reason := range []string{"max_retries_exceeded", "poison_message", "schema_validation_failed", "processing_timeout", "permanent_failure"} {
+		d.exec(letter + `'` + reason + `' from outbox.outbox_events`)
 	}
 }

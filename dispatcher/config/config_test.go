@@ -27,6 +27,7 @@ func load(t *testing.T, text string) (Config, error) {
 	return Load(path)
 }
 
+// REQUIREMENT: STORAGE-47, STORAGE-50, STORAGE-54
 func TestLoadFillsInDefaults(t *testing.T) {
 	seconds := func(n int) Duration { return Duration(time.Duration(n) * time.Second) }
 	c, err := load(t, minimal)

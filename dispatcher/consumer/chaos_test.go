@@ -30,9 +30,8 @@ import (
 // committed event has one effect and one charge, and a rolled-back one none. OUTBOX_CONSUMER_EVENTS says how many; it
 // defaults to 1000.
 //
-// # RULE-010-001, RULE-010-003, RULE-010-012, RULE-010-020, RULE-010-022
-//
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-001, RULE-010-003, RULE-010-012, RULE-010-020, RULE-010-022
 func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	events := 1000
 	if n, err := strconv.Atoi(os.Getenv("OUTBOX_CONSUMER_EVENTS")); err == nil {
@@ -72,12 +71,15 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	if committed != events || effects != events || distinct != events {
 		t.Errorf("%d events are delivered, with %d effects, %d of them of committed events; want %d of each", committed, effects, distinct, events)
 	}
-	calls := 0
+	calls, keys := 0, make([]string, 0, events)
 	for key, n := range payments.charged {
 		calls += n
-		if id, err := uuid.Parse(key); err != nil || count(t, pool, "select count(*) from effects where tracking_id = $1", id) != 1 {
-			t.Errorf("a charge for %q, which has not one effect", key)
-		}
+		keys = append(keys, key)
+	}
+	// In one statement: a hundred thousand would take longer than all else.
+	const charged = `select count(*) from (select tracking_id from effects group by tracking_id having count(*) = 1) as e where tracking_id::text = any ($1)`
+	if n := count(t, pool, charged, keys); n != len(keys) {
+		t.Errorf("%d of %d charges are of an event with one effect", n, len(keys))
 	}
 	if len(payments.charged) != events {
 		t.Errorf("%d charges for %d events", len(payments.charged), events)
@@ -201,7 +203,7 @@ func runDispatcher(t *testing.T, pool *pgxpool.Pool, url string, events int) {
 	defer stop()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for count(t, pool, "select count(*) from outbox.outbox_events where status <> 'delivered'") > 0 {
+	for count(t, pool, "select count(*) from (select from outbox.outbox_events where live limit 1) as one") > 0 {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

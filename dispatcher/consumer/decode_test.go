@@ -288,7 +288,7 @@ func TestUndecodable(t *testing.T) {
 
 // An attribute that a later dispatcher adds is a header; only the id must be there.
 //
-// RULE-010-021
+// REQUIREMENT: RULE-010-021
 func TestUnknownAndMissingAttributes(t *testing.T) {
 	e, err := consumer.FromKafka(map[string]string{"ce_id": "0197a1e0-0000-7000-8000-000000000001", "ce_later": "x", "other": "y"}, nil)
 	if err != nil || !maps.Equal(e.Headers, map[string]string{"later": "x"}) || e.FencingToken != 0 {

@@ -20,9 +20,10 @@ import (
 
 var errEffect = errors.New("the effect failed")
 
-// RULE-010-001, RULE-010-002: an event that comes again is skipped, whatever its token and attempt.
+// An event that comes again is skipped, whatever its token and attempt.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-001, RULE-010-002
 func TestDuplicatesAreSkipped(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{})
@@ -44,10 +45,11 @@ func TestDuplicatesAreSkipped(t *testing.T) {
 	})
 }
 
-// RULE-010-012: effect and record commit together or not at all. RULE-010-032: the failure is returned and logged with
+// Effect and record commit together or not at all. The failure is returned and logged with
 // its context, without the payload.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-012, RULE-010-032
 func TestFailureChangesNothing(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		var log bytes.Buffer
@@ -99,7 +101,8 @@ func TestFailureChangesNothing(t *testing.T) {
 	})
 }
 
-// RULE-010-031: no effect before the check. Neither runs where the record cannot be written.
+// No effect before the check. Neither runs where the record cannot be written.
+// REQUIREMENT: RULE-010-031
 func TestNoEffectWithoutTheRecord(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		execute(t, pool, "drop table processed_events")
@@ -122,9 +125,10 @@ func TestConsumerNeedsAnID(t *testing.T) {
 	}
 }
 
-// RULE-010-022: consumers with one database do not wait for each other, and each handles the event once.
+// Consumers with one database do not wait for each other, and each handles the event once.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-022
 func TestConsumersDoNotBlockEachOther(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail", Wait: time.Millisecond})
@@ -145,6 +149,7 @@ func TestConsumersDoNotBlockEachOther(t *testing.T) {
 // rolls back. The effect keeps the lock_timeout that it had.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-002, RULE-010-012
 func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 	for _, test := range []struct {
 		first   error
@@ -254,9 +259,8 @@ func TestFenceSeesTokensThatCameWhileItWaited(t *testing.T) {
 	})
 }
 
-// RULE-010-003
-//
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-003
 func TestKeysForOutsideCalls(t *testing.T) {
 	e := &consumer.Event{ID: uuid.MustParse("0197a1e0-0000-7000-8000-000000000001"), FencingToken: 77}
 	if e.IdempotencyKey() != "0197a1e0-0000-7000-8000-000000000001" || e.FencedKey() != "0197a1e0-0000-7000-8000-000000000001-77" {
@@ -273,9 +277,10 @@ func TestKeysForOutsideCalls(t *testing.T) {
 	}
 }
 
-// RULE-010-010: the table, its key and its index; in a schema with an odd name; by several processes at once.
+// The table, its key and its index; in a schema with an odd name; by several processes at once.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-010
 func TestMigrate(t *testing.T) {
 	for name, driver := range drivers {
 		t.Run(name, func(t *testing.T) {

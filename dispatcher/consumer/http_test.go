@@ -36,9 +36,8 @@ func answerOf(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 
 // Each failure is answered as the dispatcher understands it, logged, and said to nobody else.
 //
-// # RULE-010-032
-//
 // CONTRACT: C-32, C-73, C-80
+// REQUIREMENT: RULE-010-032
 func TestHTTPAnswers(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Empty(t))
 	execute(t, pool, consumer.SQL(""))
@@ -110,9 +109,8 @@ func TestHTTPRefusesWhatIsNoEvent(t *testing.T) {
 
 // Each event of a batch is handled by itself, the answer is the gravest, and what was handled is a duplicate next time.
 //
-// # RULE-010-022
-//
 // CONTRACT: C-33, C-80
+// REQUIREMENT: RULE-010-022
 func TestHTTPBatch(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Empty(t))
 	execute(t, pool, consumer.SQL(""))

@@ -11,10 +11,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 )
 
-// RULE-010-041: events processed by result, duplicates skipped, latency, and the distribution of retries; of several
+// Events processed by result, duplicates skipped, latency, and the distribution of retries; of several
 // consumers in one process, and 0 from the start.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-041
 func TestMetrics(t *testing.T) {
 	each(t, func(t *testing.T, _ *pgxpool.Pool, newSide func(consumer.Options) side) {
 		registry := prometheus.NewRegistry()

@@ -13,9 +13,10 @@ import (
 
 const day = 24 * time.Hour
 
-// RULE-010-011: the three scenarios, and a retention of at least the outbox's and of the age of replays.
+// The three scenarios, and a retention of at least the outbox's and of the age of replays.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-011
 func TestPolicyIsChecked(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -38,9 +39,10 @@ func TestPolicyIsChecked(t *testing.T) {
 	}
 }
 
-// RULE-010-011: a sweep removes a consumer's own old records, and a refused policy none.
+// A sweep removes a consumer's own old records, and a refused policy none.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-011
 func TestSweep(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{})
@@ -65,9 +67,10 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// RULE-010-011: under a legal hold nothing goes until it is released.
+// Under a legal hold nothing goes until it is released.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-011
 func TestLegalHold(t *testing.T) {
 	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
 		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail"})

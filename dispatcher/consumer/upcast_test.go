@@ -17,9 +17,10 @@ var upcasters = consumer.Upcasters{"OrderPlaced": {
 	}),
 }}
 
-// RULE-010-021: a schema version is brought to the latest step by step; numbers keep their digits.
+// A schema version is brought to the latest step by step; numbers keep their digits.
 //
 // CONTRACT: C-80
+// REQUIREMENT: RULE-010-021
 func TestUpcasters(t *testing.T) {
 	const one = `{"total":9007199254740993,"name":"<&>"}`
 	for _, test := range []struct{ name, eventType, header, payload, want, version string }{
@@ -46,7 +47,7 @@ func TestUpcasters(t *testing.T) {
 	}
 }
 
-// RULE-010-021
+// REQUIREMENT: RULE-010-021
 func TestUpcastersThatAreMissingOrFail(t *testing.T) {
 	gap := consumer.Upcasters{"OrderPlaced": {1: upcasters["OrderPlaced"][1], 3: upcasters["OrderPlaced"][2]}}
 	failing := consumer.Upcasters{"OrderPlaced": {1: consumer.Fields(func(map[string]any) error { return errEffect })}}
@@ -74,7 +75,8 @@ func TestUpcastersThatAreMissingOrFail(t *testing.T) {
 	}
 }
 
-// RULE-010-021: unknown fields are ignored, missing ones have the defaults of the code, numbers keep their digits.
+// Unknown fields are ignored, missing ones have the defaults of the code, numbers keep their digits.
+// REQUIREMENT: RULE-010-021
 func TestDecode(t *testing.T) {
 	e := newEvent()
 	e.Payload = []byte(`{"order": 42, "new_field": {"a": [1]}, "extra": 9007199254740993}`)

@@ -135,6 +135,7 @@ func leases(events []*dispatcher.Event) (out []dispatcher.Lease) {
 // nothing of it is a difference.
 //
 // CONTRACT: C-61
+// REQUIREMENT: STORAGE-8, STORAGE-22, STORAGE-23, STORAGE-29
 func TestEveryTransitionIsRecorded(t *testing.T) {
 	o := newOutbox(t)
 	ctx, store := t.Context(), o.store(false)
@@ -192,6 +193,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 // A row that is changed by hand is found, in whatever way it is changed.
 //
 // CONTRACT: C-61
+// REQUIREMENT: STORAGE-71
 func TestChangesByHandAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		change string // of the event's row, $1

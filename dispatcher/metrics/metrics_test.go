@@ -28,6 +28,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) string {
 }
 
 // CONTRACT: C-40, C-43, C-95
+// REQUIREMENT: STORAGE-61, STORAGE-62, STORAGE-63, STORAGE-64
 func TestNamesAndValues(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry, "default/orders", "shop", "kafka")

@@ -35,6 +35,7 @@ func newServer(t *testing.T) (planned, *postgres.Server) {
 // are the same on any machine. The journal costs nothing while it is off, and then a bounded number too.
 //
 // CONTRACT: C-61
+// REQUIREMENT: OVERVIEW-4
 func TestBudgets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")

@@ -53,6 +53,7 @@ func nullable(id uuid.UUID) *string {
 // Rows that nobody works on are found in all namespaces, with a dispatcher's rights; rows that somebody works on, or
 // is about to, are not.
 // CONTRACT: C-95
+// REQUIREMENT: STORAGE-70
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
@@ -99,6 +100,7 @@ func TestOrphans(t *testing.T) {
 // What a dispatcher's processes that run say is added up, and the deaths of its topics are counted by their times. An
 // event that is gone is no delivered one.
 // CONTRACT: C-95
+// REQUIREMENT: STORAGE-69, STORAGE-72
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
@@ -150,6 +152,7 @@ func TestOutcomes(t *testing.T) {
 // table and with fresh ones. What runs into a bound says so. The counts are rows and pages, so that they hold on
 // any machine.
 // CONTRACT: C-95, C-96
+// REQUIREMENT: STORAGE-20
 func TestDataPlans(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")

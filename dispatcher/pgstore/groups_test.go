@@ -24,6 +24,7 @@ func (o outbox) manyLetters(topic string, letters, groups int) {
 // The groups of 100,000 dead letters are found by the index alone: it is not read from end to end, and neither is the
 // table; and what is sorted are groups. With old statistics and none.
 // CONTRACT: C-96
+// REQUIREMENT: OVERVIEW-5, STORAGE-20
 func TestGroupsPlan(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")

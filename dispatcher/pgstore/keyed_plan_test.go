@@ -66,6 +66,7 @@ func (p plan) passes() (rows int) {
 // The claim in order per key reads indexes alone, sorts no more than it looks at, and takes as long with
 // a hundred thousand rows of one key before the others as with none, whatever the planner knows.
 // CONTRACT: C-2, C-50
+// REQUIREMENT: STORAGE-13
 func TestKeyedPlans(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")

@@ -57,6 +57,7 @@ func (m m10) again(change string) {
 // Dispatchers and M10 workers take events from each other, with tokens that rise, and never have one together. Whoever
 // has lost a lease writes nothing.
 // CONTRACT: C-20, C-23, C-27, C-90
+// REQUIREMENT: M10-11, M10-12
 func TestM10BesideDispatcher(t *testing.T) {
 	t.Parallel()
 	m := newM10(t)
@@ -95,8 +96,8 @@ func TestM10BesideDispatcher(t *testing.T) {
 }
 
 // A dispatcher buries no event that a worker publishes or retries, whatever its own limit is, and waits as M10 does.
-// M10: On Failure, Event becomes eligible for re-claim after backoff
 // CONTRACT: C-25, C-90
+// REQUIREMENT: M10-6, M10-15
 func TestM10EventsAreNotBuried(t *testing.T) {
 	t.Parallel()
 	m := newM10(t)

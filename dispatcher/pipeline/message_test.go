@@ -113,6 +113,7 @@ func TestFormatDebezium(t *testing.T) {
 }
 
 // CONTRACT: C-70
+// REQUIREMENT: STORAGE-32, STORAGE-33
 func TestFormatStorage(t *testing.T) {
 	p := compile(t, config.Config{
 		Transform: []config.Transformation{{Payload: `with(payload, {"first": true})`}},

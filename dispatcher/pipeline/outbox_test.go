@@ -55,6 +55,7 @@ transform:
 // the payloads hold is in no log, error or record.
 //
 // CONTRACT: C-29, C-72, C-73
+// REQUIREMENT: STORAGE-36, STORAGE-38, STORAGE-39
 func TestOutbox(t *testing.T) {
 	target := newTarget(t)
 	dir := t.TempDir()

@@ -35,6 +35,7 @@ func compile(t testing.TB, cfg config.Config, o pipeline.Options) *pipeline.Pipe
 func schema(text string) *config.PayloadSchema { return &config.PayloadSchema{Inline: text} }
 
 // CONTRACT: C-29
+// REQUIREMENT: OVERVIEW-2, STORAGE-9
 func TestRoute(t *testing.T) {
 	p := compile(t, config.Config{Routes: []config.Route{
 		{Topics: []string{"orders", "returns"}, To: `"shop." + event.type + "." + event.headers.region`},
@@ -105,6 +106,7 @@ func TestProblems(t *testing.T) {
 // What is invalid is dead at once, and the rest of its batch goes on, in order, with each its own answer.
 //
 // CONTRACT: C-72
+// REQUIREMENT: STORAGE-39, STORAGE-56
 func TestDeliver(t *testing.T) {
 	p := compile(t, config.Config{
 		Validation: []config.Validation{
@@ -268,6 +270,7 @@ func TestCheck(t *testing.T) {
 }
 
 // A pipeline of nothing costs nothing: the sink itself is called. CONTRACT: C-72
+// REQUIREMENT: STORAGE-56
 func TestNothingConfigured(t *testing.T) {
 	inner := &sinktest.Recording{}
 	if compile(t, config.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {

@@ -21,6 +21,7 @@ func decode(t *testing.T, payload string) any {
 }
 
 // CONTRACT: C-72, C-73
+// REQUIREMENT: STORAGE-38
 func TestViolations(t *testing.T) {
 	const people = `"type": "object", "additionalProperties": {"type": "object", "required": ["age"], "properties": {"age": {"minimum": 18}}}`
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ import (
 
 // What PostgreSQL would refuse is refused before anything is sent: no row, and the transaction is
 // still usable. CONTRACT: C-12, C-13, C-16
+// REQUIREMENT: OVERVIEW-15
 func TestInvalidEvents(t *testing.T) {
 	tenant := uuid.MustParse("0190b6c4-1f2e-7abc-8def-001122334455")
 	payload := func(p any) func(*producer.Event) { return func(e *producer.Event) { e.Payload = p } }

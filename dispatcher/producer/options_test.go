@@ -19,6 +19,7 @@ func percent(n int) *int { return &n }
 
 // The settings of a row reach their columns, alone and in a batch beside events without, and read back as
 // they were. Both drivers. CONTRACT: C-10, C-15
+// REQUIREMENT: STORAGE-10
 func TestRowSettings(t *testing.T) {
 	t.Parallel()
 	retry := producer.Retry{Strategy: "Multiplier", Base: 1500 * time.Millisecond, Max: 90 * time.Minute, Multiplier: "1.5", JitterPercent: percent(0)}
@@ -55,6 +56,7 @@ func TestRowSettings(t *testing.T) {
 }
 
 // The check in Go and the one in SQL refuse the same backoffs. CONTRACT: C-25
+// REQUIREMENT: STORAGE-11
 func TestRetryChecksAgree(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))

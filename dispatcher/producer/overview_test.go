@@ -11,7 +11,7 @@ import (
 )
 
 // A producer with a namespace of its own enqueues a topic and a payload, and the caller's event stays as it is.
-// Overview: Example Usage, enqueue_event(topic, payload)
+// REQUIREMENT: OVERVIEW-17
 func TestDefaultNamespace(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
@@ -34,8 +34,8 @@ func TestDefaultNamespace(t *testing.T) {
 }
 
 // With ObjectsOnly a payload is a mapping, and what is not one is refused before anything is sent.
-// Overview: Backoff & Limits, Payloads must be JSON-serialisable mappings
 // CONTRACT: C-13
+// REQUIREMENT: OVERVIEW-14
 func TestObjectsOnly(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))

@@ -87,6 +87,7 @@ func count(t *testing.T, pool *pgxpool.Pool, query string) (n int) {
 }
 
 // CONTRACT: C-10
+// REQUIREMENT: OVERVIEW-1, STORAGE-26
 func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 	for name, begin := range drivers {
 		t.Run(name, func(t *testing.T) {

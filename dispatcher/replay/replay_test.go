@@ -11,6 +11,7 @@ import (
 // A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The letter says what
 // had failed, who replayed it, why and by which operation.
 // CONTRACT: C-26, C-27, C-41, C-42
+// REQUIREMENT: STORAGE-19, STORAGE-44, STORAGE-45
 func TestReplayPutsTheRowBack(t *testing.T) {
 	r := newRig(t)
 	r.dead(1, 0)

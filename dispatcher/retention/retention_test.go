@@ -127,6 +127,7 @@ func (o outbox) serve(blocks bool) {
 
 // What goes and what stays, row by row.
 // CONTRACT: C-60
+// REQUIREMENT: STORAGE-54
 func TestWhatGoes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -20,6 +20,7 @@ import (
 // schemas that they refer to, and from memory when the registry is gone.
 //
 // CONTRACT: C-32, C-72
+// REQUIREMENT: STORAGE-36, STORAGE-57
 func TestSchemasOfARealRegistry(t *testing.T) {
 	server, err := registry.Start(t.Context())
 	need.Server(t, err, registry.ErrMissing)

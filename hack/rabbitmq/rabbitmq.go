@@ -24,6 +24,9 @@ const (
 	// Admin is the user who may do everything, with the password Admin.
 	Admin = "admin"
 
+	// AMQP10 is the plugin that speaks AMQP 1.0 on the same ports. From RabbitMQ 4 on it is always there.
+	AMQP10 = "rabbitmq_amqp1_0"
+
 	// scripts are in this directory. The ones in the path are Debian's, for its own node.
 	scripts = "/usr/lib/rabbitmq/bin"
 )
@@ -42,6 +45,8 @@ type Options struct {
 	Permissions map[string][3]string
 	// Settings are added to rabbitmq.conf, such as max_message_size.
 	Settings map[string]string
+	// Plugins of RabbitMQ are enabled, such as [AMQP10].
+	Plugins []string
 }
 
 // Listener is a port with TLS.

@@ -67,7 +67,7 @@ func (b *Broker) configure() error {
 	}
 	files := map[string]string{
 		"rabbitmq.conf": b.conf(), "definitions.json": string(definitions),
-		"plugins": "[rabbitmq_auth_mechanism_ssl].\n", ".erlang.cookie": "outbox",
+		"plugins": "[" + strings.Join(append(b.opts.Plugins, "rabbitmq_auth_mechanism_ssl"), ",") + "].\n", ".erlang.cookie": "outbox",
 	}
 	for _, l := range b.opts.Listeners {
 		files[l.Name+".crt"], files[l.Name+".key"], files[l.Name+".ca"] = l.CertPEM, l.KeyPEM, l.ClientCAPEM

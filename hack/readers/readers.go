@@ -1,6 +1,7 @@
-// Package readers reads messages as consumers in another language do: with the CloudEvents SDK for Python and
-// the clients that brokers have there, confluent-kafka and pika. They come from the Python Package Index into an
-// environment of their own in the user's cache, which takes python3 with its module venv.
+// Package readers reads messages as consumers in other languages do. In Python: with the CloudEvents SDK and the clients
+// that brokers have there, which are confluent-kafka, pika and, for AMQP 1.0, Qpid Proton; from the Python Package Index,
+// in an environment of their own in the user's cache. In Java: with the CloudEvents SDK and Kafka's own client, from
+// Maven's repository.
 package readers
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/python"
 )
 
-// ErrMissing is returned when this machine has no readers and cannot get them.
+// ErrMissing is returned when this machine has no reader in Python and cannot get it.
 var ErrMissing = errors.New("no CloudEvents SDK for Python on this machine; install python3 with its module venv, and let pip reach its index")
 
 var (
@@ -47,13 +48,18 @@ type Reader struct {
 	errors bytes.Buffer
 }
 
-// Start starts a reader with the arguments that readers.py describes. It ends with ctx at the latest.
+// Start starts a reader in Python with the arguments that readers.py describes. It ends with ctx at the latest.
 func Start(ctx context.Context, args ...string) (*Reader, error) {
 	bin, err := python.Environment(ctx, "readers", requirements)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
-	r := &Reader{cmd: exec.CommandContext(ctx, filepath.Join(bin, "python"), append([]string{"-c", program}, args...)...), lines: make(chan []byte, most)}
+	return start(exec.CommandContext(ctx, filepath.Join(bin, "python"), append([]string{"-c", program}, args...)...))
+}
+
+// start starts a program that writes a line for each event.
+func start(cmd *exec.Cmd) (*Reader, error) {
+	r := &Reader{cmd: cmd, lines: make(chan []byte, most)}
 	out, err := r.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ readers.py http N                        listens on 127.0.0.1, and writes its po
 readers.py kafka BROKER TOPIC N
 readers.py rabbitmq URL QUEUE N PREFIX   PREFIX is that of the attributes: ce- is read by the RabbitMQ binding,
                                          another by the AMQP 1.0 binding
+readers.py amqp URL QUEUE N              RabbitMQ by AMQP 1.0
 """
 
 import base64
@@ -95,10 +96,25 @@ def read_rabbitmq(url, queue, n, prefix):
     connection.close()
 
 
+def read_amqp(url, queue, n):
+    from proton.utils import BlockingConnection
+
+    connection = BlockingConnection(url, timeout=60, allowed_mechs="PLAIN")
+    receiver = connection.create_receiver("/amq/queue/" + queue, credit=n)
+    for _ in range(n):
+        message = receiver.receive()
+        body = bytes(message.body)
+        tell(amqp.from_amqp(amqp.AMQPMessage({"content-type": message.content_type}, message.properties or {}, body), Bytes()), body)
+        receiver.accept()
+    connection.close()
+
+
 protocol, *args = sys.argv[1:]
 if protocol == "http":
     read_http(int(args[0]))
 elif protocol == "kafka":
     read_kafka(args[0], args[1], int(args[2]))
+elif protocol == "amqp":
+    read_amqp(args[0], args[1], int(args[2]))
 else:
     read_rabbitmq(args[0], args[1], int(args[2]), args[3])

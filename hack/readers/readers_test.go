@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,6 +34,15 @@ func start(t *testing.T, args ...string) *readers.Reader {
 	t.Cleanup(cancel)
 	r, err := readers.Start(ctx, args...)
 	need.Server(t, err, readers.ErrMissing)
+	return r
+}
+
+func startJava(t *testing.T, args ...string) *readers.Reader {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	r, err := readers.StartJava(ctx, args...)
+	need.Server(t, err, readers.ErrNoJava)
 	return r
 }
 
@@ -107,6 +117,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// By the SDK for Python with confluent-kafka, and by that for Java with Kafka's own client.
+//
 // CONTRACT: C-70, C-71
 func TestKafka(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -127,16 +139,21 @@ func TestKafka(t *testing.T) {
 				t.Fatal(err)
 			}
 			sent := deliver(t, config.Sink{Kafka: &config.KafkaSink{Brokers: []string{address}, Topic: topic, ContentMode: mode}})
-			compare(t, start(t, "kafka", address, topic, count()), sent)
+			for language, r := range map[string]*readers.Reader{"Python": start(t, "kafka", address, topic, count()), "Java": startJava(t, address, topic, count())} {
+				t.Run(language, func(t *testing.T) { compare(t, r, maps.Clone(sent)) })
+			}
 		})
 	}
 }
 
+// RabbitMQ's messages are read with pika by the protocol that wrote them, AMQP 0.9.1, and, those of mode Structured, by
+// AMQP 1.0 with Qpid Proton.
+//
 // CONTRACT: C-70, C-71
 func TestRabbitMQ(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	broker, err := rabbitmq.Start(ctx, rabbitmq.Options{})
+	broker, err := rabbitmq.Start(ctx, rabbitmq.Options{Plugins: []string{rabbitmq.AMQP10}})
 	need.Server(t, err, rabbitmq.ErrMissing)
 	t.Cleanup(func() { _ = broker.Stop(context.WithoutCancel(t.Context())) })
 	conn, err := amqp.Dial(broker.URL())
@@ -159,15 +176,27 @@ func TestRabbitMQ(t *testing.T) {
 		"Binary with underscores": {ContentMode: config.Binary, AttributePrefix: config.PrefixAMQPUnderscore},
 		"Structured of AMQP 1.0":  {ContentMode: config.Structured, AttributePrefix: config.PrefixAMQP},
 	} {
-		t.Run(name, func(t *testing.T) {
-			queue := "awkward-" + uuid.NewString()
-			if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-				t.Fatal(err)
+		for client, read := range map[string]func(t *testing.T, queue string) *readers.Reader{
+			"pika": func(t *testing.T, queue string) *readers.Reader {
+				return start(t, "rabbitmq", broker.URL(), queue, count(), s.AttributePrefix)
+			},
+			"Proton": func(t *testing.T, queue string) *readers.Reader {
+				return start(t, "amqp", broker.URL(), queue, count())
+			},
+		} {
+			if client == "Proton" && s.ContentMode == config.Binary {
+				continue // this plugin gives readers no header of a message that came by AMQP 0.9.1
 			}
-			s.Addresses, s.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
-			s.Auth = &config.RabbitMQAuth{Basic: &config.BasicAuth{Username: rabbitmq.Admin, PasswordFile: password}}
-			sent := deliver(t, config.Sink{RabbitMQ: &s})
-			compare(t, start(t, "rabbitmq", broker.URL(), queue, count(), s.AttributePrefix), sent)
-		})
+			t.Run(name+", "+client, func(t *testing.T) {
+				queue := "awkward-" + uuid.NewString()
+				if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+					t.Fatal(err)
+				}
+				s.Addresses, s.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
+				s.Auth = &config.RabbitMQAuth{Basic: &config.BasicAuth{Username: rabbitmq.Admin, PasswordFile: password}}
+				sent := deliver(t, config.Sink{RabbitMQ: &s})
+				compare(t, read(t, queue), sent)
+			})
+		}
 	}
 }

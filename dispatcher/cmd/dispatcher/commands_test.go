@@ -14,6 +14,7 @@ import (
 )
 
 // From an empty database to delivered events, with commands alone. CONTRACT: C-11, C-73
+// REQUIREMENT: OVERVIEW-18
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))

@@ -12,6 +12,7 @@ import (
 // is well.
 //
 // CONTRACT: C-95
+// REQUIREMENT: STORAGE-67, STORAGE-68, STORAGE-69, STORAGE-70, STORAGE-72
 func TestCheckData(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
@@ -87,6 +88,7 @@ func TestCheckData(t *testing.T) {
 // it does not serve.
 //
 // CONTRACT: C-95
+// REQUIREMENT: STORAGE-69, STORAGE-70
 func TestDataReachesStatusAndMetrics(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)

@@ -95,6 +95,7 @@ func (r *receivers) handle(n int) bool {
 //
 // The leases of who was killed, five minutes of M10's, are not waited for: they are ended by hand when it is gone.
 // CONTRACT: C-20, C-90
+// REQUIREMENT: M10-11, M10-12, M10-19
 func TestM10WorkerBesideDispatchers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it drains a table with three processes")

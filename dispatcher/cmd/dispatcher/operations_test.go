@@ -55,6 +55,7 @@ func progress(t testing.TB, text string) (p replay.Progress) {
 
 // A person replays and discards with a database login, which may do that and no more. Who and why stay with the letters.
 // CONTRACT: C-42
+// REQUIREMENT: STORAGE-44
 func TestDeadReplayAndDiscard(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)

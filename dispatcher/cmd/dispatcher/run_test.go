@@ -70,6 +70,7 @@ func TestWorkerIsNoted(t *testing.T) {
 
 // The truth on /readyz and /status while the database comes and goes, in one process.
 // CONTRACT: C-96, C-101
+// REQUIREMENT: STORAGE-58, STORAGE-65
 func TestDatabaseComesAndGoes(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
@@ -154,6 +155,7 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 
 // One refused event is its own trouble: the process stays ready. A destination that refuses every
 // event, or is away, is told. CONTRACT: C-32, C-101
+// REQUIREMENT: STORAGE-58, STORAGE-66
 func TestReadyFollowsTheDestination(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)

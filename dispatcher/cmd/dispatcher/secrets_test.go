@@ -205,6 +205,7 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 // No secret and no payload is in anything that a dispatcher says, at its most talkative, whatever it
 // delivers to and whatever becomes of it: its log, its answers, its commands, what it writes into the
 // rows. CONTRACT: C-73
+// REQUIREMENT: OVERVIEW-16
 func TestPlantedSecrets(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -12,6 +12,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/python"
 )
 
+var flask = []string{"flask==3.1.3", "werkzeug==3.1.9"}
+
 // inPython runs testdata/consumer.py until the test ends, and again when it has died. It returns its port.
 func inPython(t *testing.T, dir, kind string) (port string) {
 	t.Helper()
@@ -21,12 +23,12 @@ func inPython(t *testing.T, dir, kind string) (port string) {
 	check(t, free.Close())
 	ctx, cancel := context.WithCancel(context.Background())
 	listening, ended := make(chan bool), make(chan struct{})
-	_, err = python.Command(ctx, nil)
+	_, err = python.Command(ctx, flask)
 	need.Server(t, err, python.ErrMissing)
 	go func() {
 		defer close(ended)
 		for first := true; ctx.Err() == nil; {
-			cmd, err := python.Command(ctx, nil, "testdata/consumer.py", port, dir, kind)
+			cmd, err := python.Command(ctx, flask, "testdata/consumer.py", port, dir, kind)
 			if err != nil {
 				return
 			}
@@ -50,7 +52,7 @@ func inPython(t *testing.T, dir, kind string) (port string) {
 	return port
 }
 
-// A right and a broken consumer in Python, on http.server and sqlite3, which crash for real. The second writes record
+// A right and a broken consumer in Python, on Flask and sqlite3, which crash for real. The second writes record
 // and effect each by itself.
 //
 // CONTRACT: C-81

@@ -155,6 +155,7 @@ func (o output) consumerReport(t *testing.T) (r consumerReport) {
 // Each broken consumer is named by its rules, with evidence and a remedy, and by no other.
 //
 // CONTRACT: C-81
+// REQUIREMENT: RULE-010-001, RULE-010-002, RULE-010-012, RULE-010-020, RULE-010-021, RULE-010-031, RULE-010-032
 func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
 	t.Parallel()
 	for name, broken := range brokenConsumers {

@@ -9,6 +9,7 @@ import (
 )
 
 // What the file says about the journal is what the database has, and without a word it stays as it is.
+// REQUIREMENT: STORAGE-49
 func TestMigrateJournal(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
@@ -31,6 +32,7 @@ func TestMigrateJournal(t *testing.T) {
 // event's history has its records.
 //
 // CONTRACT: C-61
+// REQUIREMENT: STORAGE-71
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)

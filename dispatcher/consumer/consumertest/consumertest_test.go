@@ -194,6 +194,7 @@ var subjects = map[string]struct {
 // Each broken consumer is told by the checks that its flaw breaks, and by no other; the right one passes all.
 //
 // CONTRACT: C-81
+// REQUIREMENT: RULE-010-001, RULE-010-002, RULE-010-012, RULE-010-020, RULE-010-021, RULE-010-031, RULE-010-032
 func TestBrokenConsumersAreTold(t *testing.T) {
 	for name, subject := range subjects {
 		t.Run(name, func(t *testing.T) {

@@ -201,6 +201,7 @@ func TestPages(t *testing.T) {
 }
 
 // What one asks for is told whole, and a payload only then. CONTRACT: C-41
+// REQUIREMENT: STORAGE-16, STORAGE-18, STORAGE-19
 func TestShow(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)

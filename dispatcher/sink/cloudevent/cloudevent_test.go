@@ -25,6 +25,7 @@ func base() *dispatcher.Event {
 // The attributes of a whole and of a bare event are tested by sinktest.Exercise, on every sink.
 
 // CONTRACT: C-71
+// REQUIREMENT: STORAGE-9, STORAGE-28
 func TestPartitionKey(t *testing.T) {
 	e := base()
 	for _, want := range []string{e.ID.String(), "aggregate", "explicit"} {

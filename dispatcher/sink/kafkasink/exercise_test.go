@@ -18,6 +18,7 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
+// REQUIREMENT: STORAGE-28, STORAGE-33
 func TestExercise(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -1,4 +1,4 @@
-"""An HTTP consumer with its records and effects in SQLite: consumer.py PORT DIR right|broken
+"""An HTTP consumer in Flask, with its records and effects in SQLite: consumer.py PORT DIR right|broken
 
 The right one writes record and effect in one transaction. The broken one looks, acts, and notes, each by itself.
 It obeys the files DIR/fail and DIR/crash, which hold "on" or "off".
@@ -6,8 +6,9 @@ It obeys the files DIR/fail and DIR/crash, which hold "on" or "off".
 import os
 import sqlite3
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+
+from flask import Flask, request
+from werkzeug.serving import make_server
 
 PORT, DIR, KIND = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -51,42 +52,31 @@ def broken(db, event):
         db.execute("insert or ignore into processed_events values (?)", (event,))
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+app = Flask(__name__)
 
-    def do_POST(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        db = connect()
-        try:
-            {"right": right, "broken": broken}[KIND](db, self.headers["ce-id"])
-            self.answer(204)
-        except Exception:
-            self.answer(500)
-        finally:
-            db.close()
 
-    def do_GET(self):
-        db = connect()
-        event = parse_qs(urlsplit(self.path).query)["id"][0]
-        count = db.execute("select count(*) from effects where tracking_id = ?", (event,)).fetchone()[0]
+@app.post("/events")
+def take():
+    db = connect()
+    try:
+        {"right": right, "broken": broken}[KIND](db, request.headers["ce-id"])
+        return "", 204
+    finally:
         db.close()
-        self.answer(200, b'{"effects": %d}' % count)
 
-    def answer(self, status, body=b""):
-        self.send_response(status)
-        if status != 204:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, *args):
-        pass
+@app.get("/effects")
+def effects():
+    db = connect()
+    count = db.execute("select count(*) from effects where tracking_id = ?", (request.args["id"],)).fetchone()[0]
+    db.close()
+    return {"effects": count}
 
 
 db = connect()
 db.execute("create table if not exists processed_events (tracking_id text primary key)")
 db.execute("create table if not exists effects (tracking_id text)")
 db.close()
-server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
+server = make_server("127.0.0.1", PORT, app, threaded=True)
 print("listening", flush=True)
 server.serve_forever()
