@@ -88,6 +88,7 @@ func newWorld(ctx context.Context) *world {
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	w := &world{config: envtest.Start(GinkgoTB())}
+	w.config.QPS = -1 // the commands look a thousand times more often than a person's, and a limit would end their waits early
 	var err error
 	w.Client, err = client.New(w.config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())

@@ -113,7 +113,7 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 	report.At = time.Now().UTC().Truncate(time.Second)
 	report.Finished = failed == nil
 	if err := write(cmd.OutOrStdout(), report); err != nil {
-		return fmt.Errorf("write the report: %w; check what reads it", err)
+		return err
 	}
 	switch {
 	case failed != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
