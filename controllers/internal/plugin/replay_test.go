@@ -86,6 +86,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(out.String()).To(Equal("deadletterreplay.outbox.dev/orders-20260301-130000\n"))
 		Expect(told.String()).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
+		Expect(strings.Count(told.String(), "1 of 3 done")).To(Equal(1), "a line for each change")
 	})
 
 	It("counts what would be done", func(ctx SpecContext) {

@@ -372,7 +372,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 	})
 })
 
-// says makes an Event about the pod of the Job that appears, beside one that means nothing and is younger.
+// says makes an Event about the pod of the Job that appears, after one that means nothing and says that it is younger.
 func (w *world) says(event corev1.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	done := make(chan struct{})
@@ -384,10 +384,10 @@ func (w *world) says(event corev1.Event) {
 			if w.List(ctx, &all, client.InNamespace(w.namespace), client.HasLabels{batchv1.JobNameLabel}) != nil || len(all.Items) == 0 {
 				continue
 			}
-			for i, e := range []corev1.Event{event, {Reason: "Scheduled", Message: "It is on a node."}} {
+			for i, e := range []corev1.Event{{Reason: "Scheduled", Message: "It is on a node."}, event} {
 				e.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "try-"}
 				e.InvolvedObject = corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: all.Items[0].Name, UID: all.Items[0].UID}
-				e.LastTimestamp = metav1.NewTime(noon.Add(time.Duration(i) * time.Minute))
+				e.LastTimestamp = metav1.NewTime(noon.Add(-time.Duration(i) * time.Minute))
 				_ = w.Create(ctx, &e)
 			}
 			return
