@@ -34,7 +34,7 @@ test-unit: ## All tests but those on a cluster. A part of a suite on the API ser
 	@hack/test.sh unit
 
 .PHONY: test-e2e
-test-e2e: ## The tests on a cluster alone. LABELS="troubles || counts" picks a part: main, troubles, counts, dead, security, secrets, stop, operator, upgrade, helm.
+test-e2e: ## The tests on a cluster alone. LABELS="troubles || counts" picks a part: main, troubles, counts, dead, security, secrets, stop, operator, upgrade, helm, replay, night, try.
 	@hack/need.sh go
 	@LABELS='$(LABELS)' hack/test.sh e2e
 

@@ -125,6 +125,7 @@ func TestHTTPBatch(t *testing.T) {
 		}
 		return nil
 	})
+	after := ""
 	send := func(events ...*consumer.Event) int {
 		parts := make([]string, len(events))
 		for i, e := range events {
@@ -132,7 +133,9 @@ func TestHTTPBatch(t *testing.T) {
 		}
 		r := httptest.NewRequest(http.MethodPost, "/events", strings.NewReader("["+strings.Join(parts, ",")+"]"))
 		r.Header.Set("Content-Type", "application/cloudevents-batch+json")
-		return answerOf(h, r).Code
+		w := answerOf(h, r)
+		after = w.Header().Get("Retry-After")
+		return w.Code
 	}
 	a, b, c := newEvent(), newEvent(), newEvent()
 	failures[a.ID.String()] = errors.New("bug")
@@ -148,5 +151,12 @@ func TestHTTPBatch(t *testing.T) {
 	b.EventType = "better"
 	if status := send(a, b, c); status != 204 || calls != 6 {
 		t.Errorf("answered %d after %d calls, want 204 after 6", status, calls)
+	}
+	d, e, f := newEvent(), newEvent(), newEvent()
+	for e, seconds := range map[*consumer.Event]time.Duration{d: 5, e: 60, f: 10} {
+		failures[e.ID.String()] = consumer.RetryAfter(seconds*time.Second, errors.New("later"))
+	}
+	if status := send(d, e, f); status != 503 || after != "60" {
+		t.Errorf("answered %d, Retry-After %q; want 503 and the longest, 60", status, after)
 	}
 }

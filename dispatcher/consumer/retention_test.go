@@ -85,6 +85,13 @@ func TestLegalHold(t *testing.T) {
 		check(t, billing.hold("case 12", "audit", false))
 		check(t, billing.hold("case 12", "audit of 2026", false))
 		check(t, mail.hold("freeze", "incident", true))
+		for name, err := range map[string]error{
+			"another consumer's": mail.hold("case 12", "mine", false), "one's as everyone's": billing.hold("case 12", "all", true),
+		} {
+			if !errors.Is(err, consumer.ErrInvalid) {
+				t.Errorf("the name of a hold that is %s: %v", name, err)
+			}
+		}
 		sweep(billing, 0)
 		sweep(mail, 0)
 		check(t, billing.release("freeze"))

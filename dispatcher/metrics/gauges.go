@@ -23,7 +23,7 @@ var (
 	retrying    = describe("outbox_retrying_events_count", "Rows due later that wait for a retry after a failure. The other scheduled rows were delayed by their producers. An estimate above 10,000.", "topic")
 	processing  = describe("outbox_processing_events_count", "Rows leased by some dispatcher. An estimate above 10,000.", "topic")
 	dead        = describe("outbox_dlq_events_count", "Dead rows that nobody has handled yet. An estimate above 10,000.", "topic")
-	oldest      = describe("outbox_oldest_pending_age_seconds", "Age of the pending row that is due first, when it was counted. 0 for none.", "topic")
+	oldest      = describe("outbox_oldest_pending_age_seconds", "How long the pending row that is due first has been due, when it was counted. A delay that its producer asked for, and the wait after a failure, come before. 0 for none.", "topic")
 	blockedKeys = describe("outbox_blocked_keys", "Keys whose rows wait behind a dead one that nobody has handled yet, with onDead Block.")
 	observedAt  = describe("outbox_backlog_observed_timestamp_seconds", "When the backlog was counted, on the database's clock.")
 	inFlight    = describe("outbox_in_flight_events", "Rows that this process has claimed and not yet written back.")
@@ -120,8 +120,8 @@ func (g *gauges) byLabel(depth *dispatcher.Depth) map[string]counts {
 		c.retrying += float64(t.Retrying.N)
 		c.processing += float64(t.Processing.N)
 		c.dead += float64(t.Dead.N)
-		if !t.OldestPending.IsZero() {
-			c.oldest = max(c.oldest, depth.ObservedAt.Sub(t.OldestPending).Seconds())
+		if !t.DueSince.IsZero() {
+			c.oldest = max(c.oldest, depth.ObservedAt.Sub(t.DueSince).Seconds())
 		}
 		all[label] = c
 	}

@@ -13,8 +13,9 @@
 // The ledger knows a claim of a row by its lease number. It finds what is lost, what was delivered without a
 // commit or twice without a cause, illegal transitions, tokens that fall, are published twice or belong to two
 // claims, leases acked twice, budgets overspent, keys out of order, events that died of an outage or beside an
-// odd one, deaths without their record, and others that stood still beside an odd row. A recovery that takes
-// longer than is promised is told as SLOW, and fails the run too.
+// odd one, deaths without their record, and others that stood still beside an odd row. The product's own journal
+// is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
+// is told as SLOW, and fails the run too.
 //
 // The schedule and the mode follow from the seed, so a run that failed can be played again; what the
 // processes make of it differs a little each time. It stops by itself and leaves nothing behind but, when
@@ -65,6 +66,7 @@ type options struct {
 	dispatchers, rate int           // rate is in transactions a second, each of 3 events on average
 	work              time.Duration // that the consumer takes over an event
 	ordered, deleted  bool
+	journal           bool // the product's own, which is verified in the end
 	kinds             []kind
 	verbose           bool
 	binaries          string
@@ -73,7 +75,7 @@ type options struct {
 func defaults() options {
 	return options{
 		times:       times{total: 40 * time.Second, lease: 3 * time.Second, poll: 500 * time.Millisecond, timeout: sinkTimeout},
-		dispatchers: 3, rate: 100, work: 60 * time.Millisecond, kinds: slices.Concat(foreground, background),
+		dispatchers: 3, rate: 100, work: 60 * time.Millisecond, journal: true, kinds: slices.Concat(foreground, background),
 	}
 }
 
@@ -84,9 +86,9 @@ func (o options) mode() string {
 
 // command plays the run again.
 func (o options) command() string {
-	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -faults %s",
+	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -journal=%t -faults %s",
 		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, map[bool]string{false: "None", true: "Key"}[o.ordered],
-		map[bool]string{false: "kept", true: "deleted"}[o.deleted], join(o.kinds))
+		map[bool]string{false: "kept", true: "deleted"}[o.deleted], o.journal, join(o.kinds))
 }
 
 func join(kinds []kind) string {
@@ -111,6 +113,7 @@ func chaos(ctx context.Context, args []string) error {
 	seeds := flags.Int("seeds", 1, "how many runs, each with the next seed")
 	ordering := flags.String("ordering", "", "None or Key (default: drawn)")
 	rows := flags.String("rows", "", "kept or deleted at ack (default: drawn)")
+	flags.BoolVar(&o.journal, "journal", o.journal, "turn the journal on, and compare it with the rows in the end")
 	faults := flags.String("faults", join(o.kinds), "the kinds of faults")
 	_ = flags.Parse(args) // it exits
 	o.kinds = nil
@@ -242,6 +245,9 @@ func (w *world) live(ctx context.Context) (*history, error) {
 	}
 	for _, s := range w.slots {
 		w.stopOne(s.now)
+	}
+	if w.journal {
+		w.verify(ctx)
 	}
 	h, err := w.load(ctx)
 	if err == nil {

@@ -95,15 +95,18 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 	if err := w.addRoute("dsn", w.server.Port); err != nil {
 		return err
 	}
-	owner := filepath.Join(w.dir, "owner.yaml")
-	if err := write(owner, config.Config{Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.server.Port)}}); err != nil {
+	owner := config.Config{
+		Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.server.Port)},
+		Journal:  &config.Journal{Enabled: &w.journal},
+	}
+	if err := write(w.ownerFile(), owner); err != nil {
 		return err
 	}
 	login := filepath.Join(w.dir, "login.yaml")
 	if err := write(login, config.Config{Database: config.Database{DSNFile: w.dsnFiles[0]}}); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, binary, "migrate", "up", "-f", owner, "--grant-to-login-of", login).CombinedOutput()
+	out, err := exec.CommandContext(ctx, binary, "migrate", "up", "-f", w.ownerFile(), "--grant-to-login-of", login).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
 	}
@@ -207,6 +210,18 @@ func (w *world) fail(format string, args ...any) {
 	defer w.mu.Unlock()
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
+
+// verify compares the journal with the rows, when nothing changes them any more.
+func (w *world) verify(ctx context.Context) {
+	out, err := exec.CommandContext(ctx, filepath.Join(w.binaries, "dispatcher"), "verify", "-f", w.ownerFile()).CombinedOutput()
+	if err != nil {
+		w.fail("dispatcher verify: %v: %s", err, out)
+		return
+	}
+	fmt.Fprintf(w.out, "dispatcher verify: %s", out)
+}
+
+func (w *world) ownerFile() string { return filepath.Join(w.dir, "owner.yaml") }
 
 func (w *world) deliveriesFile() string { return filepath.Join(w.dir, "deliveries") }
 

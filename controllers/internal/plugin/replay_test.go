@@ -3,7 +3,9 @@ package plugin_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -75,13 +77,16 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 	})
 
 	It("does not wait for outcomes unless it is told to", func(ctx SpecContext) {
+		w.operator(status(metav1.ConditionFalse, "Running", 3, 1))
 		report := status(metav1.ConditionFalse, "Running", 3, 3)
 		report.Pending = ptr.To(int64(3))
-		w.operator(report)
-		r := w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812", "--output", "name")
+		var out strings.Builder
+		told := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() { w.operator(report) })}
+		r := w.runBoth(ctx, &out, told, "replay", "orders", "--all", "--reason", "CHG-812", "--output", "name")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.out).To(Equal("deadletterreplay.outbox.dev/orders-20260301-130000\n"))
-		Expect(r.told).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
+		Expect(out.String()).To(Equal("deadletterreplay.outbox.dev/orders-20260301-130000\n"))
+		Expect(told.String()).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
+		Expect(strings.Count(told.String(), "1 of 3 done")).To(Equal(1), "a line for each change")
 	})
 
 	It("counts what would be done", func(ctx SpecContext) {
@@ -133,7 +138,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 
 	It("writes the object for a pull request, and creates nothing", func(ctx SpecContext) {
 		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, asked by ada", "--canary", "10", "--print", "--name", "chg-812",
-			"--requested-by", "system:serviceaccount:flux-system:kustomize-controller")
+			"--ttl-after-finished", "168h", "--requested-by", "system:serviceaccount:flux-system:kustomize-controller")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(Equal(strings.ReplaceAll(`apiVersion: outbox.dev/v1alpha1
 kind: DeadLetterReplay
@@ -150,10 +155,22 @@ spec:
   requestedBy: system:serviceaccount:flux-system:kustomize-controller
   selector:
     group: 7f3a9c21
+  ttlAfterFinished: 168h0m0s
 `, "NAMESPACE", w.namespace)))
 		var list v1alpha1.DeadLetterReplayList
 		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
 		Expect(list.Items).To(BeEmpty())
+	})
+
+	It("takes groups from the status when no pod answers, and makes a name of what fits", func(ctx SpecContext) {
+		long := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: strings.Repeat("o", 31) + "-orders"},
+			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", OutboxRef: &v1alpha1.OutboxRef{Name: "main"}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}}
+		Expect(w.Create(ctx, long)).To(Succeed())
+		Expect(w.run(ctx, "replay", long.Name, "--all", "--reason", "CHG-812", "--print").out).To(ContainSubstring("\n  name: " + strings.Repeat("o", 31) + "-20260301-130000\n"))
+		w.away = errors.New("no route to the pod")
+		r := w.run(ctx, "replay", "orders", "--group", "1", "--reason", "CHG-812", "--print")
+		Expect(r.err).NotTo(HaveOccurred())
+		Expect(r.out).To(ContainSubstring("\n    group: 7f3a9c21\n"))
 	})
 
 	It("refuses what cannot be meant, with a remedy", func(ctx SpecContext) {
@@ -167,7 +184,9 @@ spec:
 			"--all --rate 0 --canary -1":     "spec.canary",
 			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",
 		} {
-			r := w.run(ctx, append([]string{"replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
+			short, cancel := context.WithTimeout(ctx, 10*time.Second) // what is taken goes on for ever
+			r := w.run(short, append([]string{"replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
+			cancel()
 			Expect(r.err).To(MatchError(ContainSubstring(want)), words)
 		}
 		Expect(w.run(ctx, "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
@@ -175,6 +194,13 @@ spec:
 			Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}})).To(Succeed())
 		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
 			"set its spec.operator to a login that has what `dispatcher migrate grants --for operator` prints"))
+		Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bills"},
+			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Database: &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}},
+				Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}})).To(Succeed())
+		Expect(w.run(ctx, "replay", "bills", "--all", "--reason", "CHG-812").err).To(MatchError(ContainSubstring("the OutboxDispatcher bills names no login for replays")))
+		var list v1alpha1.DeadLetterReplayList
+		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
+		Expect(list.Items).To(BeEmpty())
 	})
 
 	It("lists what was asked for", func(ctx SpecContext) {
@@ -195,8 +221,20 @@ spec:
 		Expect(json.Unmarshal([]byte(w.run(ctx, "replays", "orders", "-o", "json").out), &list)).To(Succeed())
 		Expect(list.Kind).To(Equal("DeadLetterReplayList"))
 		Expect(list.Items).To(HaveLen(1))
+
+		By("those of its Outbox too, the newest first")
+		Eventually(ctx, time.Now).WithTimeout(time.Minute).Should(BeTemporally(">", list.Items[0].CreationTimestamp.Add(time.Second)), "it is older than what follows")
+		for name, namespace := range map[string]string{"of-the-outbox": "shop", "of-another-namespace": "warehouse"} {
+			other = v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: list.Items[0].Spec}
+			other.Spec.DispatcherRef, other.Spec.OutboxRef, other.Spec.Namespace = nil, &v1alpha1.OutboxRef{Name: "main"}, namespace
+			Expect(w.Create(ctx, &other)).To(Succeed())
+		}
+		Expect(json.Unmarshal([]byte(w.run(ctx, "replays", "orders", "-o", "json").out), &list)).To(Succeed())
+		Expect(list.Items).To(HaveExactElements(HaveField("Name", "of-the-outbox"), HaveField("Name", "chg-812")))
 		Expect(w.run(ctx, "__complete", "replay", "orders", "--group", "").out).To(ContainSubstring("7f3a9c21\t3 dead"))
 		Expect(w.run(ctx, "__complete", "replays", "").out).To(HavePrefix("orders\n"))
+		w.as(ctx, "tess-"+w.namespace)
+		Expect(w.run(ctx, "replays", "orders").err).To(MatchError(ContainSubstring("; ask for the role deadletterreplays-view in this namespace")))
 	})
 })
 

@@ -76,6 +76,8 @@ type world struct {
 	forwarded []string
 	// log is that of the pod of a Job, and in is standard input.
 	log, in string
+	// unlogged is why that log cannot be read, and away why no pod can be asked. nil: it can.
+	unlogged, away error
 	// config is who asks, and real asks through the API server's port-forward.
 	config *rest.Config
 	real   bool
@@ -86,6 +88,7 @@ func newWorld(ctx context.Context) *world {
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	w := &world{config: envtest.Start(GinkgoTB())}
+	w.config.QPS = -1 // the commands look a thousand times more often than a person's, and a limit would end their waits early
 	var err error
 	w.Client, err = client.New(w.config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
@@ -121,10 +124,13 @@ func (w *world) runTo(ctx context.Context, out io.Writer, args ...string) ran {
 func (w *world) runBoth(ctx context.Context, out, told io.Writer, args ...string) ran {
 	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }, Every: time.Millisecond}
 	o.Log = func(context.Context, *rest.Config, *corev1.Pod) (io.ReadCloser, error) {
-		return io.NopCloser(strings.NewReader(w.log)), nil
+		return io.NopCloser(strings.NewReader(w.log)), w.unlogged
 	}
 	if !w.real {
 		o.Forward = func(_ context.Context, _ *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
+			if w.away != nil {
+				return "", nil, w.away
+			}
 			Expect(port).To(Equal(desired.Port))
 			w.forwarded = append(w.forwarded, pod.Name)
 			server := httptest.NewServer(deadletters.Handler(letters{}))

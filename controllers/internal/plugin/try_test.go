@@ -212,6 +212,25 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	})
 
+	It("gives what runs a file of its own only where the manifest has another one", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		kept := strings.Replace(changed, "  - rules:", "  - schema: {configMap: {name: schemas-v1, key: order.json}}\n  - rules:", 1)
+		edited := kept + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: schemas-v1}\ndata: {order.json: '{\"type\":\"object\"}'}\n"
+		for in, own := range map[string][]string{kept: nil, edited: {"schemas-v1:order.json -> etc/outbox/schemas/0.json"}} {
+			w.in, w.log = in, report
+			m := w.kubelet(ends(0))
+			Expect(w.run(ctx, "try", "-f", "-").err).NotTo(HaveOccurred())
+			<-m.done
+			Expect(sources(m.job.Spec.Template.Spec.Volumes, "running")).To(ConsistOf(append(own,
+				m.job.Name+":running.yaml -> running.yaml", "old-token:token -> etc/outbox/secrets/sink/token")), in)
+			file := "/etc/outbox/schemas/0.json"
+			if own != nil {
+				file = "/etc/outbox/running" + file
+			}
+			Expect(loaded(m.files.Data["running.yaml"]).Validation[0].Schema.File).To(Equal(file), in)
+		}
+	})
+
 	It("is refused by the API server as an apply would be, and makes no Job", func(ctx SpecContext) {
 		w.runs(ctx, http)
 		for words, want := range map[string]string{
@@ -220,9 +239,12 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 			"  podTemplate: {spec: {x: 1}}\n": `unknown field "spec.x"`,
 		} {
 			w.in = changed + words
-			r := w.run(ctx, "try", "-f", "-")
-			Expect(r.err).To(MatchError(ContainSubstring(want)))
-			Expect(code(r.err)).To(Equal(78), words)
+			for _, args := range [][]string{{"-f", "-"}, {"-f", "-", "--against", "status", "--image", "dispatcher:v1"}} {
+				r := w.run(ctx, append([]string{"try", "--timeout", "1s"}, args...)...)
+				Expect(r.err).To(MatchError(ContainSubstring(want)))
+				Expect(code(r.err)).To(Equal(78), words)
+				w.in = strings.Replace(w.in, "name: orders", "name: bills", 1) // one that is not there yet
+			}
 		}
 		w.in = strings.Replace(changed, "name: main", "name: gone", 1)
 		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("no Outbox gone, which spec.outboxRef of the manifest names")))
@@ -254,7 +276,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		d.OwnerReferences = nil
 		Expect(w.Update(ctx, &d)).To(Succeed())
 		w.in = changed
-		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("/orders runs here")), "a Deployment of somebody else is none of ours")
+		Expect(w.run(ctx, "try", "-f", "-", "--timeout", "1s").err).To(MatchError(ContainSubstring("/orders runs here")), "a Deployment of somebody else is none of ours")
 	})
 
 	It("says why the dispatcher failed", func(ctx SpecContext) {
@@ -277,6 +299,15 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		Entry("when the container is killed", dispatches(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}), "ended with exit code 137: OOMKilled"),
 		Entry("when the pod is evicted", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on memory."}, "ended with exit code 1: Evicted The node was low on memory."),
 	)
+
+	It("says how the pod ended when its log is gone", func(ctx SpecContext) {
+		w.runs(ctx, http)
+		w.kubelet(corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on memory."})
+		w.unlogged = errors.New("container not found")
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(And(ContainSubstring("container not found"),
+			ContainSubstring("ended with exit code 1: Evicted The node was low on memory."))))
+		Expect(w.leftovers(ctx)).To(BeEmpty())
+	})
 
 	DescribeTable("tells what keeps the pod from running, and removes it when the command is broken off", func(ctx SpecContext, status corev1.PodStatus, event *corev1.Event, want string) {
 		w.runs(ctx, http)
@@ -341,7 +372,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 	})
 })
 
-// says makes an Event about the pod of the Job that appears, beside one that means nothing.
+// says makes an Event about the pod of the Job that appears, after one that means nothing and says that it is younger.
 func (w *world) says(event corev1.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	done := make(chan struct{})
@@ -353,10 +384,10 @@ func (w *world) says(event corev1.Event) {
 			if w.List(ctx, &all, client.InNamespace(w.namespace), client.HasLabels{batchv1.JobNameLabel}) != nil || len(all.Items) == 0 {
 				continue
 			}
-			for _, e := range []corev1.Event{event, {Reason: "Scheduled", Message: "It is on a node."}} {
+			for i, e := range []corev1.Event{{Reason: "Scheduled", Message: "It is on a node."}, event} {
 				e.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "try-"}
 				e.InvolvedObject = corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: all.Items[0].Name, UID: all.Items[0].UID}
-				e.LastTimestamp = metav1.Now()
+				e.LastTimestamp = metav1.NewTime(noon.Add(-time.Duration(i) * time.Minute))
 				_ = w.Create(ctx, &e)
 			}
 			return

@@ -183,9 +183,10 @@ func end(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 // report writes what the dispatcher wrote, and ends as it did. The log has the dispatcher's standard error too, of
 // which the last line is the error.
 func (j *tryJob) report(ctx context.Context, pod *corev1.Pod, ended *corev1.ContainerStateTerminated) error {
+	how := strings.TrimSpace(fmt.Sprintf("the pod %s ended with exit code %d: %s %s", pod.Name, ended.ExitCode, ended.Reason, ended.Message))
 	log, err := j.Log(ctx, j.config, pod)
 	if err != nil {
-		return refusedTry(fmt.Errorf("read the log of the pod %s/%s: %w", pod.Namespace, pod.Name, err))
+		return refusedTry(fmt.Errorf("read the log in the namespace %s: %w; %s", pod.Namespace, err, how))
 	}
 	defer log.Close()
 	why := ""
@@ -205,7 +206,7 @@ func (j *tryJob) report(ctx context.Context, pod *corev1.Pod, ended *corev1.Cont
 		return nil
 	}
 	if why == "" {
-		why = strings.TrimSpace(fmt.Sprintf("the pod %s ended with exit code %d: %s %s", pod.Name, ended.ExitCode, ended.Reason, ended.Message))
+		why = how
 	}
 	code := 1
 	if ended.ExitCode == exitDiffers || ended.ExitCode == exitRefused {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -206,6 +207,31 @@ func TestVerifyConsumerPassesTheRightOne(t *testing.T) {
 				t.Errorf("the requests were %v", s.seen)
 			}
 		})
+	}
+}
+
+// A probe at another host gets neither the login nor the headers, which are for the consumer alone.
+//
+// CONTRACT: C-73, C-81
+func TestVerifyConsumerProbeElsewhere(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	took, told := 0, []string{}
+	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { mu.Lock(); took++; mu.Unlock() }))
+	t.Cleanup(consumer.Close)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, r.Header.Get("Authorization")+r.Header.Get("X-Key"))
+		fmt.Fprint(w, 0)
+	}))
+	t.Cleanup(elsewhere.Close)
+	token := filepath.Join(t.TempDir(), "token")
+	check(t, os.WriteFile(token, []byte(secret), 0o600))
+	got := run(t, "", "verify-consumer", "--url", consumer.URL, "--token-file", token, "--header", "X-Key=@"+token, "--probe", elsewhere.URL+"/{id}")
+	got.ended(t, 3, "handles an event: an event that was delivered once and acknowledged: 0 effects, want 1")
+	if took == 0 || len(told) == 0 || strings.Join(told, "") != "" {
+		t.Errorf("%d deliveries, and the probe was told %q", took, told)
 	}
 }
 

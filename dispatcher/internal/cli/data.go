@@ -63,7 +63,7 @@ func checkData(cmd *cobra.Command, file, output string) error {
 		return err
 	}
 	if err := write(cmd.OutOrStdout(), report); err != nil {
-		return fmt.Errorf("write the report: %w; check what reads it", err)
+		return err
 	}
 	if !report.OK {
 		return differs{fmt.Errorf("%d of %d checks of the data failed", report.failed(), len(report.Checks))}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
@@ -91,7 +89,7 @@ func tryOut(cmd *cobra.Command, f tryFlags) error {
 		return fmt.Errorf("no row of namespace %q was found to try (%d rows were looked at); correct namespace, --topic and --since, or lengthen the retention", report.Namespace, report.LookedAt)
 	}
 	if err := write(cmd.OutOrStdout(), report); err != nil {
-		return fmt.Errorf("write the report: %w; check what reads it", err)
+		return err
 	}
 	if report.Different > 0 {
 		return differs{fmt.Errorf("%d of %d events come out otherwise", report.Different, report.Rows)}
@@ -136,30 +134,6 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	return report, err
 }
 
-// reportWriter returns what writes a report in a form.
-func reportWriter[Report any](form string, table func(io.Writer, Report) error) (func(io.Writer, Report) error, error) {
-	switch form {
-	case "table":
-		return table, nil
-	case "json":
-		return func(w io.Writer, r Report) error {
-			e := json.NewEncoder(w)
-			e.SetEscapeHTML(false)
-			e.SetIndent("", "  ")
-			return e.Encode(r)
-		}, nil
-	case "yaml":
-		return func(w io.Writer, r Report) error {
-			text, err := yaml.Marshal(r)
-			if err == nil {
-				_, err = w.Write(text)
-			}
-			return err
-		}, nil
-	}
-	return nil, fmt.Errorf("--output is %q; set it to table, json or yaml", form)
-}
-
 // tryTable is a report for people.
 func tryTable(w io.Writer, r *try.Report) error {
 	against := "the rows' status, which knows no destinations"
@@ -199,14 +173,4 @@ func tryTable(w io.Writer, r *try.Report) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
-}
-
-// oneLine keeps the table whole, whatever a topic or a route has in it.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '\uFFFD'
-		}
-		return r
-	}, text)
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/journal"
@@ -66,7 +64,7 @@ func verify(cmd *cobra.Command, f verifyFlags) error {
 	case f.limit < 1 || f.limit > 100_000:
 		return fmt.Errorf("--limit is %d; set it to 1 to 100000", f.limit)
 	}
-	write, err := verifyWriter(f.output)
+	write, err := reportWriter(f.output, verifyTable)
 	if err != nil {
 		return err
 	}
@@ -78,37 +76,13 @@ func verify(cmd *cobra.Command, f verifyFlags) error {
 			return err
 		}
 		if err := write(cmd.OutOrStdout(), report); err != nil {
-			return fmt.Errorf("write the report: %w; check what reads it", err)
+			return err
 		}
 		if report.Found > 0 {
 			return differs{fmt.Errorf("journal and rows differ in %d places", report.Found)}
 		}
 		return nil
 	})
-}
-
-// verifyWriter returns what writes a report in a form.
-func verifyWriter(form string) (func(io.Writer, journal.Report) error, error) {
-	switch form {
-	case "table":
-		return verifyTable, nil
-	case "json":
-		return func(w io.Writer, r journal.Report) error {
-			e := json.NewEncoder(w)
-			e.SetEscapeHTML(false)
-			e.SetIndent("", "  ")
-			return e.Encode(r)
-		}, nil
-	case "yaml":
-		return func(w io.Writer, r journal.Report) error {
-			text, err := yaml.Marshal(r)
-			if err == nil {
-				_, err = w.Write(text)
-			}
-			return err
-		}, nil
-	}
-	return nil, fmt.Errorf("--output is %q; set it to table, json or yaml", form)
 }
 
 // verifyTable is a report for people.

@@ -113,7 +113,7 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 	found := consumercheck.NewReport(f.eventType, results, failed, func(hook consumercheck.Hook) string { return hookFlags[hook] })
 	found.URL, found.ContentMode = h.name, f.contentMode
 	if err := write(cmd.OutOrStdout(), found); err != nil {
-		return fmt.Errorf("write the report: %w; check what reads it", err)
+		return err
 	}
 	switch {
 	case failed != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
