@@ -1,0 +1,12 @@
+do $adopt$
+declare
+    r       record;
+    v_moved integer := 0;
+begin
+    for r in select * from {table} as r where {open} order by {order} loop
+        {body}
+        v_moved := v_moved + 1;
+    end loop;
+    perform set_config('outbox.adopt_moved', v_moved::text, true);
+end
+$adopt$
