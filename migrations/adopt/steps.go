@@ -230,7 +230,7 @@ func (r *run) cutover() error {
 		r.function(true),
 		fmt.Sprintf("drop trigger if exists %s_again on %s", r.trigger(), table),
 		fmt.Sprintf("create trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
-		r.render("move", map[string]string{"{open}": r.open("r"), "{order}": r.in(r.layout.order, "r"),
+		r.render("move", map[string]string{"{open}": r.open("t"), "{order}": r.in(r.layout.order, "t"),
 			"{body}": r.body("true", "false", "\n    v_moved := v_moved + 1;")}),
 		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where state = 'Shadow' and name = " + literal(r.spec.Name),
 	}

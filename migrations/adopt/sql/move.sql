@@ -3,7 +3,7 @@ declare
     r       record;
     v_moved integer := 0;
 begin
-    for r in select * from {table} as r where {open} order by {order} loop
+    for r in select * from {table} as t where {open} order by {order} loop
         {body}
         v_moved := v_moved + 1;
     end loop;

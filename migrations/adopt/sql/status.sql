@@ -16,6 +16,6 @@ select theirs.rows, ours.rows, theirs.missing, ours.extra, ours.refused,
     (select count(*) from outbox_adopted as a join outbox_events as e on e.id = a.event_id
         where a.adoption = {name} and a.live and e.status in ('pending', 'processing')),
     (select coalesce(json_agg(json_build_object('id', their_id, 'reason', refused)), '[]')::text
-        from (select their_id, refused from outbox_adopted where adoption = {name} and refused is not null limit 10) as some),
+        from (select their_id, refused from outbox_adopted where adoption = {name} and refused is not null limit 10) as first),
     now()
 from theirs, ours
