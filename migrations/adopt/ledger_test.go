@@ -21,7 +21,7 @@ import (
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]func() oldService{
-		"m10": m10Service, "m10 upsert": m10Upsert, "overview": overviewService,
+		"m10": m10Service, "m10 upsert": m10Upsert, "overview": overviewService, "storage": storageService, "columns": columnsService,
 	} {
 		t.Run(name, func(t *testing.T) { newRig(t, old()).playLedger() })
 	}

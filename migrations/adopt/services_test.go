@@ -31,7 +31,8 @@ type oldService struct {
 }
 
 func (o oldService) table() string {
-	return map[adopt.Layout]string{adopt.M10: "m10_recovery.outbox", adopt.Overview: "outbox.events", adopt.Storage: "public.storage_outbox"}[o.spec.Layout]
+	return map[adopt.Layout]string{adopt.M10: "m10_recovery.outbox", adopt.Overview: "outbox.events", adopt.Storage: "public.storage_outbox",
+		adopt.Columns: "public.\"Order events\""}[o.spec.Layout]
 }
 
 // work is one pass of their worker. Each seventh event fails the first time.
@@ -183,5 +184,111 @@ create index on outbox.events (topic, status);`,
 		stuck: `update outbox.events set status = 'processing' where (payload ->> 'n')::int < 0`,
 		open:  `status in ('pending', 'processing')`,
 		due:   "next_attempt_at",
+	}
+}
+
+// storageService has the document's table, its publish_event_transactionally with get_next_sequence_number, and its
+// publisher. Its ids have 32 characters.
+func storageService() oldService {
+	return oldService{
+		spec: adopt.Spec{Layout: adopt.Storage, Namespace: "shop"},
+		ddl: `
+CREATE TABLE storage_outbox (
+    outbox_id VARCHAR(32) PRIMARY KEY,
+    aggregate_id VARCHAR(255) NOT NULL,
+    aggregate_type VARCHAR(50) NOT NULL,
+    event_type VARCHAR(100) NOT NULL,
+    event_payload JSONB NOT NULL,
+    event_metadata JSONB NOT NULL DEFAULT '{}',
+    sequence_number BIGINT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT NOW(),
+    delivery_attempts INTEGER NOT NULL DEFAULT 0,
+    delivery_status VARCHAR(20) NOT NULL DEFAULT 'pending',
+    first_attempt_at TIMESTAMP WITH TIME ZONE,
+    last_attempt_at TIMESTAMP WITH TIME ZONE,
+    next_retry_at TIMESTAMP WITH TIME ZONE,
+    delivered_at TIMESTAMP WITH TIME ZONE,
+    target_topic VARCHAR(255) NOT NULL,
+    partition_key VARCHAR(255),
+    max_attempts INTEGER NOT NULL DEFAULT 5,
+    base_delay_ms INTEGER NOT NULL DEFAULT 1000,
+    max_delay_ms INTEGER NOT NULL DEFAULT 60000,
+    backoff_multiplier DECIMAL(3,2) NOT NULL DEFAULT 2.0,
+    CONSTRAINT valid_delivery_status CHECK (delivery_status IN ('pending', 'processing', 'delivered', 'failed', 'dlq')),
+    CONSTRAINT valid_retry_config CHECK (max_attempts > 0 AND base_delay_ms > 0 AND max_delay_ms >= base_delay_ms)
+);
+CREATE INDEX idx_outbox_delivery_status ON storage_outbox(delivery_status);
+CREATE INDEX idx_outbox_next_retry ON storage_outbox(next_retry_at) WHERE delivery_status IN ('pending', 'failed');
+CREATE INDEX idx_outbox_aggregate ON storage_outbox(aggregate_id, aggregate_type, sequence_number);
+CREATE INDEX idx_outbox_created_at ON storage_outbox(created_at);
+CREATE INDEX idx_outbox_event_type ON storage_outbox(event_type);`,
+		produce: func(ctx context.Context, tx pgx.Tx, n int) error {
+			aggregate := fmt.Sprint(n % 200)
+			var sequence int64
+			err := tx.QueryRow(ctx, `SELECT COALESCE(MAX(sequence_number), 0) + 1 as next_seq FROM storage_outbox WHERE aggregate_id = $1 AND aggregate_type = $2`,
+				aggregate, "memory").Scan(&sequence)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `
+        INSERT INTO storage_outbox (
+            outbox_id, aggregate_id, aggregate_type,
+            event_type, event_payload, event_metadata,
+            sequence_number, target_topic, partition_key
+        ) VALUES ('outbox_' || left(md5($1), 25), $2, $3, $4, $5, $6, $7, $8, $9)`,
+				fmt.Sprint(n), aggregate, "memory", "STORAGE_MEMORY_ADDED", fmt.Sprintf(`{"n": %d}`, n), `{"correlation_id": "c-1", "tags": ["a"]}`,
+				sequence, "memories", aggregate)
+			return err
+		},
+		claim: `update storage_outbox set delivery_status = 'processing', first_attempt_at = coalesce(first_attempt_at, now()) where outbox_id in (
+				SELECT outbox_id FROM storage_outbox
+                WHERE delivery_status IN ('pending', 'failed')
+                  AND (next_retry_at IS NULL OR next_retry_at <= NOW())
+                ORDER BY created_at, sequence_number
+                LIMIT 25
+                FOR UPDATE SKIP LOCKED)
+			returning outbox_id, event_payload::text`,
+		succeed: `update storage_outbox set delivery_status = 'delivered', delivered_at = now() where outbox_id = $1`,
+		fail: `update storage_outbox set delivery_status = 'failed', delivery_attempts = least(delivery_attempts + 1, max_attempts - 1), next_retry_at = now() + interval '1 second'
+			where outbox_id = $1`,
+		stuck: `update storage_outbox set delivery_status = 'processing' where (event_payload ->> 'n')::int < 0`,
+		open:  `delivery_status in ('pending', 'processing', 'failed')`,
+		due:   "next_retry_at",
+	}
+}
+
+// columnsService is a table as many have it, with names that need quotes.
+func columnsService() oldService {
+	return oldService{
+		spec: adopt.Spec{
+			Name: "orders", Layout: adopt.Columns, Table: "public.Order events", Namespace: "shop", Topic: "orders",
+			Columns: map[string]string{"id": "id", "payload": "Data", "type": "kind", "aggregateId": "order", "created": "occurred on", "attempts": "tries",
+				"due": "visible_at", "status": "state:NEW,SENDING:SENT", "headers": "meta"},
+		},
+		ddl: `
+create type state as enum ('NEW', 'SENDING', 'SENT');
+create table "Order events" (
+	id            integer   generated always as identity primary key,
+	kind          text      not null default 'OrderPaid',
+	"order"       bigint    not null,
+	"Data"        text      not null,
+	meta          json,
+	state         state     not null default 'NEW',
+	tries         smallint  not null default 0,
+	visible_at    timestamp,
+	"occurred on" timestamp not null default now()
+);`,
+		produce: func(ctx context.Context, tx pgx.Tx, n int) error {
+			_, err := tx.Exec(ctx, `insert into "Order events" ("order", "Data") values ($1, $2)`, n%200, fmt.Sprintf(`{"n": %d}`, n))
+			return err
+		},
+		claim: `update "Order events" set state = 'SENDING' where id in (
+				select id from "Order events" where state = 'NEW' and (visible_at is null or visible_at <= now()) order by id limit 25 for update skip locked)
+			returning id::text, "Data"`,
+		succeed: `update "Order events" set state = 'SENT' where id = $1::text::integer`,
+		fail:    `update "Order events" set state = 'NEW', tries = tries + 1, visible_at = now() + interval '1 second' where id = $1::text::integer`,
+		stuck:   `update "Order events" set state = 'SENDING' where ("Data"::json ->> 'n')::int < 0`,
+		open:    `state in ('NEW', 'SENDING')`,
+		due:     "visible_at",
 	}
 }
