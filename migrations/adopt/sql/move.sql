@@ -5,7 +5,6 @@ declare
 begin
     for r in select * from {table} as t where {open} order by {order} loop
         {body}
-        v_moved := v_moved + 1;
     end loop;
     perform set_config('outbox.adopt_moved', v_moved::text, true);
 end
