@@ -269,9 +269,15 @@ func TestStepsRefused(t *testing.T) {
 	shadow(func(s *adopt.Spec) { s.Table = "m10_recovery.none" }, "there is no table m10_recovery.none")
 	shadow(func(s *adopt.Spec) { s.Table = "outbox.outbox_workers" }, "it lacks id, aggregate_type")
 	shadow(func(s *adopt.Spec) { s.Columns = map[string]string{"id": "id"} }, "has its own columns")
-	shadow(func(s *adopt.Spec) { s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload"} }, "needs one of completed and status")
-	shadow(func(s *adopt.Spec) { s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "status": "state"} }, "COLUMN:OPEN:COMPLETE")
-	shadow(func(s *adopt.Spec) { s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"} }, "unknown name \"since\"")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload"}
+	}, "needs one of completed and status")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "status": "state"}
+	}, "COLUMN:OPEN:COMPLETE")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
+	}, "unknown name \"since\"")
 	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{}, "begin with its shadow")
 	r.exec(`create role app; grant usage on schema m10_recovery, outbox to app; set role app`)
 	r.exec(`reset role`)
