@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +24,7 @@ type layout struct {
 	order                  string
 }
 
-// open rows that a worker has in its hands wait so long, where the table does not tell until when.
+// inHands is when a row is due that a worker has in its hands, where the table does not tell until when.
 const inHands = "now() + interval '1 minute'"
 
 var presets = map[Layout]layout{
@@ -103,45 +104,18 @@ func (s Spec) layout() (layout, error) {
 // mapped makes a layout of a mapping from our names to columns of theirs.
 func mapped(columns map[string]string) (layout, error) {
 	l := layout{fields: map[string]string{"maxAttempts": "null"}}
-	set := func(column, value string) string { return quote(column) + " = " + value }
-	var reopen []string
 	for _, name := range slices.Sorted(maps.Keys(columns)) {
-		column := columns[name]
-		switch {
-		case column == "":
-			return l, fmt.Errorf("the mapping of %s names no column; write %s=COLUMN", name, name)
-		case name == "completed":
-			l.open = "{r}." + quote(column) + " is null"
-			l.complete = set(column, "now()")
-			reopen = append(reopen, set(column, "null"))
-		case name == "status":
-			parts := strings.Split(column, ":")
-			if len(parts) != 3 || slices.Contains(parts, "") {
-				return l, fmt.Errorf("the mapping of status is %q; write it COLUMN:OPEN:COMPLETE, such as state:NEW:SENT, or state:NEW,SENDING:SENT for more than one open value", column)
-			}
-			column = parts[0]
-			var values []string
-			for _, value := range strings.Split(parts[1], ",") {
-				values = append(values, literal(value))
-			}
-			l.open = "{r}." + quote(column) + "::text in (" + strings.Join(values, ", ") + ")"
-			l.complete = set(column, literal(parts[2]))
-			reopen = append(reopen, set(column, values[0]))
-		case !slices.Contains(ours, name):
-			return l, fmt.Errorf("the mapping has the unknown name %q; use %s, and status or completed", name, strings.Join(ours, ", "))
-		default:
-			l.fields[name] = "{r}." + quote(column)
+		if err := l.mapColumn(name, columns[name]); err != nil {
+			return l, err
 		}
-		l.columns = append(l.columns, column)
 	}
 	switch {
 	case columns["id"] == "" || columns["payload"] == "":
-		return l, fmt.Errorf("the mapping lacks id or payload; add id=COLUMN and payload=COLUMN")
+		return l, errors.New("the mapping lacks id or payload; add id=COLUMN and payload=COLUMN")
 	case (columns["status"] == "") == (columns["completed"] == ""):
-		return l, fmt.Errorf("the mapping needs one of completed and status, which say what is to be sent; add completed=COLUMN, a time that is null until then, or status=COLUMN:OPEN:COMPLETE")
+		return l, errors.New("the mapping needs one of completed and status, which say what is to be sent; add completed=COLUMN, a time that is null until then, or status=COLUMN:OPEN:COMPLETE")
 	}
-	l.id, l.payload = columns["id"], columns["payload"]
-	l.position = columns["id"]
+	l.id, l.payload, l.position = columns["id"], columns["payload"], columns["id"]
 	l.fields["payload"] += "::jsonb"
 	for _, name := range []string{"topic", "type", "aggregateType", "aggregateId", "key"} {
 		if l.fields[name] != "" {
@@ -151,25 +125,61 @@ func mapped(columns map[string]string) (layout, error) {
 	if headers := l.fields["headers"]; headers != "" {
 		l.fields["headers"] = "coalesce(" + headers + "::jsonb, '{}')"
 	}
-	created := "now()"
+	orElse := func(name, otherwise string) {
+		if e := l.fields[name]; e != "" {
+			otherwise = "coalesce(" + e + ", " + otherwise + ")"
+		}
+		l.fields[name] = otherwise
+	}
 	if columns["created"] != "" {
 		l.position = columns["created"]
-		created = "coalesce(" + l.fields["created"] + ", now())"
 	}
-	l.fields["created"] = created
+	orElse("created", "now()")
+	orElse("due", l.fields["created"])
+	orElse("attempts", "0")
 	l.order = "{r}." + quote(l.position) + ", {r}." + quote(l.id)
-	if due := l.fields["due"]; due != "" {
-		reopen = append(reopen, set(columns["due"], "e.next_attempt_at"))
-		l.fields["due"] = "coalesce(" + due + ", " + created + ")"
-	} else {
-		l.fields["due"] = created
-	}
-	if attempts := l.fields["attempts"]; attempts != "" {
-		reopen = append(reopen, set(columns["attempts"], "e.attempts"))
-		l.fields["attempts"] = "coalesce(" + attempts + ", 0)"
-	} else {
-		l.fields["attempts"] = "0"
-	}
-	l.reopen = strings.Join(reopen, ", ")
 	return l, nil
+}
+
+// mapColumn adds a line of a mapping.
+func (l *layout) mapColumn(name, column string) error {
+	set := func(to *string, value string) {
+		if *to != "" {
+			*to += ", "
+		}
+		*to += quote(column) + " = " + value
+	}
+	switch {
+	case column == "":
+		return fmt.Errorf("the mapping of %s names no column; write %s=COLUMN", name, name)
+	case name == "completed":
+		l.open = "{r}." + quote(column) + " is null"
+		set(&l.complete, "now()")
+		set(&l.reopen, "null")
+	case name == "status":
+		parts := strings.Split(column, ":")
+		if len(parts) != 3 || slices.Contains(parts, "") {
+			return fmt.Errorf("the mapping of status is %q; write it COLUMN:OPEN:COMPLETE, such as state:NEW:SENT, or state:NEW,SENDING:SENT for more than one open value", column)
+		}
+		column = parts[0]
+		var values []string
+		for _, value := range strings.Split(parts[1], ",") {
+			values = append(values, literal(value))
+		}
+		l.open = "{r}." + quote(column) + "::text in (" + strings.Join(values, ", ") + ")"
+		set(&l.complete, literal(parts[2]))
+		set(&l.reopen, values[0])
+	case !slices.Contains(ours, name):
+		return fmt.Errorf("the mapping has the unknown name %q; use %s, and status or completed", name, strings.Join(ours, ", "))
+	default:
+		l.fields[name] = "{r}." + quote(column)
+	}
+	switch name {
+	case "due":
+		set(&l.reopen, "e.next_attempt_at")
+	case "attempts":
+		set(&l.reopen, "e.attempts")
+	}
+	l.columns = append(l.columns, column)
+	return nil
 }

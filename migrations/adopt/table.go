@@ -3,6 +3,7 @@ package adopt
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 		from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2`
 	err = tx.QueryRow(ctx, look, schema, name).Scan(&kind, &owner, &login, &owns)
 	switch {
-	case err == pgx.ErrNoRows:
+	case errors.Is(err, pgx.ErrNoRows):
 		return t, fmt.Errorf("there is no table %s in this database; name it with --table schema.table", s.Table)
 	case err != nil:
 		return t, err
