@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,7 +60,7 @@ const (
 
 // Defaults of [Options].
 const (
-	DefaultMaxRows = 100_000
+	DefaultMaxRows = 10_000
 	DefaultWait    = time.Minute
 )
 
@@ -70,7 +71,7 @@ type Spec struct {
 	Name string
 	// Layout is required for ToShadow.
 	Layout Layout
-	// Table is theirs, as schema.table. Defaults to that of the layout's document: m10_recovery.outbox, outbox.events,
+	// Table is theirs, as schema.table; without a schema it is in public. Defaults to that of the layout's document: m10_recovery.outbox, outbox.events,
 	// public.storage_outbox. Required for Columns.
 	Table string
 	// Namespace is that of the events. Required for ToShadow. 1 to 255 characters, no quote, backslash, dollar sign, brace or
@@ -124,6 +125,9 @@ var (
 func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec Spec, o Options) (Result, error) {
 	o.MaxRows = cmp.Or(o.MaxRows, DefaultMaxRows)
 	o.Wait = cmp.Or(o.Wait, DefaultWait)
+	if spec.Table != "" && !strings.Contains(spec.Table, ".") {
+		spec.Table = "public." + spec.Table
+	}
 	if err := spec.check(step); err != nil {
 		return Result{}, fmt.Errorf("adopt %s: %w", step, err)
 	}

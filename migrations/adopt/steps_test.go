@@ -1,7 +1,7 @@
 package adopt_test
 
 import (
-	"fmt"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -279,12 +279,12 @@ func TestStepsRefused(t *testing.T) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
 	}, "unknown name \"since\"")
 	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{}, "begin with its shadow")
-	r.exec(`create role app; grant usage on schema m10_recovery, outbox to app; set role app`)
-	r.exec(`reset role`)
-	if _, err := conn.Exec(t.Context(), `set role app`); err != nil {
+	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
+	t.Cleanup(func() { _, _ = r.pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
+	if _, err := conn.Exec(t.Context(), `set role adopt_app`); err != nil {
 		t.Fatal(err)
 	}
-	shadow(func(*adopt.Spec) {}, "the login app is not the owner of table m10_recovery.outbox")
+	shadow(func(*adopt.Spec) {}, "the login adopt_app is not the owner of table m10_recovery.outbox")
 	if _, err := conn.Exec(t.Context(), `reset role`); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,6 @@ func TestStepsRefused(t *testing.T) {
 	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}, "more than 1 rows")
 	r.step(adopt.Cutover, adopt.Live, true)
 	shadow(func(*adopt.Spec) {}, "is Live; go back first")
-	r.exec(fmt.Sprintf(`drop role if exists %s`, "nobody"))
 }
 
 // Names in a table of their own that need quotes, and types that are not ours, work in every mode of the driver.
@@ -311,6 +310,8 @@ func TestExecModes(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = conn.Close(t.Context()) })
 			r.produce(t.Context(), 1)
+			r.old.spec.Table = "Order events" // in public
+			r.step(adopt.ToShadow, adopt.Shadow, true)
 			for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
 				spec := adopt.Spec{}
 				if step == adopt.ToShadow {

@@ -24,10 +24,7 @@ var integers = []string{"smallint", "integer", "bigint"}
 
 // findTable reads their table, and says what does not fit the layout.
 func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err error) {
-	schema, name, ok := strings.Cut(s.Table, ".")
-	if !ok {
-		schema, name = "public", s.Table
-	}
+	schema, name, _ := strings.Cut(s.Table, ".")
 	t = table{schema: schema, table: name, types: map[string]string{}}
 	var kind, owner, login string
 	var owns bool
