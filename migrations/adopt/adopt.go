@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -188,6 +190,11 @@ func (s Spec) check(step Step) error {
 	}
 	if s.Topic != "" && !word.MatchString(s.Topic) {
 		return fmt.Errorf("the topic %.70q cannot be used; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters", s.Topic)
+	}
+	for _, text := range append(slices.Collect(maps.Values(s.Columns)), cmp.Or(s.Table, l.table)) {
+		if text != "" && !word.MatchString(text) {
+			return fmt.Errorf("%.70q cannot be used as a table or a column; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters, or rename it", text)
+		}
 	}
 	if s.Topic == "" && l.fields["topic"] == "" {
 		return errors.New("no topic: the rows have none; give one")

@@ -278,6 +278,10 @@ func TestStepsRefused(t *testing.T) {
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
 	}, "unknown name \"since\"")
+	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "a$adopt$", "payload": "payload", "completed": "c"}
+	}, "cannot be used as a table or a column")
 	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{}, "begin with its shadow")
 	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
 	t.Cleanup(func() { _, _ = r.pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
