@@ -57,6 +57,32 @@ func (p patience) retry(ctx context.Context, work func() error) error {
 	}
 }
 
+// Patiently runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
+// producers write to: it gives up a lock that it does not get within 2 seconds, since others queue behind it, and
+// runs work again after a pause, for 5 minutes or until ctx ends.
+func Patiently(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
+	if err := checkSchemaName(schema); err != nil {
+		return err
+	}
+	return patience{lockTimeout, lockRetries, lockPause}.transact(ctx, conn, schema, work)
+}
+
+// transact is Patiently with this patience.
+func (p patience) transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
+	return p.retry(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
+				return err
+			}
+			settings := fmt.Sprintf(`set local lock_timeout = %d; set local client_min_messages = warning`, p.timeout.Milliseconds())
+			if _, err := tx.Exec(ctx, settings); err != nil {
+				return err
+			}
+			return work(tx)
+		})
+	})
+}
+
 // step applies the first migration that is missing and returns it, or nil when somebody else did so.
 func step(ctx context.Context, conn *pgx.Conn, schema string, all []migration, p patience) (done *Applied, finished bool, err error) {
 	var next *migration

@@ -30,19 +30,9 @@ func SetJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal) (
 }
 
 func setJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal, p patience) (changed bool, err error) {
-	set := func(tx pgx.Tx) error {
-		if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
-			return err
-		}
-		settings := fmt.Sprintf(`set local lock_timeout = %d; set local client_min_messages = warning`, p.timeout.Milliseconds())
-		if _, err := tx.Exec(ctx, settings); err != nil {
-			return err
-		}
+	err = p.transact(ctx, conn, schema, func(tx pgx.Tx) error {
 		set := `select ` + pgx.Identifier{schema, "outbox_journal_set"}.Sanitize() + `($1, $2::interval)`
 		return tx.QueryRow(ctx, set, j.Enabled, j.Retention).Scan(&changed)
-	}
-	err = p.retry(ctx, func() error {
-		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, set)
 	})
 	if err != nil {
 		return false, fmt.Errorf("set the journal of schema %q: %w", schema, err)

@@ -144,10 +144,18 @@ const (
 	// twice), EvidenceTooOld.
 	VerifiedCondition = "Verified"
 
+	// AdoptedCondition, of an Outbox: each adoption of spec.adopt has reached its phase, and the counts of its rows and of
+	// its events agree. Ready does not follow from it. Absent when nothing is adopted.
+	//
+	// True: AsDeclared, LeftCutOver (one that was cut over is not in spec.adopt any more, and stays cut over).
+	// False: Adopting (a step is under way), AdoptionFailed, CountsDiffer (rows have no event, or events no row),
+	// RowsRefused (no event can be made of some rows).
+	AdoptedCondition = "Adopted"
+
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it
 	// needs, and goes on by itself. Absent when not.
 	//
-	// True: Progressing, Running, Stopping, Migrating, MigrationFailed, SecretNotFound, SecretKeyNotFound,
+	// True: Progressing, Running, Stopping, Migrating, MigrationFailed, Adopting, AdoptionFailed, SecretNotFound, SecretKeyNotFound,
 	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound, OperatorLoginMissing; in a rollout that hangs, what new pods say: a
 	// reason of SourceReachable, SchemaReady or SinkReachable.
 	ReconcilingCondition = "Reconciling"
@@ -172,6 +180,16 @@ const (
 	ReasonStopped = "Stopped"
 	// ReasonNotStopped: it was deleted, and what waited could not be skipped in time. Nothing moves it.
 	ReasonNotStopped = "NotStopped"
+)
+
+// Reasons of Events of an Outbox that no condition has: an adoption has reached a phase.
+const (
+	// ReasonShadowed: the shadow has begun.
+	ReasonShadowed = "Shadowed"
+	// ReasonCutOver: the dispatchers send what waits.
+	ReasonCutOver = "CutOver"
+	// ReasonWentBack: all is as it was before.
+	ReasonWentBack = "WentBack"
 )
 
 // Reasons of conditions. An event about a condition has the same reason.
@@ -229,6 +247,12 @@ const (
 	ReasonLeasesAbandoned          = "LeasesAbandoned"
 	ReasonTopicsShared             = "TopicsShared"
 	ReasonNotShared                = "NotShared"
+	ReasonAsDeclared               = "AsDeclared"
+	ReasonLeftCutOver              = "LeftCutOver"
+	ReasonAdopting                 = "Adopting"
+	ReasonAdoptionFailed           = "AdoptionFailed"
+	ReasonCountsDiffer             = "CountsDiffer"
+	ReasonRowsRefused              = "RowsRefused"
 	ReasonRunning                  = "Running"
 	ReasonFinished                 = "Finished"
 	ReasonStopping                 = "Stopping"

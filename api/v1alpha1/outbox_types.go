@@ -27,7 +27,7 @@ type Outbox struct {
 
 	// spec is what is wanted.
 	// +required
-	Spec OutboxSpec `json:"spec,omitzero"`
+	Spec OutboxObjectSpec `json:"spec,omitzero"`
 
 	// status is what was observed.
 	// +optional
@@ -45,8 +45,23 @@ type OutboxList struct {
 	Items           []Outbox `json:"items"`
 }
 
+// OutboxObjectSpec is the spec of an Outbox: its database, and the tables of services that are adopted into it.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.adopt) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".adopt",message="adopt is carried out with the login of the migration; add migration with policy Job, or remove adopt and run dispatcher adopt"
+type OutboxObjectSpec struct {
+	OutboxSpec `json:",inline"`
+
+	// adopt are outbox tables that services have of their own, and that are taken
+	// over without a change to their producers. At most 8.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	Adopt []Adoption `json:"adopt,omitempty"`
+}
+
 // OutboxSpec says how to reach the outbox's PostgreSQL, and what becomes of its tables. It is the spec of
-// an Outbox, and spec.database of an OutboxDispatcher that has a database of its own.
+// an Outbox, with what it adopts, and spec.database of an OutboxDispatcher that has a database of its own.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertificate))",message="a database needs a secret, or server and user with iam or tls.clientCertificate, which need no password; add what is missing"
 // +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
@@ -168,8 +183,8 @@ type OutboxStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions say what works: Ready (dispatchers can work with the outbox),
-	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy; and what does
-	// not: VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause
+	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy, Adopted; and what
+	// does not: VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause
 	// in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
@@ -215,6 +230,14 @@ type OutboxStatus struct {
 	// retention is what was removed after spec.retention.
 	// +optional
 	Retention *RetentionStatus `json:"retention,omitempty"`
+
+	// adoptions are those of spec.adopt, and those that were taken out of it after
+	// their cutover, which are still cut over.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Adoptions []AdoptionStatus `json:"adoptions,omitempty"`
 
 	// backlog is what waits in each outbox namespace that a dispatcher has counted,
 	// the first 64 by name.

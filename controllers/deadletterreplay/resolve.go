@@ -41,7 +41,7 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 		case err != nil:
 			return found, fmt.Errorf("read Outbox %s: %w", outbox.Name, err)
 		}
-		found.Database, found.Field = &database.Spec, "Outbox "+outbox.Name+": spec"
+		found.Database, found.Field = &database.Spec.OutboxSpec, "Outbox "+outbox.Name+": spec"
 	}
 	if found.Database.Operator == nil {
 		return found, waiting(api.ReasonOperatorLoginMissing,

@@ -141,9 +141,9 @@ func (c *cluster) questions() int {
 
 // outbox is an Outbox with a login for operators.
 func (c *cluster) outbox() *api.Outbox {
-	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxSpec{
+	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{
 		Secret: api.DatabaseSecret{Name: "orders-db"}, Operator: &api.OperatorLogin{Secret: &api.DatabaseSecret{Name: "orders-operator"}},
-	}}
+	}}}
 }
 
 // replay is a plain DeadLetterReplay.

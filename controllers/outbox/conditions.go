@@ -18,6 +18,7 @@ import (
 var watched = []kstatus.Watch{
 	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
 	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
+	{Condition: api.AdoptedCondition, Action: "Adopt", Bad: metav1.ConditionFalse},
 	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
 	{Condition: api.ReadyCondition, Action: "Observe", Bad: metav1.ConditionFalse},
 }
@@ -29,8 +30,10 @@ func conditions(o observed) []metav1.Condition {
 	all := []metav1.Condition{ready(o, references, source, schema), references, schema, source,
 		fromDispatchers(o, api.VacuumHeldBackCondition, metav1.ConditionTrue),
 		fromDispatchers(o, api.DataHealthyCondition, metav1.ConditionFalse), topicsShared(o)}
-	if c := progress(o); c.Type != "" {
-		all = append(all, c)
+	for _, c := range []metav1.Condition{adopted(o), progress(o)} {
+		if c.Type != "" {
+			all = append(all, c)
+		}
 	}
 	return all
 }
@@ -72,6 +75,10 @@ func progress(o observed) metav1.Condition {
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
 	case o.migration.State == migrate.Running:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, o.migration.Sentence())
+	case o.adoption.State == migrate.Failed:
+		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdoptionFailed, o.adoption.Sentence())
+	case len(waiting(o)) > 0:
+		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdopting, adopted(o).Message)
 	}
 	return metav1.Condition{}
 }

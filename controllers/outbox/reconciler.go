@@ -45,9 +45,9 @@ type Reconciler struct {
 	// Interval is the time between two looks at a migration that is under way.
 	Interval time.Duration
 
-	applied    *apply.Applier
-	migrations *migrate.Runner
-	reporter   *kstatus.Reporter
+	applied               *apply.Applier
+	migrations, adoptions *migrate.Runner
+	reporter              *kstatus.Reporter
 }
 
 // What the manager may do for Outboxes, beside what it may for OutboxDispatchers.
@@ -63,6 +63,7 @@ const refIndex = "spec.outboxRef.name"
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Applied: r.applied}
+	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, refIndex, func(o client.Object) []string {
 		if ref := o.(*v1alpha1.OutboxDispatcher).Spec.OutboxRef; ref != nil {
@@ -118,16 +119,41 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil && !errors.As(err, &o.problem) {
 		return ctrl.Result{}, err
 	}
-	if o.missing, err = references.Missing(ctx, r.Client, references.OfOutbox(outbox), o.migration.Pods); err != nil {
+	if o.problem == nil {
+		if err = r.adopt(ctx, &o); err != nil && !errors.As(err, &o.problem) {
+			return ctrl.Result{}, err
+		}
+	}
+	if o.missing, err = references.Missing(ctx, r.Client, references.OfOutbox(outbox), slices.Concat(o.migration.Pods, o.adoption.Pods)); err != nil {
 		return ctrl.Result{}, err
 	}
 	if o.dispatchers, err = r.dispatchers(ctx, outbox); err != nil {
 		return ctrl.Result{}, err
 	}
-	if o.migration.State == migrate.Running || o.migration.State == migrate.Failed {
-		result.RequeueAfter = o.migration.Sooner(r.Interval)
-	}
+	result.RequeueAfter = r.again(o)
 	return result, nil
+}
+
+// again is when to look again at what nothing tells of, 0 for never.
+func (r *Reconciler) again(o observed) time.Duration {
+	var times []time.Duration
+	for _, m := range []migrate.Migration{o.migration, o.adoption} {
+		switch m.State {
+		case migrate.Running, migrate.Failed:
+			times = append(times, m.Sooner(r.Interval))
+		case migrate.Succeeded:
+			if m.Retry > 0 {
+				times = append(times, m.Retry)
+			}
+			if m.What == desired.ComponentAdoption && o.adopted == nil && len(waiting(o)) > 0 { // its pod's end is not seen yet
+				times = append(times, r.Interval)
+			}
+		}
+	}
+	if len(times) == 0 {
+		return 0
+	}
+	return slices.Min(times)
 }
 
 // migrate runs the migration Job, and applies the files that it loads.
@@ -150,12 +176,12 @@ func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (migr
 	if err != nil {
 		return made, err
 	}
-	return made, r.collect(ctx, outbox, needed)
+	return made, r.collect(ctx, outbox, desired.ComponentMigration, needed)
 }
 
-// collect deletes files that neither the next Job nor one that is there needs.
-func (r *Reconciler) collect(ctx context.Context, outbox *v1alpha1.Outbox, needed []string) error {
-	ours := []client.ListOption{client.InNamespace(outbox.Namespace), client.MatchingLabels(desired.Selector(outbox, desired.ComponentMigration)), client.UnsafeDisableDeepCopy}
+// collect deletes files of the component that neither the next Job nor one that is there needs.
+func (r *Reconciler) collect(ctx context.Context, outbox *v1alpha1.Outbox, component string, needed []string) error {
+	ours := []client.ListOption{client.InNamespace(outbox.Namespace), client.MatchingLabels(desired.Selector(outbox, component)), client.UnsafeDisableDeepCopy}
 	var files corev1.ConfigMapList
 	var jobs batchv1.JobList
 	if err := errors.Join(r.Client.List(ctx, &files, ours...), r.Client.List(ctx, &jobs, ours...)); err != nil {
@@ -197,6 +223,6 @@ func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o obse
 		setStatus(&outbox.Status, o)
 	}
 	return r.reporter.Report(ctx, before, outbox, func() []kstatus.Event {
-		return kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions)
+		return append(kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions), steps(before.Status.Adoptions, outbox.Status.Adoptions)...)
 	})
 }

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // observed is what one pass has seen. The status follows from it and from nothing else.
@@ -20,6 +22,9 @@ type observed struct {
 	// missing is a reference that leads nowhere, nil for none.
 	missing   *problem.Problem
 	migration migrate.Migration
+	// adoption is the Job that adopts, and adopted what it has left at its end, nil when that is not known.
+	adoption migrate.Migration
+	adopted  *report.Adoptions
 	// dispatchers are those that refer to the Outbox, by name.
 	dispatchers []api.OutboxDispatcher
 }
@@ -48,7 +53,11 @@ func setStatus(status *api.OutboxStatus, o observed) {
 		}
 	}
 	setRetention(status, o.dispatchers)
+	setAdoptions(status, o)
 	setBacklog(status, o.dispatchers)
+	if len(status.Adoptions) == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, api.AdoptedCondition)
+	}
 	kstatus.SetConditions(&status.Conditions, o.outbox.Generation, conditions(o))
 }
 

@@ -30,7 +30,7 @@ func (r *Reconciler) resolveOutbox(ctx context.Context, s *scope) error {
 		return fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 	}
 	s.outbox = outbox
-	s.obd.Spec.Database, s.before.Spec.Database = &outbox.Spec, &outbox.Spec
+	s.obd.Spec.Database, s.before.Spec.Database = &outbox.Spec.OutboxSpec, &outbox.Spec.OutboxSpec
 	return nil
 }
 

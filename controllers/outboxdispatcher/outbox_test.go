@@ -170,10 +170,10 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 func (c *cluster) outbox() *api.Outbox {
 	return &api.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: c.namespace},
-		Spec: api.OutboxSpec{
+		Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{
 			Secret:    api.DatabaseSecret{Name: "orders-db"},
 			Migration: &api.Migration{Secret: &api.DatabaseSecret{Name: "orders-owner"}},
-		},
+		}},
 	}
 }
 

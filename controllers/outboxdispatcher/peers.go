@@ -48,7 +48,7 @@ func (r *Reconciler) claimants(ctx context.Context, obd *v1alpha1.OutboxDispatch
 		users, err := r.indexed(ctx, obd.Namespace, refKey(ref.Name))
 		return users, nil, err
 	}
-	return r.claimantsOf(ctx, obd.Namespace, &outbox.Spec)
+	return r.claimantsOf(ctx, obd.Namespace, &outbox.Spec.OutboxSpec)
 }
 
 // claimantsOf are all dispatchers that claim from the tables, and the Outboxes that have them.
@@ -69,7 +69,7 @@ func (r *Reconciler) claimantsOf(ctx context.Context, namespace string, tables *
 	}
 	for i := range found.Items {
 		outbox := &found.Items[i]
-		if !outbox.DeletionTimestamp.IsZero() || !sameTables(&outbox.Spec, tables) {
+		if !outbox.DeletionTimestamp.IsZero() || !sameTables(&outbox.Spec.OutboxSpec, tables) {
 			continue
 		}
 		users, err := r.indexed(ctx, namespace, refKey(outbox.Name))
@@ -110,7 +110,7 @@ func indexOutboxes(ctx context.Context, indexer client.FieldIndexer) error {
 		return fmt.Errorf("index the OutboxDispatchers by outbox: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &v1alpha1.Outbox{}, outboxIndex, func(o client.Object) []string {
-		return []string{tablesKey(&o.(*v1alpha1.Outbox).Spec)}
+		return []string{tablesKey(&o.(*v1alpha1.Outbox).Spec.OutboxSpec)}
 	}); err != nil {
 		return fmt.Errorf("index the Outboxes by their tables: %w", err)
 	}
@@ -154,7 +154,7 @@ func older(peers []*v1alpha1.OutboxDispatcher, obd *v1alpha1.OutboxDispatcher) [
 // cache lists them in any order.
 func oldestOf(outboxes []*v1alpha1.Outbox, tables *v1alpha1.OutboxSpec) (oldest *v1alpha1.Outbox) {
 	for _, outbox := range outboxes {
-		if sameMigration(&outbox.Spec, tables) && (oldest == nil || byAge(outbox, oldest) < 0) {
+		if sameMigration(&outbox.Spec.OutboxSpec, tables) && (oldest == nil || byAge(outbox, oldest) < 0) {
 			oldest = outbox
 		}
 	}

@@ -52,7 +52,7 @@ func TestPeers(t *testing.T) {
 func TestOldestOutbox(t *testing.T) {
 	tables := api.OutboxSpec{Secret: api.DatabaseSecret{Name: "db"}, Schema: "outbox"}
 	named := func(name string, age time.Duration, spec api.OutboxSpec) *api.Outbox {
-		return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))}, Spec: spec}
+		return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))}, Spec: api.OutboxObjectSpec{OutboxSpec: spec}}
 	}
 	a, b, old := named("a", 0, tables), named("b", 0, tables), named("z", time.Hour, tables)
 	other := named("o", 2*time.Hour, api.OutboxSpec{Secret: api.DatabaseSecret{Name: "db"}, Schema: "outbox", User: "another"})

@@ -64,7 +64,7 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 	DescribeTable("has dispatchers that tell each other of topics that both deliver:", func(change func(*api.OutboxSpec)) {
 		c := start(rare)
 		outbox, own := c.outbox(), c.sharing("webhooks", "orders")
-		change(&outbox.Spec)
+		change(&outbox.Spec.OutboxSpec)
 		change(own.Spec.Database)
 		own.Spec.Database.Migration.User = "another" // so that they have nothing else in common
 		elsewhere := own.DeepCopy()

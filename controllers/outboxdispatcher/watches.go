@@ -18,7 +18,7 @@ import (
 // usersOfOutbox finds the dispatchers that refer to an Outbox, and others that claim from its tables.
 func (r *Reconciler) usersOfOutbox(ctx context.Context, outbox client.Object) []reconcile.Request {
 	users, err := r.indexed(ctx, outbox.GetNamespace(), refKey(outbox.GetName()))
-	claimants, _, err2 := r.claimantsOf(ctx, outbox.GetNamespace(), &outbox.(*v1alpha1.Outbox).Spec)
+	claimants, _, err2 := r.claimantsOf(ctx, outbox.GetNamespace(), &outbox.(*v1alpha1.Outbox).Spec.OutboxSpec)
 	return requests(ctx, append(users, claimants...), errors.Join(err, err2))
 }
 

@@ -20,14 +20,18 @@ const (
 // migrationDeadline ends a Job that cannot start, or that hangs; then it is tried again.
 const migrationDeadline = 30 * time.Minute
 
-// Migration is what a migration of the schema depends on. A change of any of it migrates again,
-// which does nothing to a schema that is up to date.
+// Migration is what a migration of the schema, or what an Outbox adopts, depends on. A change of any of it runs it again,
+// which does nothing to what is as it should be.
 type Migration struct {
 	// Hash identifies the migration: the pod that runs it, with its image and the names of its files.
 	Hash string
+	// Every is how long after a Job that has succeeded the next one is made. 0 for never.
+	Every time.Duration
 
-	owner    Owner
-	template *corev1ac.PodTemplateSpecApplyConfiguration
+	owner Owner
+	// component is that of the Jobs, and word what their names say of it.
+	component, word string
+	template        *corev1ac.PodTemplateSpecApplyConfiguration
 }
 
 // NewMigration is the migration of the OutboxDispatcher's own database, or nil when the operator does not
@@ -42,7 +46,7 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.
 // Errors wrap [ErrPodTemplate].
 func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
-	return newMigration(o, "spec", &o.Spec, "", nil, p)
+	return newMigration(o, "spec", &o.Spec.OutboxSpec, "", nil, p)
 }
 
 // newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,
@@ -66,18 +70,14 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 	if err != nil {
 		return nil, err
 	}
-	return &Migration{
-		Hash:     Hash(template),
-		owner:    o,
-		template: template,
-	}, nil
+	return &Migration{Hash: Hash(template), owner: o, component: ComponentMigration, word: "migrate", template: template}, nil
 }
 
 // Job is the attempt's Job. It tries once; the controller makes the next attempt.
 func (m *Migration) Job(attempt int) *batchv1ac.JobApplyConfiguration {
-	name := m.owner.GetName() + "-migrate-" + Hash(m.Hash, attempt)[:6]
+	name := m.owner.GetName() + "-" + m.word + "-" + Hash(m.Hash, attempt)[:6]
 	return batchv1ac.Job(name, m.owner.GetNamespace()).
-		WithLabels(Labels(m.owner, ComponentMigration)).
+		WithLabels(Labels(m.owner, m.component)).
 		WithLabels(map[string]string{LabelMigration: m.Hash}).
 		WithAnnotations(map[string]string{AnnotationAttempt: strconv.Itoa(attempt)}).
 		WithOwnerReferences(owner(m.owner)).

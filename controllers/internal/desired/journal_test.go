@@ -15,7 +15,7 @@ import (
 func TestJournalIsTheMigrations(t *testing.T) {
 	o := &v1alpha1.Outbox{}
 	o.Name, o.Namespace = "orders", "shop"
-	o.Spec = v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, Secret: &v1alpha1.DatabaseSecret{Name: "owner"}}}
+	o.Spec = v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, Secret: &v1alpha1.DatabaseSecret{Name: "owner"}}}}
 	hash := func() string {
 		t.Helper()
 		m, err := NewOutboxMigration(o, Platform{Image: "outbox"})

@@ -31,20 +31,22 @@ const (
 	LabelComponent = "outbox.dev/component"
 	// LabelManagedBy is Manager on all that the operator makes; it caches nothing else.
 	LabelManagedBy = "outbox.dev/managed-by"
-	// LabelMigration is the hash of what a migration Job depends on.
+	// LabelMigration is the hash of what a migration Job, or one that adopts, depends on.
 	LabelMigration = "outbox.dev/migration"
 
 	// AnnotationState is on a pod that was told of another state: Running or Paused.
 	AnnotationState = "outbox.dev/state"
 	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
-	// AnnotationAttempt is on a migration Job: 1 for the first, one more each time it is made again.
+	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again.
 	AnnotationAttempt = "outbox.dev/attempt"
 
 	// ComponentDispatcher is the workload.
 	ComponentDispatcher = "dispatcher"
 	// ComponentMigration are migration Jobs.
 	ComponentMigration = "migration"
+	// ComponentAdoption are Jobs that adopt tables, and their files.
+	ComponentAdoption = "adoption"
 	// ComponentReplay are the Job of a DeadLetterReplay, and its files.
 	ComponentReplay = "replay"
 	// ComponentStop are the Job that stops one which was deleted, and its files.

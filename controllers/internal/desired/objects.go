@@ -69,10 +69,10 @@ func MigrationConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApply
 // OutboxConfigMap holds the files that an Outbox's migration Job loads. It is nil when the operator does not
 // migrate.
 func OutboxConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
-	if !Migrates(&o.Spec) {
+	if !Migrates(&o.Spec.OutboxSpec) {
 		return nil
 	}
-	return migrationConfigMap(o, &o.Spec)
+	return migrationConfigMap(o, &o.Spec.OutboxSpec)
 }
 
 func migrationConfigMap(o Owner, db *v1alpha1.OutboxSpec) *corev1ac.ConfigMapApplyConfiguration {

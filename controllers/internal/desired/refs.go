@@ -59,7 +59,7 @@ func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
 }
 
 // OutboxRefs are what an Outbox's migration Job reads.
-func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs("spec", &o.Spec) }
+func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs("spec", &o.Spec.OutboxSpec) }
 
 // Migrates reports whether the operator migrates the schema.
 func Migrates(db *v1alpha1.OutboxSpec) bool {

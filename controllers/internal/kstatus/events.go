@@ -22,7 +22,7 @@ type Watch struct {
 }
 
 // expected are reasons of False that every start goes through.
-var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonScaledToZero}
+var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonAdopting, api.ReasonScaledToZero}
 
 // despite are reasons of a good Ready whose trouble another condition has told.
 var despite = []string{api.ReasonDeliveringDespiteTrouble, api.ReasonInUseDespiteTrouble}

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,8 +17,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 )
 
-// Runner runs migration Jobs, and looks at them. All fields are required.
+// Runner runs migration Jobs, or those that adopt, and looks at them. All other fields are required.
 type Runner struct {
+	// Component is that of the Jobs. Defaults to desired.ComponentMigration, whose value is the word for it in sentences.
+	Component string
 	// Client reads from the cache, and deletes.
 	Client client.Client
 	// Live reads Events of a Job from the API server, while it does not start.
@@ -42,7 +45,7 @@ func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.M
 		job := &p.remove[i]
 		err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if client.IgnoreNotFound(err) != nil {
-			return p.Migration, fmt.Errorf("delete the old migration Job %s: %w", job.Name, err)
+			return p.Migration, fmt.Errorf("delete the old Job %s: %w", job.Name, err)
 		}
 		r.Applied.Drop(owner, "Job/"+job.Name)
 	}
@@ -63,16 +66,18 @@ func (r *Runner) Look(ctx context.Context, owner desired.Owner, wanted *desired.
 
 // plan lists the owner's Jobs, and decides by them.
 func (r *Runner) plan(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (plan, error) {
-	selector := desired.Selector(owner, desired.ComponentMigration)
+	component := cmp.Or(r.Component, desired.ComponentMigration)
+	selector := desired.Selector(owner, component)
 	var jobs batchv1.JobList
 	if err := r.Client.List(ctx, &jobs, client.InNamespace(owner.GetNamespace()), client.MatchingLabels(selector)); err != nil {
-		return plan{}, fmt.Errorf("list the migration Jobs: %w", err)
+		return plan{}, fmt.Errorf("list the %s Jobs: %w", component, err)
 	}
-	hash := ""
+	hash, every := "", time.Duration(0)
 	if wanted != nil {
-		hash = wanted.Hash
+		hash, every = wanted.Hash, wanted.Every
 	}
-	p := planFor(slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !metav1.IsControlledBy(&j, owner) }), hash, time.Now())
+	p := planFor(slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !metav1.IsControlledBy(&j, owner) }), hash, every, time.Now())
+	p.What = component
 	p.Selector = labels.SelectorFromSet(selector).String()
 	return p, nil
 }
@@ -83,7 +88,7 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 		return p.Migration, nil
 	}
 	var err error
-	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.tells.Name})
+	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.tells.Name, batchv1.ControllerUidLabel: string(p.tells.UID)})
 	if err != nil || p.State == Succeeded {
 		return p.Migration, err
 	}

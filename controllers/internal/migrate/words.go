@@ -1,20 +1,21 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
 
 // Sentence says where a migration that has not succeeded stands, what keeps it, and what to do.
 func (m Migration) Sentence() string {
-	of := ""
+	of, what := "", cmp.Or(m.What, "migration")
 	if m.Of != "" {
 		of = " of " + m.Of
 	}
 	if m.State != Failed {
-		return strings.TrimSpace(fmt.Sprintf("The migration Job%s runs. %s", of, m.Detail))
+		return strings.TrimSpace(fmt.Sprintf("The %s Job%s runs. %s", what, of, m.Detail))
 	}
-	text := "The migration" + of + " failed"
+	text := "The " + what + of + " failed"
 	if m.Detail != "" {
 		text += ": " + strings.TrimSuffix(m.Detail, ".")
 	}

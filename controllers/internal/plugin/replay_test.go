@@ -191,7 +191,7 @@ spec:
 		}
 		Expect(w.run(ctx, "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
 		Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
-			Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}})).To(Succeed())
+			Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}})).To(Succeed())
 		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
 			"set its spec.operator to a login that has what `dispatcher migrate grants --for operator` prints"))
 		Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bills"},

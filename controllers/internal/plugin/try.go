@@ -209,7 +209,7 @@ func (t *target) resolve(ctx context.Context, obd *v1alpha1.OutboxDispatcher) er
 	if err != nil {
 		return refusedTry(fmt.Errorf("read the Outbox %s/%s: %w", obd.Namespace, ref.Name, err))
 	}
-	obd.Spec.Database = &outbox.Spec
+	obd.Spec.Database = &outbox.Spec.OutboxSpec
 	return nil
 }
 

@@ -43,7 +43,7 @@ const report = "31 events of namespace shop. Nothing was sent.\n\nsame  20\ndead
 func (w *world) runs(ctx context.Context, change func(*v1alpha1.OutboxDispatcher)) {
 	GinkgoHelper()
 	Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
-		Spec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}})).To(Succeed())
+		Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}})).To(Succeed())
 	var obd v1alpha1.OutboxDispatcher
 	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
 	change(&obd)

@@ -27,10 +27,10 @@ const (
 
 const long = `Dispatcher delivers the events of a transactional outbox.
 
-Every command but verify-consumer reads one file, the same that the operator renders for its pods. migrate, enqueue and
+Every command but verify-consumer reads one file, the same that the operator renders for its pods. migrate, adopt, enqueue and
 grants need no more of it than the database section, dead and events the outbox namespace too.
 
-Exit codes: 0 for success, 78 when the configuration is refused, 3 when try or verify finds a difference, check --data
+Exit codes: 0 for success, 78 when the configuration is refused, 3 when try, verify or adopt status finds a difference, check --data
 trouble, or verify-consumer a broken rule, 1 for any other failure. The last line of standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
 /dev/termination-log, if there is one), where Kubernetes finds it.`
 
@@ -41,7 +41,7 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), checkCommand(), enqueueCommand(), tryCommand(),
+	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
 		operate(deadCommand()), eventsCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -1,0 +1,232 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Adoption takes over an outbox table that a service has of its own, and whose producers stay as they are. The migration's
+// login carries it out, by a Job; it needs rights on the table.
+//
+// +kubebuilder:validation:XValidation:rule="self.phase == 'Back' || has(self.namespace)",fieldPath=".namespace",message="namespace is missing: the outbox namespace of the events; set it"
+// +kubebuilder:validation:XValidation:rule="self.layout != 'Columns' || has(self.table) && has(self.columns)",message="layout Columns needs table and columns; set them, or choose the layout that the table has"
+// +kubebuilder:validation:XValidation:rule="self.layout == 'Columns' || !has(self.columns)",fieldPath=".columns",message="columns belong to layout Columns; remove them, or set layout to Columns"
+// +kubebuilder:validation:XValidation:rule="self.layout != 'M10' || has(self.topic)",fieldPath=".topic",message="layout M10 has no column with a topic; set topic"
+// +kubebuilder:validation:XValidation:rule="self.layout != 'Columns' || has(self.topic) || !has(self.columns) || has(self.columns.topic)",fieldPath=".topic",message="topic is missing; set it, or name the column in columns.topic"
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'Cutover' || self.phase != 'Shadow'",fieldPath=".phase",message="phase goes from Cutover to Shadow by way of Back; set it to Back first"
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase == 'Back' || self.layout == oldSelf.layout && (has(self.__namespace__) ? has(oldSelf.__namespace__) && self.__namespace__ == oldSelf.__namespace__ : !has(oldSelf.__namespace__)) && (has(self.table) ? has(oldSelf.table) && self.table == oldSelf.table : !has(oldSelf.table)) && (has(self.topic) ? has(oldSelf.topic) && self.topic == oldSelf.topic : !has(oldSelf.topic)) && (has(self.columns) ? has(oldSelf.columns) && self.columns == oldSelf.columns : !has(oldSelf.columns))",message="layout, table, namespace, topic and columns change only from phase Back; set phase to Back, and change them then"
+type Adoption struct {
+	// name is the adoption's, and becomes part of the names of a trigger and a
+	// function in the database.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z][a-z0-9_]*$')",message="name must be lower-case letters, digits and underscores, and start with a letter, such as orders"
+	Name string `json:"name,omitempty"`
+
+	// layout is that of the table: M10, Overview, Storage, or Columns for any other.
+	// +required
+	Layout AdoptionLayout `json:"layout,omitempty"`
+
+	// table is the service's table, with its schema, such as public.order_events.
+	// When not set: m10_recovery.outbox, outbox.events or public.storage_outbox, by
+	// the layout.
+	// +optional
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^.\"]{1,63}[.][^.\"]{1,63}$')",message="table must be a schema and a table with a dot between them, such as public.order_events"
+	Table string `json:"table,omitempty"`
+
+	// namespace is the outbox namespace of the events.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Namespace string `json:"namespace,omitempty"`
+
+	// topic is that of the events. When not set: each row's own.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Topic string `json:"topic,omitempty"`
+
+	// columns are those of the table, for layout Columns.
+	// +optional
+	Columns *AdoptionColumns `json:"columns,omitempty"`
+
+	// phase is Shadow (the producers' rows are counted and checked as events beside
+	// the worker that sends them), Cutover (open rows become events, and so do new
+	// ones; the worker finds nothing) or Back (all is as it was before).
+	// +required
+	Phase AdoptionPhase `json:"phase,omitempty"`
+}
+
+// AdoptionLayout is the layout of a table.
+// +kubebuilder:validation:MaxLength=16
+// +kubebuilder:validation:Enum=M10;Overview;Storage;Columns
+type AdoptionLayout string
+
+// The layouts.
+const (
+	// LayoutM10 is the table of the M10 outbox contract.
+	LayoutM10 AdoptionLayout = "M10"
+	// LayoutOverview has topic, payload and status.
+	LayoutOverview AdoptionLayout = "Overview"
+	// LayoutStorage has aggregates with sequence numbers, and retries of its own.
+	LayoutStorage AdoptionLayout = "Storage"
+	// LayoutColumns is any other, whose columns are named.
+	LayoutColumns AdoptionLayout = "Columns"
+)
+
+// AdoptionPhase is how far an adoption is to go.
+// +kubebuilder:validation:Enum=Shadow;Cutover;Back
+type AdoptionPhase string
+
+// The phases.
+const (
+	// AdoptionShadow counts and checks, and sends nothing.
+	AdoptionShadow AdoptionPhase = "Shadow"
+	// AdoptionCutover makes the dispatchers send.
+	AdoptionCutover AdoptionPhase = "Cutover"
+	// AdoptionBack undoes it.
+	AdoptionBack AdoptionPhase = "Back"
+)
+
+// AdoptionColumns are the columns of a table, by what they are to the outbox.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.completed) != has(self.status)",message="columns must have either completed or status, by which a row says whether it waits; keep one of them"
+type AdoptionColumns struct {
+	// id identifies a row.
+	// +required
+	ID AdoptionColumn `json:"id,omitempty"`
+
+	// payload is JSON.
+	// +required
+	Payload AdoptionColumn `json:"payload,omitempty"`
+
+	// completed is when the row was sent. It is null while the row waits.
+	// +optional
+	Completed AdoptionColumn `json:"completed,omitempty"`
+
+	// status says whether the row waits.
+	// +optional
+	Status *AdoptionStatusColumn `json:"status,omitempty"`
+
+	// topic is the event's topic.
+	// +optional
+	Topic AdoptionColumn `json:"topic,omitempty"`
+
+	// type is the event's type.
+	// +optional
+	Type AdoptionColumn `json:"type,omitempty"`
+
+	// aggregateType is the kind of what the event is about.
+	// +optional
+	AggregateType AdoptionColumn `json:"aggregateType,omitempty"`
+
+	// aggregateID is the id of what the event is about.
+	// +optional
+	AggregateID AdoptionColumn `json:"aggregateID,omitempty"`
+
+	// key orders events, and partitions messages.
+	// +optional
+	Key AdoptionColumn `json:"key,omitempty"`
+
+	// headers is a JSON object of texts.
+	// +optional
+	Headers AdoptionColumn `json:"headers,omitempty"`
+
+	// created is when the row was made.
+	// +optional
+	Created AdoptionColumn `json:"created,omitempty"`
+
+	// due is when the row is to be sent, or tried again.
+	// +optional
+	Due AdoptionColumn `json:"due,omitempty"`
+
+	// attempts counts the attempts that were made.
+	// +optional
+	Attempts AdoptionColumn `json:"attempts,omitempty"`
+}
+
+// AdoptionColumn is the name of a column.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:XValidation:rule="self.matches('^[^\"=:]*$')",message="a column must be a name without quotes, colons and equals signs; correct it"
+type AdoptionColumn string
+
+// AdoptionStatusColumn is a column whose values say whether a row waits.
+type AdoptionStatusColumn struct {
+	// column is its name.
+	// +required
+	Column AdoptionColumn `json:"column,omitempty"`
+
+	// open are its values while a row is to be sent: that of a row that waits first,
+	// then others, such as NEW and SENDING.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.all(v, v.matches('^[^:,]*$'))",message="open must be values without colons and commas; correct them"
+	Open []string `json:"open,omitempty"`
+
+	// completed is its value when a row was sent, such as DONE.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^:]*$')",message="completed must be a value without colons; correct it"
+	Completed string `json:"completed,omitempty"`
+}
+
+// AdoptionStatus is how far an adoption is, as its Job has seen it last. In phase Shadow it looks every 10 minutes.
+type AdoptionStatus struct {
+	// name is the adoption's.
+	// +required
+	// +kubebuilder:validation:MaxLength=40
+	Name string `json:"name,omitempty"`
+
+	// phase is the one that it has reached: Pending (nothing was done yet), Shadow,
+	// Cutover, Returning (events in delivery are waited for) or Back.
+	// +required
+	// +kubebuilder:validation:Enum=Pending;Shadow;Cutover;Returning;Back
+	Phase string `json:"phase,omitempty"`
+
+	// since is when the shadow began, on the database's clock.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+
+	// theirs counts the rows of the service's table that are there since then.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Theirs int64 `json:"theirs"`
+
+	// ours counts the events that were made of them.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Ours int64 `json:"ours"`
+
+	// missing counts the rows without an event, and without a reason.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Missing int64 `json:"missing"`
+
+	// extra counts the events without a row.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Extra int64 `json:"extra"`
+
+	// refused counts the rows of which no event can be made. They stay with the
+	// service's worker.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Refused int64 `json:"refused"`
+}
+
+// The phases of an AdoptionStatus, beside Shadow, Cutover and Back.
+const (
+	// AdoptionPending: nothing was done yet.
+	AdoptionPending = "Pending"
+	// AdoptionReturning: events in delivery are waited for.
+	AdoptionReturning = "Returning"
+)

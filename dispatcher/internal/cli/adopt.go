@@ -1,0 +1,256 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/migrations/adopt"
+)
+
+func adoptCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "adopt", Short: "Take over a service's outbox table of another layout",
+		Long: `Take over a service's outbox table of another layout, without a change of its producers and consumers.
+
+  shadow   put a trigger on their table, which notes beside what producers insert; nothing is sent
+  status   compare the notes with their table
+  cutover  make what is open in their table events of the outbox, and what producers insert from then on
+  back     make what is not delivered open in their table again; or end the shadow
+
+The login is the owner of the outbox's schema, and of their table or a member of its owner. Each step can be repeated,
+and with --dry-run it prints the SQL that it would run and changes nothing.
+
+No error of the trigger reaches a producer: a row that the outbox does not take, such as one that is too large, is noted as
+refused with the reason, and stays open in their table. "adopt cutover" again tries it again.`,
+	}
+	cmd.AddCommand(adoptShadowCommand(), adoptStatusCommand(), adoptCutoverCommand(), adoptBackCommand(), adoptApplyCommand())
+	return cmd
+}
+
+// adoptFlags are those of the steps.
+type adoptFlags struct {
+	file    string
+	layout  string
+	columns []string
+	spec    adopt.Spec
+	options adopt.Options
+}
+
+// step makes the command of a step.
+func (f *adoptFlags) step(step adopt.Step, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = work(func(cmd *cobra.Command) error { return f.run(cmd, step) })
+	fileFlag(cmd, &f.file)
+	cmd.Flags().StringVar(&f.spec.Name, "name", "", "the adoption (default: the layout for shadow, and the only one for other steps)")
+	cmd.Flags().BoolVar(&f.options.DryRun, "dry-run", false, "print the SQL, and change nothing")
+	return cmd
+}
+
+func adoptShadowCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := f.step(adopt.ToShadow, &cobra.Command{
+		Use:   "shadow -f FILE --layout m10|overview|storage|columns [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS …]",
+		Short: "Note beside what producers insert; nothing is sent",
+		Long: `Put a trigger on their table. In the producer's transaction it makes the event of each row that is inserted, checks it
+as enqueue does, and notes it beside. Nothing is sent, and their worker works on. It locks their table for a moment.
+
+With layout columns their columns are named by --column: id and payload; completed, a time that is null while the row is
+to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created, due, attempts.`,
+		Example: `  dispatcher adopt shadow -f owner.yaml --layout m10 --namespace shop --topic orders
+  dispatcher adopt shadow -f owner.yaml --layout columns --table public.outbox_event --namespace shop --topic orders \
+    --column id=id --column payload=data --column aggregateId=order_id --column created=occurred_on \
+    --column status=state:NEW,SENDING:SENT --dry-run`,
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&f.layout, "layout", "", "m10, overview, storage or columns (required)")
+	flags.StringVar(&f.spec.Table, "table", "", "their table (default: that of the layout: m10_recovery.outbox, outbox.events, public.storage_outbox)")
+	flags.StringVar(&f.spec.Namespace, "namespace", "", "the namespace of the events (default: that of the file)")
+	flags.StringVar(&f.spec.Topic, "topic", "", "the topic of the events (default: that of each row; m10 has none)")
+	flags.StringArrayVar(&f.columns, "column", nil, "a column of theirs by our name, OURS=THEIRS; for layout columns")
+	return cmd
+}
+
+func adoptCutoverCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := f.step(adopt.Cutover, &cobra.Command{
+		Use: "cutover -f FILE [--name NAME]", Short: "Have the outbox deliver instead of their worker",
+		Long: `Have the outbox deliver instead of their worker. In one transaction, with their table locked, each row that is open
+there becomes an event, with its due time and attempts and in their order, and is marked complete in their table. From then
+on the trigger does the same with each row that a producer inserts or opens again.
+
+Producers wait while the rows are moved, so let their worker catch up first. What it has in its hands at that moment may be
+sent twice, with the same id; it is due when the five minutes of m10 are over, or a minute later for other layouts. A worker
+that still runs finds nothing.`,
+		Example: `  dispatcher adopt cutover -f owner.yaml --dry-run
+  dispatcher adopt cutover -f owner.yaml`,
+	})
+	cmd.Flags().IntVar(&f.options.MaxRows, "max-rows", adopt.DefaultMaxRows, "the most open rows to move")
+	return cmd
+}
+
+func adoptBackCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := f.step(adopt.Back, &cobra.Command{
+		Use: "back -f FILE [--name NAME]", Short: "Have their worker deliver again, or end the shadow",
+		Long: `Have their worker deliver again. The trigger is removed, and events that are not delivered become open rows of their table,
+with their due time and attempts. Those that a dispatcher is delivering are waited for. Dead events stay dead letters.
+
+Where an index of theirs lets one row of an aggregate be open at a time, the newest is open, and has replaced the others.
+
+Before the cut-over it removes the trigger and the notes.`,
+		Example: `  dispatcher adopt back -f owner.yaml --dry-run
+  dispatcher adopt back -f owner.yaml --wait 5m`,
+	})
+	cmd.Flags().DurationVar(&f.options.Wait, "wait", adopt.DefaultWait, "how long to wait for deliveries that are under way")
+	return cmd
+}
+
+func (f *adoptFlags) run(cmd *cobra.Command, step adopt.Step) error {
+	f.spec.Layout = adopt.Layout(f.layout)
+	for _, column := range f.columns {
+		ours, theirs, ok := strings.Cut(column, "=")
+		if !ok {
+			return fmt.Errorf("--column is %q; write it OURS=THEIRS, such as aggregateId=order_id", column)
+		}
+		if f.spec.Columns == nil {
+			f.spec.Columns = map[string]string{}
+		}
+		f.spec.Columns[ours] = theirs
+	}
+	if f.options.MaxRows < 0 || f.options.Wait < 0 {
+		return errors.New("--max-rows or --wait is negative; give 1 or more")
+	}
+	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+		if f.spec.Namespace == "" {
+			f.spec.Namespace = cfg.Namespace
+		}
+		result, err := adopt.Apply(ctx, conn, cfg.Database.Schema, step, f.spec, f.options)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), adoptText(step, result, f.options.DryRun))
+		return err
+	})
+}
+
+// adoptText tells what a step did, or would do.
+func adoptText(step adopt.Step, r adopt.Result, dry bool) string {
+	var text strings.Builder
+	if dry {
+		fmt.Fprintf(&text, "-- adopt %s would run this in one transaction; nothing was changed.\n", step)
+		if step == adopt.Cutover {
+			fmt.Fprintf(&text, "-- %d rows are open now.\n", r.Moved)
+		}
+		for _, sql := range r.SQL {
+			text.WriteString(sql + ";\n")
+		}
+		return text.String()
+	}
+	state := "not adopted"
+	if r.State != adopt.None {
+		state = string(r.State)
+	}
+	if r.Name != "" {
+		fmt.Fprintf(&text, "adoption %s: %s", r.Name, state)
+		if !r.Changed {
+			text.WriteString(", as it was")
+		}
+		switch step {
+		case adopt.Cutover:
+			fmt.Fprintf(&text, "; %d rows moved, %d refused", r.Moved, r.Refused)
+		case adopt.Back:
+			fmt.Fprintf(&text, "; %d events returned", r.Returned)
+		}
+		text.WriteString("\n")
+	}
+	fmt.Fprintln(&text, r.Next)
+	return text.String()
+}
+
+func adoptStatusCommand() *cobra.Command {
+	var file, name, output string
+	cmd := &cobra.Command{
+		Use: "status -f FILE [--name NAME]", Short: "Compare the notes with their table", Args: cobra.NoArgs,
+		Long: `Count the rows that their table has of those inserted since the shadow began, and the notes of them, in one snapshot.
+
+Rows whose id (m10), or time of creation, is not after the greatest at the start are in neither count; nor are rows that
+were deleted. The work depends on the rows since the start.
+
+Exit codes: 0 when each row has its note and none is refused, 3 when not, 1 for any other failure.`,
+		Example: `  dispatcher adopt status -f owner.yaml
+  dispatcher adopt status -f owner.yaml --output json`,
+		RunE: work(func(cmd *cobra.Command) error { return adoptStatus(cmd, file, name, output) }),
+	}
+	fileFlag(cmd, &file)
+	cmd.Flags().StringVar(&name, "name", "", "the adoption (default: all)")
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	return cmd
+}
+
+// adoptions is what adopt status tells.
+type adoptions struct {
+	Adoptions []adopt.Status `json:"adoptions"`
+}
+
+func adoptStatus(cmd *cobra.Command, file, name, output string) error {
+	write, err := reportWriter(output, adoptTable)
+	if err != nil {
+		return err
+	}
+	return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+		all, err := adopt.Read(ctx, conn, cfg.Database.Schema, name)
+		if err != nil {
+			return err
+		}
+		if name != "" && len(all) == 0 {
+			return fmt.Errorf("there is no adoption %s; dispatcher adopt status without --name shows those that there are", name)
+		}
+		if err := write(cmd.OutOrStdout(), adoptions{all}); err != nil {
+			return fmt.Errorf("write the status: %w; check what reads it", err)
+		}
+		for _, s := range all {
+			if !s.OK() {
+				return differs{fmt.Errorf("adoption %s: %d rows missing, %d extra, %d refused", s.Name, s.Missing, s.Extra, s.Refused)}
+			}
+		}
+		return nil
+	})
+}
+
+// adoptTable is the status for people.
+func adoptTable(w io.Writer, all adoptions) error {
+	var text strings.Builder
+	if len(all.Adoptions) == 0 {
+		text.WriteString("no table is adopted; begin with dispatcher adopt shadow\n")
+	}
+	for _, s := range all.Adoptions {
+		fmt.Fprintf(&text, "adoption %s: %s, layout %s, table %s, namespace %s\n", s.Name, s.State, s.Layout, s.Table, s.Namespace)
+		fmt.Fprintf(&text, "since %s: theirs %s, ours %s, missing %s, extra %s, refused %s\n", s.Since.Format(time.RFC3339),
+			thousands(s.Theirs), thousands(s.Ours), thousands(s.Missing), thousands(s.Extra), thousands(s.Refused))
+		fmt.Fprintf(&text, "waiting: theirs %s, ours %s\n", thousands(s.TheirsWaiting), thousands(s.OursWaiting))
+		for _, r := range s.Refusals {
+			fmt.Fprintf(&text, "refused %s: %s\n", oneLine(r.ID), oneLine(r.Reason))
+		}
+		fmt.Fprintln(&text, s.Next)
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// thousands writes 12031 as 12,031.
+func thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}

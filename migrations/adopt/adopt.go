@@ -1,0 +1,223 @@
+package adopt
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// Layout is the shape of their table.
+type Layout string
+
+// The layouts.
+const (
+	// M10 is that of the M10 outbox contract, with publish_outbox as an insert or as an upsert.
+	M10 Layout = "m10"
+	// Overview is a table of events with a topic, a payload and a status, polled by one consumer.
+	Overview Layout = "overview"
+	// Storage is the storage service's table, with sequence numbers and a retry policy in each row.
+	Storage Layout = "storage"
+	// Columns is any other table, by a mapping of its columns.
+	Columns Layout = "columns"
+)
+
+// State is how far an adoption is.
+type State string
+
+// The states.
+const (
+	// None is before a shadow, and after the way back.
+	None State = ""
+	// Shadow notes what producers insert, and sends nothing.
+	Shadow State = "Shadow"
+	// Live is after the cut-over: the outbox delivers what producers insert.
+	Live State = "Live"
+	// Returning is on the way back, while deliveries of the outbox are under way.
+	Returning State = "Returning"
+)
+
+// Step is what [Apply] does.
+type Step string
+
+// The steps.
+const (
+	// ToShadow begins the shadow.
+	ToShadow Step = "shadow"
+	// Cutover has the outbox deliver instead of their worker.
+	Cutover Step = "cutover"
+	// Back has their worker deliver again, or ends the shadow.
+	Back Step = "back"
+)
+
+// Defaults of [Options].
+const (
+	DefaultMaxRows = 10_000
+	DefaultWait    = time.Minute
+)
+
+// Spec is what is adopted. Every step but [ToShadow] reads all but the name from the database.
+type Spec struct {
+	// Name of the adoption, and of its trigger: a lower case letter, then up to 39 more, digits and underscores. Defaults
+	// to the layout for ToShadow, and to the only adoption that there is for other steps.
+	Name string
+	// Layout is required for ToShadow.
+	Layout Layout
+	// Table is theirs, as schema.table; without a schema it is in public. Defaults to that of the layout's document: m10_recovery.outbox, outbox.events,
+	// public.storage_outbox. Required for Columns.
+	Table string
+	// Namespace is that of the events. Required for ToShadow. 1 to 255 characters, no quote, backslash, dollar sign, brace or
+	// control character.
+	Namespace string
+	// Topic is that of the events, with the limits of Namespace. Defaults to that of each row, which layout M10 does not
+	// have.
+	Topic string
+	// Columns are, for the layout Columns, columns of theirs by our names: id and payload; completed (a time, null while the
+	// row is to be sent) or status ("COLUMN:OPEN:COMPLETE"); topic, type, aggregateType, aggregateId, key, headers, created,
+	// due, attempts.
+	Columns map[string]string
+}
+
+// Options of [Apply].
+type Options struct {
+	// DryRun changes nothing: the result says what would run.
+	DryRun bool
+	// MaxRows is how many open rows Cutover moves at most: producers wait for as long. Defaults to DefaultMaxRows.
+	MaxRows int
+	// Wait is how long Back waits for deliveries that are under way. Defaults to DefaultWait.
+	Wait time.Duration
+}
+
+// Result is what a step did, or would do.
+type Result struct {
+	Name  string
+	State State
+	// Changed is false when everything was as wanted.
+	Changed bool
+	// SQL are the statements in their order.
+	SQL []string
+	// Moved are the open rows of theirs that Cutover made events; of a dry run, those that are open. Returned are the
+	// events that Back made open rows again. Refused are the rows that the outbox does not take.
+	Moved, Returned, Refused int64
+	// Next says what to do next, in a sentence.
+	Next string
+}
+
+// word is what can stand in a statement as it is, between quotes.
+var (
+	word  = regexp.MustCompile(`^[^'\\${}[:cntrl:]]{1,255}$`)
+	names = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+)
+
+// Apply does a step of an adoption for the outbox in the schema, which migrations.Up has made. A step that is done already
+// changes nothing. The login owns the outbox's schema and their table, or is a member of their owners.
+//
+// A step locks their table, with the patience of a migration: it gives up a lock that it does not get within 2 seconds,
+// and tries again for 5 minutes or until ctx ends.
+func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec Spec, o Options) (Result, error) {
+	o.MaxRows = cmp.Or(o.MaxRows, DefaultMaxRows)
+	o.Wait = cmp.Or(o.Wait, DefaultWait)
+	if spec.Table != "" && !strings.Contains(spec.Table, ".") {
+		spec.Table = "public." + spec.Table
+	}
+	if err := spec.check(step); err != nil {
+		return Result{}, fmt.Errorf("adopt %s: %w", step, err)
+	}
+	var result Result
+	var sum int64
+	for until := time.Now().Add(o.Wait); ; {
+		err := transact(ctx, conn, schema, o.DryRun, func(tx pgx.Tx) error {
+			r := run{ctx: ctx, tx: tx, schema: schema, spec: spec, options: o}
+			err := r.step(step)
+			result = r.result
+			return err
+		})
+		if err != nil {
+			return result, fmt.Errorf("adopt %s: %w%s", step, err, remedy(err))
+		}
+		sum += result.Returned
+		result.Returned = sum
+		result.Changed = result.Changed || sum > 0
+		if result.State != Returning || o.DryRun {
+			return result, nil
+		}
+		if time.Now().After(until) {
+			return result, fmt.Errorf("adopt %s: events are being delivered by a dispatcher, longer than %s; stop the dispatcher, or wait until its leases end, and run back again", step, o.Wait)
+		}
+		select {
+		case <-ctx.Done():
+			return result, fmt.Errorf("adopt %s: %w; run back again", step, context.Cause(ctx))
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// transact runs work; of a dry run, in a transaction that only reads.
+func transact(ctx context.Context, conn *pgx.Conn, schema string, dry bool, work func(pgx.Tx) error) error {
+	if dry {
+		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, work)
+	}
+	return migrations.Patiently(ctx, conn, schema, work)
+}
+
+func (s Spec) check(step Step) error {
+	if s.Name != "" && !names.MatchString(s.Name) {
+		return fmt.Errorf("the name %.50q cannot be used; give a lower case letter, then at most 39 lower case letters, digits and underscores", s.Name)
+	}
+	switch step {
+	case ToShadow:
+	case Cutover, Back:
+		return nil
+	default:
+		return fmt.Errorf("the step is unknown; choose %s, %s or %s", ToShadow, Cutover, Back)
+	}
+	l, err := s.layout()
+	if err != nil {
+		return err
+	}
+	if !word.MatchString(s.Namespace) {
+		return fmt.Errorf("the namespace %.70q cannot be used; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters", s.Namespace)
+	}
+	if s.Topic != "" && !word.MatchString(s.Topic) {
+		return fmt.Errorf("the topic %.70q cannot be used; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters", s.Topic)
+	}
+	for _, text := range append(slices.Collect(maps.Values(s.Columns)), cmp.Or(s.Table, l.table)) {
+		if text != "" && !word.MatchString(text) {
+			return fmt.Errorf("%.70q cannot be used as a table or a column; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters, or rename it", text)
+		}
+	}
+	if s.Topic == "" && l.fields["topic"] == "" {
+		return errors.New("no topic: the rows have none; give one")
+	}
+	if s.Table == "" && l.table == "" {
+		return errors.New("no table; give it as schema.table")
+	}
+	return nil
+}
+
+// remedy is what to do about an error of the database.
+func remedy(err error) string {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return ""
+	}
+	switch pg.Code {
+	case "42501":
+		return "; log in as the owner of the outbox's schema, who is a member of the owner of their table"
+	case "3F000":
+		return "; the outbox's schema is missing: run `dispatcher migrate up`"
+	case "57014":
+		return fmt.Sprintf("; it took longer than %s with producers waiting, and was undone: create an index (concurrently) on the column that says when a row was created, and run it again", shadowTimeout)
+	}
+	return ""
+}

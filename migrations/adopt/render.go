@@ -1,0 +1,86 @@
+package adopt
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// literal is a text in SQL.
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// quote is a name in SQL.
+func quote(s string) string { return pgx.Identifier{s}.Sanitize() }
+
+func (r *run) trigger() string      { return "outbox_adopt_" + r.spec.Name }
+func (r *run) functionName() string { return pgx.Identifier{r.schema, r.trigger()}.Sanitize() }
+
+// in is an expression about the row of that name.
+func (r *run) in(expression, row string) string {
+	return strings.ReplaceAll(expression, "{r}", row)
+}
+
+func (r *run) open(row string) string { return r.in(r.layout.open, row) }
+
+// counted is the condition that a row is after the start.
+func (r *run) counted(row string) string {
+	if r.start == nil {
+		return "true"
+	}
+	return row + "." + quote(r.layout.position) + " > " + literal(*r.start) + "::" + r.their.types[r.layout.position]
+}
+
+// render fills a file in.
+func (r *run) render(file string, more map[string]string) string {
+	text, err := files.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // the file is there
+	}
+	pairs := []string{
+		"{schema}", quote(r.schema), "{function}", r.functionName(), "{name}", literal(r.spec.Name), "{table}", r.their.name(),
+		"{id}", quote(r.layout.id), "{payloadColumn}", quote(r.layout.payload),
+	}
+	for from, to := range more {
+		pairs = append(pairs, from, to)
+	}
+	return strings.NewReplacer(pairs...).Replace(string(text))
+}
+
+// body is the block that notes the row r, or adds its event and marks it complete.
+func (r *run) body(live, changed, after string) string {
+	field := func(name, otherwise string) string {
+		if e := r.layout.fields[name]; e != "" {
+			return r.in(e, "r")
+		}
+		return otherwise
+	}
+	topic := literal(r.spec.Topic)
+	if r.spec.Topic == "" {
+		topic = field("topic", "")
+	}
+	mark := ""
+	if live != "false" {
+		mark = "\n    if " + live + " then\n        update " + r.their.name() + " set " + r.layout.complete + " where " + quote(r.layout.id) + " = r." + quote(r.layout.id) + ";\n    end if;"
+	}
+	dedupe := "r." + quote(r.layout.id) + "::text"
+	if slices.Contains(integers, r.their.types[r.layout.id]) { // other tables have the same numbers
+		dedupe = literal(r.spec.Name+"/") + " || " + dedupe
+	}
+	return r.render("body", map[string]string{
+		"{r}": "r", "{dedupe}": dedupe, "{counted}": r.counted("r"), "{live}": live, "{changed}": changed, "{namespace}": literal(r.spec.Namespace),
+		"{topic}": topic, "{payload}": field("payload", ""), "{type}": field("type", "null"), "{aggregateType}": field("aggregateType", "null"),
+		"{aggregateId}": field("aggregateId", "null"), "{key}": field("key", "null"), "{headers}": field("headers", "'{}'"),
+		"{created}": field("created", "now()"), "{due}": field("due", "now()"), "{attempts}": field("attempts", "0"),
+		"{maxAttempts}": field("maxAttempts", "null"), "{retry}": field("retry", "null"), "{mark}": mark + after,
+	})
+}
+
+// function is the trigger's. It names no table for what it does, since a transaction with an old snapshot runs it too.
+func (r *run) function(live bool) string {
+	state := "false"
+	if live {
+		state = "(" + r.open("r") + ")"
+	}
+	return r.render("function", map[string]string{"{body}": r.body(state, "v_changed", "")})
+}

@@ -1,0 +1,196 @@
+package adopt_test
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations/adopt"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// rig is a database with an outbox and a table of theirs.
+type rig struct {
+	*testing.T
+	pool *pgxpool.Pool
+	old  oldService
+}
+
+func newRig(t *testing.T, old oldService) rig {
+	t.Helper()
+	t.Parallel()
+	r := rig{t, pgtest.Pool(t, pgtest.Migrated(t)), old}
+	r.exec(old.ddl)
+	return r
+}
+
+func (r rig) exec(sql string, args ...any) {
+	r.Helper()
+	args = append([]any{pgx.QueryExecModeSimpleProtocol}, args...)
+	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
+		r.Fatalf("%.200s: %v", sql, err)
+	}
+}
+
+func scalar[T any](r rig, sql string, args ...any) (value T) {
+	r.Helper()
+	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&value); err != nil {
+		r.Fatalf("%.200s: %v", sql, err)
+	}
+	return value
+}
+
+// try does a step on a connection of its own.
+func (r rig) try(step adopt.Step, o adopt.Options) (result adopt.Result, err error) {
+	r.Helper()
+	conn, err := r.pool.Acquire(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer conn.Release()
+	spec := adopt.Spec{}
+	if step == adopt.ToShadow {
+		spec = r.old.spec
+	}
+	return adopt.Apply(r.Context(), conn.Conn(), pgtest.Schema, step, spec, o)
+}
+
+func (r rig) step(step adopt.Step, state adopt.State, changed bool) adopt.Result {
+	r.Helper()
+	result, err := r.try(step, adopt.Options{})
+	if err != nil || result.State != state || result.Changed != changed {
+		r.Fatalf("%s: state %q, changed %v, %v; want %q, %v", step, result.State, result.Changed, err, state, changed)
+	}
+	return result
+}
+
+// status is that of the only adoption.
+func (r rig) status() adopt.Status {
+	r.Helper()
+	conn, err := r.pool.Acquire(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer conn.Release()
+	all, err := adopt.Read(r.Context(), conn.Conn(), pgtest.Schema, "")
+	if err != nil || len(all) != 1 {
+		r.Fatalf("%d adoptions: %v", len(all), err)
+	}
+	return all[0]
+}
+
+// produce commits an event with the number.
+func (r rig) produce(ctx context.Context, n int) {
+	r.Helper()
+	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return r.old.produce(ctx, tx, n) })
+	if err != nil {
+		r.Fatalf("a producer got %v", err)
+	}
+}
+
+func (r rig) eventually(what string, holds func() bool) {
+	r.Helper()
+	for until := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			r.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// ledger is what became of the numbers of events.
+type ledger struct {
+	sync.Mutex
+	committed, rolledBack map[int]bool
+	theirs, ours          map[int]int // deliveries
+}
+
+func newLedger() *ledger {
+	return &ledger{committed: map[int]bool{}, rolledBack: map[int]bool{}, theirs: map[int]int{}, ours: map[int]int{}}
+}
+
+func (l *ledger) do(change func()) {
+	l.Lock()
+	defer l.Unlock()
+	change()
+}
+
+// Deliver implements dispatcher.Sink.
+func (l *ledger) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
+	l.do(func() {
+		for _, e := range batch {
+			l.ours[number(string(e.Payload))]++
+		}
+	})
+	return make([]error, len(batch))
+}
+func (*ledger) Probe(context.Context) error { return nil }
+func (*ledger) BatchSize() int              { return 50 }
+func (*ledger) Close(context.Context) error { return nil }
+
+// number is that of a payload, {"n": 7}.
+func number(payload string) int {
+	_, text, _ := strings.Cut(payload, `"n":`)
+	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimRight(strings.TrimSpace(text), "}")))
+	if err != nil {
+		panic(payload)
+	}
+	return n
+}
+
+// dispatch runs a dispatcher until the function that it returns is called.
+func (r rig) dispatch(l *ledger) (stop func()) {
+	r.Helper()
+	store := pgstore.New(r.pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
+	d, err := dispatcher.New(store, l, dispatcher.Config{Ordering: dispatcher.OrderingKey, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		r.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.Errorf("the dispatcher: %v", err)
+		}
+	}
+}
+
+// work runs their worker until the function that it returns is called.
+func (r rig) work(l *ledger, passes int) (stop func()) {
+	r.Helper()
+	ctx, cancel := context.WithCancel(r.Context())
+	done := make(chan error, 1)
+	go func() {
+		for pass := passes; ; pass++ {
+			select {
+			case <-ctx.Done():
+				done <- nil
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			if err := r.old.work(r.Context(), r.pool, l, pass); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.Errorf("their worker: %v", err)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+do $adopt$
+declare
+    e          record;
+    v_returned integer := 0;
+begin
+    for e in
+        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts
+        from outbox_adopted as a
+        join outbox_events as event on event.id = a.event_id
+        where a.adoption = {name} and a.live and event.status = 'pending'
+        order by event.seq desc
+        for update of event
+    loop
+        -- The newest of a row, or of those that a unique index of theirs lets be open alone, is open again. It
+        -- has replaced the others, as it would have done in their table.
+        begin
+            update {table} as r set {reopen} where {id} = e.their_id::{idType} and not ({open});
+            if found then
+                v_returned := v_returned + 1;
+            end if;
+        exception when unique_violation then
+            null;
+        end;
+        if exists (select from {table} as r where {id} = e.their_id::{idType}) then
+            delete from outbox_events where id = e.id;
+        end if;
+        update outbox_adopted set live = false where adoption = {name} and their_id = e.their_id and version = e.version;
+    end loop;
+    perform set_config('outbox.adopt_moved', v_returned::text, true);
+end
+$adopt$

@@ -1,0 +1,121 @@
+package adopt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// readTimeout ends a count.
+const readTimeout = 30 * time.Second
+
+// Status is where an adoption stands. The counts are of one snapshot.
+type Status struct {
+	Name      string `json:"name"`
+	Layout    Layout `json:"layout"`
+	Table     string `json:"table"`
+	Namespace string `json:"namespace"`
+	// Topic is empty where each row has its own.
+	Topic string `json:"topic,omitempty"`
+	State State  `json:"state"`
+	// Since is when the shadow began, and CutoverAt when the outbox took over.
+	Since      time.Time  `json:"since"`
+	CutoverAt  *time.Time `json:"cutoverAt,omitempty"`
+	ObservedAt time.Time  `json:"observedAt"`
+	// Theirs are the rows that their table has of those inserted since the shadow began, and Ours the notes of such rows,
+	// refused ones aside. A row whose id or time of creation is not after the greatest one at the start is in
+	// neither, and one that was deleted is in neither any more.
+	Theirs int64 `json:"theirs"`
+	Ours   int64 `json:"ours"`
+	// Missing are their rows without a note, and Extra the notes without a row.
+	Missing int64 `json:"missing"`
+	Extra   int64 `json:"extra"`
+	// Refused are the rows that the outbox does not take, and Refusals the first ten of them.
+	Refused  int64     `json:"refused"`
+	Refusals []Refusal `json:"refusals,omitempty"`
+	// TheirsWaiting are the open rows of their table, and OursWaiting the events of the adoption that are not yet delivered.
+	TheirsWaiting int64 `json:"theirsWaiting"`
+	OursWaiting   int64 `json:"oursWaiting"`
+	// Next says what to do next, in a sentence.
+	Next string `json:"next"`
+}
+
+// Refusal is a row that the outbox does not take.
+type Refusal struct {
+	// ID is theirs.
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+// OK reports whether each row of theirs has its note, no other has, and none is refused.
+func (s Status) OK() bool { return s.Missing == 0 && s.Extra == 0 && s.Refused == 0 }
+
+// Read counts the adoption of a name, or all with "". There may be none. It only reads, with the rights of [Apply], and
+// its work depends on the rows since the shadow began; it gives up after 30 seconds.
+func Read(ctx context.Context, conn *pgx.Conn, schema, name string) (all []Status, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`set local statement_timeout = %d`, readTimeout.Milliseconds())); err != nil {
+			return err
+		}
+		all, err = read(ctx, tx, schema, name)
+		return err
+	})
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == "57014":
+		return nil, fmt.Errorf("adopt status: %w; to count took longer than %s: create an index (concurrently) on the column that says when a row was created", err, readTimeout)
+	case err != nil:
+		return nil, fmt.Errorf("adopt status: %w%s", err, remedy(err))
+	}
+	return all, nil
+}
+
+func read(ctx context.Context, tx pgx.Tx, schema, name string) ([]Status, error) {
+	if _, err := tx.Exec(ctx, `select set_config('search_path', $1::text, true)`, quote(schema)+", pg_temp"); err != nil {
+		return nil, err
+	}
+	found, err := readAll(ctx, tx, name)
+	if err != nil {
+		return nil, err
+	}
+	all := []Status{}
+	for _, a := range found {
+		r := run{ctx: ctx, tx: tx, schema: schema, spec: a.spec, adoption: a.adoption}
+		status, err := r.status()
+		if err != nil {
+			return nil, fmt.Errorf("adoption %s: %w", a.spec.Name, err)
+		}
+		all = append(all, status)
+	}
+	return all, nil
+}
+
+func (r *run) status() (s Status, err error) {
+	if r.layout, err = r.spec.layout(); err != nil {
+		return s, err
+	}
+	if r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout); err != nil {
+		return s, err
+	}
+	s = Status{
+		Name: r.spec.Name, Layout: r.spec.Layout, Table: r.spec.Table, Namespace: r.spec.Namespace, Topic: r.spec.Topic, State: r.state,
+		Since: r.since.UTC(), Next: map[State]string{Shadow: nextShadow, Live: nextLive, Returning: nextReturning}[r.state],
+	}
+	if r.cutAt != nil {
+		at := r.cutAt.UTC()
+		s.CutoverAt = &at
+	}
+	var refusals string
+	sql := r.render("status", map[string]string{"{counted}": r.counted("r"), "{open}": r.open("r"), "{idType}": r.their.types[r.layout.id]})
+	err = r.tx.QueryRow(r.ctx, sql).Scan(&s.Theirs, &s.Ours, &s.Missing, &s.Extra, &s.Refused, &s.TheirsWaiting, &s.OursWaiting, &refusals, &s.ObservedAt)
+	if err != nil {
+		return s, err
+	}
+	s.ObservedAt = s.ObservedAt.UTC()
+	return s, json.Unmarshal([]byte(refusals), &s.Refusals)
+}

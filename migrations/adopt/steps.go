@@ -1,0 +1,310 @@
+package adopt
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// shadowTimeout ends a statement of ToShadow: producers wait for it.
+const shadowTimeout = 10 * time.Second
+
+// run is one transaction of a step.
+type run struct {
+	ctx     context.Context
+	tx      pgx.Tx
+	schema  string
+	spec    Spec
+	options Options
+	result  Result
+
+	adoption
+	layout layout
+	their  table
+}
+
+// adoption is what outbox_adoptions has of one, beside the spec.
+type adoption struct {
+	state  State
+	start  *string
+	wanted Spec // as it was begun
+	since  time.Time
+	cutAt  *time.Time
+}
+
+func (r *run) step(step Step) error {
+	if err := r.prepare(step); err != nil {
+		return err
+	}
+	r.result.Name, r.result.State = r.spec.Name, r.state
+	switch step {
+	case ToShadow:
+		return r.shadow()
+	case Cutover:
+		return r.cutover()
+	}
+	return r.back()
+}
+
+// prepare finds the adoption and their table, and makes unqualified names those of the outbox's schema.
+func (r *run) prepare(step Step) error {
+	path := fmt.Sprintf(`select set_config('search_path', %s, true), set_config('datestyle', 'ISO', true)`, literal(pgx.Identifier{r.schema}.Sanitize()+", pg_temp"))
+	if _, err := r.tx.Exec(r.ctx, path); err != nil {
+		return err
+	}
+	var outbox bool
+	if err := r.tx.QueryRow(r.ctx, `select to_regclass('outbox_events') is not null and to_regprocedure('enqueue_check(text,text,text,boolean,text,text,text,text,uuid,text,jsonb,interval,boolean,jsonb)') is not null`).Scan(&outbox); err != nil {
+		return err
+	}
+	if !outbox {
+		return fmt.Errorf("schema %q has no outbox, or one of an older version; run `dispatcher migrate up`", r.schema)
+	}
+	if err := r.find(step); err != nil || r.spec.Layout == "" {
+		return err
+	}
+	var err error
+	if r.layout, err = r.spec.layout(); err != nil {
+		return err
+	}
+	r.spec.Table = cmp.Or(r.spec.Table, r.layout.table)
+	r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout)
+	return err
+}
+
+// find reads the adoption. For ToShadow the spec stays that of the caller.
+func (r *run) find(step Step) error {
+	wanted := r.spec
+	all, err := readAll(r.ctx, r.tx, wanted.Name)
+	if err != nil {
+		return err
+	}
+	if step == ToShadow {
+		r.spec.Name = cmp.Or(wanted.Name, string(wanted.Layout))
+		table := cmp.Or(wanted.Table, presets[wanted.Layout].table)
+		if all, err = readAll(r.ctx, r.tx, ""); err != nil {
+			return err
+		}
+		for _, a := range all {
+			switch {
+			case a.spec.Name == r.spec.Name:
+				r.adoption = a.adoption
+				if a.state != Shadow {
+					return fmt.Errorf("adoption %s is %s; go back first: dispatcher adopt back --name %s", a.spec.Name, a.state, a.spec.Name)
+				}
+				if a.spec.Table != table {
+					return fmt.Errorf("adoption %s is of table %s; go back first (dispatcher adopt back --name %s), or give another name", a.spec.Name, a.spec.Table, a.spec.Name)
+				}
+			case a.spec.Table == table:
+				return fmt.Errorf("table %s is adopted as %s; go back first: dispatcher adopt back --name %s", table, a.spec.Name, a.spec.Name)
+			}
+		}
+		return nil
+	}
+	switch {
+	case len(all) == 1:
+		r.spec, r.adoption = all[0].spec, all[0].adoption
+	case len(all) > 1:
+		return errors.New("there is more than one adoption; name one (dispatcher adopt status shows them)")
+	case step == Cutover:
+		return errors.New("there is no such adoption; begin with its shadow: dispatcher adopt shadow")
+	default:
+		r.spec = Spec{Name: wanted.Name}
+	}
+	return nil
+}
+
+// exec runs a statement, unless nothing is to be changed.
+func (r *run) exec(sql string) error {
+	r.result.SQL = append(r.result.SQL, strings.TrimSpace(sql))
+	if r.options.DryRun {
+		return nil
+	}
+	_, err := r.tx.Exec(r.ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+func (r *run) shadow() error {
+	table := r.their.name()
+	r.result.State = Shadow
+	if _, err := r.tx.Exec(r.ctx, fmt.Sprintf(`set local statement_timeout = %d`, shadowTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	if r.state == Shadow {
+		same, err := r.isAsWanted()
+		if err != nil {
+			return err
+		}
+		if same {
+			r.result.Next = nextShadow
+			return nil
+		}
+	}
+	install, err := files.ReadFile("sql/install.sql")
+	if err != nil {
+		return err
+	}
+	for _, sql := range []string{string(install), "lock table " + table + " in share row exclusive mode"} {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	position := quote(r.layout.position)
+	if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text from `+table).Scan(&r.start); err != nil {
+		return err
+	}
+	columns, err := json.Marshal(r.columns())
+	if err != nil {
+		return err
+	}
+	start := "null"
+	if r.start != nil {
+		start = literal(*r.start)
+	}
+	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, start, state)
+values (%s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
+		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), start)
+	for _, sql := range append(r.forget(),
+		record,
+		r.function(false),
+		"revoke all on function "+r.functionName()+"() from public",
+		fmt.Sprintf("create trigger %s after insert or delete on %s for each row execute function %s()", r.trigger(), table, r.functionName()),
+	) {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	r.result.Changed, r.result.Next = true, nextShadow
+	return nil
+}
+
+// isAsWanted reports whether the shadow is there as the spec says.
+func (r *run) isAsWanted() (same bool, err error) {
+	if !maps.Equal(r.columns(), r.wanted.Columns) || r.spec.Layout != r.wanted.Layout || r.spec.Namespace != r.wanted.Namespace || r.spec.Topic != r.wanted.Topic {
+		return false, nil
+	}
+	const look = `select exists (select from pg_trigger where tgrelid = $1::text::regclass and tgname = $2 and tgenabled in ('O', 'A'))`
+	err = r.tx.QueryRow(r.ctx, look, r.their.name(), r.trigger()).Scan(&same)
+	return same, err
+}
+
+// forget are the statements that remove the adoption, but for its function.
+func (r *run) forget() []string {
+	table := r.their.name()
+	return []string{
+		fmt.Sprintf("drop trigger if exists %s on %s", r.trigger(), table),
+		fmt.Sprintf("drop trigger if exists %s_again on %s", r.trigger(), table),
+		"delete from outbox_adopted where adoption = " + literal(r.spec.Name),
+		"delete from outbox_adoptions where name = " + literal(r.spec.Name),
+	}
+}
+
+func (r *run) cutover() error {
+	if r.state == Returning {
+		return fmt.Errorf("adoption %s is on its way back; finish that first: dispatcher adopt back --name %s", r.spec.Name, r.spec.Name)
+	}
+	table := r.their.name()
+	r.result.State, r.result.Next = Live, nextLive
+	if err := r.exec("lock table " + table + " in exclusive mode"); err != nil {
+		return err
+	}
+	open := fmt.Sprintf(`select count(*) from (select from %s as r where %s limit %d) as r`, table, r.open("r"), r.options.MaxRows+1)
+	if err := r.tx.QueryRow(r.ctx, open).Scan(&r.result.Moved); err != nil {
+		return err
+	}
+	if r.result.Moved > int64(r.options.MaxRows) {
+		return fmt.Errorf("more than %d rows of %s are open, and producers would wait while they are moved; let their worker catch up, or raise the limit (--max-rows)", r.options.MaxRows, r.spec.Table)
+	}
+	moved := r.result.Moved
+	statements := []string{
+		r.function(true),
+		fmt.Sprintf("drop trigger if exists %s_again on %s", r.trigger(), table),
+		fmt.Sprintf("create trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
+		r.render("move", map[string]string{"{open}": r.open("t"), "{order}": r.in(r.layout.order, "t"),
+			"{body}": r.body("true", "false", "\n    v_moved := v_moved + 1;")}),
+		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where state = 'Shadow' and name = " + literal(r.spec.Name),
+	}
+	for _, sql := range statements {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	if r.options.DryRun {
+		r.result.Changed = r.state != Live || moved > 0
+		return nil
+	}
+	count := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
+		(select count(*) from outbox_adopted where adoption = $1 and refused is not null)`
+	if err := r.tx.QueryRow(r.ctx, count, r.spec.Name).Scan(&r.result.Moved, &r.result.Refused); err != nil {
+		return err
+	}
+	r.result.Changed = r.state != Live || r.result.Moved > 0
+	return nil
+}
+
+func (r *run) back() error {
+	if r.state == None {
+		r.result.Next = "Nothing is adopted."
+		return nil
+	}
+	table := r.their.name()
+	if err := r.exec("lock table " + table + " in access exclusive mode"); err != nil {
+		return err
+	}
+	var left bool
+	if r.state != Shadow {
+		statements := append(r.forget()[:2], r.render("return", map[string]string{
+			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
+		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
+		for _, sql := range statements {
+			if err := r.exec(sql); err != nil {
+				return err
+			}
+		}
+		if !r.options.DryRun {
+			const look = `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
+				exists (select from outbox_adopted as a join outbox_events as e on e.id = a.event_id
+					where a.adoption = $1 and a.live and e.status in ('pending', 'processing'))`
+			if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left); err != nil {
+				return err
+			}
+		}
+	}
+	r.result.Changed = true
+	if left {
+		r.result.State, r.result.Next = Returning, nextReturning
+		return nil
+	}
+	for _, sql := range append(r.forget(), "drop function if exists "+r.functionName()+"()") {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	r.result.State, r.result.Next = None, nextBack
+	return nil
+}
+
+// What to do after a step.
+const (
+	nextShadow    = "Compare for a while: dispatcher adopt status. Then dispatcher adopt cutover; or dispatcher adopt back, to remove the shadow."
+	nextLive      = "Stop their worker, run a dispatcher for the namespace, and watch dispatcher adopt status; dispatcher adopt back gives to their worker what is not delivered."
+	nextReturning = "Events are being delivered; run dispatcher adopt back again."
+	nextBack      = "Their worker delivers what is open in their table."
+)
+
+// columns is the mapping, never null.
+func (r *run) columns() map[string]string {
+	columns := map[string]string{}
+	maps.Copy(columns, r.spec.Columns)
+	return columns
+}

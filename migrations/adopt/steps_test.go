@@ -1,0 +1,334 @@
+package adopt_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/migrations/adopt"
+)
+
+// payloads are the numbers of the events, in the order of seq.
+func (r rig) numbers() string {
+	r.Helper()
+	return scalar[string](r, `select coalesce(string_agg(payload ->> 'n', ' ' order by seq), '') from outbox.outbox_events`)
+}
+
+// A transaction that has written before the cut-over is waited for, and its row comes along. One that has a snapshot from
+// before it and writes after it adds an event.
+//
+// CONTRACT: C-91
+func TestTransactionsAcrossTheCutover(t *testing.T) {
+	r := newRig(t, m10Service())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	begin := func(level pgx.TxIsoLevel) pgx.Tx {
+		t.Helper()
+		tx, err := r.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `select count(*) from pg_class`)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	commit := func(tx pgx.Tx) {
+		t.Helper()
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	produce := func(tx pgx.Tx, n int) {
+		t.Helper()
+		if err := r.old.produce(t.Context(), tx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open, old := begin(pgx.ReadCommitted), begin(pgx.RepeatableRead)
+	produce(open, 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.try(adopt.Cutover, adopt.Options{})
+		done <- err
+	}()
+	r.eventually("the cut-over waits for the table", func() bool {
+		return scalar[bool](r, `select exists (select from pg_locks where not granted and relation = 'm10_recovery.outbox'::regclass)`)
+	})
+	commit(open)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	produce(old, 2)
+	commit(old)
+	if got := r.numbers(); got != "1 2" {
+		t.Errorf("events %q, want 1 and 2", got)
+	}
+	if s := r.status(); !s.OK() || s.TheirsWaiting != 0 || s.OursWaiting != 2 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// A row keeps its due time, its attempts and its place, in both directions. One in a worker's hands waits for the end of
+// its five minutes.
+func TestMovedRows(t *testing.T) {
+	r := newRig(t, m10Service())
+	for n := range 4 {
+		r.produce(t.Context(), n)
+	}
+	r.exec(`update m10_recovery.outbox set process_after = '2100-01-01Z', retry_count = 30 where id = 2`)
+	r.exec(`update m10_recovery.outbox set claimed_at = '2099-01-01Z', claimed_by = 'old' where id = 3`)
+	r.exec(`update m10_recovery.outbox set processed_at = now() where id = 4`)
+	r.exec(`update m10_recovery.outbox set created_at = created_at + interval '1 hour' where id = 1`)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 3 || result.Refused != 0 {
+		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
+	}
+	if got := r.numbers(); got != "1 2 0" {
+		t.Errorf("events %q, want those that are open, in the order of their creation", got)
+	}
+	want := "0 0 f, 1 30 t, 2 0 t"
+	if got := scalar[string](r, `select string_agg(concat_ws(' ', payload ->> 'n', attempts, next_attempt_at in ('2100-01-01Z', '2099-01-01 00:05Z')), ', ' order by payload ->> 'n')
+		from outbox.outbox_events where status = 'pending' and max_attempts = 32767 and retry = '{"strategy": "PowerOfTwo"}'`); got != want {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	if got := scalar[string](r, `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events`); got != "m10/2 m10/3 m10/1" {
+		t.Errorf("dedupe keys %q", got)
+	}
+	r.exec(`update outbox.outbox_events set attempts = 31 where dedupe_key = 'm10/2'`)
+	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 {
+		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
+	}
+	want = "1 0, 2 31 2100, 3 0 2099"
+	if got := scalar[string](r, `select string_agg(concat_ws(' ', id, retry_count, nullif(extract(year from process_after at time zone 'UTC'), extract(year from now()))), ', ' order by id)
+		from m10_recovery.outbox where processed_at is null and claimed_by is null`); got != want {
+		t.Errorf("open rows %q, want %q", got, want)
+	}
+}
+
+// What the outbox refuses is noted, counted and left to their worker; the producer gets no error.
+func TestRefused(t *testing.T) {
+	r := newRig(t, overviewService())
+	large := func() {
+		t.Helper()
+		r.exec(`insert into outbox.events (id, topic, payload) values (gen_random_uuid(), 'T', jsonb_build_object('n', 7, 'text', repeat('x', 1100000)))`)
+	}
+	check := func(refused, waiting int64) {
+		t.Helper()
+		s := r.status()
+		if s.OK() || s.Refused != refused || s.Missing != 0 || s.Extra != 0 || s.TheirsWaiting != waiting || len(s.Refusals) != int(refused) ||
+			!strings.Contains(s.Refusals[0].Reason, "more than the limit of 1048576") || len(s.Refusals[0].ID) != 36 {
+			t.Errorf("status %+v", s)
+		}
+	}
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	large()
+	r.produce(t.Context(), 1)
+	check(1, 2)
+	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 1 {
+		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
+	}
+	large()
+	r.exec(`insert into outbox.events (id, topic, payload) values (gen_random_uuid(), '', '{"n": 8}')`)
+	if s := r.status(); s.Refused != 3 || s.TheirsWaiting != 3 || s.Ours != 1 || s.Theirs != 4 {
+		t.Errorf("status %+v", s)
+	}
+	// The owner mends one, and their worker sends the others.
+	r.exec(`update outbox.events set topic = 'T' where topic = ''`)
+	check(2, 2)
+	r.exec(`update outbox.events set status = 'processed' where status = 'pending'`)
+	if got := r.numbers(); got != "1 8" {
+		t.Errorf("events %q", got)
+	}
+}
+
+// Rows that their clean-up removes are in neither count; a row that a producer opens again is a new event, and one
+// that a worker's late failure opens is not.
+func TestRowsThatChange(t *testing.T) {
+	r := newRig(t, overviewService())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	for n := range 4 {
+		r.produce(t.Context(), n)
+	}
+	r.exec(`delete from outbox.events where (payload ->> 'n')::int = 0`)
+	if s := r.status(); !s.OK() || s.Theirs != 3 || s.Ours != 3 {
+		t.Errorf("status %+v", s)
+	}
+	r.step(adopt.Cutover, adopt.Live, true)
+	late := `update outbox.events set status = 'pending', attempt_count = 1 where payload ->> 'n' = '1'`
+	r.exec(late)
+	if got := r.numbers(); got != "1 2 3" {
+		t.Errorf("events %q after a late failure", got)
+	}
+	r.exec(`update outbox.events set status = 'pending', payload = '{"n": 12}' where payload ->> 'n' = '2'`)
+	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '3'`)
+	r.exec(`update outbox.events set status = 'pending' where payload ->> 'n' = '3'`)
+	if got := r.numbers(); got != "1 2 3 12 3" {
+		t.Errorf("events %q after two rows were opened again", got)
+	}
+	if got := scalar[int](r, `select count(distinct dedupe_key) from outbox.outbox_events`); got != 5 {
+		t.Errorf("%d dedupe keys", got)
+	}
+	if n := scalar[int](r, `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`); n != 3 {
+		t.Errorf("%d events have the id of their row, want 3", n)
+	}
+	if s := r.status(); !s.OK() || s.Theirs != 3 || s.Ours != 3 || s.TheirsWaiting != 0 || s.OursWaiting != 4 {
+		t.Errorf("status %+v", s)
+	}
+	// Of two events of one row, the newer is open again.
+	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 {
+		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
+	}
+	if got := scalar[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`); got != "1 12 3" {
+		t.Errorf("open rows %q", got)
+	}
+}
+
+// The way back waits for what a dispatcher has leased, and takes it when it is given up.
+func TestBackWaitsForLeases(t *testing.T) {
+	r := newRig(t, m10Service())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	for n := range 3 {
+		r.produce(t.Context(), n)
+	}
+	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' in ('1', '2')`)
+	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 1 || !strings.Contains(err.Error(), "run back again") {
+		t.Errorf("state %q, returned %d: %v", result.State, result.Returned, err)
+	}
+	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "finish that first") {
+		t.Errorf("a cut-over on the way back: %v", err)
+	}
+	r.produce(t.Context(), 3) // theirs again
+	r.exec(`update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
+	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where payload ->> 'n' = '2'`)
+	r.step(adopt.Back, adopt.None, true)
+	if got := scalar[string](r, `select string_agg((payload ->> 'n') || ' ' || retry_count, ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "0 0, 2 1, 3 0" {
+		t.Errorf("open rows %q", got)
+	}
+}
+
+// A dry run changes nothing, and what it prints does the step.
+func TestDryRun(t *testing.T) {
+	r := newRig(t, storageService())
+	r.produce(t.Context(), 1)
+	sum := func() string {
+		return scalar[string](r, `select concat_ws(' ', (select count(*) from pg_class), (select count(*) from pg_proc), (select count(*) from pg_trigger),
+			(select count(*) from outbox.outbox_events), (select string_agg(s.*::text, ',') from storage_outbox as s))`)
+	}
+	states := map[adopt.Step]adopt.State{adopt.ToShadow: adopt.Shadow, adopt.Cutover: adopt.Live, adopt.Back: adopt.None}
+	for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
+		before := sum()
+		result, err := r.try(step, adopt.Options{DryRun: true})
+		if err != nil || result.State != states[step] || !result.Changed || len(result.SQL) == 0 {
+			t.Fatalf("%s: %+v, %v", step, result, err)
+		}
+		if after := sum(); after != before {
+			t.Errorf("%s --dry-run changed\n%s to\n%s", step, before, after)
+		}
+		r.exec(`begin; set local search_path = outbox; ` + strings.Join(result.SQL, ";\n") + `; commit`)
+		if step != adopt.Back {
+			if s := r.status(); s.State != states[step] || !s.OK() {
+				t.Errorf("%s as printed: %+v", step, s)
+			}
+			continue
+		}
+		r.step(adopt.Back, adopt.None, false)
+		if n := scalar[int](r, `select count(*) from storage_outbox where delivery_status = 'pending'`); n != 1 {
+			t.Errorf("%d rows are open", n)
+		}
+	}
+}
+
+// Errors name the object, the cause and the remedy.
+func TestStepsRefused(t *testing.T) {
+	r := newRig(t, m10Service())
+	conn, err := r.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	refused := func(step adopt.Step, spec adopt.Spec, o adopt.Options, want string) {
+		t.Helper()
+		if _, err := adopt.Apply(t.Context(), conn.Conn(), "outbox", step, spec, o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s of %+v: %v, want %q", step, spec, err, want)
+		}
+	}
+	shadow := func(change func(*adopt.Spec), want string) {
+		t.Helper()
+		spec := r.old.spec
+		change(&spec)
+		refused(adopt.ToShadow, spec, adopt.Options{}, want)
+	}
+	shadow(func(s *adopt.Spec) { s.Layout = "debezium" }, "choose m10, overview, storage or columns")
+	shadow(func(s *adopt.Spec) { s.Namespace = "it's" }, "the namespace")
+	shadow(func(s *adopt.Spec) { s.Topic = "" }, "no topic")
+	shadow(func(s *adopt.Spec) { s.Name = "Orders" }, "lower case letter")
+	shadow(func(s *adopt.Spec) { s.Table = "m10_recovery.none" }, "there is no table m10_recovery.none")
+	shadow(func(s *adopt.Spec) { s.Table = "outbox.outbox_workers" }, "it lacks id, aggregate_type")
+	shadow(func(s *adopt.Spec) { s.Columns = map[string]string{"id": "id"} }, "has its own columns")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload"}
+	}, "needs one of completed and status")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "status": "state"}
+	}, "COLUMN:OPEN:COMPLETE")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
+	}, "unknown name \"since\"")
+	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
+	shadow(func(s *adopt.Spec) {
+		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "a$adopt$", "payload": "payload", "completed": "c"}
+	}, "cannot be used as a table or a column")
+	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{}, "begin with its shadow")
+	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
+	t.Cleanup(func() { _, _ = r.pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
+	if _, err := conn.Exec(t.Context(), `set role adopt_app`); err != nil {
+		t.Fatal(err)
+	}
+	shadow(func(*adopt.Spec) {}, "the login adopt_app is not the owner of table m10_recovery.outbox")
+	if _, err := conn.Exec(t.Context(), `reset role`); err != nil {
+		t.Fatal(err)
+	}
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	shadow(func(s *adopt.Spec) { s.Name = "other" }, "is adopted as m10")
+	r.produce(t.Context(), 1)
+	r.produce(t.Context(), 2)
+	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}, "more than 1 rows")
+	r.step(adopt.Cutover, adopt.Live, true)
+	shadow(func(*adopt.Spec) {}, "is Live; go back first")
+}
+
+// Names in a table of their own that need quotes, and types that are not ours, work in every mode of the driver.
+func TestExecModes(t *testing.T) {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(mode.String(), func(t *testing.T) {
+			r := newRig(t, columnsService())
+			config := r.pool.Config().ConnConfig
+			config.DefaultQueryExecMode = mode
+			conn, err := pgx.ConnectConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close(t.Context()) })
+			r.produce(t.Context(), 1)
+			r.old.spec.Table = "Order events" // in public
+			r.step(adopt.ToShadow, adopt.Shadow, true)
+			for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
+				spec := adopt.Spec{}
+				if step == adopt.ToShadow {
+					spec = r.old.spec
+				}
+				if _, err := adopt.Apply(t.Context(), conn, "outbox", step, spec, adopt.Options{}); err != nil {
+					t.Fatal(err)
+				}
+				r.produce(t.Context(), 2)
+				if all, err := adopt.Read(t.Context(), conn, "outbox", "orders"); err != nil || len(all) == 1 && !all[0].OK() {
+					t.Errorf("after %s: %+v, %v", step, all, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package adopt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// table is theirs.
+type table struct {
+	schema, table string
+	types         map[string]string // of its columns, by their names
+}
+
+func (t table) name() string { return pgx.Identifier{t.schema, t.table}.Sanitize() }
+
+// integers are the types of ids that are not of their own in a database.
+var integers = []string{"smallint", "integer", "bigint"}
+
+// findTable reads their table, and says what does not fit the layout.
+func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err error) {
+	schema, name, _ := strings.Cut(s.Table, ".")
+	t = table{schema: schema, table: name, types: map[string]string{}}
+	var kind, owner, login string
+	var owns bool
+	const look = `select c.relkind::text, pg_get_userbyid(c.relowner), current_user, pg_has_role(c.relowner, 'USAGE')
+		from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2`
+	err = tx.QueryRow(ctx, look, schema, name).Scan(&kind, &owner, &login, &owns)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return t, fmt.Errorf("there is no table %s in this database; name it with --table schema.table", s.Table)
+	case err != nil:
+		return t, err
+	case kind != "r" && kind != "p":
+		return t, fmt.Errorf("%s is no table; an adoption needs the table that producers insert into", s.Table)
+	case !owns:
+		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
+	}
+	rows, err := tx.Query(ctx, `select attname, format_type(atttypid, null) from pg_attribute where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`, t.name())
+	if err != nil {
+		return t, err
+	}
+	var column, kindOf string
+	var there, missing []string
+	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf}, func() error {
+		t.types[column] = kindOf
+		there = append(there, column)
+		return nil
+	}); err != nil {
+		return t, err
+	}
+	for _, column := range l.columns {
+		if t.types[column] == "" {
+			missing = append(missing, column)
+		}
+	}
+	if len(missing) > 0 {
+		return t, fmt.Errorf("table %s is not of layout %s: it lacks %s; it has %s: choose another layout, or map its columns (--layout columns --column ours=theirs)",
+			s.Table, s.Layout, strings.Join(missing, ", "), strings.Join(there, ", "))
+	}
+	if kind := t.types[l.payload]; !slices.Contains([]string{"jsonb", "json", "text", "character varying"}, kind) || s.Layout != Columns && kind != "jsonb" {
+		return t, fmt.Errorf("column %s of table %s is %s; a payload is jsonb, or for --layout columns json or text that is JSON", l.payload, s.Table, kind)
+	}
+	if kind := t.types[l.position]; !slices.Contains(integers, kind) && !strings.HasPrefix(kind, "timestamp") {
+		return t, fmt.Errorf("column %s of table %s is %s, which does not grow from row to row; map the time of creation: --column created=COLUMN", l.position, s.Table, kind)
+	}
+	return t, nil
+}
+
+// recorded is an adoption as outbox_adoptions has it.
+type recorded struct {
+	spec Spec
+	adoption
+}
+
+// readAll reads the adoptions, or the one of a name. There is none where none was ever begun.
+func readAll(ctx context.Context, tx pgx.Tx, name string) ([]recorded, error) {
+	var there bool
+	if err := tx.QueryRow(ctx, `select to_regclass('outbox_adoptions') is not null`).Scan(&there); err != nil || !there {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `select name, layout, source_schema || '.' || source_table, namespace, topic, columns::text, start, state, since, cutover_at
+		from outbox_adoptions where $1 in ('', name) order by name`, name)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a recorded, err error) {
+		var columns string
+		if err = row.Scan(&a.spec.Name, &a.spec.Layout, &a.spec.Table, &a.spec.Namespace, &a.spec.Topic, &columns, &a.start, &a.state, &a.since, &a.cutAt); err == nil {
+			err = json.Unmarshal([]byte(columns), &a.spec.Columns)
+		}
+		a.wanted = a.spec
+		return a, err
+	})
+}
