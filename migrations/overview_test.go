@@ -26,7 +26,7 @@ func (d database) upOverview(schema, namespace string, want bool) {
 // mapping is refused.
 // Overview: Schema, outbox.events with 7 columns
 // Overview: Backoff & Limits, Payloads must be JSON-serialisable mappings
-// CONTRACT: C-14, C-91
+// CONTRACT: C-14
 func TestOverviewInsert(t *testing.T) {
 	t.Parallel()
 	d := withOverview(t)
