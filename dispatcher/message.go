@@ -15,6 +15,9 @@ type Event struct {
 	ID uuid.UUID
 	// Seq is the order of insertion. It has gaps that fill late: never use it as a cursor.
 	Seq int64
+	// AggregateSequence is the number of the event in its aggregate, of which committed events have all from 1. 0
+	// means that its producer asked for none.
+	AggregateSequence int64
 	// Namespace and Topic say which stream the event belongs to.
 	Namespace string
 	Topic     string

@@ -21,6 +21,7 @@ create table outbox_events (
     key_hash        bigint      generated always as (hashtextextended(
                                     coalesce(nullif(partition_key, ''), nullif(aggregate_id, '')),
                                     hashtextextended(topic, hashtextextended(namespace, 0)))) stored,
+    aggregate_sequence bigint,
     size_bytes      integer     not null generated always as (octet_length(payload::text) + octet_length(headers::text) - 2) stored,
     max_attempts    smallint,
     tenant_id       uuid,
@@ -72,6 +73,7 @@ create table outbox_events (
 comment on table outbox_events is 'One row per event. Producers call enqueue(); dispatchers move the status.';
 comment on column outbox_events.seq is 'Order of insertion. It has gaps that fill late: never a cursor.';
 comment on column outbox_events.key_hash is 'Hash of the ordering key: partition_key, else aggregate_id, of its namespace and topic. Null for none.';
+comment on column outbox_events.aggregate_sequence is 'The number of the event in its aggregate, from 1 without gaps, when its producer asked for one. Null: it did not.';
 comment on column outbox_events.size_bytes is 'Size of payload and headers as text, these without their braces: what the event takes in a dispatcher''s memory.';
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
 comment on column outbox_events.attempts is 'The part of the retry budget that is used up: rises at a claim, falls when a claim is given back, is 0 again after a replay.';
@@ -99,6 +101,25 @@ create unique index outbox_events_seq on outbox_events (seq) where coalesce(live
 
 -- A dedupe key adds one event to its topic, ever: also after the first is delivered.
 create unique index outbox_events_dedupe on outbox_events (namespace, topic, dedupe_key) where dedupe_key is not null;
+
+-- The last number of each aggregate whose producers ask for one. A row is locked from the enqueue until the
+-- transaction ends, and a rollback takes the number back: so committed events have no gaps, and the order of the
+-- numbers is that of seq and of the commits.
+create table outbox_aggregate_sequences (
+    namespace      text   not null,
+    aggregate_type text   not null,
+    aggregate_id   text   not null,
+    last           bigint not null,
+
+    constraint outbox_aggregate_sequences_pkey primary key (namespace, aggregate_type, aggregate_id)
+) with (
+    -- Room for the next version of each row, so that a number touches no index.
+    fillfactor = 50
+);
+
+comment on table outbox_aggregate_sequences is 'One row per aggregate whose events are numbered: enqueue with the option aggregateSequence.';
+comment on column outbox_aggregate_sequences.aggregate_type is 'Empty for events without one.';
+comment on column outbox_aggregate_sequences.last is 'The number of its last event. It outlives the event: a row that is removed begins at 1 again.';
 
 -- One record per death. A replay, a discard or a retention marks it. There is no foreign key:
 -- it would lock the event's row once more at each death.
@@ -507,17 +528,27 @@ begin
         v_hint := 'Give an aggregate id or a partition key, or leave out the lock.';
     elsif jsonb_typeof(p_options) <> 'object' then
         v_what := 'the options are not a JSON object';
-        v_hint := 'Give an object with maxAttempts or retry, or leave it out.';
+        v_hint := 'Give an object with maxAttempts, retry or aggregateSequence, or leave it out.';
     elsif p_options <> '{}' then
         select key into v_name from jsonb_object_keys(p_options) as key
-            where key not in ('maxAttempts', 'retry') order by key limit 1;
+            where key not in ('maxAttempts', 'retry', 'aggregateSequence') order by key limit 1;
         if found then
             v_what := format('the option %s is unknown', to_json(left(v_name, 100)));
-            v_hint := 'Use maxAttempts and retry, or migrate the schema to the version that knows it.';
+            v_hint := 'Use maxAttempts, retry and aggregateSequence, or migrate the schema to the version that knows it.';
         elsif p_options ? 'maxAttempts' and (jsonb_typeof(p_options -> 'maxAttempts') <> 'number'
                 or p_options ->> 'maxAttempts' !~ '^([1-9][0-9]{0,2}|1000)$') then
             v_what := 'the option maxAttempts is no whole number from 1 to 1000';
             v_hint := 'Correct it, or leave it out for the dispatcher''s.';
+        elsif p_options ? 'aggregateSequence' and jsonb_typeof(p_options -> 'aggregateSequence') <> 'boolean' then
+            v_what := 'the option aggregateSequence is neither true nor false';
+            v_hint := 'Correct it, or leave it out for an event without a number.';
+        elsif p_options -> 'aggregateSequence' = 'true' and coalesce(p_aggregate_id, '') = '' then
+            v_what := 'there is no aggregate to number the event in';
+            v_hint := 'Give an aggregate id, or leave out aggregateSequence.';
+        elsif p_options -> 'aggregateSequence' = 'true'
+                and octet_length(p_namespace) + octet_length(p_aggregate_id) + coalesce(octet_length(p_aggregate_type), 0) > 2600 then
+            v_what := 'namespace, aggregate type and aggregate id have more than 2600 bytes, too many to number the event by';
+            v_hint := 'Use at most 2600 bytes together, or a hash of the id.';
         elsif p_options ? 'retry' then
             v_what := 'the option retry ' || enqueue_retry_problem(p_options -> 'retry');
             v_hint := 'It has the names and limits of a dispatcher''s backoff.';
@@ -545,6 +576,63 @@ begin
 end
 $$;
 
+-- enqueue_number gives those events that ask for one the next numbers of their aggregates, in their order, and null to
+-- the others. The counters are locked in the order of their keys, so that two batches never wait for each other in a
+-- circle. What enqueue_check refuses later gets none here.
+create function enqueue_number(p_namespaces text[], p_aggregate_types text[], p_aggregate_ids text[], p_options jsonb) returns bigint[]
+language sql
+as $$
+    with asked as materialized (
+        select n, namespace, coalesce(aggregate_type, '') as aggregate_type, aggregate_id
+        from unnest(p_namespaces, p_aggregate_types, p_aggregate_ids) with ordinality as u (namespace, aggregate_type, aggregate_id, n)
+        where case jsonb_typeof(p_options) when 'array' then p_options -> (n - 1)::integer else p_options end -> 'aggregateSequence' = 'true'
+          and namespace <> '' and aggregate_id <> ''
+          and octet_length(namespace) + octet_length(aggregate_id) + coalesce(octet_length(aggregate_type), 0) <= 2600
+    ),
+    counters as (
+        insert into outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last)
+        select namespace, aggregate_type, aggregate_id, count(*)
+        from asked
+        group by namespace, aggregate_type, aggregate_id
+        order by namespace, aggregate_type, aggregate_id
+        on conflict (namespace, aggregate_type, aggregate_id) do update set last = s.last + excluded.last
+        returning *
+    ),
+    numbered as (
+        select n, last + 1 - row_number() over (partition by namespace, aggregate_type, aggregate_id order by n desc) as sequence
+        from asked
+        join counters using (namespace, aggregate_type, aggregate_id)
+    )
+    select array_agg(sequence order by n)
+    from generate_series(1, cardinality(p_namespaces)) as n
+    left join numbered using (n)
+$$;
+
+-- enqueue_renumber takes back the numbers of events that were there before: those behind them move up.
+create function enqueue_renumber(
+    p_namespaces text[], p_aggregate_types text[], p_aggregate_ids text[], p_ids uuid[], p_added boolean[], p_sequences bigint[]
+) returns void
+language sql
+as $$
+    with numbered as materialized (
+        select id, namespace, coalesce(aggregate_type, '') as aggregate_type, aggregate_id, added, sequence,
+            count(*) filter (where not added) over (partition by namespace, coalesce(aggregate_type, ''), aggregate_id order by n) as free
+        from unnest(p_namespaces, p_aggregate_types, p_aggregate_ids, p_ids, p_added, p_sequences)
+            with ordinality as u (namespace, aggregate_type, aggregate_id, id, added, sequence, n)
+        where sequence is not null
+    ),
+    counters as (
+        update outbox_aggregate_sequences as s
+        set last = last - unused.numbers
+        from (select namespace, aggregate_type, aggregate_id, count(*) as numbers from numbered where not added group by 1, 2, 3) as unused
+        where (s.namespace, s.aggregate_type, s.aggregate_id) = (unused.namespace, unused.aggregate_type, unused.aggregate_id)
+    )
+    update outbox_events as e
+    set aggregate_sequence = numbered.sequence - free
+    from numbered
+    where e.id = numbered.id and added and free > 0
+$$;
+
 -- enqueue adds an event in the caller's transaction, and returns its id and whether it is new.
 --
 -- With a dedupe key that is already there, the id is that of the row that stands. With a p_id that is
@@ -556,8 +644,9 @@ $$;
 -- with one key in a thousand, and a transaction holds at most 1,024 locks. (A lock for each key can fill the
 -- server's lock table, and then nobody can even connect.)
 --
--- p_options are maxAttempts, the retry budget of this row, and retry, its backoff. Later versions may
--- know more names: so the arguments never change.
+-- p_options are maxAttempts, the retry budget of this row, retry, its backoff, and aggregateSequence, true for the
+-- next number of the event's aggregate: transactions that number events of one aggregate take turns, each until it
+-- ends. Later versions may know more names: so the arguments never change.
 --
 -- It runs with the owner's rights, so that a producer needs no right on the table and no row gets
 -- in unchecked.
@@ -588,6 +677,7 @@ as $$
 declare
     v_max_attempts smallint;
     v_retry        jsonb;
+    v_sequence     bigint;
 begin
     -- What is plainly right is not looked at again. The condition is short because a function's expressions
     -- are made ready once a transaction, which costs more than to compute them. 280 bytes is a row of short texts.
@@ -613,6 +703,9 @@ begin
             perform pg_advisory_xact_lock(1869968482, (hashtextextended(coalesce(p_partition_key, p_aggregate_id),
                 hashtextextended(p_topic, hashtextextended(p_namespace, 0))) & 1023)::integer);
         end if;
+        if p_options -> 'aggregateSequence' = 'true' then -- before the row gets its seq, too
+            v_sequence := (enqueue_number(array[p_namespace], array[p_aggregate_type], array[p_aggregate_id], p_options))[1];
+        end if;
     end if;
 
     -- A UUID version 7: the time in milliseconds, the version, and the rest of a random one.
@@ -622,9 +715,9 @@ begin
 
         -- Without a dedupe key nothing can conflict, and an insert that need not look for conflicts is cheaper.
         if p_dedupe_key is null then
-            insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, retry, headers, payload, next_attempt_at)
-            values (p_id, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
+            values (p_id, v_sequence, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
                 p_partition_key, v_retry, p_headers, p_payload, now() + p_delay)
             returning outbox_events.id, size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes into id, inserted;
             if not inserted then
@@ -635,9 +728,9 @@ begin
     end if;
 
     loop
-        insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+        insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
             partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
-        values (p_id, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
+        values (p_id, v_sequence, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
             p_partition_key, p_dedupe_key, v_retry, p_headers, p_payload, now() + p_delay)
         on conflict do nothing
         returning outbox_events.id, size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes into id, inserted;
@@ -650,17 +743,18 @@ begin
         inserted := false;
         select e.id into id from outbox_events as e
             where e.namespace = p_namespace and e.topic = p_topic and e.dedupe_key = p_dedupe_key;
-        if found then
-            return;
-        end if;
+        exit when found;
         select e.id into id from outbox_events as e where e.id = p_id and e.namespace = p_namespace and e.topic = p_topic;
-        if found then
-            return;
-        elsif exists (select from outbox_events as e where e.id = p_id) then
+        exit when found;
+        if exists (select from outbox_events as e where e.id = p_id) then
             raise exception 'outbox: the id % is that of an event of another namespace or topic', p_id
                 using errcode = 'unique_violation', hint = 'Make a new id for each event, or leave out p_id.';
         end if; -- else retention has just removed the row that stood: insert again
     end loop;
+    if v_sequence is not null then -- no event has the number: the next one gets it
+        update outbox_aggregate_sequences as s set last = last - 1
+            where s.namespace = p_namespace and s.aggregate_type = coalesce(p_aggregate_type, '') and s.aggregate_id = p_aggregate_id;
+    end if;
 end
 $$;
 
@@ -708,6 +802,7 @@ declare
     v_stands  uuid[];
     v_fresh   boolean[];
     v_other   bigint;
+    v_numbers bigint[];
 begin
     if exists (select from unnest(array[cardinality(p_namespaces), cardinality(p_topics), cardinality(p_event_types),
             cardinality(p_aggregate_types), cardinality(p_aggregate_ids), cardinality(p_partition_keys),
@@ -730,23 +825,26 @@ begin
             where key is not null
             order by slot) as s;
     end if;
+    if v_options and p_options @? '$.aggregateSequence ? (@ == true)' then -- of the object, or of any in the array
+        v_numbers := enqueue_number(p_namespaces, p_aggregate_types, p_aggregate_ids, p_options);
+    end if;
 
     -- Without dedupe keys and ids of the caller nothing can conflict: an insert that need not look for
     -- conflicts is cheaper, and every event is new.
     if coalesce(p_ids, '{}') = '{}' and coalesce(p_dedupe_keys, '{}') = '{}' then
         return query
-        insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+        insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
             partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
         select encode(int8send((v_ms + (n - 1 >> 12)) << 16 | 28672 | (n - 1 & 4095))
-                || int8send(hashint8extended(n, v_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid,
+                || int8send(hashint8extended(n, v_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid, sequence,
             case when v_options then (case when v_each then p_options -> (n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
             tenant_id, namespace, topic, nullif(event_type, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''),
             nullif(partition_key, ''), nullif(dedupe_key, ''),
             case when v_options then case when v_each then p_options -> (n - 1)::integer else p_options end -> 'retry' end,
             coalesce(jsonb_strip_nulls(headers), '{}'), payload, now() + coalesce(delay, '0')
         from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
-            p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys) with ordinality as u (namespace, topic, payload,
-            event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, n)
+            p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, v_numbers) with ordinality as u (namespace, topic, payload,
+            event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, sequence, n)
         where case when namespace <> '' and topic <> '' and payload is not null and not v_options and lock is not true
                 and octet_length(namespace) <= 255 and octet_length(topic) <= 255
                 and coalesce(greatest(octet_length(event_type), octet_length(aggregate_type), octet_length(aggregate_id),
@@ -770,17 +868,17 @@ begin
     v_fresh := array_fill(false, array[v_events]);
     loop
         with added as (
-            insert into outbox_events (id, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
-            select candidate,
+            select candidate, sequence,
                 case when v_options then (case when v_each then p_options -> (n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
                 tenant_id, namespace, topic, nullif(event_type, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''),
                 nullif(partition_key, ''), nullif(dedupe_key, ''),
                 case when v_options then case when v_each then p_options -> (n - 1)::integer else p_options end -> 'retry' end,
                 coalesce(jsonb_strip_nulls(headers), '{}'), payload, now() + coalesce(delay, '0')
             from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
-                p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, v_ids, v_stands) with ordinality as u (namespace, topic, payload,
-                event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, candidate, stands, n)
+                p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, v_numbers, v_ids, v_stands) with ordinality as u (namespace, topic, payload,
+                event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, sequence, candidate, stands, n)
             where stands is null and case when namespace <> '' and topic <> '' and payload is not null and not v_options and lock is not true
                     and octet_length(namespace) <= 255 and octet_length(topic) <= 255
                     and coalesce(greatest(octet_length(event_type), octet_length(aggregate_type), octet_length(aggregate_id),
@@ -817,11 +915,16 @@ begin
         end if;
         exit when array_position(v_stands, null) is null; -- else retention has just removed a row that stood: insert again
     end loop;
+    if v_numbers is not null and false = any (v_fresh) then
+        perform enqueue_renumber(p_namespaces, p_aggregate_types, p_aggregate_ids, v_stands, v_fresh, v_numbers);
+    end if;
     return query select u.stands, u.fresh from unnest(v_stands, v_fresh) with ordinality as u (stands, fresh, n) order by n;
 end
 $$;
 
 revoke all on function enqueue_batch from public;
 revoke all on function enqueue_check from public;
+revoke all on function enqueue_number from public;
+revoke all on function enqueue_renumber from public;
 revoke all on function enqueue_check_sizes from public;
 revoke all on function enqueue_retry_problem from public;

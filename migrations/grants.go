@@ -17,6 +17,8 @@ const (
 	Operator Kind = "operator"
 	// M10Worker claims, completes and publishes by the functions of M10, which [UpM10] installs.
 	M10Worker Kind = "m10"
+	// OverviewProducer inserts into the view that [UpOverview] makes, and reads it.
+	OverviewProducer Kind = "overview"
 )
 
 // Grants returns the statements that give a role the rights its kind uses, and no more. They are
@@ -26,6 +28,9 @@ func Grants(schema, role string, kind Kind) []string {
 	to := " to " + pgx.Identifier{role}.Sanitize()
 	if kind == M10Worker {
 		return m10Grants(to)
+	}
+	if kind == OverviewProducer {
+		return []string{"grant usage on schema " + OverviewSchema + to, "grant select, insert on table " + OverviewSchema + ".events" + to}
 	}
 	grants := []string{"grant usage on schema " + pgx.Identifier{schema}.Sanitize() + to}
 	switch kind {

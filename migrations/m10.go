@@ -33,16 +33,18 @@ type M10 struct {
 	Upsert bool
 }
 
-// m10Name is what can stand in the text of a function as it is.
-var m10Name = regexp.MustCompile(`^[^'\\$[:cntrl:]]{1,255}$`)
+// literal is what can stand in the text of a function as it is.
+var literal = regexp.MustCompile(`^[^'\\$[:cntrl:]]{1,255}$`)
 
-func (m M10) check() error {
-	for what, name := range map[string]string{"namespace": m.Namespace, "topic": m.Topic} {
-		if !m10Name.MatchString(name) {
-			return fmt.Errorf("the %s %.70q cannot be used; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", what, name)
-		}
+func checkLiteral(what, name string) error {
+	if !literal.MatchString(name) {
+		return fmt.Errorf("the %s %.70q cannot be used; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", what, name)
 	}
 	return nil
+}
+
+func (m M10) check() error {
+	return errors.Join(checkLiteral("namespace", m.Namespace), checkLiteral("topic", m.Topic))
 }
 
 // sql is the text of the file for one outbox.

@@ -45,6 +45,22 @@ type Migration struct {
 	// not set: none.
 	// +optional
 	M10 *M10 `json:"m10,omitempty"`
+
+	// overview also makes the view outbox.events, on which producers of the Overview
+	// outbox contract insert. Removed from here, it stays in the database. When not
+	// set: none.
+	// +optional
+	Overview *Overview `json:"overview,omitempty"`
+}
+
+// Overview says which events the view outbox.events is about.
+type Overview struct {
+	// namespace is that of the events.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c$[:cntrl:]]*$')",message="namespace must not have quotes, backslashes, dollar signs or control characters, because it stands in the text of SQL functions; choose another name"
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // M10 says which events the M10 functions are about.

@@ -17,7 +17,7 @@ type Route struct {
 	// (serviceBus). It sees event.namespace, event.topic, event.type, event.tenant,
 	// event.aggregateType, event.aggregateId, event.partitionKey, event.headers,
 	// event.id, event.dedupeKey, event.key, event.sequence, event.createdAt,
-	// event.attempt and event.token, such as '"shop." + event.headers.?region.orValue("eu")'.
+	// event.attempt, event.token and event.aggregateSequence, such as '"shop." + event.headers.?region.orValue("eu")'.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
@@ -26,7 +26,8 @@ type Route struct {
 
 // Transformation changes the payload of some events before it leaves. The row stays as it is.
 type Transformation struct {
-	// types are the event types that it is for. Empty means all.
+	// types are the event types that it is for. One that ends with * is for all types
+	// that begin so, such as order.*. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256

@@ -5,13 +5,25 @@ package v1alpha1
 //
 // +kubebuilder:validation:XValidation:rule="has(self.schema) || has(self.rules) && self.rules.size() > 0",message="validation must check something; add schema or rules, or remove the entry"
 type Validation struct {
-	// types are the event types that it is for. Empty means all.
+	// types are the event types that it is for. One that ends with * is for all types
+	// that begin so, such as order.*. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	Types []string `json:"types,omitempty"`
+
+	// versions are those of the events that it is for: the header event_version, else
+	// schema_version, else 1.0.0. One that ends with * is for all that begin so. With
+	// schema, an event whose version is in no such entry of its type is refused.
+	// Empty means all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Versions []string `json:"versions,omitempty"`
 
 	// schema is the JSON Schema that payloads must fit. When not set: none.
 	// +optional

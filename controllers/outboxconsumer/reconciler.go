@@ -111,7 +111,7 @@ func (r *Reconciler) feeds(ctx context.Context, o *v1alpha1.OutboxConsumer) (fou
 			case err != nil:
 				return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 			default:
-				next.database = &outbox.Spec
+				next.database = &outbox.Spec.OutboxSpec
 			}
 		}
 		found = append(found, next)

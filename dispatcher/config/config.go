@@ -156,6 +156,16 @@ type Database struct {
 	// M10 makes `dispatcher migrate up` install what workers of the M10 outbox contract call. Dispatchers
 	// ignore it. Defaults to none.
 	M10 *M10 `json:"m10,omitempty"`
+	// Overview makes `dispatcher migrate up` make the view outbox.events, on which producers of the Overview outbox
+	// contract insert. Dispatchers ignore it. Defaults to none.
+	Overview *Overview `json:"overview,omitempty"`
+}
+
+// Overview says which events the view outbox.events is about.
+type Overview struct {
+	// Namespace of the events, 1 to 255 characters without quotes, backslashes, dollar signs and control characters.
+	// Required.
+	Namespace string `json:"namespace"`
 }
 
 // M10 says which events the functions in the PostgreSQL schema m10_recovery are about. Namespace and topic have no

@@ -199,6 +199,7 @@ func TestValidate(t *testing.T) {
 		"database.sslMode is disable, and the token of iam is for a connection with TLS":        iam(IAM{Provider: IAMAWS}, "disable"),
 		`database.m10.namespace is "it's"; give 1 to 255 characters without quotes`:             m10(M10{Namespace: "it's", Topic: "m10", Publish: M10Insert}),
 		`database.m10.topic is "$m10$"; give 1 to 255`:                                          m10(M10{Namespace: "shop", Topic: "$m10$", Publish: M10Insert}),
+		`database.overview.namespace is "it's"; give 1 to 255`:                                  func(c *Config) { c.Database.Overview = &Overview{Namespace: "it's"} },
 		`database.m10.publish is "Replace"; choose one of Insert, Upsert`:                       m10(M10{Namespace: "shop", Topic: "m10", Publish: "Replace"}),
 		`database.schema is "Outbox"; use lower-case`:                                           func(c *Config) { c.Database.Schema = "Outbox" },
 		`database.schema is "pg_outbox"; use lower-case`:                                        func(c *Config) { c.Database.Schema = "pg_outbox" },

@@ -21,7 +21,8 @@ const (
 	// outbox.event.<aggregate type> where neither routes nor topic says otherwise. For kafka.
 	FormatDebezium MessageFormat = "Debezium"
 	// FormatStorage is Plain with headers event_type, aggregate_id and correlation_id, and with the row's headers,
-	// outbox_id and sequence_number as the payload's member metadata.
+	// outbox_id and sequence_number as the payload's member metadata. sequence_number is the event's number in its
+	// aggregate where its producer asked for one, else its place in the outbox.
 	FormatStorage MessageFormat = "Storage"
 )
 

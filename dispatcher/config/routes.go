@@ -17,7 +17,8 @@ type Route struct {
 
 // Transformation changes the payload of some events before it leaves. The row stays as it is.
 type Transformation struct {
-	// Types are the event types that it is for, at most 256. None means all.
+	// Types are the event types that it is for, at most 256. One that ends with * is for all types that begin
+	// so, such as order.*. None means all.
 	Types []string `json:"types,omitempty"`
 	// Payload is a CEL expression over event and payload that makes the new payload, a map. Required.
 	Payload string `json:"payload"`

@@ -80,8 +80,8 @@ func (c Config) ValidateDatabase() error {
 	return p.join()
 }
 
-// m10Name is what package migrations takes: it stands in the text of functions.
-const m10Name = pattern(`^[^'\\$[:cntrl:]]{1,255}$`)
+// literal is what package migrations takes: it stands in the text of functions.
+const literal = pattern(`^[^'\\$[:cntrl:]]{1,255}$`)
 
 const schemaName = pattern(`^[a-z_][a-z0-9_]{0,62}$`)
 
@@ -101,9 +101,12 @@ func (d Database) validate(p *problems) {
 	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case letters, digits and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if m := d.M10; m != nil {
 		for name, value := range map[string]string{"namespace": m.Namespace, "topic": m.Topic} {
-			p.when(!m10Name.matches(value), "database.m10."+name, "is %.70q; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", value)
+			p.when(!literal.matches(value), "database.m10."+name, "is %.70q; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", value)
 		}
 		p.oneOf("database.m10.publish", string(m.Publish), string(M10Insert), string(M10Upsert))
+	}
+	if d.Overview != nil {
+		p.when(!literal.matches(d.Overview.Namespace), "database.overview.namespace", "is %.70q; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", d.Overview.Namespace)
 	}
 	if d.SSLMode != "" {
 		p.oneOf("database.sslMode", d.SSLMode, "disable", "prefer", "require", "verify-ca", "verify-full")

@@ -6,8 +6,13 @@ import "fmt"
 // with schema_validation_failed, and nothing of it is sent (CONTRACT C-72). Every entry that is for an
 // event's type holds.
 type Validation struct {
-	// Types are the event types that it is for, at most 256. None means all.
+	// Types are the event types that it is for, at most 256. One that ends with * is for all types that begin
+	// so, such as order.*. None means all.
 	Types []string `json:"types,omitempty"`
+	// Versions are those of the events that it is for, at most 64: the header event_version, else schema_version,
+	// else 1.0.0. One that ends with * is for all that begin so. With Schema, an event whose version is in no such
+	// entry of its type is refused. None means all.
+	Versions []string `json:"versions,omitempty"`
 	// Schema is a JSON Schema that payloads must fit. Defaults to none.
 	Schema *PayloadSchema `json:"schema,omitempty"`
 	// Rules must all hold, at most 32. There must be a schema or a rule.
@@ -52,6 +57,10 @@ func (c Config) validateValidation(p *problems) {
 	for i, v := range c.Validation {
 		field := fmt.Sprintf("validation[%d]", i)
 		p.types(field, v.Types)
+		p.when(len(v.Versions) > 64, field+".versions", "has %d entries; list at most 64, or none for all", len(v.Versions))
+		for j, version := range v.Versions {
+			p.length(fmt.Sprintf("%s.versions[%d]", field, j), version, 64)
+		}
 		p.when(v.Schema == nil && len(v.Rules) == 0, field, "checks nothing; set schema or rules, or remove it")
 		if v.Schema != nil {
 			v.Schema.validate(p, field+".schema", c.SchemaRegistry != nil)

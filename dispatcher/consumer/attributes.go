@@ -19,7 +19,7 @@ var own = map[string]bool{
 	"datacontenttype": true, "dataschema": true, "data": true,
 	"trackingid": true, "dedupekey": true, "fencingtoken": true, "attempt": true,
 	"outboxnamespace": true, "topic": true, "aggregatetype": true, "aggregateid": true,
-	"tenantid": true, "sequence": true, "partitionkey": true,
+	"tenantid": true, "sequence": true, "aggregatesequence": true, "partitionkey": true,
 }
 
 // attributeName is the name that a producer's header has as an attribute.
@@ -69,6 +69,9 @@ func (a attributes) event(payload []byte) (*Event, error) {
 		return nil, err
 	}
 	if e.Sequence, err = a.number("sequence", 64); err != nil {
+		return nil, err
+	}
+	if e.AggregateSequence, err = a.number("aggregatesequence", 64); err != nil {
 		return nil, err
 	}
 	attempt, err := a.number("attempt", 32)

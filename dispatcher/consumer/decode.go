@@ -145,7 +145,7 @@ func FromInbox(row []byte) (*Event, error) {
 	for column, name := range map[string]string{
 		"id": "id", "namespace": "outboxnamespace", "topic": "topic", "event_type": "type", "aggregate_type": "aggregatetype",
 		"aggregate_id": "aggregateid", "partition_key": "partitionkey", "tenant_id": "tenantid", "dedupe_key": "dedupekey",
-		"sequence": "sequence", "fencing_token": "fencingtoken", "created_at": "time",
+		"sequence": "sequence", "aggregate_sequence": "aggregatesequence", "fencing_token": "fencingtoken", "created_at": "time",
 	} {
 		text := string(members[column])
 		if strings.HasPrefix(text, `"`) {

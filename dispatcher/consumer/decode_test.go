@@ -31,13 +31,13 @@ func sent() (*dispatcher.Event, consumer.Event) {
 	created := time.Date(2026, 3, 4, 5, 6, 7, 123456000, time.UTC)
 	payload := []byte(`{"n":9007199254740993,"d":1.10,"e":1e400,"text":"日本 \"%41\" <&>","data":null}`)
 	out := &dispatcher.Event{
-		ID: id, LeaseNumber: 9007199254740993, Attempt: 3, Seq: 4611686018427387905, Namespace: "a b/ü", Topic: "orders", EventType: "Order Placed 100%",
+		ID: id, LeaseNumber: 9007199254740993, Attempt: 3, Seq: 4611686018427387905, AggregateSequence: 9007199254740995, Namespace: "a b/ü", Topic: "orders", EventType: "Order Placed 100%",
 		AggregateType: "order", AggregateID: "日本 %41 \"7\"", PartitionKey: "key+1 %2B", DedupeKey: tenant.String() + "/placed 7",
 		TenantID: uuid.NullUUID{UUID: tenant, Valid: true}, CreatedAt: created, Payload: payload,
 		Headers: map[string]string{"correlation_id": "c 7 %20 ü", "Schema-Version": "2", "source": "till", "traceparent": traceparent, "empty": ""},
 	}
 	return out, consumer.Event{
-		ID: id, FencingToken: 9007199254740993, Attempt: 3, Sequence: 4611686018427387905, Namespace: "a b/ü", Topic: "orders", EventType: "Order Placed 100%",
+		ID: id, FencingToken: 9007199254740993, Attempt: 3, Sequence: 4611686018427387905, AggregateSequence: 9007199254740995, Namespace: "a b/ü", Topic: "orders", EventType: "Order Placed 100%",
 		AggregateType: "order", AggregateID: "日本 %41 \"7\"", PartitionKey: "key+1 %2B", DedupeKey: tenant.String() + "/placed 7",
 		TenantID: out.TenantID, CreatedAt: created, ContentType: "application/json", Payload: payload,
 		Headers: map[string]string{"correlationid": "c 7 %20 ü", "schemaversion": "2", "headersource": "till", "traceparent": traceparent, "empty": ""},
@@ -226,10 +226,10 @@ func TestInbox(t *testing.T) {
 	execute(t, pool, string(ddl))
 	_, want := sent()
 	execute(t, pool, `insert into inbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key,
-		sequence, fencing_token, headers, payload, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		sequence, fencing_token, headers, payload, created_at, aggregate_sequence) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		want.ID, want.Namespace, want.Topic, want.EventType, want.AggregateType, want.AggregateID, want.PartitionKey, want.TenantID, want.DedupeKey,
 		want.Sequence, want.FencingToken, `{"correlation_id": "c 7 %20 ü", "Schema-Version": "2", "source": "till", "traceparent": "`+traceparent+`", "empty": ""}`,
-		`{"n": 9007199254740993}`, want.CreatedAt)
+		`{"n": 9007199254740993}`, want.CreatedAt, want.AggregateSequence)
 	var row []byte
 	check(t, pool.QueryRow(t.Context(), "select to_jsonb(e) from inbox_events e").Scan(&row))
 	got, err := consumer.FromInbox(row)

@@ -23,6 +23,9 @@ type Event struct {
 	Attempt int
 	// Sequence is the event's place in the outbox. It has gaps that fill late: never a cursor.
 	Sequence int64
+	// AggregateSequence is the number of the event in its aggregate, from 1. The producer's committed events have all
+	// numbers: one that never comes is an event that was lost on the way. 0 when the message has none.
+	AggregateSequence int64
 
 	Namespace, Topic, EventType, AggregateType, AggregateID string
 	// PartitionKey is what the message was partitioned by.

@@ -176,18 +176,20 @@ type Resolution struct {
 
 // Event is a row of outbox_events.
 type Event struct {
-	ID            string    `json:"id"`
-	Topic         string    `json:"topic"`
-	Seq           int64     `json:"seq"`
-	Type          string    `json:"type,omitempty"`
-	AggregateType string    `json:"aggregateType,omitempty"`
-	AggregateID   string    `json:"aggregateID,omitempty"`
-	PartitionKey  string    `json:"partitionKey,omitempty"`
-	DedupeKey     string    `json:"dedupeKey,omitempty"`
-	Tenant        string    `json:"tenant,omitempty"`
-	SizeBytes     int64     `json:"sizeBytes"`
-	CreatedAt     time.Time `json:"createdAt"`
-	UpdatedAt     time.Time `json:"updatedAt"`
+	ID    string `json:"id"`
+	Topic string `json:"topic"`
+	Seq   int64  `json:"seq"`
+	// AggregateSequence is the event's number in its aggregate, 0 for none.
+	AggregateSequence int64     `json:"aggregateSequence,omitempty"`
+	Type              string    `json:"type,omitempty"`
+	AggregateType     string    `json:"aggregateType,omitempty"`
+	AggregateID       string    `json:"aggregateID,omitempty"`
+	PartitionKey      string    `json:"partitionKey,omitempty"`
+	DedupeKey         string    `json:"dedupeKey,omitempty"`
+	Tenant            string    `json:"tenant,omitempty"`
+	SizeBytes         int64     `json:"sizeBytes"`
+	CreatedAt         time.Time `json:"createdAt"`
+	UpdatedAt         time.Time `json:"updatedAt"`
 	// Status is pending, processing, delivered or dead.
 	Status string `json:"status"`
 	// Attempts is the part of the retry budget that is used up, Lease the fencing token of the last claim.

@@ -17,12 +17,14 @@
 //	event.key             string                what messages are partitioned by: the partition key, else the
 //	                                            aggregate id, else the event id
 //	event.sequence        int                   the order of insertion; it has gaps that fill late
+//	event.aggregateSequence int                 the number in its aggregate, without gaps; 0 when the producer
+//	                                            asked for none
 //	event.createdAt       timestamp             when the event was made, on the database's clock
 //	event.attempt         int                   the number of this delivery, from 1
 //	event.token           int                   the fencing token, which only rises for an event
 //	payload               dyn                   the event's JSON, for rules, transformations and headers
 //
-// has(event.tenant) is false for an empty one. attempt and token differ from one attempt to the next: a
+// has(event.tenant) is false for an empty one, and has(event.aggregateSequence) for 0. attempt and token differ from one attempt to the next: a
 // payload that holds them is another one each time.
 //
 // # Numbers

@@ -100,6 +100,11 @@ var eventFields = map[string]*types.FieldType{
 	"key":           text((*dispatcher.Event).Key),
 	"id":            text(func(e *dispatcher.Event) string { return e.ID.String() }),
 	"sequence":      always(cel.IntType, func(e *dispatcher.Event) any { return e.Seq }),
+	"aggregateSequence": {
+		Type:    cel.IntType,
+		IsSet:   func(e any) bool { return e.(*dispatcher.Event).AggregateSequence > 0 },
+		GetFrom: func(e any) (any, error) { return e.(*dispatcher.Event).AggregateSequence, nil },
+	},
 	"token":         always(cel.IntType, func(e *dispatcher.Event) any { return e.LeaseNumber }),
 	"attempt":       always(cel.IntType, func(e *dispatcher.Event) any { return e.Attempt }),
 	"createdAt":     always(cel.TimestampType, func(e *dispatcher.Event) any { return e.CreatedAt }),

@@ -47,13 +47,13 @@ func newDecoder(namespace string, topics []string) *decoder {
 }
 
 // columns are those of claim.sql, in its order. A statement may have more behind them.
-const columns = 19
+const columns = 20
 
 // record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.
 type record struct {
 	id                                                         uuid.UUID
 	attempts, lease, seq                                       int64
-	maxAttempts                                                int64 // 0 for null
+	maxAttempts, number                                        int64 // 0 for null
 	due                                                        int64 // as timeOf takes it
 	created                                                    time.Time
 	cut                                                        bool
@@ -98,7 +98,7 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 	e := &d.events[0]
 	d.events = d.events[1:]
 	*e = dispatcher.Event{
-		ID: r.id, Seq: r.seq, Namespace: d.namespace, Topic: d.topic, TenantID: r.tenant,
+		ID: r.id, Seq: r.seq, AggregateSequence: r.number, Namespace: d.namespace, Topic: d.topic, TenantID: r.tenant,
 		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.intern(r.event),
 		AggregateType: d.intern(r.aggregate), AggregateID: string(r.aggrID),
 		Payload: d.copy(r.payload), CreatedAt: r.created,
@@ -154,7 +154,7 @@ func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
 	if len(fields) < columns {
 		return r.scan // which says so
 	}
-	for _, f := range append(fields[3:10:10], fields[1], fields[15]) {
+	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19]) {
 		if f.Format != pgx.BinaryFormatCode {
 			return r.scan
 		}
@@ -173,12 +173,15 @@ func (r *record) parse(rows pgx.Rows) error {
 	r.due = int64(binary.BigEndian.Uint64(v[5]))
 	r.cut = len(v[6]) == 1 && v[6][0] != 0
 	r.seq, r.created = int64(binary.BigEndian.Uint64(v[7])), timeOf(int64(binary.BigEndian.Uint64(v[8])))
-	r.tenant, r.maxAttempts = uuid.NullUUID{}, 0
+	r.tenant, r.maxAttempts, r.number = uuid.NullUUID{}, 0, 0
 	if len(v[9]) == 16 {
 		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[9]), Valid: true}
 	}
 	if len(v[15]) == 2 {
 		r.maxAttempts = int64(binary.BigEndian.Uint16(v[15]))
+	}
+	if len(v[19]) == 8 {
+		r.number = int64(binary.BigEndian.Uint64(v[19]))
 	}
 	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[10], v[11], v[12], v[13], v[14]
 	r.retry, r.headers, r.payload = jsonOf(v[16]), jsonOf(v[17]), jsonOf(v[18])
@@ -207,14 +210,15 @@ func (r *record) scan(rows pgx.Rows) error {
 		cut         pgtype.Bool
 		tenant      pgtype.UUID
 		maxAttempts pgtype.Int2
+		number      pgtype.Int8
 		due         time.Time
 	)
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
 	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &r.created, &tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
-		&maxAttempts, &r.retry, &r.headers, &r.payload})
+		&maxAttempts, &r.retry, &r.headers, &r.payload, &number})
 	err := rows.Scan(targets...)
-	r.due, r.maxAttempts = microsOf(due), int64(maxAttempts.Int16)
+	r.due, r.maxAttempts, r.number = microsOf(due), int64(maxAttempts.Int16), number.Int64
 	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
 	return err
 }

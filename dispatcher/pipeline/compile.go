@@ -29,7 +29,7 @@ func (c *compiler) expression(field, text string, compile func(string) (*express
 }
 
 func (c *compiler) check(field string, v config.Validation) *check {
-	made := &check{field: field, types: v.Types}
+	made := &check{field: field, types: v.Types, versions: v.Versions}
 	if v.Schema != nil {
 		made.schema = c.schema(field+".schema", v.Schema)
 	}

@@ -130,6 +130,10 @@ func TestFormatStorage(t *testing.T) {
 	if !reflect.DeepEqual(got.Message, want) {
 		t.Errorf("%+v, want %+v", got.Message, want)
 	}
+	e.AggregateSequence = 3
+	if got := sent(t, p, e); !strings.Contains(string(got.Payload), `"sequence_number":3}`) {
+		t.Errorf("%s, want the number in the aggregate", got.Payload)
+	}
 	delete(e.Headers, "correlation_id")
 	e.AggregateID = ""
 	if got := sent(t, p, e).Message.Headers; len(got) != 1 || got[0].Name != "event_type" {

@@ -44,17 +44,9 @@ type Pipeline struct {
 	checks     []*check
 	transforms []*transform
 	message    *envelope
-	// byType are the steps for events of the types that are named, and others those for the rest.
-	byType map[string]*steps
-	others *steps
+	selected
 	// large has a place for each event with a large payload that passes.
 	large chan struct{}
-}
-
-// steps are what happens to events of one type; nil for nothing.
-type steps struct {
-	checks     []*check
-	transforms []*transform
 }
 
 type route struct {
@@ -65,10 +57,10 @@ type route struct {
 
 // check is an entry of validation.
 type check struct {
-	field  string
-	types  []string
-	schema schema // nil for none
-	rules  []rule
+	field           string
+	types, versions []string
+	schema          schema // nil for none
+	rules           []rule
 }
 
 type rule struct {
@@ -110,50 +102,8 @@ func New(cfg config.Config, o Options) (*Pipeline, error) {
 	if err := errors.Join(c.problems...); err != nil {
 		return nil, err
 	}
-	p.index()
+	p.selected = p.index()
 	return p, nil
-}
-
-// index finds the steps of each type.
-func (p *Pipeline) index() {
-	p.byType, p.others = map[string]*steps{}, p.stepsOf("")
-	for _, c := range p.checks {
-		for _, name := range c.types {
-			p.byType[name] = p.stepsOf(name)
-		}
-	}
-	for _, t := range p.transforms {
-		for _, name := range t.types {
-			p.byType[name] = p.stepsOf(name)
-		}
-	}
-}
-
-func (p *Pipeline) stepsOf(name string) *steps {
-	s := &steps{}
-	concerns := func(types []string) bool { return len(types) == 0 || slices.Contains(types, name) }
-	for _, c := range p.checks {
-		if concerns(c.types) {
-			s.checks = append(s.checks, c)
-		}
-	}
-	for _, t := range p.transforms {
-		if concerns(t.types) {
-			s.transforms = append(s.transforms, t)
-		}
-	}
-	if len(s.checks)+len(s.transforms) == 0 {
-		return nil
-	}
-	return s
-}
-
-// steps are those for the event.
-func (p *Pipeline) steps(e *dispatcher.Event) *steps {
-	if s, ok := p.byType[e.EventType]; ok {
-		return s
-	}
-	return p.others
 }
 
 // Route says where in the sink an event goes. It is nil when there are no routes. Its errors name the
@@ -199,7 +149,7 @@ func (p *Pipeline) Check(ctx context.Context, tell func(name, detail string, err
 		for _, r := range c.rules {
 			parts = append(parts, oneLine(r.holds.Text()))
 		}
-		tell(c.field, named("type", c.types)+": "+strings.Join(parts, "; "), err)
+		tell(c.field, c.concerned()+": "+strings.Join(parts, "; "), err)
 	}
 	for _, t := range p.transforms {
 		tell(t.field, named("type", t.types)+": "+oneLine(t.payload.Text()), nil)

@@ -75,7 +75,11 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 	if err := ctx.Err(); err != nil {
 		return nil, interrupted(err)
 	}
-	schemas, err := steps.schemas(ctx)
+	checks, err := steps.checksOf(e)
+	if err != nil {
+		return nil, err
+	}
+	schemas, err := schemasOf(ctx, checks)
 	if err != nil {
 		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err)
 	}
@@ -90,7 +94,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 				return nil, interrupted(ctx.Err())
 			}
 		}
-		if payload, err = steps.payload(ctx, &changed, schemas); err != nil {
+		if payload, err = steps.payload(ctx, &changed, checks, schemas); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +108,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 
 // payload decodes the event's payload, takes it through the steps, and puts what transformations make of it
 // into the event.
-func (s *steps) payload(ctx context.Context, e *dispatcher.Event, schemas []*jsonSchema) (any, error) {
+func (s *steps) payload(ctx context.Context, e *dispatcher.Event, checks []*check, schemas []*jsonSchema) (any, error) {
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
 		return nil, failed(dispatcher.Cause{Class: dispatcher.ClassDecode}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err), Finding{Field: "payload"})
@@ -112,7 +116,7 @@ func (s *steps) payload(ctx context.Context, e *dispatcher.Event, schemas []*jso
 	if s == nil {
 		return payload, nil
 	}
-	if err := s.validate(ctx, e, payload, schemas); err != nil {
+	if err := validate(ctx, e, payload, checks, schemas); err != nil {
 		return nil, err
 	}
 	if len(s.transforms) == 0 {
@@ -136,13 +140,10 @@ func interrupted(err error) error {
 	return fmt.Errorf("the delivery was interrupted before anything was sent: %w", err)
 }
 
-// schemas returns the schema of each check, nil for none.
-func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
-	if s == nil {
-		return nil, nil
-	}
-	all := make([]*jsonSchema, len(s.checks))
-	for i, c := range s.checks {
+// schemasOf returns the schema of each check, nil for none.
+func schemasOf(ctx context.Context, checks []*check) ([]*jsonSchema, error) {
+	all := make([]*jsonSchema, len(checks))
+	for i, c := range checks {
 		if c.schema == nil {
 			continue
 		}
@@ -156,7 +157,7 @@ func (s *steps) schemas(ctx context.Context) ([]*jsonSchema, error) {
 
 // validate checks the payload against all that is for it. What the payload breaks is final; where it breaks
 // nothing, a rule that cannot be computed holds it.
-func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, schemas []*jsonSchema) error {
+func validate(ctx context.Context, e *dispatcher.Event, payload any, checks []*check, schemas []*jsonSchema) error {
 	var all []string
 	var found []Finding
 	var held error
@@ -167,7 +168,7 @@ func (s *steps) validate(ctx context.Context, e *dispatcher.Event, payload any, 
 		}
 		all, found = append(all, text), append(found, f)
 	}
-	for i, c := range s.checks {
+	for i, c := range checks {
 		if schemas[i] != nil {
 			for _, violation := range schemas[i].violations(payload) {
 				violation.finding.Field = c.field + ".schema"

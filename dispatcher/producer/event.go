@@ -53,6 +53,10 @@ type Event struct {
 	MaxAttempts int
 	// Retry is the backoff of this event. nil means the dispatcher's.
 	Retry *Retry
+	// AggregateSequence gives the event the next number of its aggregate: 1, 2, 3 and so on without gaps, by which
+	// consumers can tell that they miss one. Transactions that number events of one aggregate take turns, from here
+	// until they commit or roll back. It needs AggregateID. Defaults to false.
+	AggregateSequence bool
 	// ID is the event's id, for a caller that has made one, so that it can enqueue again without knowing
 	// whether it did before: an id that is there, in the same namespace and topic, adds no row. The
 	// zero UUID means that one is made, of version 7.
@@ -92,6 +96,14 @@ func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
 	}
 	if e.LockKey && e.PartitionKey == "" && e.AggregateID == "" {
 		return record{}, invalid("LockKey", "is set without a key; set AggregateID or PartitionKey too")
+	}
+	if e.AggregateSequence {
+		if e.AggregateID == "" {
+			return record{}, invalid("AggregateSequence", "is set without an aggregate; set AggregateID too")
+		}
+		if n := len(e.Namespace) + len(e.AggregateType) + len(e.AggregateID); n > maxKeyBytes {
+			return record{}, invalid("AggregateID", "has %d bytes with Namespace and AggregateType; use at most %d to number events, or a hash", n, maxKeyBytes)
+		}
 	}
 	r := record{event: e, payload: string(payload), headers: headersText, options: e.options()}
 	if e.ID != uuid.Nil {

@@ -125,11 +125,12 @@ func (e *Event) checkRetry() error {
 
 // options are the last argument of the SQL functions, nil for none.
 func (e *Event) options() *string {
-	if e.MaxAttempts == 0 && e.Retry == nil {
+	if e.MaxAttempts == 0 && e.Retry == nil && !e.AggregateSequence {
 		return nil
 	}
 	return text(compact(struct {
-		MaxAttempts int    `json:"maxAttempts,omitempty"`
-		Retry       *Retry `json:"retry,omitempty"`
-	}{e.MaxAttempts, e.Retry}))
+		MaxAttempts       int    `json:"maxAttempts,omitempty"`
+		Retry             *Retry `json:"retry,omitempty"`
+		AggregateSequence bool   `json:"aggregateSequence,omitempty"`
+	}{e.MaxAttempts, e.Retry, e.AggregateSequence}))
 }

@@ -18,7 +18,8 @@ func claimEvent(r rig) {
 		ID: uuid.Must(uuid.NewV7()), Namespace: namespace, Topic: topic,
 		TenantID:     uuid.NullUUID{UUID: uuid.New(), Valid: true},
 		PartitionKey: "p", EventType: "OrderPlaced", AggregateType: "order", AggregateID: "42",
-		Payload: json.RawMessage(`{"n": 12345678901234567890.123, "text": "Füße 🦶"}`),
+		AggregateSequence: 9007199254740993,
+		Payload:           json.RawMessage(`{"n": 12345678901234567890.123, "text": "Füße 🦶"}`),
 	}, RawHeaders: `{"correlation_id": "c-\u00e4", "schema_version": 2, "sampled": true, "none": null, "nested": {"a": [1]}}`}
 	full.DedupeKey = full.TenantID.UUID.String() + "/1"
 	r.Enqueue(full, event(topic))
@@ -47,7 +48,7 @@ func claimEvent(r rig) {
 
 	bare := *events[1]
 	if bare.Headers == nil || len(bare.Headers) > 0 || bare.TenantID.Valid || bare.DedupeKey != "" || bare.PartitionKey != "" ||
-		bare.EventType != "" || bare.AggregateType != "" || bare.AggregateID != "" {
+		bare.EventType != "" || bare.AggregateType != "" || bare.AggregateID != "" || bare.AggregateSequence != 0 {
 		r.Errorf("a bare event came as %+v", bare)
 	}
 }
@@ -58,7 +59,7 @@ func equalEvents(a, b dispatcher.Event) bool {
 	}
 	return a.ID == b.ID && a.Seq == b.Seq && a.Namespace == b.Namespace && a.Topic == b.Topic && a.TenantID == b.TenantID &&
 		a.DedupeKey == b.DedupeKey && a.PartitionKey == b.PartitionKey && a.EventType == b.EventType &&
-		a.AggregateType == b.AggregateType && a.AggregateID == b.AggregateID && a.Attempt == b.Attempt
+		a.AggregateType == b.AggregateType && a.AggregateID == b.AggregateID && a.AggregateSequence == b.AggregateSequence && a.Attempt == b.Attempt
 }
 
 // CONTRACT: C-20, C-21

@@ -37,6 +37,9 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 	if m10 := own.M10; m10 != nil {
 		c.M10 = &config.M10{Namespace: m10.Namespace, Topic: m10.Topic, Publish: config.M10Publish(m10.Publish)}
 	}
+	if o := own.Overview; o != nil {
+		c.Overview = &config.Overview{Namespace: o.Namespace}
+	}
 	return c
 }
 

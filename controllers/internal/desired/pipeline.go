@@ -61,7 +61,7 @@ func routes(all []v1alpha1.Route) (c []config.Route) {
 
 func validation(all []v1alpha1.Validation) (c []config.Validation) {
 	for i, v := range all {
-		made := config.Validation{Types: sorted(v.Types)}
+		made := config.Validation{Types: sorted(v.Types), Versions: sorted(v.Versions)}
 		if s := v.Schema; s != nil {
 			made.Schema = &config.PayloadSchema{Inline: s.Inline}
 			if s.ConfigMap != nil {

@@ -41,18 +41,19 @@ var notHere = map[string]string{
 
 // notInTheResource are fields of the file that no resource sets, with the reason.
 var notInTheResource = map[string]string{
-	"name":                       "it is the resource's own name: DispatcherName",
-	"server.address":             "it is the port of the pods' probes",
-	"database.dsn":               "connections are in Secrets, and so in files",
-	"sink.postgres.database.dsn": "likewise",
-	"state":                      "it is a file of its own, which pods read again: StateConfigMap",
-	"stateFile":                  "it is where the pods have that file",
-	"database.m10.namespace":     "only the migration's file has it",
-	"database.m10.topic":         "likewise",
-	"database.m10.publish":       "likewise",
-	"journal.enabled":            "it is in the file of the migration: TestJournalIsTheMigrations",
-	"journal.retention":          "likewise",
-	"retention.scope":            "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",
+	"name":                        "it is the resource's own name: DispatcherName",
+	"server.address":              "it is the port of the pods' probes",
+	"database.dsn":                "connections are in Secrets, and so in files",
+	"sink.postgres.database.dsn":  "likewise",
+	"state":                       "it is a file of its own, which pods read again: StateConfigMap",
+	"stateFile":                   "it is where the pods have that file",
+	"database.m10.namespace":      "only the migration's file has it",
+	"database.m10.topic":          "likewise",
+	"database.m10.publish":        "likewise",
+	"database.overview.namespace": "likewise",
+	"journal.enabled":             "it is in the file of the migration: TestJournalIsTheMigrations",
+	"journal.retention":           "likewise",
+	"retention.scope":             "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",
 }
 
 // Two values of a field of the resource give two different workloads, and an optional part that is there

@@ -188,6 +188,9 @@ func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
 		f.text("Topic", e.Topic)
 		f.text("Type", e.Type)
 		f.text("Aggregate", aggregate(e.AggregateType, e.AggregateID))
+		if e.AggregateSequence > 0 {
+			f.text("Aggregate sequence", fmt.Sprint(e.AggregateSequence))
+		}
 		f.text("Partition key", e.PartitionKey)
 		f.text("Dedupe key", e.DedupeKey)
 		f.text("Tenant", e.Tenant)

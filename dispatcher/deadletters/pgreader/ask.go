@@ -214,7 +214,7 @@ func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) 
 	var failures, headers, payload []byte
 	var reason string
 	err := tx.QueryRow(ctx, r.sql["event"], id, r.namespace, r.topics, content, deadletters.MaxPayload).Scan(
-		&e.ID, &e.Topic, &e.Seq, &e.Type, &e.AggregateType, &e.AggregateID, &e.PartitionKey, &e.DedupeKey, &e.Tenant, &e.SizeBytes,
+		&e.ID, &e.Topic, &e.Seq, &e.AggregateSequence, &e.Type, &e.AggregateType, &e.AggregateID, &e.PartitionKey, &e.DedupeKey, &e.Tenant, &e.SizeBytes,
 		&e.CreatedAt, &e.UpdatedAt, &e.Status, &e.Attempts, &e.Lease, &due, &e.Worker, &leased, &reason, &e.LastError, &failures,
 		&headers, &payload)
 	if errors.Is(err, pgx.ErrNoRows) {

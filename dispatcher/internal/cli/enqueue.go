@@ -33,6 +33,7 @@ type line struct {
 	DedupeKey     string            `json:"dedupe_key"`
 	Headers       map[string]string `json:"headers"`
 	Delay         config.Duration   `json:"delay"`
+	Numbered      bool              `json:"aggregate_sequence"`
 	MaxAttempts   int               `json:"max_attempts"`
 	Retry         *producer.Retry   `json:"retry"`
 	ID            string            `json:"id"`
@@ -43,7 +44,7 @@ func (l line) event(namespace string) (e producer.Event, err error) {
 		Namespace: l.Namespace, Topic: l.Topic, Payload: l.Payload,
 		EventType: l.EventType, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
 		PartitionKey: l.PartitionKey, LockKey: l.LockKey, DedupeKey: l.DedupeKey, Headers: l.Headers, Delay: l.Delay.D(),
-		MaxAttempts: l.MaxAttempts, Retry: l.Retry,
+		AggregateSequence: l.Numbered, MaxAttempts: l.MaxAttempts, Retry: l.Retry,
 	}
 	if e.Namespace == "" {
 		e.Namespace = namespace
@@ -70,7 +71,7 @@ func enqueueCommand() *cobra.Command {
 		Short: "Enqueue an event, or those on standard input",
 		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with
 the fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-lock_key, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
+lock_key, aggregate_sequence, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
 transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
 to the file's. The login needs what "migrate grants --for producer" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -92,6 +93,7 @@ to the file's. The login needs what "migrate grants --for producer" prints.`,
 	flags.StringVar(&one.AggregateID, "aggregate-id", "", "the thing that it happened to")
 	flags.StringVar(&one.PartitionKey, "partition-key", "", "what messages are partitioned by (default: the aggregate id)")
 	flags.BoolVar(&one.LockKey, "lock-key", false, "wait for transactions that enqueue for the same key: the order per key is that of the commits")
+	flags.BoolVar(&one.Numbered, "aggregate-sequence", false, "give the event the next number of its aggregate, and wait for transactions that do the same")
 	flags.StringVar(&one.TenantID, "tenant-id", "", "the tenant, a UUID")
 	flags.StringVar(&one.DedupeKey, "dedupe-key", "", "a second event with the same key is not enqueued")
 	flags.StringToStringVar(&one.Headers, "header", nil, "a header, as name=value; may be repeated")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -24,14 +25,15 @@ func migrateCommand() *cobra.Command {
 }
 
 func migrateUpCommand() *cobra.Command {
-	var file, grantTo, m10, m10Publish string
+	var file, grantTo, m10, m10Publish, overview string
 	cmd := &cobra.Command{
 		Use: "up -f FILE [--grant-to-login-of FILE] [--m10 NAMESPACE/TOPIC]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
 of an owner. Running it twice, or at the same time as somebody else, does no harm.
 
 With journal in the file it also turns the journal on or off: see the page of dispatcher/journal. With --m10, or
-database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema m10_recovery.`,
+database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema m10_recovery.
+With --overview, or database.overview, it also makes the view outbox.events, for producers of the Overview contract.`,
 		Example: `  dispatcher migrate up -f owner.yaml
   dispatcher migrate up -f owner.yaml --m10 shop/m10`,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -48,7 +50,13 @@ database.m10 in the file, it also installs what workers of the M10 outbox contra
 					namespace, topic, _ := strings.Cut(m10, "/")
 					wanted = &config.M10{Namespace: namespace, Topic: cmp.Or(topic, "m10"), Publish: config.M10Publish(m10Publish)}
 				}
-				if err := upM10(ctx, conn, schema, wanted, cmd.OutOrStdout()); err != nil || grantTo == "" {
+				if err := upM10(ctx, conn, schema, wanted, cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				if o := cfg.Database.Overview; o != nil {
+					overview = cmp.Or(overview, o.Namespace)
+				}
+				if err := upOverview(ctx, conn, schema, overview, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
 				other, err := load(grantTo, config.Config.ValidateDatabase)
@@ -67,6 +75,7 @@ database.m10 in the file, it also installs what workers of the M10 outbox contra
 	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file")
 	cmd.Flags().StringVar(&m10, "m10", "", "install the M10 functions for the events of this namespace and topic; the topic defaults to m10")
 	cmd.Flags().StringVar(&m10Publish, "m10-publish", string(config.M10Insert), "Insert, or Upsert to replace the payload of an event that waits; for --m10")
+	cmd.Flags().StringVar(&overview, "overview", "", "make the view outbox.events of the Overview contract, for the events of this namespace")
 	return cmd
 }
 
@@ -101,14 +110,14 @@ func migrateGrantsCommand() *cobra.Command {
 	var file, schema, role, kind string
 	var apply bool
 	cmd := &cobra.Command{
-		Use: "grants --role NAME [--for dispatcher|producer|operator|m10] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
+		Use: "grants --role NAME [--for dispatcher|producer|operator|m10|overview] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
 		Short: "Print, or apply, what a login needs",
 		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or an operator, who
-replays and discards dead letters, or a worker that calls the M10 functions, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
+replays and discards dead letters, or a worker that calls the M10 functions, or a producer of the Overview contract, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
-			if k != migrations.Dispatcher && k != migrations.Producer && k != migrations.Operator && k != migrations.M10Worker {
-				return fmt.Errorf("--for is %q; choose dispatcher, producer, operator or m10", kind)
+			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.Operator, migrations.M10Worker, migrations.OverviewProducer}, k) {
+				return fmt.Errorf("--for is %q; choose dispatcher, producer, operator, m10 or overview", kind)
 			}
 			if apply && file == "" {
 				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
@@ -134,7 +143,7 @@ replays and discards dead letters, or a worker that calls the M10 functions, for
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the configuration file, for its schema, and with --apply for its login")
 	cmd.Flags().StringVar(&schema, "schema", "outbox", "the schema, when there is no file")
 	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
-	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, operator or m10")
+	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, operator, m10 or overview")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
 	cmd.MarkFlagsMutuallyExclusive("file", "schema")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
@@ -206,6 +215,23 @@ func upM10(ctx context.Context, conn *pgx.Conn, schema string, wanted *config.M1
 	return nil
 }
 
+// upOverview makes the view of Overview's producers, when a namespace says that it is wanted.
+func upOverview(ctx context.Context, conn *pgx.Conn, schema, namespace string, out io.Writer) error {
+	if namespace == "" {
+		return nil
+	}
+	installed, err := migrations.UpOverview(ctx, conn, schema, migrations.Overview{Namespace: namespace})
+	if err != nil {
+		return fmt.Errorf("%w%s", err, ownerHint(err))
+	}
+	state := "is as wanted"
+	if installed {
+		state = "installed"
+	}
+	fmt.Fprintf(out, "overview %s: schema %s, namespace %s\n", state, schema, namespace)
+	return nil
+}
+
 // grant gives a role its rights, all or none.
 func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrations.Kind, out io.Writer) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -229,6 +255,8 @@ func article(kind migrations.Kind) string {
 		return "an operator"
 	case migrations.M10Worker:
 		return "an M10 worker"
+	case migrations.OverviewProducer:
+		return "an Overview producer"
 	}
 	return "a " + string(kind)
 }

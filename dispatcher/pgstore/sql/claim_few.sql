@@ -22,4 +22,5 @@ where ctid = any (array(
 ))
 returning dead_reason, id, topic, attempts, lease, next_attempt_at, null::boolean as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    max_attempts, retry, case when pg_column_size(headers) > 8 then headers end as headers, payload
+    max_attempts, retry, case when pg_column_size(headers) > 8 then headers end as headers, payload,
+    aggregate_sequence

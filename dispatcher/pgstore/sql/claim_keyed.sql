@@ -280,4 +280,5 @@ where (select true from told) and ctid = any (case
 returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
-    case when dead_reason is null then payload else failures -> -1 end as payload
+    case when dead_reason is null then payload else failures -> -1 end as payload,
+    aggregate_sequence

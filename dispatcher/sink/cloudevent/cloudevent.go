@@ -55,6 +55,9 @@ func extensions(e *dispatcher.Event) map[string]any {
 	x["topic"] = text(e.Topic)
 	x["sequence"] = fmt.Sprintf("%019d", e.Seq)
 	x["partitionkey"] = text(e.Key())
+	if e.AggregateSequence > 0 {
+		x["aggregatesequence"] = fmt.Sprintf("%019d", e.AggregateSequence)
+	}
 	if e.TenantID.Valid {
 		x["tenantid"] = e.TenantID.UUID.String()
 	}
@@ -78,7 +81,7 @@ var taken = map[string]bool{
 	"datacontenttype": true, "dataschema": true, "data": true,
 	"trackingid": true, "dedupekey": true, "fencingtoken": true, "attempt": true,
 	"outboxnamespace": true, "topic": true, "aggregatetype": true, "aggregateid": true,
-	"tenantid": true, "sequence": true, "partitionkey": true,
+	"tenantid": true, "sequence": true, "aggregatesequence": true, "partitionkey": true,
 }
 
 func addHeaders(x map[string]any, headers map[string]string) {

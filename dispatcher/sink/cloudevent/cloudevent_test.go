@@ -169,7 +169,7 @@ func TestAlwaysValid(t *testing.T) {
 // A new attribute of the dispatcher must be added to the names that headers cannot have.
 func TestTakenIsComplete(t *testing.T) {
 	e := base()
-	e.DedupeKey, e.AggregateType, e.AggregateID = "d", "t", "i"
+	e.DedupeKey, e.AggregateType, e.AggregateID, e.AggregateSequence = "d", "t", "i", 1
 	e.TenantID = uuid.NullUUID{UUID: e.ID, Valid: true}
 	for name := range New(e).Extensions() {
 		if !taken[name] {

@@ -114,10 +114,10 @@ func columns(batch []*dispatcher.Event) []any {
 		}
 		return values
 	}
-	sequences, tokens, created := make([]int64, n), make([]int64, n), make([]time.Time, n)
+	sequences, numbers, tokens, created := make([]int64, n), make([]int64, n), make([]int64, n), make([]time.Time, n)
 	for i, e := range batch {
 		ids[i], tenants[i] = pgtype.UUID{Bytes: e.ID, Valid: true}, pgtype.UUID{Bytes: e.TenantID.UUID, Valid: e.TenantID.Valid}
-		sequences[i], tokens[i], created[i] = e.Seq, e.LeaseNumber, e.CreatedAt
+		sequences[i], numbers[i], tokens[i], created[i] = e.Seq, e.AggregateSequence, e.LeaseNumber, e.CreatedAt
 	}
 	return []any{
 		ids,
@@ -130,6 +130,7 @@ func columns(batch []*dispatcher.Event) []any {
 		tenants,
 		text(func(e *dispatcher.Event) string { return e.DedupeKey }),
 		sequences,
+		numbers,
 		tokens,
 		text(func(e *dispatcher.Event) string {
 			headers, _ := json.Marshal(e.Headers) // strings can always be written

@@ -70,7 +70,7 @@ func rows(t testing.TB, dsn string) (got []sinktest.Message) {
 	}
 	defer pool.Close()
 	all, err := pool.Query(t.Context(), `select id, namespace, topic, coalesce(event_type, ''), coalesce(aggregate_type, ''),
-		coalesce(aggregate_id, ''), partition_key, tenant_id, coalesce(dedupe_key, ''), sequence, fencing_token, headers::text,
+		coalesce(aggregate_id, ''), partition_key, tenant_id, coalesce(dedupe_key, ''), sequence, coalesce(aggregate_sequence, 0), fencing_token, headers::text,
 		payload::text, created_at from public.inbox_events order by received_at, sequence`)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func rows(t testing.TB, dsn string) (got []sinktest.Message) {
 		var e dispatcher.Event
 		var headers, payload, key string
 		if err := all.Scan(&e.ID, &e.Namespace, &e.Topic, &e.EventType, &e.AggregateType, &e.AggregateID, &key, &e.TenantID,
-			&e.DedupeKey, &e.Seq, &e.LeaseNumber, &headers, &payload, &e.CreatedAt); err != nil {
+			&e.DedupeKey, &e.Seq, &e.AggregateSequence, &e.LeaseNumber, &headers, &payload, &e.CreatedAt); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal([]byte(headers), &e.Headers); err != nil {

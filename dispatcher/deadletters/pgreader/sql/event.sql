@@ -1,6 +1,6 @@
 -- An event's row.
 -- $1 its id; $2 namespace; $3 topics, null for all; $4 whether with its content; $5 most bytes of that.
-select e.id::text, e.topic, e.seq, coalesce(e.event_type, ''), coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''),
+select e.id::text, e.topic, e.seq, coalesce(e.aggregate_sequence, 0), coalesce(e.event_type, ''), coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''),
        coalesce(e.partition_key, ''), coalesce(e.dedupe_key, ''), coalesce(e.tenant_id::text, ''), e.size_bytes, e.created_at,
        e.updated_at, e.status, e.attempts, e.lease, case when e.status = 'pending' then e.next_attempt_at end,
        coalesce(e.locked_by::text, ''), e.locked_until, coalesce(e.dead_reason, ''), coalesce(e.last_error, ''), coalesce(e.failures, '[]'),

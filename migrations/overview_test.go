@@ -1,0 +1,121 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+func withOverview(t *testing.T) database {
+	t.Helper()
+	d := newDatabase(t, pgtest.Migrated(t))
+	d.upOverview("outbox", "shop", true)
+	return d
+}
+
+func (d database) upOverview(schema, namespace string, want bool) {
+	d.Helper()
+	if installed, err := migrations.UpOverview(d.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace}); err != nil || installed != want {
+		d.Fatalf("installed is %v, %v, want %v", installed, err, want)
+	}
+}
+
+// A producer of Overview's table inserts as before: it needs no right but that on the view, and a payload that is no
+// mapping is refused.
+// Overview: Schema, outbox.events with 7 columns
+// Overview: Backoff & Limits, Payloads must be JSON-serialisable mappings
+// CONTRACT: C-14
+func TestOverviewInsert(t *testing.T) {
+	t.Parallel()
+	d := withOverview(t)
+	producer := d.as(migrations.OverviewProducer)
+	// What a producer puts in the way of the tables' names is not used with the owner's rights.
+	producer.exec(`create temporary table outbox_events (id uuid)`)
+	const id = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	insert := `insert into outbox.events (id, topic, payload, status, attempt_count, next_attempt_at) values ('` + id + `', 'orders', '{"n": 1}', 'pending', 0, now() + interval '5 s')`
+	if got := scalar[string](producer, insert+` returning id::text`); got != id {
+		t.Errorf("returned %s, want %s", got, id)
+	}
+	if got := scalar[string](producer, `insert into outbox.events (topic, payload) values ('orders', '{}') returning concat_ws(' ', id is not null, status, attempt_count, next_attempt_at = now(), created_at = now())`); got != "t pending 0 t t" {
+		t.Errorf("a bare insert returned %q", got)
+	}
+	got := scalar[string](d, `select string_agg(concat_ws(' ', namespace, topic, payload, next_attempt_at - created_at, retry), '; ' order by seq) from outbox.outbox_events`)
+	const retry = `{"max": "24h", "base": "60s", "strategy": "Linear"}`
+	if want := `shop orders {"n": 1} 00:00:05 ` + retry + `; shop orders {} 00:00:00 ` + retry; got != want {
+		t.Errorf("the rows are\n%s\nwant\n%s", got, want)
+	}
+	for sql, want := range map[string]string{
+		insert: "is there already",
+		`insert into outbox.events (topic, payload) values ('orders', '[1]')`:                     "no mapping",
+		`insert into outbox.events (topic, payload) values ('orders', null)`:                      "the payload is missing",
+		`insert into outbox.events (topic, payload, status) values ('orders', '{}', 'processed')`: "is pending",
+		`insert into outbox.events (topic, payload, attempt_count) values ('orders', '{}', 1)`:    "no attempt was made",
+		`update outbox.events set next_attempt_at = now()`:                                        "permission denied",
+		`select * from outbox.outbox_events`:                                                      "permission denied",
+		`select outbox.enqueue('shop', 'orders', '{}')`:                                           "permission denied",
+	} {
+		if _, err := producer.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", sql, err, want)
+		}
+	}
+	for _, sql := range []string{`update outbox.events set next_attempt_at = now()`, `delete from outbox.events`} {
+		if _, err := d.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "takes INSERT alone") {
+			t.Errorf("%s as the owner: %v", sql, err)
+		}
+	}
+}
+
+// The statuses are Overview's, and attempt_count is that of its worker: failures so far.
+// Overview: Status Lifecycle
+func TestOverviewStatuses(t *testing.T) {
+	t.Parallel()
+	d := withOverview(t)
+	for _, row := range []string{`'pending', 0, null, null, null`, `'pending', 2, null, null, null`, `'processing', 3, gen_random_uuid(), now(), null`,
+		`'delivered', 1, null, null, null`, `'dead', 10, null, null, 'permanent_failure'`} {
+		d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts, locked_by, locked_until, dead_reason)
+			values (gen_random_uuid(), 'shop', 'orders', '{}', ` + row + `)`)
+	}
+	d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'other', 'orders', '{}')`)
+	got := scalar[string](d, `select string_agg(o.status || ' ' || attempt_count, ', ' order by seq) from outbox.events as o join outbox.outbox_events using (id)`)
+	if want := "pending 0, pending 2, processing 2, processed 0, failed 10"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if n := scalar[int](d, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'events'`); n != 7 {
+		t.Errorf("%d columns, want 7", n)
+	}
+}
+
+// Installing again does nothing, another namespace replaces the view and keeps rights, and what is not ours is left
+// alone. The outbox itself may be in another schema.
+func TestOverviewInstall(t *testing.T) {
+	t.Parallel()
+	d := withOverview(t)
+	producer := d.as(migrations.OverviewProducer)
+	d.upOverview("outbox", "shop", false)
+	d.upOverview("outbox", `sh"op {schema}`, true)
+	producer.exec(`insert into outbox.events (topic, payload) values ('orders', '{}')`)
+	if got := scalar[string](d, `select namespace from outbox.outbox_events`); got != `sh"op {schema}` {
+		t.Errorf("the namespace is %s", got)
+	}
+	refused := func(d database, schema, namespace, want string) {
+		t.Helper()
+		if _, err := migrations.UpOverview(t.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	refused(d, "outbox", "it's", "namespace")
+	d.up("second")
+	refused(d, "second", "shop", "serves another schema")
+	d.exec(`drop view outbox.events; create view outbox.events as select 1 as one`)
+	refused(d, "outbox", "shop", "is not of the outbox")
+	d.exec(`drop view outbox.events; create table outbox.events (id uuid primary key)`)
+	refused(d, "outbox", "shop", "alter table outbox.events rename to events_before")
+	d.exec(`alter table outbox.events rename to events_before`)
+	d.upOverview("second", "shop", true)
+	d.exec(`insert into outbox.events (topic, payload) values ('orders', '{}')`)
+	if n := scalar[int](d, `select count(*) from second.outbox_events`); n != 1 {
+		t.Errorf("%d events in the other schema, want 1", n)
+	}
+}
