@@ -27,6 +27,7 @@ func (d database) upOverview(schema, namespace string, want bool) {
 // Overview: Schema, outbox.events with 7 columns
 // Overview: Backoff & Limits, Payloads must be JSON-serialisable mappings
 // CONTRACT: C-14
+// REQUIREMENT: OVERVIEW-3
 func TestOverviewInsert(t *testing.T) {
 	t.Parallel()
 	d := withOverview(t)

@@ -16,6 +16,7 @@ const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.Con
 
 // CONTRACT: C-82
 var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
+	// REQUIREMENT: RULE-010-040
 	It("is ready when it fits what feeds it, before any event and evidence", func() {
 		c := start()
 		c.create(outbox(), dispatcher("orders"), consumer("billing"))
@@ -69,6 +70,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		expect(c, o, status.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
 	})
 
+	// REQUIREMENT: RULE-010-030
 	It("says what its evidence is worth, also when that gets too old by itself", func() {
 		c := start()
 		o := consumer("billing")

@@ -17,6 +17,7 @@ import (
 
 // However an event died, the address is told once, by two processes: what died, why and what to do, and nothing of
 // what the event holds. CONTRACT: C-43, C-73
+// REQUIREMENT: STORAGE-43
 func TestEachDeathIsTold(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -34,6 +34,7 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 // An entry whose type ends in * is for every type that begins so, beside those that are for less, for the type itself
 // and for all.
 // Storage: 3. Event Validation Service, validate_business_rules
+// REQUIREMENT: STORAGE-40
 func TestTypePrefixes(t *testing.T) {
 	p := compile(t, config.Config{
 		Validation: []config.Validation{
@@ -66,6 +67,7 @@ func TestTypePrefixes(t *testing.T) {
 // has is refused, and what is for every version holds beside.
 // Storage: 3. Event Validation Service, get_schema
 // CONTRACT: C-72
+// REQUIREMENT: STORAGE-37
 func TestSchemaByVersion(t *testing.T) {
 	p := compile(t, config.Config{Validation: []config.Validation{
 		{Types: []string{"Placed"}, Versions: []string{"1.*"}, Schema: needs("one")},

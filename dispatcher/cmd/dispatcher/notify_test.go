@@ -16,6 +16,7 @@ import (
 
 // A process that is killed while it tells of a death leaves that to the next one, which sends the same again. While the
 // address answers 503, events are delivered. CONTRACT: C-43, C-73
+// REQUIREMENT: STORAGE-53
 func TestToldOfDeaths(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
