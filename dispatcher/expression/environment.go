@@ -105,9 +105,9 @@ var eventFields = map[string]*types.FieldType{
 		IsSet:   func(e any) bool { return e.(*dispatcher.Event).AggregateSequence > 0 },
 		GetFrom: func(e any) (any, error) { return e.(*dispatcher.Event).AggregateSequence, nil },
 	},
-	"token":         always(cel.IntType, func(e *dispatcher.Event) any { return e.LeaseNumber }),
-	"attempt":       always(cel.IntType, func(e *dispatcher.Event) any { return e.Attempt }),
-	"createdAt":     always(cel.TimestampType, func(e *dispatcher.Event) any { return e.CreatedAt }),
+	"token":     always(cel.IntType, func(e *dispatcher.Event) any { return e.LeaseNumber }),
+	"attempt":   always(cel.IntType, func(e *dispatcher.Event) any { return e.Attempt }),
+	"createdAt": always(cel.TimestampType, func(e *dispatcher.Event) any { return e.CreatedAt }),
 	"headers": {
 		Type:    cel.MapType(cel.StringType, cel.StringType),
 		IsSet:   func(e any) bool { return len(e.(*dispatcher.Event).Headers) > 0 },
