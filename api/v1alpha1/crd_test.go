@@ -20,16 +20,21 @@ var crds = map[string]string{
 	"OutboxConsumer":   filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxconsumers.yaml"),
 }
 
-// kubectl apply keeps the whole object in an annotation, which may have 256 KiB.
+// kubectl apply keeps the whole object as JSON in an annotation. All annotations of an object may have 256 KiB.
 func TestCRDFitsIntoAnAnnotation(t *testing.T) {
 	for _, file := range crds {
-		info, err := os.Stat(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.Size() >= 256<<10 {
-			t.Errorf("%s has %d bytes; kubectl apply needs less than 262144", file, info.Size())
+		object, err := yaml.YAMLToJSON(text)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
 		}
+		if len(object) >= 240<<10 {
+			t.Errorf("%s has %d bytes as JSON; kubectl apply needs less than 262144, with other annotations", file, len(object))
+		}
+		t.Logf("%s has %d bytes as JSON", file, len(object))
 	}
 }
 
