@@ -34,7 +34,7 @@ quiet() {
 on_major() {
   export OUTBOX_TEST_PG=$1
   twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore ./dispatcher/deadletters/pgreader \
-    ./dispatcher/{producer,retention,journal,replay,consumer}
+    ./migrations/adopt ./dispatcher/{producer,retention,journal,replay,notify,consumer}
   # What an event costs, which -short leaves out; without the million rows.
   [ -z "${2-}" ] || twice quiet go test -v -timeout 20m -run 'Budget|Plan' ./dispatcher/pgstore
   unset OUTBOX_TEST_PG
