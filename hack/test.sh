@@ -51,13 +51,13 @@ if [ "$what" = majors ]; then
   shift
   [ $# -gt 0 ] || set -- "${majors[@]}"
   for major in "$@"; do
-    say "PostgreSQL $major: tables, statements and order per key (about 3 minutes on two cores)."
+    say "PostgreSQL $major: tables, statements and order per key (about 4 minutes on two cores)."
     on_major "$major"
   done
 fi
 if [ "$what" = all ] || [ "$what" = unit ]; then
   say "Tests on a real PostgreSQL, a real kube-apiserver and real brokers, all throw-away. The first run" \
-    "builds or fetches them (10 minutes on two cores); then all of it takes about 20 minutes."
+    "builds or fetches them (10 minutes on two cores); then all of it takes about 25 minutes."
   KUBEBUILDER_ASSETS=$(hack/kube/build.sh test)
   export KUBEBUILDER_ASSETS
   (cd hack && go tool -modfile=helm/go.mod -n helm >/dev/null) # built before the clock of a test runs
@@ -65,11 +65,11 @@ if [ "$what" = all ] || [ "$what" = unit ]; then
   (cd hack/image && twice go test ./...)
   (cd hack/gitops && twice go test -count=1 ./...) # it reads files beyond its module, which Go does not watch
   (cd hack/bench && twice go test -timeout 20m ./...)
-  say "The data plane again, with the race detector: about 8 minutes."
+  say "The data plane again, with the race detector: about 12 minutes."
   twice go test -race -short -timeout 20m ./dispatcher/...
   if [ -n "${CI-}" ] || has_builds; then
     for major in "${majors[0]}" "${majors[-1]}"; do
-      say "PostgreSQL $major: tables, statements and order per key (about 3 minutes)."
+      say "PostgreSQL $major: tables, statements and order per key (about 4 minutes)."
       on_major "$major" -short
     done
   else
