@@ -176,9 +176,12 @@ func (p *producers) one(n int) {
 		level = pgx.RepeatableRead
 	}
 	tx, err := p.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
-	if err == nil {
-		_, err = tx.Exec(ctx, `select 1`)
+	if err != nil {
+		p.Errorf("a producer got %v", err)
+		return
 	}
+	defer func() { _ = tx.Rollback(ctx) }() // nothing after a commit
+	_, err = tx.Exec(ctx, `select 1`)
 	if err == nil {
 		err = p.old.produce(ctx, tx, n)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -178,7 +179,7 @@ values (%s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), litera
 		record,
 		r.function(false),
 		"revoke all on function "+r.functionName()+"() from public",
-		fmt.Sprintf("create trigger %s after insert or delete on %s for each row execute function %s()", r.trigger(), table, r.functionName()),
+		fmt.Sprintf("create or replace trigger %s after insert or delete on %s for each row execute function %s()", r.trigger(), table, r.functionName()),
 	) {
 		if err := r.exec(sql); err != nil {
 			return err
@@ -198,12 +199,18 @@ func (r *run) isAsWanted() (same bool, err error) {
 	return same, err
 }
 
-// forget are the statements that remove the adoption, but for its function.
-func (r *run) forget() []string {
+// dropTriggers are the statements that remove the triggers. They take an access exclusive lock.
+func (r *run) dropTriggers() []string {
 	table := r.their.name()
 	return []string{
 		fmt.Sprintf("drop trigger if exists %s on %s", r.trigger(), table),
 		fmt.Sprintf("drop trigger if exists %s_again on %s", r.trigger(), table),
+	}
+}
+
+// forget are the statements that remove what is kept of the adoption.
+func (r *run) forget() []string {
+	return []string{
 		"delete from outbox_adopted where adoption = " + literal(r.spec.Name),
 		"delete from outbox_adoptions where name = " + literal(r.spec.Name),
 	}
@@ -226,10 +233,11 @@ func (r *run) cutover() error {
 		return fmt.Errorf("more than %d rows of %s are open, and producers would wait while they are moved; let their worker catch up, or raise the limit (--max-rows)", r.options.MaxRows, r.spec.Table)
 	}
 	moved := r.result.Moved
+	// No statement takes a stronger lock than the first: producers who have read the table and now write would wait for
+	// this transaction while it waits for them.
 	statements := []string{
 		r.function(true),
-		fmt.Sprintf("drop trigger if exists %s_again on %s", r.trigger(), table),
-		fmt.Sprintf("create trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
+		fmt.Sprintf("create or replace trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
 		r.render("move", map[string]string{"{open}": r.open("t"), "{order}": r.in(r.layout.order, "t"),
 			"{body}": r.body("true", "false", "\n    v_moved := v_moved + 1;")}),
 		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where state = 'Shadow' and name = " + literal(r.spec.Name),
@@ -263,7 +271,7 @@ func (r *run) back() error {
 	}
 	var left bool
 	if r.state != Shadow {
-		statements := append(r.forget()[:2], r.render("return", map[string]string{
+		statements := append(r.dropTriggers(), r.render("return", map[string]string{
 			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
 		for _, sql := range statements {
@@ -285,7 +293,7 @@ func (r *run) back() error {
 		r.result.State, r.result.Next = Returning, nextReturning
 		return nil
 	}
-	for _, sql := range append(r.forget(), "drop function if exists "+r.functionName()+"()") {
+	for _, sql := range slices.Concat(r.dropTriggers(), r.forget(), []string{"drop function if exists " + r.functionName() + "()"}) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}

@@ -71,6 +71,33 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 	}
 }
 
+// A producer that has read the table and writes later waits for a step, and the step never for it: so neither is the
+// victim of a deadlock.
+func TestReadersDoNotWaitForASecondLock(t *testing.T) {
+	r := newRig(t, storageService())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.old.spec.Topic = "memories"
+	reader, err := r.pool.Begin(t.Context())
+	if err == nil {
+		_, err = reader.Exec(t.Context(), `select from storage_outbox`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.step(adopt.ToShadow, adopt.Shadow, true) // with triggers that are there
+	r.step(adopt.Cutover, adopt.Live, true)
+	r.step(adopt.Cutover, adopt.Live, false)
+	if err := r.old.produce(t.Context(), reader, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.numbers(); got != "1" {
+		t.Errorf("events %q, want 1", got)
+	}
+}
+
 // A row keeps its due time, its attempts and its place, in both directions. One in a worker's hands waits for the end of
 // its five minutes.
 func TestMovedRows(t *testing.T) {
