@@ -451,13 +451,13 @@ begin
             return v_name || ' is not a duration; write it such as "500ms", "30s" or "1m30s"';
         end if;
         v_millis := v_millis || (select sum(part[1]::numeric * case part[2] when 'ms' then 1 when 's' then 1000 when 'm' then 60000 else 3600000 end)
-            from regexp_matches(coalesce(p_retry ->> v_name, case v_name || v_strategy when 'baseLinear' then '60s' when 'maxLinear' then '1h'
-                else case v_name when 'base' then '1s' else '5m' end end), '([0-9]+(?:[.][0-9]+)?)(ms|s|m|h)', 'g') as part);
+            from regexp_matches(coalesce(p_retry ->> v_name, case v_name || v_strategy when 'baseLinear' then '60s'
+                else case v_name when 'base' then '1s' else '1h' end end), '([0-9]+(?:[.][0-9]+)?)(ms|s|m|h)', 'g') as part);
     end loop;
     if least(v_millis[1], v_millis[2]) < 1 or greatest(v_millis[1], v_millis[2]) > 86400000 then
         return 'has a base or max outside 1ms to 24h; choose one within';
     elsif v_millis[1] > v_millis[2] then
-        return 'has a base above max (when not set they are 1s and 5m; for Linear, 60s and 1h); lower base or raise max';
+        return 'has a base above max (when not set base is 1s, for Linear 60s, and max 1h); lower base or raise max';
     elsif p_retry ? 'multiplier' and (jsonb_typeof(p_retry -> 'multiplier') <> 'string'
             or p_retry ->> 'multiplier' !~ '^([1-9]([.][0-9]+)?|10([.]0+)?)$' or length(p_retry ->> 'multiplier') > 8) then
         return 'has a multiplier that is no decimal from "1" to "10" in quotes; write it such as "1.5"';

@@ -15,8 +15,8 @@ import (
 //
 //   - Exponential: d = min(Base * 2^(n-1), Max), then uniform in [d/2, d].
 //   - Multiplier: d = min(Base * Multiplier^(n-1), Max), plus or minus JitterPercent.
-//   - PowerOfTwo: 2^min(n, 10) seconds. It has no Base and no Max.
-//   - Linear: min(Base * (n+1), Max).
+//   - PowerOfTwo: 2^min(n-1, 10) seconds. It has no Base and no Max.
+//   - Linear: min(Base * n, Max).
 //
 // In SQL and in the column retry it is an object with the names strategy, base, max, multiplier and
 // jitterPercent, of which each may be missing:
@@ -29,7 +29,7 @@ type Retry struct {
 	Strategy string
 	// Base is the first delay, 1ms to 24h and at most Max. 0 means 1s, and 60s for Linear.
 	Base time.Duration
-	// Max bounds the delay before jitter, 1ms to 24h. 0 means 5m, and 1h for Linear.
+	// Max bounds the delay before jitter, 1ms to 24h. 0 means 1h.
 	Max time.Duration
 	// Multiplier is the factor of strategy Multiplier, such as "1.5": from "1" to "10". Empty means "2".
 	Multiplier string
@@ -102,7 +102,7 @@ func (e *Event) checkRetry() error {
 		base = map[bool]time.Duration{false: time.Second, true: time.Minute}[r.Strategy == "Linear"]
 	}
 	if limit == 0 {
-		limit = map[bool]time.Duration{false: 5 * time.Minute, true: time.Hour}[r.Strategy == "Linear"]
+		limit = time.Hour
 	}
 	switch {
 	case !slices.Contains([]string{"", "Exponential", "Multiplier", "PowerOfTwo", "Linear"}, r.Strategy):
