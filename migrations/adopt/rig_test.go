@@ -102,9 +102,9 @@ func (r rig) produce(ctx context.Context, n int) {
 
 func (r rig) eventually(what string, holds func() bool) {
 	r.Helper()
-	for until := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
-			r.Fatalf("not within a minute: %s", what)
+			r.Fatalf("not within three minutes: %s", what)
 		}
 	}
 }
