@@ -1,11 +1,8 @@
 package journal_test
 
 import (
-	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -36,23 +33,9 @@ type outbox struct {
 func newOutbox(t *testing.T) outbox {
 	t.Helper()
 	t.Parallel()
-	dsn := pgtest.Migrated(t)
-	o := outbox{T: t, Pool: pgtest.Pool(t, dsn), role: "outbox_test_" + strings.ToLower(rand.Text())}
-	o.exec(`create role ` + o.role + ` login password 'test'`)
-	t.Cleanup(func() {
-		if _, err := o.Exec(context.Background(), `drop owned by `+o.role+`; drop role `+o.role); err != nil {
-			t.Errorf("drop role: %v", err)
-		}
-	})
-	for _, sql := range migrations.Grants(pgtest.Schema, o.role, migrations.Dispatcher) {
-		o.exec(sql)
-	}
-	login, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	login.User = url.UserPassword(o.role, "test")
-	o.reads = pgtest.Pool(t, login.String())
+	o := outbox{T: t, Pool: pgtest.Pool(t, pgtest.Migrated(t))}
+	o.reads = pgtest.Pool(t, pgtest.Login(t, o.Pool, migrations.Dispatcher))
+	o.role = o.reads.Config().ConnConfig.User
 	o.enqueue(1) // from before
 	o.exec(`select outbox.outbox_journal_set(true)`)
 	return o

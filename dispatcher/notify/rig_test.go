@@ -2,13 +2,10 @@ package notify_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,24 +37,8 @@ type outbox struct {
 
 func newOutbox(t *testing.T) outbox {
 	t.Helper()
-	dsn := pgtest.Migrated(t)
-	o := outbox{T: t, Pool: pgtest.Pool(t, dsn), to: listen(t)}
-	role := "outbox_test_" + strings.ToLower(rand.Text())
-	o.exec(`create role ` + role + ` login password 'test'`)
-	t.Cleanup(func() {
-		if _, err := o.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
-			t.Errorf("drop role: %v", err)
-		}
-	})
-	for _, sql := range migrations.Grants(pgtest.Schema, role, migrations.Dispatcher) {
-		o.exec(sql)
-	}
-	login, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	login.User = url.UserPassword(role, "test")
-	o.login = pgtest.Pool(t, login.String())
+	o := outbox{T: t, Pool: pgtest.Pool(t, pgtest.Migrated(t)), to: listen(t)}
+	o.login = pgtest.Pool(t, pgtest.Login(t, o.Pool, migrations.Dispatcher))
 	return o
 }
 

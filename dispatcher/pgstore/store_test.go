@@ -2,10 +2,7 @@ package pgstore_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -91,23 +88,7 @@ func (o outbox) Store(namespace string, worker uuid.UUID) dispatcher.Store {
 // login makes a role with the grants of a kind, and returns its connection string.
 func (o outbox) login(kind migrations.Kind) string {
 	o.Helper()
-	role := "outbox_test_" + strings.ToLower(rand.Text())
-	o.exec(`create role ` + role + ` login password 'test'`)
-	o.Cleanup(func() {
-		_, err := o.Exec(context.Background(), `drop owned by `+role+`; drop role `+role)
-		if err != nil {
-			o.Errorf("drop role: %v", err)
-		}
-	})
-	for _, sql := range migrations.Grants(pgtest.Schema, role, kind) {
-		o.exec(sql)
-	}
-	dsn, err := url.Parse(o.Config().ConnString())
-	if err != nil {
-		o.Fatal(err)
-	}
-	dsn.User = url.UserPassword(role, "test")
-	return dsn.String()
+	return pgtest.Login(o.T, o.Pool, kind)
 }
 
 func (o outbox) Enqueue(events ...storetest.Event) {

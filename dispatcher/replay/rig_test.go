@@ -1,10 +1,6 @@
 package replay_test
 
 import (
-	"context"
-	"crypto/rand"
-	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,28 +28,13 @@ func newRig(t *testing.T) rig {
 	t.Helper()
 	t.Parallel()
 	r := rig{T: t, pool: pgtest.Pool(t, pgtest.Migrated(t))}
-	role := "outbox_test_" + strings.ToLower(rand.Text())
-	r.exec(`create role ` + role + ` login password 'test'`)
-	t.Cleanup(func() {
-		if _, err := r.pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
-			t.Errorf("drop role: %v", err)
-		}
-	})
-	for _, sql := range migrations.Grants(pgtest.Schema, role, migrations.Operator) {
-		r.exec(sql)
-	}
 	// Each time that a row goes back to pending is written down.
 	r.exec(`create table public.requeued (id uuid, reason text);
 		create function public.note() returns trigger language plpgsql security definer as
 			$$ begin insert into public.requeued values (new.id); return new; end $$;
 		create trigger note after update on outbox.outbox_events for each row
 			when (old.status = 'dead' and new.status = 'pending') execute function public.note()`)
-	dsn, err := url.Parse(r.pool.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
-	dsn.User = url.UserPassword(role, "test")
-	r.replays = replay.New(pgtest.Pool(t, dsn.String()), replay.Options{})
+	r.replays = replay.New(pgtest.Pool(t, pgtest.Login(t, r.pool, migrations.Operator)), replay.Options{})
 	return r
 }
 

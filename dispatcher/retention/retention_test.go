@@ -1,11 +1,8 @@
 package retention_test
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -30,25 +27,9 @@ type outbox struct {
 
 func newOutbox(t *testing.T) outbox {
 	t.Helper()
-	dsn := pgtest.Migrated(t)
-	o := outbox{T: t, Pool: pgtest.Pool(t, dsn), namespace: "shop"}
+	o := outbox{T: t, Pool: pgtest.Pool(t, pgtest.Migrated(t)), namespace: "shop"}
 	o.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
-	role := "outbox_test_" + strings.ToLower(rand.Text())
-	o.exec(`create role ` + role + ` login password 'test'`)
-	t.Cleanup(func() {
-		if _, err := o.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
-			t.Errorf("drop role: %v", err)
-		}
-	})
-	for _, sql := range migrations.Grants(pgtest.Schema, role, migrations.Dispatcher) {
-		o.exec(sql)
-	}
-	login, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	login.User = url.UserPassword(role, "test")
-	o.sweeps = pgtest.Pool(t, login.String())
+	o.sweeps = pgtest.Pool(t, pgtest.Login(t, o.Pool, migrations.Dispatcher))
 	return o
 }
 

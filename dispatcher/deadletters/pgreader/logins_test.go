@@ -2,7 +2,6 @@ package pgreader
 
 import (
 	"context"
-	"crypto/rand"
 	"strings"
 	"testing"
 	"time"
@@ -46,23 +45,8 @@ func TestOperatorsLogin(t *testing.T) {
 	t.Parallel()
 	pool, _ := outbox(t)
 	story(t, pool)
-	role := "outbox_test_" + strings.ToLower(rand.Text())
-	exec(t, pool, `create role `+role)
-	t.Cleanup(func() {
-		if _, err := pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
-			t.Errorf("drop role: %v", err)
-		}
-	})
-	for _, sql := range migrations.Grants(pgtest.Schema, role, migrations.Operator) {
-		exec(t, pool, sql)
-	}
-	r := New(func(ctx context.Context) (*pgx.Conn, error) {
-		conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig.Copy())
-		if err == nil {
-			_, err = conn.Exec(ctx, `set role `+role)
-		}
-		return conn, err
-	}, Options{Namespace: "shop"})
+	login := pgtest.Login(t, pool, migrations.Operator)
+	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, login) }, Options{Namespace: "shop"})
 	letter, err := r.Show(t.Context(), eventID(1), true)
 	if err != nil || letter.Status != "dead" || letter.Error == "" || len(letter.Failures) != 1 || letter.Payload != nil || !strings.Contains(letter.PayloadOmitted, "such as the dispatcher's") {
 		t.Errorf("show: %+v, %v", letter, err)
