@@ -139,7 +139,7 @@ func (o outbox) await(what string, condition func() bool) {
 	o.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(time.Minute)
+	deadline := time.After(3 * time.Minute)
 	for !condition() {
 		select {
 		case <-tick.C:

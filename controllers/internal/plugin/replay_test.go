@@ -184,7 +184,7 @@ spec:
 			"--all --rate 0 --canary -1":     "spec.canary",
 			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",
 		} {
-			short, cancel := context.WithTimeout(ctx, 10*time.Second) // what is taken goes on for ever
+			short, cancel := context.WithTimeout(ctx, time.Minute) // what is taken goes on for ever
 			r := w.run(short, append([]string{"replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
 			cancel()
 			Expect(r.err).To(MatchError(ContainSubstring(want)), words)

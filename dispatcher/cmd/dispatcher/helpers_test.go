@@ -214,6 +214,22 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
+// address waits for the line that says where the process listens.
+func (l *log) address(t testing.TB) (address string) {
+	t.Helper()
+	await(t, "it says where it listens", func() bool {
+		for line := range strings.Lines(l.String()) {
+			var said struct{ Msg, Address string }
+			if json.Unmarshal([]byte(line), &said) == nil && said.Msg == "starting" { // else half a line
+				address = said.Address
+				return true
+			}
+		}
+		return false
+	})
+	return address
+}
+
 func start(t testing.TB, file string, env ...string) *process {
 	t.Helper()
 	p := &process{cmd: command(t, "run", "-f", file), log: &log{}, done: make(chan struct{})}
@@ -229,16 +245,7 @@ func start(t testing.TB, file string, env ...string) *process {
 			t.Logf("the dispatcher's log:\n%s", p.log)
 		}
 	})
-	await(t, "it says where it listens", func() bool {
-		for line := range strings.Lines(p.log.String()) {
-			var said struct{ Msg, Address string }
-			if json.Unmarshal([]byte(line), &said) == nil && said.Msg == "starting" { // else half a line
-				p.address = said.Address
-				return true
-			}
-		}
-		return false
-	})
+	p.address = p.log.address(t)
 	return p
 }
 
@@ -248,7 +255,7 @@ func (p *process) stop(t testing.TB) int {
 	check(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-p.done:
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("it did not stop")
 	}
 	return p.cmd.ProcessState.ExitCode()
@@ -282,7 +289,7 @@ func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(time.Minute)
+	deadline := time.After(3 * time.Minute)
 	for !condition() {
 		select {
 		case <-tick.C:

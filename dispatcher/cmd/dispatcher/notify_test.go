@@ -96,9 +96,10 @@ func TestToldOfDeaths(t *testing.T) {
 		return strings.Contains(metrics, fmt.Sprintf(`outbox_dlq_notifications_total{%s,outcome="sent",sink="http"} 1`, labels)) &&
 			strings.Contains(metrics, fmt.Sprintf(`outbox_dlq_notifications_waiting{%s,sink="http"} 0`, labels))
 	})
-	if n := p.status(t).Notifications; n == nil || n.Sent != 1 || n.GivenUp != 0 || n.Message != "" {
-		t.Errorf("the status says %+v", n)
-	}
+	await(t, "the status says so", func() bool {
+		n := p.status(t).Notifications
+		return n != nil && n.Sent == 1 && n.GivenUp == 0 && n.Message == ""
+	})
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}

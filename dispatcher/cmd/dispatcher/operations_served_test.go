@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -30,22 +29,17 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	orderFile, message := filepath.Join(t.TempDir(), "order.yaml"), filepath.Join(t.TempDir(), "message")
 	check(t, os.WriteFile(orderFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
 	check(t, os.WriteFile(message, nil, 0o600))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	address := free.Addr().String()
-	check(t, free.Close())
 
-	cmd := command(t, "replay", "run", "-f", file, "--order", orderFile, "--listen", address)
+	cmd := command(t, "replay", "run", "-f", file, "--order", orderFile, "--listen", "127.0.0.1:0")
 	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
 	text := &log{}
 	cmd.Stdout, cmd.Stderr = text, text
 	check(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // when the test failed
+	address := text.address(t)
 	status := func() (s report.Status) {
 		resp, err := http.Get("http://" + address + report.BriefPath)
-		if err != nil {
-			return s // it starts
-		}
+		check(t, err)
 		defer resp.Body.Close()
 		check(t, json.NewDecoder(resp.Body).Decode(&s))
 		return s

@@ -83,7 +83,7 @@ func (s *service) meet() {
 	select {
 	case s.both <- struct{}{}:
 	case <-s.both:
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(time.Second):
 	}
 }
 

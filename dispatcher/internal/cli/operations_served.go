@@ -36,6 +36,8 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	if err != nil {
 		return replay.Progress{}, fmt.Errorf("--listen: %w; choose a free port", err)
 	}
+	log := newLogger(cfg, os.Stderr)
+	log.Info("starting", "version", version, "namespace", cfg.Namespace, "address", listener.Addr().String())
 	s := newOperationStatus(cfg, version)
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
 	var ended sync.WaitGroup
@@ -43,7 +45,6 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	defer ended.Wait()
 	defer func() { _ = server.Close() }()
 
-	log := newLogger(cfg, os.Stderr)
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
 		p, err := attempt(func(p replay.Progress) {
 			s.progress(p)

@@ -246,12 +246,18 @@ func TestRetiredSendsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	ses.retired.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
 	r, err := s.record(t.Context(), sinktest.NewEvent())
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		for ses.sent.Load() < 2 && ctx.Err() == nil { // the first was refused, and is tried again
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	if err := ses.produce(ctx, []*kgo.Record{r})[0]; !errors.Is(err, errPending) {
 		t.Errorf("the record was answered with %v", err)
 	}

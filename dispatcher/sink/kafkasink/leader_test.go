@@ -37,7 +37,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 			}
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a broker starts twice
 	defer cancel()
 	confirmed := [2]int64{}
 	// deliver has one event for each of the partitions, and returns the last one's outcome. That of others is nil.

@@ -187,7 +187,7 @@ func speakTLS(t *testing.T, dsn string, leaf sinktest.Leaf) {
 	}
 	exec(t, dsn, `alter system set ssl = on`)
 	exec(t, dsn, `select pg_reload_conf()`)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); { // until the server has read them
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); { // until the server has read them
 		if served(t, dsn) == leaf.CertPEM {
 			return
 		}
