@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
@@ -32,6 +36,9 @@ type observed struct {
 	said *report.Status
 	// left is what the Job's pod has left at its end, nil before.
 	left *report.Replay
+	// untold is why the Job that ended well has no outcome, empty otherwise. gaveUp: it is not made anew any more.
+	untold string
+	gaveUp bool
 	// detail is what keeps the pod from running, or why it failed.
 	detail string
 }
@@ -44,7 +51,7 @@ func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.
 		return err
 	}
 	if seen.left = left(all); seen.left == nil && is(job, batchv1.JobComplete) {
-		return r.again(ctx, o, job)
+		return r.again(ctx, seen, all)
 	}
 	key := client.ObjectKeyFromObject(o)
 	if heard := r.Observer.Observe(key, desired.ProcessName(o), all); len(heard.Answers) > 0 {
@@ -74,14 +81,40 @@ func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.
 	return nil
 }
 
-// again makes the Job anew, of which no pod is left that says how it ended: the operation says it once more.
-func (r *Reconciler) again(ctx context.Context, o *api.DeadLetterReplay, job *batchv1.Job) error {
-	err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete Job %s, whose pod is gone: %w", job.Name, err)
+// tellTries is how many Jobs of a replay may end well without an outcome that can be read.
+const tellTries = 5
+
+// again makes the Job anew, of which no pod says how it ended: the operation says it once more. It does so a few times,
+// each time later, as a migration does. The object carries the count, so a restart of the operator forgets nothing.
+func (r *Reconciler) again(ctx context.Context, seen *observed, all []corev1.Pod) error {
+	o, job := seen.replay, seen.job
+	tried := max(1, asNumber(o.Annotations[desired.AnnotationAttempt])) // somebody may edit it; then the delay starts over
+	seen.untold, seen.gaveUp = "its pod is gone", tried >= tellTries
+	if len(all) > 0 {
+		seen.untold = "its pod left no termination message that can be read"
+	}
+	if seen.gaveUp || job.Status.CompletionTime != nil && time.Since(job.Status.CompletionTime.Time) < migrate.RetryDelay(tried) {
+		return nil
+	}
+	switch err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground)); {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // it is deleted already, and counted
+	case err != nil:
+		return fmt.Errorf("delete Job %s, which left no outcome: %w", job.Name, err)
 	}
 	r.applied.Drop(o, "Job/"+job.Name)
+	counted := o.DeepCopy()
+	metav1.SetMetaDataAnnotation(&counted.ObjectMeta, desired.AnnotationAttempt, strconv.Itoa(tried+1))
+	if err := r.Client.Patch(ctx, counted, client.MergeFrom(o)); err != nil {
+		return fmt.Errorf("count the Jobs of DeadLetterReplay %s: %w", o.Name, err)
+	}
 	return nil
+}
+
+// asNumber is 0 for what is no number.
+func asNumber(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
 }
 
 // pods are those of a Job, the oldest first.

@@ -10,11 +10,13 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
@@ -89,6 +91,39 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
 		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
+	})
+
+	It("makes its Job anew a few times when no pod tells how it ended, and then says so", func() {
+		c := start()
+		o := c.replay()
+		o.Annotations = map[string]string{desired.AnnotationAttempt: "3"}
+		c.create(c.outbox(), o)
+		first := c.job()
+		c.completes(first, time.Now().Add(-41*time.Second)) // 40 are the delay after the third
+		Eventually(func() types.UID { return c.job().UID }).ShouldNot(Equal(first.UID))
+		Eventually(func() string { return c.get().Annotations[desired.AnnotationAttempt] }).Should(Equal("4"))
+
+		By("the next one is made later")
+		second := c.job()
+		c.pod(second, "unreadable", ended(0, ""))
+		c.completes(second, time.Now())
+		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, "because its pod left no termination message that can be read"})
+		Expect(c.job().UID).To(Equal(second.UID))
+		edit(c, o, func() { o.Annotations[desired.AnnotationAttempt] = "5" })
+		Expect(admin.Delete(c.ctx, second, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		Eventually(func() types.UID { return c.job().UID }).ShouldNot(Equal(second.UID))
+
+		By("the fifth is the last one, however long ago it ended")
+		last := c.job()
+		c.completes(last, time.Now().Add(-time.Hour))
+		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonJobFailed, "ended well 5 times and told no outcome, the last time because its pod is gone"},
+			want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher replay status --id " + string(o.UID) + "` has the outcome"})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonJobFailed, "told no outcome")
+		Expect(c.job().UID).To(Equal(last.UID))
+
+		By("a pod that tells it after all is believed")
+		c.pod(last, "told", ended(0, progress(report.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "1 are delivered"})
 	})
 
 	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {

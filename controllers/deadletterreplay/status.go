@@ -91,6 +91,12 @@ func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stall
 		}
 		return not(reason, fmt.Sprintf("The Job has failed, and goes on no more: %s. Delete this object, which marks what waits as skipped, and create another.",
 			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), true
+	case seen.untold != "" && seen.gaveUp:
+		return not(api.ReasonJobFailed, fmt.Sprintf("The Job ended well %d times and told no outcome, the last time because %s. The letters had their turn: "+
+			"`dispatcher replay status --id %s` has the outcome. Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object.",
+			tellTries, seen.untold, seen.replay.UID)), true
+	case seen.untold != "":
+		return not(api.ReasonProgressing, fmt.Sprintf("The Job ended well and told no outcome, because %s. It is made anew a little later, to tell it, and moves nothing again.", seen.untold)), false
 	}
 	for _, c := range others {
 		if c.Status == metav1.ConditionFalse {

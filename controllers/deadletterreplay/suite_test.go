@@ -247,6 +247,22 @@ func (c *cluster) fails(job *batchv1.Job, reason string) {
 	}).Should(Succeed())
 }
 
+// completes plays the Job controller's verdict: it ended well then.
+func (c *cluster) completes(job *batchv1.Job, at time.Time) {
+	GinkgoHelper()
+	then := metav1.NewTime(at.Truncate(time.Second))
+	Eventually(func() error {
+		if err := admin.Get(c.ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		job.Status = batchv1.JobStatus{StartTime: &then, CompletionTime: &then, Succeeded: 1}
+		for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete} {
+			job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: then})
+		}
+		return admin.Status().Update(c.ctx, job)
+	}).Should(Succeed())
+}
+
 // want is a condition: its type, status and reason, and a part of its message.
 type want struct {
 	kind            string

@@ -56,7 +56,8 @@ const (
 	ToShadow Step = "shadow"
 	// Cutover has the outbox deliver instead of their worker.
 	Cutover Step = "cutover"
-	// Back has their worker deliver again, or ends the shadow.
+	// Back has their worker deliver again, or ends the shadow. Where their table was dropped it removes what is kept of the
+	// adoption, and events that are not delivered stay.
 	Back Step = "back"
 )
 
@@ -214,6 +215,8 @@ func remedy(err error) string {
 	switch pg.Code {
 	case "42501":
 		return "; log in as the owner of the outbox's schema, who is a member of the owner of their table"
+	case "2BP01":
+		return "; the table was renamed, with the trigger: name it back, and run it again"
 	case "3F000":
 		return "; the outbox's schema is missing: run `dispatcher migrate up`"
 	case "57014":

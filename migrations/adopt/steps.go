@@ -33,6 +33,8 @@ type run struct {
 	adoption
 	layout layout
 	their  table
+	// dropped: their table is not there any more.
+	dropped bool
 }
 
 // adoption is what outbox_adoptions has of one, beside the spec.
@@ -80,6 +82,9 @@ func (r *run) prepare(step Step) error {
 	}
 	r.spec.Table = cmp.Or(r.spec.Table, r.layout.table)
 	r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout)
+	if r.dropped = errors.Is(err, errNoTable) && step == Back; r.dropped {
+		return nil
+	}
 	return err
 }
 
@@ -264,6 +269,9 @@ func (r *run) back() error {
 	if r.state == None {
 		r.result.Next = "Nothing is adopted."
 		return nil
+	}
+	if r.dropped {
+		return r.abandon()
 	}
 	table := r.their.name()
 	if err := r.exec("lock table " + table + " in access exclusive mode"); err != nil {

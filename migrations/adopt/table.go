@@ -33,7 +33,7 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	err = tx.QueryRow(ctx, look, schema, name).Scan(&kind, &owner, &login, &owns)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return t, fmt.Errorf("there is no table %s in this database; name it with --table schema.table", s.Table)
+		return t, fmt.Errorf("%w %s in this database; name it with --table schema.table", errNoTable, s.Table)
 	case err != nil:
 		return t, err
 	case kind != "r" && kind != "p":

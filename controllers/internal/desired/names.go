@@ -38,7 +38,8 @@ const (
 	AnnotationState = "outbox.dev/state"
 	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
-	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again.
+	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again. A DeadLetterReplay has it
+	// when its Job was made again.
 	AnnotationAttempt = "outbox.dev/attempt"
 
 	// ComponentDispatcher is the workload.

@@ -100,7 +100,7 @@ func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time
 		}
 	case failed:
 		p.State = Failed
-		if wait := failedAt.Add(retryDelay(attempt(last))).Sub(now); wait > 0 {
+		if wait := failedAt.Add(RetryDelay(attempt(last))).Sub(now); wait > 0 {
 			p.Retry = wait
 		} else {
 			p.attempt = attempt(last) + 1
@@ -119,8 +119,9 @@ func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time
 	return p
 }
 
-// retryDelay doubles with each attempt that failed.
-func retryDelay(attempt int) time.Duration {
+// RetryDelay is the time after an attempt of that number, from 1, until the next: 10 seconds, twice as long each time, up
+// to 5 minutes.
+func RetryDelay(attempt int) time.Duration {
 	delay := firstRetry
 	for range attempt - 1 {
 		if delay *= 2; delay >= lastRetry {

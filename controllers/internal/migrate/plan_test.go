@@ -74,7 +74,7 @@ func TestPlanMigration(t *testing.T) {
 
 func TestRetryDelay(t *testing.T) {
 	for attempt, want := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1000: 5 * time.Minute} {
-		if got := retryDelay(attempt); got != want {
+		if got := RetryDelay(attempt); got != want {
 			t.Errorf("after attempt %d: %s, want %s", attempt, got, want)
 		}
 	}

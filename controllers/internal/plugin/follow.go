@@ -19,6 +19,9 @@ import (
 // unseenLooks is how many looks a command waits for the operator before it says so.
 const unseenLooks = 10
 
+// toldWithin is how long after its end the status of one says so, at most.
+const toldWithin = time.Minute
+
 // follower tells how far a DeadLetterReplay is.
 type follower struct {
 	*plugin
@@ -34,6 +37,7 @@ type follower struct {
 func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) error {
 	key := client.ObjectKeyFromObject(dlr)
 	for looks := 0; ; looks++ {
+		looked := time.Now()
 		f.tell(dlr, looks)
 		if ended(dlr, f.wait) {
 			return f.outcome(dlr)
@@ -45,7 +49,7 @@ func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) e
 		}
 		switch err := f.Get(ctx, key, dlr); {
 		case apierrors.IsNotFound(err):
-			return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; what it has put back stays so: see `kubectl outbox dead groups %s`", key, f.dispatcher)
+			return f.gone(dlr, time.Since(looked))
 		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("look at the DeadLetterReplay %s: %w; it goes on, and `kubectl outbox replays %s` tells how far it is", key, err, f.dispatcher)
 		}
@@ -64,6 +68,17 @@ func (f *follower) tell(dlr *v1alpha1.DeadLetterReplay, looks int) {
 	}
 	f.last = line
 	_, _ = fmt.Fprintln(f.out, line) // when who reads it has gone, the exit code still says how it ended
+}
+
+// gone is the end of one that is no more, by what was seen of it that long ago. With a time to live the operator removes
+// it after its end; one that somebody deletes before is seen while it stops, or had a longer time.
+func (f *follower) gone(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error {
+	name, ttl := dlr.Namespace+"/"+dlr.Name, dlr.Spec.TTLAfterFinished
+	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.Duration <= ago+toldWithin {
+		return fmt.Errorf("the DeadLetterReplay %s was removed after it ended, since its ttlAfterFinished is %s; seen last: %s; see what is dead now with `kubectl outbox dead groups %s`, and keep the next one longer",
+			name, ttl.Duration, progress(dlr), f.dispatcher)
+	}
+	return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; seen last: %s; what it has put back stays so: see `kubectl outbox dead groups %s`", name, progress(dlr), f.dispatcher)
 }
 
 // outcome is the error of a bad end.

@@ -136,6 +136,20 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		Expect(w.asked(ctx).DeletionTimestamp).To(BeNil())
 	})
 
+	DescribeTable("tells what has become of one that is gone, with what was seen last", func(ctx SpecContext, ttl, want string) {
+		w.operator(status(metav1.ConditionFalse, "Running", 3, 1))
+		out := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() {
+			dlr := w.asked(ctx)
+			Expect(w.Delete(ctx, &dlr)).To(Succeed())
+		})}
+		r := w.runTo(ctx, out, "replay", "orders", "--all", "--reason", "CHG-812", "--wait", "--name", "chg-812", "--ttl-after-finished", ttl)
+		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 1 of 3 done; "), ContainSubstring("`kubectl outbox dead groups orders`"))))
+	},
+		Entry("removed after its end", "1s", "removed after it ended, since its ttlAfterFinished is 1s"),
+		Entry("deleted by somebody", "168h", "deleted, which stops it"),
+		Entry("without a time to live", "0", "deleted, which stops it"),
+	)
+
 	It("writes the object for a pull request, and creates nothing", func(ctx SpecContext) {
 		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, asked by ada", "--canary", "10", "--print", "--name", "chg-812",
 			"--ttl-after-finished", "168h", "--requested-by", "system:serviceaccount:flux-system:kustomize-controller")

@@ -69,8 +69,8 @@ the image of the running Deployment runs dispatcher try in the namespace, with t
 Its ConfigMap and it are deleted at the end, and on Ctrl-C.
 
 It needs the rights to get outboxdispatchers and to update them, or create those that are new (which is only asked for as a
-dry run), to get outboxes, deployments and configmaps, to create and delete jobs and configmaps, to list pods and events,
-and to get pods/log: the roles outboxdispatchers-edit, outboxes-view and edit have them.
+dry run), to get outboxes, deployments, configmaps and jobs, to create and delete jobs and configmaps, to list pods and
+events, and to get pods/log: the roles outboxdispatchers-edit, outboxes-view and edit have them.
 
 Exit codes: 0 for no difference, 3 for some, 78 when the manifest or a configuration is refused, 1 for any other failure,
 such as that there is no row to try.`,

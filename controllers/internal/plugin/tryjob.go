@@ -13,6 +13,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -109,6 +110,10 @@ func (j *tryJob) remove(ctx context.Context, job *batchv1.Job) error {
 // wait returns when the dispatcher has ended. Meanwhile it tells what keeps the pod from running, when that changes.
 func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *corev1.ContainerStateTerminated, error) {
 	for last := ""; ; {
+		over, err := j.over(ctx, job) // before the pods: one that has ended then is seen
+		if err != nil && ctx.Err() == nil {
+			return nil, nil, err
+		}
 		all, err := pods.List(ctx, j, job.Namespace, map[string]string{batchv1.JobNameLabel: job.Name})
 		if err != nil && ctx.Err() == nil {
 			return nil, nil, refusedTry(err)
@@ -118,7 +123,15 @@ func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *core
 				return &all[i], ended, nil
 			}
 		}
-		if trouble := j.trouble(ctx, job, all); trouble != last && ctx.Err() == nil {
+		if over != "" {
+			return nil, nil, fmt.Errorf("the Job %s/%s %s, and left no pod that tells the outcome; try again", job.Namespace, job.Name, over)
+		}
+		trouble := j.trouble(ctx, job, all)
+		if len(all) == 0 && pods.Refused(trouble) {
+			return nil, nil, fmt.Errorf("the Job %s/%s has no pod: %s; mend what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again",
+				job.Namespace, job.Name, strings.TrimSuffix(trouble, "."))
+		}
+		if trouble != last && ctx.Err() == nil {
 			if last = trouble; trouble != "" {
 				fmt.Fprintln(j.told, "the pod does not run yet:", trouble)
 			}
@@ -129,6 +142,24 @@ func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *core
 		case <-time.After(j.Every):
 		}
 	}
+}
+
+// over says how the Job ended, empty while it has not.
+func (j *tryJob) over(ctx context.Context, job *batchv1.Job) (string, error) {
+	var now batchv1.Job
+	err := j.Get(ctx, client.ObjectKeyFromObject(job), &now)
+	if apierrors.IsNotFound(err) || err == nil && now.UID != job.UID {
+		return "was deleted by somebody else", nil
+	}
+	if err != nil {
+		return "", refusedTry(fmt.Errorf("read the Job %s/%s: %w", job.Namespace, job.Name, err))
+	}
+	for _, c := range now.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobFailed || c.Type == batchv1.JobComplete) {
+			return strings.TrimSpace(fmt.Sprintf("has ended (%s %s: %s)", c.Type, c.Reason, c.Message)), nil
+		}
+	}
+	return "", nil
 }
 
 // brokenOff is the end before the dispatcher's.

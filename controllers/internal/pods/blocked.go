@@ -16,11 +16,7 @@ import (
 // which files the kubelet cannot mount. Empty for nothing. The cached reader is for [MountFailure].
 func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, pods []corev1.Pod) (string, error) {
 	if len(pods) == 0 {
-		last, err := event(ctx, live, job, client.MatchingFields{"reason": "FailedCreate", eventIndex: string(job.UID)})
-		if last.Message == "" {
-			return "", err
-		}
-		return "Its pod cannot be created: " + whose.ReplaceAllString(last.Message, "a pod is forbidden: "), err
+		return NotCreated(ctx, live, job)
 	}
 	newest := &pods[len(pods)-1]
 	if newest.Status.Phase != corev1.PodPending {
@@ -32,6 +28,19 @@ func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, 
 	}
 	return "Its pod waits for files: " + words, err
 }
+
+// NotCreated is why no pod of the Job was made last, by an Event that is read now. Empty for nothing.
+func NotCreated(ctx context.Context, live client.Reader, job *batchv1.Job) (string, error) {
+	last, err := event(ctx, live, job, client.MatchingFields{"reason": "FailedCreate", eventIndex: string(job.UID)})
+	if last.Message == "" {
+		return "", err
+	}
+	return "Its pod cannot be created: " + whose.ReplaceAllString(last.Message, "a pod is forbidden: "), nil
+}
+
+// Refused reports whether words of [NotCreated] say that the API server refuses the pod as it is: a quota, a policy, a
+// webhook, a ServiceAccount that is missing. Other failures, such as a webhook that does not answer, may pass.
+func Refused(words string) bool { return refusal.MatchString(words) }
 
 // FailedMount is the reason of the kubelet's Event about files that it cannot mount.
 const FailedMount = "FailedMount"
@@ -104,6 +113,9 @@ func mounting(pod *corev1.Pod) bool {
 
 // whose begins a refusal with the pod's name, which is another one each time.
 var whose = regexp.MustCompile(`^Error creating: pods "[^"]*" is forbidden: `)
+
+// refusal is what the API server calls a verdict on the pod itself.
+var refusal = regexp.MustCompile(` is forbidden: | denied the request|Error creating: Pod "[^"]*" is invalid: `)
 
 // event is the object's last event of those, the zero one for none.
 func event(ctx context.Context, from client.Reader, o client.Object, which client.MatchingFields) (last corev1.Event, err error) {

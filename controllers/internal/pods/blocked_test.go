@@ -24,3 +24,19 @@ func TestMounting(t *testing.T) {
 		}
 	}
 }
+
+// A verdict of the API server on the pod stays, a failure may pass.
+func TestRefused(t *testing.T) {
+	for words, want := range map[string]bool{
+		`Its pod cannot be created: a pod is forbidden: error looking up service account shop/orders: serviceaccount "orders" not found`:                             true,
+		`Its pod cannot be created: Error creating: admission webhook "images.example.com" denied the request: no digest`:                                            true,
+		`Its pod cannot be created: Error creating: Pod "orders-try-x" is invalid: spec.containers[0].image: Required value`:                                         true,
+		`Its pod cannot be created: Error creating: Internal error occurred: failed calling webhook "images.example.com": connection refused`:                        false,
+		`Its pod cannot be created: Error creating: Operation cannot be fulfilled on resourcequotas "pods": the object has been modified; please apply your changes`: false,
+		"": false,
+	} {
+		if got := Refused(words); got != want {
+			t.Errorf("%q: %v", words, got)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package adopt
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// errNoTable is the error of a table that is not there.
+var errNoTable = errors.New("there is no table")
+
+// abandon ends an adoption whose table was dropped, with its triggers: it removes what is kept of it. Events of it that
+// are not delivered stay, since there is no row to open again.
+func (r *run) abandon() error {
+	var left int64
+	const look = `select count(*) from outbox_adopted as a join outbox_events as e on e.id = a.event_id
+		where a.adoption = $1 and a.live and e.status in ('pending', 'processing')`
+	if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&left); err != nil {
+		return err
+	}
+	// The function goes only where no trigger needs it: one of a table that was renamed does.
+	for _, sql := range slices.Concat([]string{"drop function if exists " + r.functionName() + "()"}, r.forget()) {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	r.result.State, r.result.Changed = None, true
+	r.result.Next = fmt.Sprintf("Table %s was dropped, and what was kept of its adoption is removed. ", r.spec.Table)
+	if left == 0 {
+		r.result.Next += "No event of it waits."
+	} else {
+		r.result.Next += fmt.Sprintf("%d events of it are not delivered yet: they stay in the outbox, and a dispatcher of namespace %s delivers them.", left, r.spec.Namespace)
+	}
+	return nil
+}
