@@ -56,7 +56,7 @@ func (g *flightGame) step() string {
 				claimed.Events = append(claimed.Events, e)
 			}
 		}
-		refused, unreadable := g.add(claimed, g.now, g.writeCount())
+		refused, unreadable, _ := g.add(claimed, g.now, g.writeCount())
 		g.done(refused)
 		g.done(unreadable)
 		return "claim"

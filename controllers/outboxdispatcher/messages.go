@@ -31,6 +31,32 @@ func heldTopics(answers []report.Status) []report.HeldTopic {
 	return slices.CompactFunc(all, func(a, b report.HeldTopic) bool { return a.Topic == b.Topic })
 }
 
+// gatedTopics are the topics that some pod holds for the type of their next event, by name, each with one type.
+func gatedTopics(answers []report.Status) []report.GatedTopic {
+	var all []report.GatedTopic
+	for _, a := range answers {
+		all = append(all, a.Gated...)
+	}
+	slices.SortFunc(all, func(a, b report.GatedTopic) int {
+		return strings.Compare(a.Topic+"\x00"+a.EventType, b.Topic+"\x00"+b.EventType)
+	})
+	return slices.CompactFunc(all, func(a, b report.GatedTopic) bool { return a.Topic == b.Topic })
+}
+
+// notVerified tells of topics that wait for a verified consumer of a type.
+func notVerified(gated []report.GatedTopic) string {
+	var names []string
+	for _, g := range gated[:min(len(gated), namedTopics)] {
+		names = append(names, fmt.Sprintf("%s (type %s)", problem.Clip(strconv.Quote(g.Topic), topicBytes), problem.Clip(strconv.Quote(g.EventType), topicBytes)))
+	}
+	which := strings.Join(names, ", ")
+	if len(gated) > namedTopics {
+		which += " and others"
+	}
+	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer, which spec.requireVerifiedConsumers asks for: %s. "+
+		"Register the evidence of one that this dispatcher feeds; the topics go on by themselves.", which)
+}
+
 // heldBack tells of held topics: what that means, some of their names, the cause of one, and the remedy.
 func heldBack(what string, held []report.HeldTopic) string {
 	var names []string
