@@ -90,8 +90,8 @@ type Outcome struct {
 
 // RunOnce claims up to n rows that are due, delivers them, writes the outcomes back and returns what
 // became of them. It ends early when nothing more is due or when ctx ends; then it stops as Run does.
-// Other than Run it does not wait: when the database or the destination is away or the schema is not
-// ready, it returns an error beside the counts so far.
+// Other than Run it does not wait: when the database or the destination is away, the schema is not
+// ready or a topic is held by [Dispatcher.Admit], it returns an error beside the counts so far.
 func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r, err := d.begin(ctx)
 	if err != nil {

@@ -31,7 +31,8 @@ type GatedTopic struct {
 // While the topic is held one row of it is claimed now and then, after a second or two at first and each 30 seconds
 // at last, to see whether that is still so. After a call of Admit that is done at once. Other topics go on. To hold
 // the topic spares a search through all that waits; it is no promise about events behind that are admitted, of which
-// some may be delivered meanwhile, with OrderingKey never before an earlier one of their key.
+// some may be delivered meanwhile, with OrderingKey never before an earlier one of their key. A RunOnce that ends while a
+// topic is held returns an error.
 //
 // When Admit returns, no further delivery of an event begins that is not admitted: rows that were claimed and not
 // begun go back to pending, and are claimed again.

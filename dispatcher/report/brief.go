@@ -34,8 +34,9 @@ const (
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
-// holds no key, no id of an event, no list of topics but the first eight that are held, the first four that are gated and those of groups of
-// dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief bytes, whatever the Status holds.
+// holds no key, no id of an event, no list of topics but the first eight that are held, the first four that are gated and
+// those of groups of dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief
+// bytes, whatever the Status holds.
 func (s Status) Brief() Status {
 	brief := Status{
 		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),

@@ -22,7 +22,7 @@ func (f *typesFile) look() {
 		return
 	}
 	f.last = types
-	f.log.Info("other event types have a verified consumer", "types", len(types))
+	f.log.Info("events of these types are delivered, and others wait: they have a verified consumer", "types", len(types))
 	f.engine.Admit(covering(types))
 }
 
