@@ -15,8 +15,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// collect deletes the files that no ReplicaSet and no Job names any more, and the types that no pod reads, when a rollout has ended.
-// ReplicaSets are read only when there is something to delete.
+// collect deletes the files that no ReplicaSet and no Job names any more, and the types that no pod reads, when a rollout
+// has ended. ReplicaSets are read only when there is something to delete.
 func (r *Reconciler) collect(ctx context.Context, s *scope) error {
 	if !complete(s.deployment, s.obd) {
 		return nil

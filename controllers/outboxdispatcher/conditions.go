@@ -157,11 +157,15 @@ func topicsHeld(o observed) metav1.Condition {
 	case len(held) == 0 && len(gated) == 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsHeld, "No topic is held back.")
 	case len(held) == 0:
-		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated))
+		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.answers))
 	case !slices.ContainsFunc(o.answers, func(s report.Status) bool { return !s.AllHeld }):
 		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsHeld, heldBack("The destination takes no topic that has events. Held back", held))
 	}
-	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsHeld, heldBack("The destination does not take every topic. Held back, while others are delivered", held))
+	message := heldBack("The destination does not take every topic. Held back, while others are delivered", held)
+	if len(gated) > 0 {
+		message += " Some others wait for a verified consumer: gated in a pod's /status names them."
+	}
+	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsHeld, message)
 }
 
 // notObserved says why no pod told what it sees.

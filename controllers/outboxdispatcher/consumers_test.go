@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
@@ -22,7 +23,11 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 
 	// REQUIREMENT: RULE-010-030
 	It("tells its pods the types that have one, without new pods", func() {
-		c := start(tick)
+		other, c := start(tick), start(tick)
+		other.stop()
+		c.stop()
+		c.also = []string{other.namespace}
+		c.run(tick)
 		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
 		told := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
 		obd := c.dispatcher()
@@ -40,15 +45,29 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "requireVerifiedConsumers")
 		Eventually(told).ShouldNot(BeEmpty())
 		before, template := told(), c.deployment().Spec.Template.String()
-		verify := func(at time.Time) {
-			editStatus(c, billing, func(o *api.OutboxConsumer) {
+		verify := func(c *cluster, o *api.OutboxConsumer, at time.Time) {
+			editStatus(c, o, func(o *api.OutboxConsumer) {
 				o.Status.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 13, Passed: 13}
 			})
 		}
 
-		verify(time.Now())
-		Eventually(types).Should(Equal("order.placed\npayment.*"))
+		stranger := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: other.namespace}, Spec: api.OutboxConsumerSpec{
+			EventTypes: []string{"*"}, OwnerTeam: "another", IdempotencyMechanism: api.IdempotencyUniqueKey}}
+		other.create(stranger)
+		verify(other, stranger, time.Now())
+		Eventually(func() bool { return registration.Verified(fetch(other, stranger, "billing")) }).Should(BeTrue())
+
+		verify(c, billing, time.Now())
+		Eventually(types).Should(Equal("order.placed\npayment.*"), "consumers of other namespaces do not count")
 		Eventually(told).ShouldNot(Equal(before))
+		edit(c, fetch(c, &corev1.ConfigMap{}, name), func(m *corev1.ConfigMap) { m.Data["types"] = "*" })
+		Eventually(types).Should(Equal("order.placed\npayment.*"), "it is written again")
+		Expect(c.admin.Delete(c.ctx, fetch(c, &corev1.ConfigMap{}, name))).To(Succeed())
+		Eventually(func() string {
+			made := &corev1.ConfigMap{}
+			_ = c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, made)
+			return made.Data["types"]
+		}).Should(Equal("order.placed\npayment.*"), "it is made again")
 		answer.Gated = nil
 		c.pods.says("pod-0", answer)
 		c.expect(status.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
@@ -59,7 +78,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		Eventually(told).Should(Equal(before))
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs[0].Name = "orders" })
 		Eventually(types).ShouldNot(BeEmpty())
-		verify(time.Now().Add(2*time.Second - 2160*time.Hour))
+		verify(c, billing, time.Now().Add(2*time.Second-2160*time.Hour))
 		Eventually(types).Should(BeEmpty(), "the evidence gets too old by itself")
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "no pod rolls")
 

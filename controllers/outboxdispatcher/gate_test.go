@@ -30,7 +30,7 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 		return metav1.Condition{}
 	}
 	c := find(api.TopicsHeldCondition)
-	if want := `: "orders" (type ""), "refunds" (type "order.refunded"). Register`; c.Status != metav1.ConditionTrue || c.Reason != api.ReasonConsumersNotVerified || !strings.Contains(c.Message, want) {
+	if want := `: "orders" (no type, so for a consumer of *), "refunds" (type "order.refunded"). Make a report`; c.Status != metav1.ConditionTrue || c.Reason != api.ReasonConsumersNotVerified || !strings.Contains(c.Message, want) {
 		t.Errorf("%+v, want %s", c, want)
 	}
 	for _, kind := range []string{api.ReadyCondition, api.SinkReachableCondition} {
@@ -38,8 +38,15 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 			t.Errorf("%s is %s, %s", kind, c.Status, c.Message)
 		}
 	}
+	if len(c.Message) > 1000 || !strings.Contains(c.Message, "`kubectl outbox register CONSUMER --report FILE`") {
+		t.Errorf("%d bytes: %s", len(c.Message), c.Message)
+	}
+	o.answers[1].GatedTopics = 5
+	if c := find(api.TopicsHeldCondition); !strings.Contains(c.Message, `"order.refunded") and others.`) {
+		t.Errorf("%s: want that there are more", c.Message)
+	}
 	o.answers[0].Held = []report.HeldTopic{{Topic: "invoices", Link: report.Link{State: report.Refusing, Message: "no"}}}
-	if c := find(api.TopicsHeldCondition); c.Reason != api.ReasonTopicsHeld || !strings.Contains(c.Message, `"invoices"`) {
+	if c := find(api.TopicsHeldCondition); c.Reason != api.ReasonTopicsHeld || !strings.Contains(c.Message, `"invoices"`) || !strings.Contains(c.Message, "Some others wait for a verified consumer") {
 		t.Errorf("%+v, want the topic whose destination fails", c)
 	}
 }

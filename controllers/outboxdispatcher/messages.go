@@ -43,18 +43,23 @@ func gatedTopics(answers []report.Status) []report.GatedTopic {
 	return slices.CompactFunc(all, func(a, b report.GatedTopic) bool { return a.Topic == b.Topic })
 }
 
-// notVerified tells of topics that wait for a verified consumer of a type.
-func notVerified(gated []report.GatedTopic) string {
+// notVerified tells of topics that wait for a verified consumer of a type. A pod names only the first.
+func notVerified(gated []report.GatedTopic, answers []report.Status) string {
 	var names []string
 	for _, g := range gated[:min(len(gated), namedTopics)] {
-		names = append(names, fmt.Sprintf("%s (type %s)", problem.Clip(strconv.Quote(g.Topic), topicBytes), problem.Clip(strconv.Quote(g.EventType), topicBytes)))
+		what := "no type, so for a consumer of *"
+		if g.EventType != "" {
+			what = "type " + problem.Clip(strconv.Quote(g.EventType), topicBytes)
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", problem.Clip(strconv.Quote(g.Topic), topicBytes), what))
 	}
 	which := strings.Join(names, ", ")
-	if len(gated) > namedTopics {
+	if slices.ContainsFunc(answers, func(a report.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
 		which += " and others"
 	}
-	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer, which spec.requireVerifiedConsumers asks for: %s. "+
-		"Register the evidence of one that this dispatcher feeds; the topics go on by themselves.", which)
+	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.requireVerifiedConsumers asks for one: %s. "+
+		"Make a report with `dispatcher verify-consumer --output json`, and register it with `kubectl outbox register CONSUMER --report FILE`; "+
+		"`kubectl get outboxconsumers` says what each lacks. The topics go on by themselves.", which)
 }
 
 // heldBack tells of held topics: what that means, some of their names, the cause of one, and the remedy.

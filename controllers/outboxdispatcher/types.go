@@ -116,5 +116,5 @@ func typesUnregistered(o observed) metav1.Condition {
 		which += " and others"
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonTypesUnregistered, fmt.Sprintf(
-		"Events are delivered of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or let nobody produce them.", which))
+		"Events come of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or let nobody produce them.", which))
 }
