@@ -127,6 +127,8 @@ type Snapshot struct {
 	// Held are the topics that are held back while others go on, by name. Empty while Breaker is
 	// not Closed: then all are.
 	Held []HeldTopic
+	// Gated are the topics that are held for the type of their next event, by name: see [Dispatcher.Admit].
+	Gated []GatedTopic
 	// EventTypes are the types of the events that were claimed, by name: the first EventTypesListed that came.
 	EventTypes []SeenEventType
 	// LastError is the newest failure of a delivery, and when it was seen; empty for none.

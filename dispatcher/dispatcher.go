@@ -22,6 +22,7 @@ type Dispatcher struct {
 	mu     sync.Mutex
 	run    *run // nil when neither Run nor RunOnce is going on
 	paused bool
+	admits func(eventType string) bool // nil for all types
 }
 
 // New returns a Dispatcher that delivers the store's events to the sink. It connects to nothing.
@@ -89,8 +90,8 @@ type Outcome struct {
 
 // RunOnce claims up to n rows that are due, delivers them, writes the outcomes back and returns what
 // became of them. It ends early when nothing more is due or when ctx ends; then it stops as Run does.
-// Other than Run it does not wait: when the database or the destination is away or the schema is not
-// ready, it returns an error beside the counts so far.
+// Other than Run it does not wait: when the database or the destination is away, the schema is not
+// ready or a topic is held by [Dispatcher.Admit], it returns an error beside the counts so far.
 func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r, err := d.begin(ctx)
 	if err != nil {
@@ -103,6 +104,9 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r.drain()
 	err = errors.Join(err, r.completer.unwritten())
 	done := r.completer.outcome()
+	if err == nil && ctx.Err() == nil {
+		err = d.health.gateErr()
+	}
 	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
 		// They were too few calls to open a breaker.
 		err = Unavailable(fmt.Errorf("the destination took no event: %s", d.health.snapshot().LastError))
@@ -143,7 +147,7 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 		return nil, errors.New("dispatcher: already running; call Run or RunOnce again after it returned, or make a second Dispatcher")
 	}
 	d.run = newRun(context.WithoutCancel(ctx), d)
-	d.run.flight.paused = d.paused
+	d.run.flight.paused, d.run.flight.admits = d.paused, d.admits
 	return d.run, nil
 }
 

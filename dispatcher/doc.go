@@ -45,6 +45,7 @@
 //	lost lease    another worker has claimed the row
 //	in flight     claimed, and not yet written back
 //	held topic    a topic whose breaker is open while others are delivered
+//	gated topic   a topic that is held because its next event has a type that is not admitted
 //	trial         a few events of a held topic, delivered to see whether it works again
 //	probe         a question to the destination that publishes nothing
 //	stuck call    a delivery that did not return when its time was over

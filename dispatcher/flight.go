@@ -46,14 +46,15 @@ type flight struct {
 	rows    int
 	bytes   int64
 	closed  bool
-	paused  bool        // claimed rows are refused
-	keys    keys        // which rows wait for others of their key; nil without order
-	behind  bool        // rows in the outbox wait for rows in here
-	writes  int         // how often rows were written back
-	awaits  func() bool // what the claim loop waits for; nil for nothing
-	want    int         // rows of the next claim
-	most    int64       // and its bytes
-	full    time.Time   // when a claim brought so many, if the last one did
+	paused  bool              // claimed rows are refused
+	admits  func(string) bool // says whether events of a type are delivered; nil for all
+	keys    keys              // which rows wait for others of their key; nil without order
+	behind  bool              // rows in the outbox wait for rows in here
+	writes  int               // how often rows were written back
+	awaits  func() bool       // what the claim loop waits for; nil for nothing
+	want    int               // rows of the next claim
+	most    int64             // and its bytes
+	full    time.Time         // when a claim brought so many, if the last one did
 }
 
 // row is a claimed event on its way through the engine.
@@ -252,9 +253,10 @@ func (f *flight) writeCount() int {
 }
 
 // add queues the events of a claim that was sent at started, when writeCount was writes. It returns the rows
-// that must be released: all of them once the flight is closed or paused, and those behind an unreadable one of their
-// key. unreadable are the rows of claimed.Unreadable.
-func (f *flight) add(claimed Claimed, started time.Time, writes int) (refused, unreadable []*row) {
+// that must be released: all of them once the flight is closed or paused, those behind an unreadable one of their
+// key, and those of a topic from the first event on whose type is not admitted. unreadable are the rows of
+// claimed.Unreadable, and stops the types of those first events, by topic.
+func (f *flight) add(claimed Claimed, started time.Time, writes int) (refused, unreadable []*row, stops map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.grow()
@@ -267,7 +269,7 @@ func (f *flight) add(claimed Claimed, started time.Time, writes int) (refused, u
 	var q *queue // of the last row: those of a topic come together
 	for _, e := range claimed.Events {
 		r := f.newRow(e, claimed.At, started)
-		if f.closed || f.paused || f.keys.behind(e, claimed.Unreadable) {
+		if f.admits != nil && f.stops(e, &stops) || f.closed || f.paused || f.keys.behind(e, claimed.Unreadable) {
 			refused = append(refused, r)
 			continue
 		}
@@ -283,7 +285,7 @@ func (f *flight) add(claimed Claimed, started time.Time, writes int) (refused, u
 		f.behind = false // what they wait for was written while the claim was under way
 		f.changed()
 	}
-	return refused, unreadable
+	return refused, unreadable, stops
 }
 
 // take waits for queued rows and begins a delivery of up to n rows of one topic. It returns false when

@@ -12,13 +12,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// The state in flight keeps its account under any order of claims, deliveries, losses, releases and
-// write-backs: each row is in one place, and of each key only the first row is to be delivered.
-// CONTRACT: C-35, C-50
+// The state in flight keeps its account under any order of claims, deliveries, losses, releases,
+// write-backs and changes of the types that are admitted: each row is in one place, of each key only the first row is to
+// be delivered, and none whose type is not admitted.
+// CONTRACT: C-35, C-50, C-82
 func TestFlightInvariants(t *testing.T) {
 	for seed := range uint64(400) {
 		for _, ordering := range []Ordering{OrderingNone, OrderingKey} {
-			g := &flightGame{rnd: rand.New(rand.NewPCG(seed, 14)), finished: map[*row]bool{}, seqs: map[string]int64{}}
+			g := &flightGame{rnd: rand.New(rand.NewPCG(seed, 14)), finished: map[*row]bool{}, seqs: map[string]int64{}, refuses: "-"}
 			g.flight = testFlight(Config{Ordering: ordering, Concurrency: 8, Topics: nil}, func() {})
 			g.now = time.Now()
 			for step := range 400 {
@@ -39,6 +40,7 @@ type flightGame struct {
 	running  []*delivery
 	finished map[*row]bool // their outcome waits to be written
 	seqs     map[string]int64
+	refuses  string // the type that is not admitted
 }
 
 func (g *flightGame) step() string {
@@ -48,7 +50,7 @@ func (g *flightGame) step() string {
 		claimed.At = g.now
 		topic := fmt.Sprint("topic-", g.rnd.IntN(3))
 		for range 1 + g.rnd.IntN(6) {
-			e := &Event{ID: uuid.New(), Topic: topic, AggregateID: fmt.Sprint(g.rnd.IntN(4)), Seq: g.seqs[topic], Payload: make([]byte, g.rnd.IntN(100))}
+			e := &Event{ID: uuid.New(), Topic: topic, EventType: fmt.Sprint(g.rnd.IntN(5)), AggregateID: fmt.Sprint(g.rnd.IntN(4)), Seq: g.seqs[topic], Payload: make([]byte, g.rnd.IntN(100))}
 			g.seqs[topic]++
 			if g.rnd.IntN(12) == 0 {
 				claimed.Unreadable = append(claimed.Unreadable, Unreadable{e, errContent})
@@ -56,7 +58,7 @@ func (g *flightGame) step() string {
 				claimed.Events = append(claimed.Events, e)
 			}
 		}
-		refused, unreadable := g.add(claimed, g.now, g.writeCount())
+		refused, unreadable, _ := g.add(claimed, g.now, g.writeCount())
 		g.done(refused)
 		g.done(unreadable)
 		return "claim"
@@ -93,11 +95,13 @@ func (g *flightGame) step() string {
 		g.written(rows)
 		return "written"
 	}
-	switch g.rnd.IntN(3) {
+	switch g.rnd.IntN(4) {
 	case 0:
+		return g.admitOthers()
+	case 1:
 		g.done(g.unqueueTopic(fmt.Sprint("topic-", g.rnd.IntN(3))))
 		return "hold a topic"
-	case 1:
+	case 2:
 		g.mu.Lock()
 		held := slices.Clone(g.held)
 		g.mu.Unlock()
@@ -126,6 +130,14 @@ func (g *flightGame) step() string {
 		}
 		return "stuck"
 	}
+}
+
+// admitOthers changes which types are admitted: all, or all but one.
+func (g *flightGame) admitOthers() string {
+	g.refuses = fmt.Sprint(g.rnd.IntN(10)) // half of them are no type
+	refuses := g.refuses
+	g.done(g.admit(func(eventType string) bool { return eventType != refuses }))
+	return "admit other types"
 }
 
 // done notes rows that wait to be written back.
@@ -180,6 +192,9 @@ func (g *flightGame) check() string {
 			return "an empty queue has a turn"
 		}
 		for _, r := range q.rows {
+			if r.event.EventType == g.refuses {
+				return "an event that is not admitted is queued"
+			}
 			if !held[r] || r.delivery != nil || queued[r] || !r.first() {
 				return "a queued row is not held, is in delivery, is queued twice, or waits for an earlier one of its key"
 			}

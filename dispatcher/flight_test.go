@@ -225,7 +225,7 @@ func TestFlightTurns(t *testing.T) {
 	if n := len(f.close()); n != 2 {
 		t.Errorf("closing returned %d rows, want the 2 queued ones", n)
 	}
-	if refused, _ := f.add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
+	if refused, _, _ := f.add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
 		t.Errorf("a closed flight refused %d rows of a claim, want all 3", len(refused))
 	}
 	if taken(f, 1) != nil {

@@ -20,6 +20,7 @@ type health struct {
 	refusedAt   time.Time // when it refused one last
 	schema      Schema
 	destination destination
+	gate        gate
 	lastError   string
 	lastErrorAt time.Time
 
@@ -30,7 +31,7 @@ type health struct {
 const refusedFor = 5 * time.Minute
 
 func newHealth(log *slog.Logger) *health {
-	return &health{log: log, destination: newDestination(log)}
+	return &health{log: log, destination: newDestination(log), gate: newGate(log)}
 }
 
 func (h *health) snapshot() Snapshot {
@@ -38,7 +39,7 @@ func (h *health) snapshot() Snapshot {
 	defer h.mu.Unlock()
 	return Snapshot{
 		LookedAt: h.lookedAt, Source: h.source, Outcomes: h.outcomes, Schema: h.schema,
-		Sink: h.destination.link, Breaker: h.destination.state, Held: h.destination.heldTopics(),
+		Sink: h.destination.link, Breaker: h.destination.state, Held: h.destination.heldTopics(), Gated: h.gate.list(),
 		LastError: h.lastError, LastErrorAt: h.lastErrorAt, EventTypes: h.types.list(),
 	}
 }
@@ -172,11 +173,16 @@ func (h *health) holds(topic string) bool {
 	return h.destination.away || h.destination.held[topic] != nil
 }
 
-// ask says whether rows may be claimed now: see destination.
+// ask says whether rows may be claimed now: see destination and gate.
 func (h *health) ask(inFlight func(topic string, since time.Time) bool) permit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.destination.ask(time.Now(), inFlight)
+	now := time.Now()
+	p := h.destination.ask(now, inFlight)
+	if p.wait == 0 {
+		h.gate.restrict(&p, now)
+	}
+	return p
 }
 
 // tried: a trial of a held topic has claimed n rows.

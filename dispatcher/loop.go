@@ -247,8 +247,9 @@ func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed 
 			r.health.tried(topic, byTopic[topic])
 		}
 	}
-	refused, unreadable := r.flight.add(out, asked, writes)
+	refused, unreadable, stops := r.flight.add(out, asked, writes)
 	r.completer.release(refused)
+	r.health.typesClaimed(req.Shares, byTopic, stops)
 	r.bury(unreadable, out.Unreadable)
 	for topic, n := range byTopic {
 		r.cfg.Observer.Claimed(topic, n)

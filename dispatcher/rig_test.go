@@ -114,6 +114,12 @@ func (r rig) start(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.
 	if err != nil {
 		r.Fatal(err)
 	}
+	return r.run(d)
+}
+
+// run is start for a dispatcher that is there.
+func (r rig) run(d *dispatcher.Dispatcher) *running {
+	r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	run := &running{Dispatcher: d, t: r.T, cancel: cancel, ended: make(chan error, 1)}
 	go func() { run.ended <- d.Run(ctx) }()

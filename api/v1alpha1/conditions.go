@@ -65,10 +65,11 @@ const (
 	SinkReachableCondition = "SinkReachable"
 
 	// TopicsHeldCondition: some topics are held back, because what receives them fails, while the
-	// destination as a whole is reached.
+	// destination as a whole is reached; or because a type of theirs has no verified consumer.
 	//
 	// True: TopicsHeld (others are delivered), AllTopicsHeld (no topic that has events is left, which
-	// makes Ready False). False: NoTopicsHeld. Unknown: NotObserved.
+	// makes Ready False), ConsumersNotVerified (by spec.requireVerifiedConsumers alone; that is what was
+	// asked for, so Ready does not follow from it). False: NoTopicsHeld. Unknown: NotObserved.
 	//
 	// The pods stay ready, because they work: another pod would meet the same destination, and an
 	// unready one would only keep a rollout, perhaps of the remedy, from going on.
@@ -225,6 +226,7 @@ const (
 	ReasonTopicsHeld               = "TopicsHeld"
 	ReasonAllTopicsHeld            = "AllTopicsHeld"
 	ReasonNoTopicsHeld             = "NoTopicsHeld"
+	ReasonConsumersNotVerified     = "ConsumersNotVerified"
 	ReasonOutcomesRefused          = "OutcomesRefused"
 	ReasonCallsStuck               = "CallsStuck"
 	ReasonAvailable                = "Available"

@@ -260,6 +260,13 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:default=Running
 	State DispatcherState `json:"state,omitempty"`
 
+	// requireVerifiedConsumers holds a topic whose next event has a type without an
+	// OutboxConsumer that is Verified and that this dispatcher feeds. The topic waits
+	// as a whole, spends no attempt, and goes on when the evidence is registered.
+	// When not set: every event is delivered.
+	// +optional
+	RequireVerifiedConsumers bool `json:"requireVerifiedConsumers,omitempty"`
+
 	// log says what the pods log.
 	// +optional
 	// +kubebuilder:default={level: info}

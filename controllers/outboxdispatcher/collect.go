@@ -15,8 +15,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// collect deletes the files that no ReplicaSet and no Job names any more, when a rollout has ended.
-// ReplicaSets are read only when there is something to delete.
+// collect deletes the files that no ReplicaSet and no Job names any more, and the types that no pod reads, when a rollout
+// has ended. ReplicaSets are read only when there is something to delete.
 func (r *Reconciler) collect(ctx context.Context, s *scope) error {
 	if !complete(s.deployment, s.obd) {
 		return nil
@@ -35,7 +35,8 @@ func (r *Reconciler) collect(ctx context.Context, s *scope) error {
 		needed = append(needed, desired.ConfigNames(&job.Spec.Template.Spec)...)
 	}
 	old := slices.DeleteFunc(files.Items, func(m corev1.ConfigMap) bool {
-		return !ptr.Deref(m.Immutable, false) || !metav1.IsControlledBy(&m, s.obd) || slices.Contains(needed, m.Name)
+		old := ptr.Deref(m.Immutable, false) || m.Name == desired.ConsumersName(s.obd) && !s.obd.Spec.RequireVerifiedConsumers
+		return !old || !metav1.IsControlledBy(&m, s.obd) || slices.Contains(needed, m.Name)
 	})
 	if len(old) == 0 {
 		return nil

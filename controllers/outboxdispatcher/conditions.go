@@ -146,19 +146,26 @@ func linkReachable(o observed, kind, connected string, link func(report.Status) 
 	return condition(kind, metav1.ConditionFalse, api.ReasonConnectionFailed, at.Message)
 }
 
-// topicsHeld speaks of single topics, which a pod holds back only while it reaches the destination as a whole.
+// topicsHeld speaks of single topics, which a pod holds back while it reaches the destination as a whole, and first of
+// those whose destination fails: the others are held because the spec asks for that.
 func topicsHeld(o observed) metav1.Condition {
 	const kind = api.TopicsHeldCondition
-	held := heldTopics(o.answers)
+	held, gated := heldTopics(o.answers), gatedTopics(o.answers)
 	switch {
 	case len(o.answers) == 0:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
-	case len(held) == 0:
+	case len(held) == 0 && len(gated) == 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsHeld, "No topic is held back.")
+	case len(held) == 0:
+		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.answers))
 	case !slices.ContainsFunc(o.answers, func(s report.Status) bool { return !s.AllHeld }):
 		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsHeld, heldBack("The destination takes no topic that has events. Held back", held))
 	}
-	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsHeld, heldBack("The destination does not take every topic. Held back, while others are delivered", held))
+	message := heldBack("The destination does not take every topic. Held back, while others are delivered", held)
+	if len(gated) > 0 {
+		message += " Some others wait for a verified consumer: gated in a pod's /status names them."
+	}
+	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsHeld, message)
 }
 
 // notObserved says why no pod told what it sees.

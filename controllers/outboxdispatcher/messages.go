@@ -31,6 +31,37 @@ func heldTopics(answers []report.Status) []report.HeldTopic {
 	return slices.CompactFunc(all, func(a, b report.HeldTopic) bool { return a.Topic == b.Topic })
 }
 
+// gatedTopics are the topics that some pod holds for the type of their next event, by name, each with one type.
+func gatedTopics(answers []report.Status) []report.GatedTopic {
+	var all []report.GatedTopic
+	for _, a := range answers {
+		all = append(all, a.Gated...)
+	}
+	slices.SortFunc(all, func(a, b report.GatedTopic) int {
+		return strings.Compare(a.Topic+"\x00"+a.EventType, b.Topic+"\x00"+b.EventType)
+	})
+	return slices.CompactFunc(all, func(a, b report.GatedTopic) bool { return a.Topic == b.Topic })
+}
+
+// notVerified tells of topics that wait for a verified consumer of a type. A pod names only the first.
+func notVerified(gated []report.GatedTopic, answers []report.Status) string {
+	var names []string
+	for _, g := range gated[:min(len(gated), namedTopics)] {
+		what := "no type, so for a consumer of *"
+		if g.EventType != "" {
+			what = "type " + problem.Clip(strconv.Quote(g.EventType), topicBytes)
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", problem.Clip(strconv.Quote(g.Topic), topicBytes), what))
+	}
+	which := strings.Join(names, ", ")
+	if slices.ContainsFunc(answers, func(a report.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
+		which += " and others"
+	}
+	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.requireVerifiedConsumers asks for one: %s. "+
+		"Make a report with `dispatcher verify-consumer --output json`, and register it with `kubectl outbox register CONSUMER --report FILE`; "+
+		"`kubectl get outboxconsumers` says what each lacks. The topics go on by themselves.", which)
+}
+
 // heldBack tells of held topics: what that means, some of their names, the cause of one, and the remedy.
 func heldBack(what string, held []report.HeldTopic) string {
 	var names []string

@@ -122,7 +122,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.heardNews()).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.usersOfOutbox), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.peersOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsPeers})).
-		Watches(&v1alpha1.OutboxConsumer{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.OutboxConsumer{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsDispatchers})).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor)).
 		Complete(r)
 }
@@ -164,7 +164,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	s := &scope{obd: obd, before: obd.DeepCopy()}
 	defer func() { err = errors.Join(err, r.report(ctx, s, err)) }()
 
-	for _, phase := range []func(context.Context, *scope) error{r.look, r.stop, r.findPeers, r.findConsumers, r.resolveOutbox, r.config, r.network, r.migrate, r.workload, r.resume, r.collect} {
+	for _, phase := range []func(context.Context, *scope) error{r.look, r.stop, r.findPeers, r.findConsumers, r.admit, r.resolveOutbox, r.config, r.network, r.migrate, r.workload, r.resume, r.collect} {
 		err := phase(ctx, s)
 		if errors.As(err, &s.problem) || errors.Is(err, errWait) {
 			break

@@ -53,6 +53,9 @@ func newest(pod *corev1.Pod, d *appsv1.Deployment) bool {
 // pipelineField is a field of the file that is compiled, where a sentence about it begins.
 var pipelineField = regexp.MustCompile(`(^|; )((?:routes|validation|transform)\[)`)
 
+// unknownField is a field of the file that the pod's image does not know. The operator wrote it.
+var unknownField = regexp.MustCompile(`(?:line \d+, column \d+: )?(\S+) is no field; correct its name, or remove it`)
+
 // refusedBy makes sentences about the spec of a dispatcher's words about its file.
 func refusedBy(words string) *problem.Problem {
 	words = strings.Join(strings.Split(strings.TrimSpace(words), "\n"), "; ")
@@ -64,6 +67,7 @@ func refusedBy(words string) *problem.Problem {
 		reason = v1alpha1.ReasonInvalidPipeline
 		words = strings.ReplaceAll(pipelineField.ReplaceAllString(words, "${1}spec.${2}"), ".schema.file", ".schema.configMap")
 	}
+	words = unknownField.ReplaceAllString(words, "the image of the dispatcher does not know $1, which this operator writes: it is older; give the operator's --dispatcher-image, and spec.podTemplate if it names an image, the operator's own version")
 	const left = " Pods from before are left as they are."
 	return problem.Stalling(v1alpha1.WorkloadAvailableCondition, reason, problem.Sentence(problem.Clip(words, problem.MaxMessage-len(left)-5))+left)
 }

@@ -1,6 +1,7 @@
 package outboxdispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -70,24 +71,28 @@ func (r *Reconciler) tell(ctx context.Context, s *scope) error {
 	if err := r.applied.Apply(ctx, s.obd, desired.StateConfigMap(s.obd), &corev1.ConfigMap{}); err != nil {
 		return err
 	}
-	state := string(s.obd.Spec.State)
-	for i := range s.pods {
-		pod := s.pods[i].DeepCopy()
-		told := pod.Annotations[desired.AnnotationState]
-		if told == "" {
-			told = string(v1alpha1.StateRunning)
-		}
-		if told == state || pod.DeletionTimestamp != nil {
-			continue
-		}
-		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, pod.UID, desired.AnnotationState, state)
-		err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager))
-		if client.IgnoreNotFound(err) != nil {
-			s.state.late = "The pods hear of the state within 90 seconds, and not at once: to annotate them failed"
-			if reason := apierrors.ReasonForError(err); reason != "" {
-				s.state.late += fmt.Sprintf(", because the API server says %s", reason)
-			}
+	if err := r.annotate(ctx, s.pods, desired.AnnotationState, string(s.obd.Spec.State), string(v1alpha1.StateRunning)); err != nil {
+		s.state.late = "The pods hear of the state within 90 seconds, and not at once: to annotate them failed"
+		if reason := apierrors.ReasonForError(err); reason != "" {
+			s.state.late += fmt.Sprintf(", because the API server says %s", reason)
 		}
 	}
 	return nil
+}
+
+// annotate gives the pods an annotation, for which the kubelet looks at their ConfigMaps. unset is what it means not to
+// have it. The error is that of the last pod that could not be annotated.
+func (r *Reconciler) annotate(ctx context.Context, pods []corev1.Pod, key, value, unset string) (failed error) {
+	for i := range pods {
+		pod := pods[i].DeepCopy()
+		if cmp.Or(pod.Annotations[key], unset) == value || pod.DeletionTimestamp != nil {
+			continue
+		}
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, pod.UID, key, value)
+		err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager))
+		if client.IgnoreNotFound(err) != nil {
+			failed = err
+		}
+	}
+	return failed
 }

@@ -63,9 +63,10 @@ type cluster struct {
 	requests  *requests
 	pods      *podServer
 	stop      func()
-	// image and rolling are the next manager's; empty for what others have.
+	// image, rolling and also, more namespaces, are the next manager's; empty for what others have.
 	image   string
 	rolling int
+	also    []string
 }
 
 // start starts a manager that looks at the pods every interval. It ends with the spec, or with the container when
@@ -96,7 +97,7 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 		MaxRollingUpgrades: c.rolling,
 
 		ObserveInterval: interval,
-		WatchNamespaces: []string{c.namespace},
+		WatchNamespaces: append([]string{c.namespace}, c.also...),
 
 		OperatorNamespace: "outbox-system",
 		MetricsAddress:    "0",

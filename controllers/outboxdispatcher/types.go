@@ -9,11 +9,14 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
@@ -30,6 +33,27 @@ func (r *Reconciler) findConsumers(ctx context.Context, s *scope) error {
 			s.consumers = append(s.consumers, &found.Items[i])
 		}
 	}
+	return nil
+}
+
+// concernsDispatchers reports whether a change of a consumer is one that dispatchers look at: of its spec, or of whether
+// it is verified.
+func concernsDispatchers(e event.UpdateEvent) bool {
+	was, is := e.ObjectOld.(*api.OutboxConsumer), e.ObjectNew.(*api.OutboxConsumer)
+	return was.Generation != is.Generation || registration.Verified(was) != registration.Verified(is)
+}
+
+// admit tells the pods which event types have a verified consumer, when the spec asks for one (CONTRACT C-82). A pod that
+// cannot be annotated hears of it from the kubelet within 90 seconds.
+func (r *Reconciler) admit(ctx context.Context, s *scope) error {
+	if !s.obd.Spec.RequireVerifiedConsumers {
+		return nil
+	}
+	types := registration.VerifiedTypes(s.consumers, s.obd.Name)
+	if err := r.applied.Apply(ctx, s.obd, desired.ConsumersConfigMap(s.obd, types), &corev1.ConfigMap{}); err != nil {
+		return err
+	}
+	_ = r.annotate(ctx, s.pods, desired.AnnotationConsumers, desired.Hash(types), "")
 	return nil
 }
 
@@ -92,5 +116,5 @@ func typesUnregistered(o observed) metav1.Condition {
 		which += " and others"
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonTypesUnregistered, fmt.Sprintf(
-		"Events are delivered of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or let nobody produce them.", which))
+		"Events come of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or let nobody produce them.", which))
 }

@@ -72,6 +72,12 @@ type Config struct {
 	// StateFile is the file that holds Running or Paused. It is read again each second, so that a pause needs
 	// no restart. It overrides state, which holds until the file has said one of them. Defaults to none.
 	StateFile string `json:"stateFile,omitempty"`
+	// VerifiedTypesFile is the file that lists the event types which are delivered, one a line, each as it is or the
+	// beginning of some with * at its end: those with a verified consumer (CONTRACT C-82). It is read again each
+	// second. An event of another type holds its topic until the file lists that. Nothing is delivered before the
+	// file could be read once; what it said last holds when it cannot be read later. Defaults to none: all types are
+	// delivered.
+	VerifiedTypesFile string `json:"verifiedTypesFile,omitempty"`
 	// Sink is where events go. Exactly one member must be set.
 	Sink Sink `json:"sink"`
 	// Routes say where in the sink the events of a topic go, at most 64, for all sinks but log and

@@ -32,7 +32,7 @@ var (
 	paused      = describe("outbox_paused", "1 while nothing is claimed because the state is Paused, else 0.")
 	unusable    = describe("outbox_unusable_files", "Files that are read again while the process runs, and cannot be used as they are now: what they said before holds on.")
 	breaker     = describe("outbox_breaker_state", "1 for the state that the breaker is in: Closed, Unreachable or Refusing.", "state")
-	topicHeld   = describe("outbox_topic_breaker_state", "1 for a topic that is held back while others go on, by the state that its breaker is in: Unreachable or Refusing. Other topics are not listed.", "topic", "state")
+	topicHeld   = describe("outbox_topic_breaker_state", "1 for a topic that is held back while others go on, by the state that its breaker is in: Unreachable or Refusing; or ConsumersNotVerified, for the type of its next event. Other topics are not listed.", "topic", "state")
 	oldestTx    = describe("outbox_oldest_transaction_age_seconds", "Age of what has kept vacuum from removing rows for longest, when it was looked for, by kind: Session, PreparedTransaction, ReplicationSlot or Standby. 0 for the other kinds.", "kind")
 	tableSize   = describe("outbox_table_size_bytes", "What a table takes on disk, with its indexes, when it was looked at.", "table")
 	sourceUp    = describe("outbox_source_up", "1 when the database answered last time, else 0.")
@@ -73,6 +73,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	held := map[[2]string]bool{} // topics may share a label
 	for _, t := range s.Held {
 		held[[2]string{g.metrics.of(t.Topic).label, string(t.Breaker)}] = true
+	}
+	for _, t := range s.Gated {
+		held[[2]string{g.metrics.of(t.Topic).label, "ConsumersNotVerified"}] = true
 	}
 	for labels := range held {
 		gauge(topicHeld, 1, labels[:]...)

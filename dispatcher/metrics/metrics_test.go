@@ -37,7 +37,8 @@ func TestNamesAndValues(t *testing.T) {
 			return dispatcher.Snapshot{
 				InFlightRows: 3, InFlightBytes: 700, Breaker: dispatcher.BreakerRefusing,
 				Source: dispatcher.LinkState{OK: true}, Schema: dispatcher.Schema{State: dispatcher.SchemaReady},
-				Held: []dispatcher.HeldTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
+				Held:  []dispatcher.HeldTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
+				Gated: []dispatcher.GatedTopic{{Topic: "orders", EventType: "order.placed"}},
 			}
 		},
 		func() *dispatcher.Depth {
@@ -109,6 +110,7 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_breaker_state{" + labels + `,state="Closed"} 0`,
 		"outbox_breaker_state{" + labels + `,state="Refusing"} 1`,
 		"outbox_topic_breaker_state{" + labels + `,state="Unreachable",topic="refunds"} 1`,
+		"outbox_topic_breaker_state{" + labels + `,state="ConsumersNotVerified",topic="orders"} 1`,
 		"outbox_blocked_keys{" + labels + "} 2",
 		"outbox_oldest_transaction_age_seconds{" + before + `kind="ReplicationSlot",` + after + "} 1000.5",
 		"outbox_oldest_transaction_age_seconds{" + before + `kind="Session",` + after + "} 0",

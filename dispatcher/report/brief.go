@@ -16,6 +16,8 @@ const MaxBrief = 54 << 10
 // Bounds of what is in a brief Status: how many held topics, and the bytes of each text.
 const (
 	briefHeld        = 8
+	briefGated       = 4
+	briefGatedName   = 60
 	briefFiles       = 3
 	briefSharing     = 5
 	briefSharer      = 120
@@ -32,18 +34,22 @@ const (
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
-// holds no key, no id of an event, no list of topics but the first eight that are held and those of groups of
-// dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief bytes, whatever the Status holds.
+// holds no key, no id of an event, no list of topics but the first eight that are held, the first four that are gated and
+// those of groups of dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief
+// bytes, whatever the Status holds.
 func (s Status) Brief() Status {
 	brief := Status{
 		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),
 		State: clip(s.State, briefWord), StartedAt: s.StartedAt,
 		Source: s.Source.clip(briefMessage), Sink: s.Sink.clip(briefMessage),
 		Schema:     Schema{State: clip(s.Schema.State, briefWord), Version: s.Schema.Version, Required: s.Schema.Required, Message: clip(s.Schema.Message, briefMessage)},
-		HeldTopics: s.HeldTopics, AllHeld: s.AllHeld, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
+		HeldTopics: s.HeldTopics, AllHeld: s.AllHeld, GatedTopics: s.GatedTopics, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
 	}
 	for _, h := range s.Held[:min(len(s.Held), briefHeld)] {
 		brief.Held = append(brief.Held, HeldTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefHeldMessage)})
+	}
+	for _, g := range s.Gated[:min(len(s.Gated), briefGated)] {
+		brief.Gated = append(brief.Gated, GatedTopic{Topic: clip(g.Topic, briefGatedName), EventType: clip(g.EventType, briefGatedName), Waiting: g.Waiting, Since: g.Since})
 	}
 	for _, t := range s.EventTypes[:min(len(s.EventTypes), EventTypesListed)] {
 		if name := clip(t.Type, EventTypeBytes); name == t.Type { // a part of a name is none

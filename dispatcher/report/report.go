@@ -31,6 +31,10 @@ type Status struct {
 	HeldTopics int         `json:"heldTopics,omitempty"`
 	// AllHeld is true when every topic that has events to deliver is held, so that none is delivered.
 	AllHeld bool `json:"allHeld,omitempty"`
+	// Gated are topics that are held because the type of their next event has no verified consumer (CONTRACT C-82), by
+	// name; a brief Status has the first 4. GatedTopics counts them. The destination has no part in that.
+	Gated       []GatedTopic `json:"gated,omitempty"`
+	GatedTopics int          `json:"gatedTopics,omitempty"`
 	// StuckCalls counts the calls of the sink that do not return although their time is over; Stuck lists the
 	// first 20 of them.
 	StuckCalls int         `json:"stuckCalls,omitempty"`
@@ -122,6 +126,17 @@ type StuckCall struct {
 type HeldTopic struct {
 	Topic string `json:"topic"`
 	Link
+}
+
+// GatedTopic is a topic that is held for the type of its next event.
+type GatedTopic struct {
+	Topic string `json:"topic"`
+	// EventType is that type, which may be empty.
+	EventType string `json:"eventType"`
+	// Waiting counts the topic's events that are due, as Backlog does; absent until they were counted.
+	Waiting int64 `json:"waiting,omitempty"`
+	// Since is when the process first held the topic.
+	Since time.Time `json:"since"`
 }
 
 // OldestTransaction is something that keeps vacuum from removing rows that are gone: then claims grow

@@ -96,6 +96,7 @@ func full() *v1alpha1.OutboxDispatcher {
 	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
 	s.Replicas = ptr.To[int32](3)
 	s.State = v1alpha1.StatePaused
+	s.RequireVerifiedConsumers = true
 	s.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
 	s.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
 	s.PodTemplate = &runtime.RawExtension{Raw: []byte(`{
@@ -119,6 +120,9 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd), deployment, PodDisruptionBudget(obd)}
+		if obd.Spec.RequireVerifiedConsumers {
+			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
+		}
 		migration, err := NewMigration(obd, flags)
 		if err != nil {
 			t.Fatal(err)
@@ -265,6 +269,7 @@ func TestPodsRollOnlyOnTheSpec(t *testing.T) {
 		"nothing":             {func(*v1alpha1.OutboxDispatcher) {}, false},
 		"config":              {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, true},
 		"state":               {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, false},
+		"the gate":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.RequireVerifiedConsumers = false }, true},
 		"replicas":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
 		"a label":             {func(o *v1alpha1.OutboxDispatcher) { o.Labels = map[string]string{"a": "b"} }, false},
 		"the order of topics": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Topics = []string{"invoices", "orders"} }, false},

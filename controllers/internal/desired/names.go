@@ -36,6 +36,8 @@ const (
 
 	// AnnotationState is on a pod that was told of another state: Running or Paused.
 	AnnotationState = "outbox.dev/state"
+	// AnnotationConsumers is on a pod that was told of event types with a verified consumer: their hash.
+	AnnotationConsumers = "outbox.dev/consumers"
 	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
 	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again. A DeadLetterReplay has it

@@ -1,6 +1,8 @@
 package desired
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -42,6 +44,7 @@ const (
 	keyConfig  = "config.yaml"
 	keyMigrate = "migrate.yaml"
 	keyState   = "state"
+	keyTypes   = "types"
 )
 
 // stateDir is where the state is mounted, as stateFile.
@@ -105,6 +108,28 @@ func StateConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConf
 func State(made *corev1.ConfigMap) v1alpha1.DispatcherState {
 	return v1alpha1.DispatcherState(made.Data[keyState])
 }
+
+// consumersDir is where the event types with a verified consumer are mounted.
+const consumersDir = "/etc/outbox/consumers"
+
+// typesFile is their file, empty when the dispatcher asks for none.
+func typesFile(obd *v1alpha1.OutboxDispatcher) string {
+	if !obd.Spec.RequireVerifiedConsumers {
+		return ""
+	}
+	return consumersDir + "/" + keyTypes
+}
+
+// ConsumersConfigMap tells the pods which event types have a verified consumer. They read it again while they run.
+func ConsumersConfigMap(obd *v1alpha1.OutboxDispatcher, types []string) *corev1ac.ConfigMapApplyConfiguration {
+	return corev1ac.ConfigMap(ConsumersName(obd), obd.Namespace).
+		WithLabels(Labels(obd, ComponentDispatcher)).
+		WithOwnerReferences(owner(obd)).
+		WithData(map[string]string{keyTypes: strings.Join(types, "\n")})
+}
+
+// ConsumersName is the name of the ConfigMap of [ConsumersConfigMap].
+func ConsumersName(obd *v1alpha1.OutboxDispatcher) string { return Name(obd) + "-consumers" }
 
 func stateName(obd *v1alpha1.OutboxDispatcher) string { return Name(obd) + "-state" }
 

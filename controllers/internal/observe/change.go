@@ -35,6 +35,11 @@ func essence(s report.Status) string {
 		held[i] = h
 	}
 	s.Held = held
+	gated := make([]report.GatedTopic, len(s.Gated))
+	for i, g := range s.Gated {
+		gated[i] = report.GatedTopic{Topic: g.Topic, EventType: g.EventType}
+	}
+	s.Gated = gated
 	if t := s.OldestTransaction; t != nil {
 		s.OldestTransaction = &report.OldestTransaction{}
 		if t.Seconds > OldTransaction.Seconds() {

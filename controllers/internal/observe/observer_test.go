@@ -280,6 +280,7 @@ func TestObserverIsBounded(t *testing.T) {
 		for i := range 1000 {
 			s.Forget(types.NamespacedName{Name: fmt.Sprintf("pod-%d", i)})
 		}
+		time.Sleep(time.Second) // for a question that began until then
 	})
 }
 

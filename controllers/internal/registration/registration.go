@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
@@ -33,6 +35,24 @@ func Covers(registered, eventType string) bool {
 func FedBy(o *api.OutboxConsumer, dispatcher string) bool {
 	return len(o.Spec.DispatcherRefs) == 0 ||
 		slices.ContainsFunc(o.Spec.DispatcherRefs, func(ref api.DispatcherRef) bool { return ref.Name == dispatcher })
+}
+
+// Verified reports whether the consumer's evidence counts, as its condition says.
+func Verified(o *api.OutboxConsumer) bool {
+	return meta.IsStatusConditionTrue(o.Status.Conditions, api.VerifiedCondition)
+}
+
+// VerifiedTypes are the entries of spec.eventTypes of those verified consumers that a dispatcher feeds, each once and
+// sorted. One with a line break is left out: pods read a line for each.
+func VerifiedTypes(consumers []*api.OutboxConsumer, dispatcher string) (types []string) {
+	for _, o := range consumers {
+		if Verified(o) && FedBy(o, dispatcher) {
+			types = append(types, o.Spec.EventTypes...)
+		}
+	}
+	types = slices.DeleteFunc(types, func(t string) bool { return strings.ContainsAny(t, "\r\n") })
+	slices.Sort(types)
+	return slices.Compact(types)
 }
 
 // register is how evidence comes into the status.

@@ -91,6 +91,10 @@ func (c *checks) all(ctx context.Context, file string) {
 		state, err := readState(cfg.StateFile)
 		c.tell("state", string(state), err)
 	}
+	if cfg.VerifiedTypesFile != "" {
+		types, err := readTypes(cfg.VerifiedTypesFile)
+		c.tell("verified types", fmt.Sprintf("%d are listed", len(types)), err)
+	}
 	if cfg.ValidateDatabase() == nil {
 		c.database(ctx, cfg)
 	}

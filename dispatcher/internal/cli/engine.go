@@ -32,6 +32,7 @@ type engine struct {
 	store    *pgstore.Store
 	sink     dispatcher.Sink
 	state    *stateFile            // nil without one
+	verified *typesFile            // likewise
 	spans    *trace.TracerProvider // nil without tracing
 	log      *slog.Logger
 }
@@ -65,8 +66,13 @@ func newEngine(ctx context.Context, version string, cfg config.Config, observer 
 		return nil, refused{err}
 	}
 	if cfg.StateFile != "" {
-		e.state = &stateFile{path: cfg.StateFile, engine: e.Dispatcher, log: e.log, last: cfg.State}
+		e.state = &stateFile{watchedFile: watchedFile{field: "stateFile", path: cfg.StateFile, log: e.log}, engine: e.Dispatcher, last: cfg.State}
 		e.state.look()
+	}
+	if cfg.VerifiedTypesFile != "" {
+		e.Admit(func(string) bool { return false }) // until the file was read
+		e.verified = &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: cfg.VerifiedTypesFile, log: e.log}, engine: e.Dispatcher}
+		e.verified.look()
 	}
 	return e, nil
 }

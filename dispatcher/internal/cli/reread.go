@@ -2,6 +2,11 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/report"
@@ -25,6 +30,9 @@ func (e *engine) reread(ctx context.Context) {
 		if e.state != nil {
 			e.state.look()
 		}
+		if e.verified != nil {
+			e.verified.look()
+		}
 		now := map[string]string{}
 		for _, p := range e.pipeline.FileProblems() {
 			now[p.Field] = p.Err.Error()
@@ -41,10 +49,65 @@ func (e *engine) reread(ctx context.Context) {
 	}
 }
 
+// watchedFile is a file that is looked at again and again, and what is wrong with it.
+type watchedFile struct {
+	field, path string // the field of the configuration that names it
+	log         *slog.Logger
+
+	mu      sync.Mutex
+	problem *report.FileProblem
+}
+
+// note notes the outcome of a look, and logs each problem once. It reports whether the file can be used.
+func (f *watchedFile) note(err error) (usable bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		if text := err.Error(); f.problem == nil || f.problem.Message != text {
+			f.problem = &report.FileProblem{Field: f.field, Message: text, Since: time.Now()}
+			f.log.Warn("what a file said before holds: it cannot be used", "field", f.field, "error", text)
+		}
+		return false
+	}
+	if f.problem != nil {
+		f.problem = nil
+		f.log.Info("the file can be used again", "field", f.field)
+	}
+	return true
+}
+
+// problems is what is wrong with the file.
+func (f *watchedFile) problems() []report.FileProblem {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.problem == nil {
+		return nil
+	}
+	return []report.FileProblem{*f.problem}
+}
+
+// readFile reads a file that a field of the configuration names, but no more than so many bytes. remedy is what
+// makes it one that can be read.
+func readFile(field, path, remedy string, most int64) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w; %s", field, err, remedy)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, most))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w; %s", field, err, remedy)
+	}
+	return string(text), nil
+}
+
 // fileProblems are files that cannot be used as they are now.
 func (e *engine) fileProblems() (all []report.FileProblem) {
 	if e.state != nil {
 		all = e.state.problems()
+	}
+	if e.verified != nil {
+		all = append(all, e.verified.problems()...)
 	}
 	for _, p := range e.pipeline.FileProblems() {
 		all = append(all, report.FileProblem{Field: p.Field, Message: p.Err.Error(), Since: p.Since})

@@ -2,49 +2,26 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
-	"os"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // stateFile makes an engine do what a file says: Running or Paused (CONTRACT C-105). A file that says neither
 // changes nothing, and is told, but not what it holds: it may be another file than was meant.
 type stateFile struct {
-	path   string
+	watchedFile
 	engine interface {
 		Pause()
 		Resume()
 	}
-	log *slog.Logger
-
-	mu      sync.Mutex
-	last    config.State
-	problem *report.FileProblem
+	last config.State
 }
 
 // look reads the file, and passes a change on.
 func (f *stateFile) look() {
 	state, err := readState(f.path)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err != nil {
-		if text := err.Error(); f.problem == nil || f.problem.Message != text {
-			f.problem = &report.FileProblem{Field: "stateFile", Message: text, Since: time.Now()}
-			f.log.Warn("the state stays as it was: its file cannot be used", "state", f.last, "error", text)
-		}
-		return
-	}
-	if f.problem != nil {
-		f.problem = nil
-		f.log.Info("the state's file can be used again", "state", state)
-	}
-	if state == f.last {
+	if !f.note(err) || state == f.last {
 		return
 	}
 	f.last = state
@@ -56,28 +33,13 @@ func (f *stateFile) look() {
 	}
 }
 
-// problems is what is wrong with the file.
-func (f *stateFile) problems() []report.FileProblem {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.problem == nil {
-		return nil
-	}
-	return []report.FileProblem{*f.problem}
-}
-
 // readState returns what the file says.
 func readState(path string) (config.State, error) {
-	file, err := os.Open(path)
+	text, err := readFile("stateFile", path, "write Running or Paused into it", 64)
 	if err != nil {
-		return "", fmt.Errorf("stateFile: %w; write Running or Paused into it", err)
+		return "", err
 	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, 64))
-	if err != nil {
-		return "", fmt.Errorf("stateFile: %w; write Running or Paused into it", err)
-	}
-	switch state := config.State(strings.TrimSpace(string(text))); state {
+	switch state := config.State(strings.TrimSpace(text)); state {
 	case config.Running, config.Paused:
 		return state, nil
 	default:

@@ -20,7 +20,7 @@ func (s *switches) Resume() { s.resumes++ }
 func TestStateFileIsReadAgain(t *testing.T) {
 	var log bytes.Buffer
 	engine := &switches{}
-	f := &stateFile{path: filepath.Join(t.TempDir(), "state"), engine: engine, log: slog.New(slog.NewTextHandler(&log, nil)), last: config.Running}
+	f := &stateFile{watchedFile: watchedFile{field: "stateFile", path: filepath.Join(t.TempDir(), "state"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine, last: config.Running}
 	for _, step := range []struct {
 		text            string
 		pauses, resumes int

@@ -25,18 +25,19 @@ import (
 
 // elsewhere are the fields of the file that say nothing to the engine and its store, and what they are for.
 var elsewhere = map[string]string{
-	"Name":           "what the dispatcher calls itself in logs, metrics and connections",
-	"StateFile":      "what makes the engine pause while it runs: TestStateFile",
-	"Journal":        "what migrate up sets in the database: TestMigrateJournal of the binary",
-	"WakeUp":         "whether run listens: TestOptions of the binary",
-	"Sink":           "the sink: TestSinkGetsTheFile",
-	"Routes":         "the sink: TestSinkGetsTheFile",
-	"Validation":     "the sink: TestSinkGetsTheFile",
-	"Transform":      "the sink: TestSinkGetsTheFile",
-	"Message":        "the sink: TestMessageOfEveryKind",
-	"SchemaRegistry": "the sink: TestSinkGetsTheFile",
-	"Server":         "what run listens on: every test of the binary",
-	"Log":            "the logger: TestLogLevel",
+	"Name":              "what the dispatcher calls itself in logs, metrics and connections",
+	"StateFile":         "what makes the engine pause while it runs: TestStateFile",
+	"VerifiedTypesFile": "what the engine admits while it runs: TestVerifiedTypesFile",
+	"Journal":           "what migrate up sets in the database: TestMigrateJournal of the binary",
+	"WakeUp":            "whether run listens: TestOptions of the binary",
+	"Sink":              "the sink: TestSinkGetsTheFile",
+	"Routes":            "the sink: TestSinkGetsTheFile",
+	"Validation":        "the sink: TestSinkGetsTheFile",
+	"Transform":         "the sink: TestSinkGetsTheFile",
+	"Message":           "the sink: TestMessageOfEveryKind",
+	"SchemaRegistry":    "the sink: TestSinkGetsTheFile",
+	"Server":            "what run listens on: every test of the binary",
+	"Log":               "the logger: TestLogLevel",
 }
 
 // What the file says is what the engine and its store get, field by field.

@@ -53,8 +53,11 @@ func status(p Process, s dispatcher.Snapshot) report.Status {
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  string(config.Running),
 		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s, p.Config.Concurrency),
-		Held: held(s.Held), HeldTopics: len(s.Held), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
+		Held: held(s.Held), HeldTopics: len(s.Held), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: report.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
+	}
+	for _, g := range s.Gated {
+		out.Gated = append(out.Gated, report.GatedTopic{Topic: g.Topic, EventType: g.EventType, Since: g.Since})
 	}
 	for _, t := range s.EventTypes {
 		out.EventTypes = append(out.EventTypes, report.EventType{Type: t.Type, LastSeen: t.LastSeen})
@@ -79,6 +82,7 @@ func (from Sources) full(p Process) report.Status {
 	}
 	if depth := from.Backlog(); depth != nil {
 		out.Backlog = backlog(depth)
+		countGated(out.Gated, out.Backlog.Topics)
 		out.AllHeld = allHeld(out.Held, out.Backlog.Topics)
 	}
 	if from.Sharing != nil {
@@ -173,6 +177,15 @@ func held(topics []dispatcher.HeldTopic) (out []report.HeldTopic) {
 		out = append(out, report.HeldTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
 	}
 	return out
+}
+
+// countGated says how many events wait in each gated topic.
+func countGated(gated []report.GatedTopic, topics []report.TopicCounts) {
+	for i := range gated {
+		if at := slices.IndexFunc(topics, func(t report.TopicCounts) bool { return t.Topic == gated[i].Topic }); at >= 0 {
+			gated[i].Waiting = topics[at].Pending
+		}
+	}
 }
 
 // allHeld reports whether every topic that has events to deliver is held.
