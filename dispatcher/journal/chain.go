@@ -32,8 +32,8 @@ type chain struct {
 	last *record
 	// adopting is the last record of an adoption about the event, which only the schema's owner writes.
 	adopting *record
-	row  row
-	top  int64 // the highest lease
+	row      row
+	top      int64 // the highest lease
 }
 
 // add takes the next record, of the same event or of another.
