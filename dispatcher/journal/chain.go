@@ -30,8 +30,10 @@ type row struct {
 type chain struct {
 	tell func(Difference)
 	last *record
-	row  row
-	top  int64 // the highest lease
+	// adopting is the last record of an adoption about the event, which only the schema's owner writes.
+	adopting *record
+	row      row
+	top      int64 // the highest lease
 }
 
 // add takes the next record, of the same event or of another.
@@ -39,7 +41,11 @@ func (c *chain) add(r record, row row) {
 	if c.last != nil && c.last.event != r.event {
 		c.end()
 	}
-	if !r.legal() {
+	if r.operation == adoption {
+		c.adopting = &r // it is about the record that comes next; the row stays as it was
+		return
+	}
+	if !r.legal() && !r.adopted(c.adopting) {
 		c.differ(Illegal, r, "no engine makes this change: %s", r.change())
 	}
 	if r.operation == "discard" && c.last != nil {

@@ -38,6 +38,17 @@ func (r record) legal() bool {
 	return false
 }
 
+// adoption is the operation of a record that a step of an adoption writes, in the transaction in which it moves the event
+// or gives it back.
+const adoption = "adopt"
+
+// adopted reports whether an adoption makes the change, and has said so in this transaction: an event with the attempts
+// that it had in their table, or one that waits and is theirs again.
+func (r record) adopted(said *record) bool {
+	return said != nil && said.event == r.event && said.xid == r.xid &&
+		(r.operation == "insert" && r.after == "pending" && r.lease == 0 || r.operation == "delete" && r.before == "pending")
+}
+
 // follows reports whether attempts and lease are what the rule makes of them.
 func (r record) follows(rule rule) bool {
 	attempts := map[string]int64{"+1": r.attemptsBefore + 1, "-1": r.attemptsBefore - 1, "same": r.attemptsBefore, "0": 0}

@@ -14,6 +14,6 @@ where e.ctid >= $1::text::tid and e.ctid < $2::text::tid
   and not exists (
       select from outbox.outbox_journal as r
       where r.event_id = e.id and r.at >= greatest(e.updated_at - interval '1 minute', (select since from settings))
-        and r.at < now() + interval '1 day'
+        and r.at < now() + interval '1 day' and r.operation <> 'adopt'
   )
 limit $6::integer

@@ -71,6 +71,11 @@ begin
         v_event := case when v_version = 0 and p_id ~* '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' then p_id
             else overlay(overlay(md5(format('%s/%s/%s', p_adoption, p_id, v_version)) placing '3' from 13) placing '8' from 17) end;
         v_key := p_dedupe_key || case when v_version > 0 then '#' || v_version else '' end;
+        if p_live and p_attempts > 0 then -- the journal hears of it first: no producer begins with attempts
+            insert into outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
+            select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), v_event, 'adopt', p_namespace, p_topic, session_user
+            from outbox_journal_settings where enabled;
+        end if;
         if p_live then
             insert into outbox_events (id, created_at, max_attempts, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, dedupe_key, retry, headers, payload, next_attempt_at, attempts)

@@ -4,7 +4,7 @@ declare
     v_returned integer := 0;
 begin
     for e in
-        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts
+        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
         where a.adoption = {name} and a.live and event.status = 'pending'
@@ -22,6 +22,10 @@ begin
             null;
         end;
         if exists (select from {table} as r where {id} = e.their_id::{idType}) then
+            -- The journal hears of it first: no engine removes an event that waits.
+            insert into outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
+            select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), e.id, 'adopt', e.namespace, e.topic, session_user
+            from outbox_journal_settings where enabled;
             delete from outbox_events where id = e.id;
         end if;
         update outbox_adopted set live = false where adoption = {name} and their_id = e.their_id and version = e.version;
