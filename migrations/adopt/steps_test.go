@@ -342,7 +342,6 @@ func TestExecModes(t *testing.T) {
 			t.Cleanup(func() { _ = conn.Close(t.Context()) })
 			r.produce(t.Context(), 1)
 			r.old.spec.Table = "Order events" // in public
-			r.step(adopt.ToShadow, adopt.Shadow, true)
 			for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
 				spec := adopt.Spec{}
 				if step == adopt.ToShadow {
