@@ -92,6 +92,9 @@ func (r *run) find(step Step) error {
 	}
 	if step == ToShadow {
 		r.spec.Name = cmp.Or(wanted.Name, string(wanted.Layout))
+		if wanted.Layout == Debezium {
+			r.spec.Slot, r.spec.Publication = cmp.Or(wanted.Slot, DefaultSlot), cmp.Or(wanted.Publication, DefaultPublication)
+		}
 		table := cmp.Or(wanted.Table, presets[wanted.Layout].table)
 		if all, err = readAll(r.ctx, r.tx, ""); err != nil {
 			return err
@@ -136,8 +139,14 @@ func (r *run) exec(sql string) error {
 }
 
 func (r *run) shadow() error {
-	table := r.their.name()
+	table, noted := r.their.name(), "insert or delete"
 	r.result.State = Shadow
+	if r.layout.log { // whose producers may delete a row at once
+		noted = "insert"
+		if err := r.checkSlot(); err != nil {
+			return err
+		}
+	}
 	if _, err := r.tx.Exec(r.ctx, fmt.Sprintf(`set local statement_timeout = %d`, shadowTimeout.Milliseconds())); err != nil {
 		return err
 	}
@@ -160,9 +169,11 @@ func (r *run) shadow() error {
 			return err
 		}
 	}
-	position := quote(r.layout.position)
-	if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text from `+table).Scan(&r.start); err != nil {
-		return err
+	if !r.layout.log {
+		position := quote(r.layout.position)
+		if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text from `+table).Scan(&r.start); err != nil {
+			return err
+		}
 	}
 	columns, err := json.Marshal(r.columns())
 	if err != nil {
@@ -172,14 +183,14 @@ func (r *run) shadow() error {
 	if r.start != nil {
 		start = literal(*r.start)
 	}
-	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, start, state)
-values (%s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
-		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), start)
+	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, slot, publication, start, state)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
+		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), literal(r.spec.Slot), literal(r.spec.Publication), start)
 	for _, sql := range append(r.forget(),
 		record,
 		r.function(false),
 		"revoke all on function "+r.functionName()+"() from public",
-		fmt.Sprintf("create or replace trigger %s after insert or delete on %s for each row execute function %s()", r.trigger(), table, r.functionName()),
+		fmt.Sprintf("create or replace trigger %s after %s on %s for each row execute function %s()", r.trigger(), noted, table, r.functionName()),
 	) {
 		if err := r.exec(sql); err != nil {
 			return err
@@ -191,7 +202,8 @@ values (%s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), litera
 
 // isAsWanted reports whether the shadow is there as the spec says.
 func (r *run) isAsWanted() (same bool, err error) {
-	if !maps.Equal(r.columns(), r.wanted.Columns) || r.spec.Layout != r.wanted.Layout || r.spec.Namespace != r.wanted.Namespace || r.spec.Topic != r.wanted.Topic {
+	if !maps.Equal(r.columns(), r.wanted.Columns) || r.spec.Slot != r.wanted.Slot || r.spec.Publication != r.wanted.Publication ||
+		r.spec.Layout != r.wanted.Layout || r.spec.Namespace != r.wanted.Namespace || r.spec.Topic != r.wanted.Topic {
 		return false, nil
 	}
 	const look = `select exists (select from pg_trigger where tgrelid = $1::text::regclass and tgname = $2 and tgenabled in ('O', 'A'))`
@@ -219,6 +231,9 @@ func (r *run) forget() []string {
 func (r *run) cutover() error {
 	if r.state == Returning {
 		return fmt.Errorf("adoption %s is on its way back; finish that first: dispatcher adopt back --name %s", r.spec.Name, r.spec.Name)
+	}
+	if r.layout.log {
+		return r.cutoverLog()
 	}
 	table := r.their.name()
 	r.result.State, r.result.Next = Live, nextLive
@@ -251,6 +266,11 @@ func (r *run) cutover() error {
 		r.result.Changed = r.state != Live || moved > 0
 		return nil
 	}
+	return r.countMoved()
+}
+
+// countMoved reads what Cutover has done.
+func (r *run) countMoved() error {
 	count := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
 		(select count(*) from outbox_adopted where adoption = $1 and refused is not null)`
 	if err := r.tx.QueryRow(r.ctx, count, r.spec.Name).Scan(&r.result.Moved, &r.result.Refused); err != nil {
@@ -266,13 +286,25 @@ func (r *run) back() error {
 		return nil
 	}
 	table := r.their.name()
+	// Once before producers wait, so that the second time is short.
+	if err := r.passSlot(); err != nil {
+		return err
+	}
 	if err := r.exec("lock table " + table + " in access exclusive mode"); err != nil {
+		return err
+	}
+	if err := r.passSlot(); err != nil {
 		return err
 	}
 	var left bool
 	if r.state != Shadow {
-		statements := append(r.dropTriggers(), r.render("return", map[string]string{
+		file := "return"
+		if r.layout.log {
+			file = "return_log"
+		}
+		statements := append(r.dropTriggers(), r.render(file, map[string]string{
 			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
+			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
 		for _, sql := range statements {
 			if err := r.exec(sql); err != nil {
@@ -299,6 +331,9 @@ func (r *run) back() error {
 		}
 	}
 	r.result.State, r.result.Next = None, nextBack
+	if r.layout.log {
+		r.result.Next = nextBackLog
+	}
 	return nil
 }
 

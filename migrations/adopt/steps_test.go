@@ -289,7 +289,7 @@ func TestStepsRefused(t *testing.T) {
 		change(&spec)
 		refused(adopt.ToShadow, spec, adopt.Options{}, want)
 	}
-	shadow(func(s *adopt.Spec) { s.Layout = "debezium" }, "choose m10, overview, storage or columns")
+	shadow(func(s *adopt.Spec) { s.Layout = "kafka" }, "choose m10, overview, storage, debezium or columns")
 	shadow(func(s *adopt.Spec) { s.Namespace = "it's" }, "the namespace")
 	shadow(func(s *adopt.Spec) { s.Topic = "" }, "no topic")
 	shadow(func(s *adopt.Spec) { s.Name = "Orders" }, "lower case letter")
