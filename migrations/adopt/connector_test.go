@@ -79,6 +79,8 @@ type connector struct {
 	stop context.CancelFunc
 	// unconfirmed are the numbers that were sent since.
 	unconfirmed map[int]bool
+	// crashes has it confirm nothing any more.
+	crashes bool
 }
 
 func (r rig) connect(dsn string, l *ledger, every int) *connector {
@@ -101,6 +103,18 @@ func (r rig) connect(dsn string, l *ledger, every int) *connector {
 	}()
 	r.Cleanup(func() { c.close() })
 	return c
+}
+
+// crash ends the connector when it has sent something that it has not confirmed, and returns the numbers.
+func (c *connector) crash(l *ledger) map[int]bool {
+	c.Helper()
+	l.do(func() { c.crashes = true })
+	c.eventually("the connector has sent something", func() (some bool) {
+		l.do(func() { some = len(c.unconfirmed) > 0 })
+		return some
+	})
+	c.close()
+	return c.unconfirmed
 }
 
 // close ends the connector, and waits until the server knows.
@@ -143,18 +157,19 @@ func (c *connector) read(ctx context.Context, l *ledger, every int) error {
 				break
 			}
 			end := binary.BigEndian.Uint64(data[35:])
+			commits++
 			l.do(func() {
 				for _, n := range numbers {
 					l.theirs[n]++
 					c.unconfirmed[n] = true
 				}
+				if commits%every == 0 && !c.crashes {
+					confirmed = end
+					err = c.confirm(end)
+					clear(c.unconfirmed)
+				}
 			})
 			numbers = nil
-			if commits++; commits%every == 0 {
-				confirmed = end
-				err = c.confirm(end)
-				l.do(func() { clear(c.unconfirmed) })
-			}
 		}
 		if err != nil {
 			return err

@@ -4,18 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// logTimeout ends the reading of a slot: the second time that Cutover does it, producers wait.
-const logTimeout = shadowTimeout
+// logTimeout ends the reading of a slot, which Cutover does a second time while producers wait. rowTimeout is added to that
+// for each row that it moves then.
+const (
+	logTimeout = shadowTimeout
+	rowTimeout = 5 * time.Millisecond
+)
 
 // What to do after a step of a table that Debezium reads.
 const (
-	nextLiveLog = "Leave the connector stopped, run a dispatcher for the namespace, and watch dispatcher adopt status; dispatcher adopt back gives to the connector what is not delivered."
-	nextBackLog = "The connector sends what its slot holds: remove its stored offset, and start it with snapshot.mode no_data."
+	nextShadowLog = "Look for refused rows for a while: dispatcher adopt status. Then stop the connector, and run dispatcher adopt cutover; or dispatcher adopt back, to remove the shadow."
+	nextLiveLog   = "Leave the connector stopped, run a dispatcher for the namespace, and watch dispatcher adopt status; dispatcher adopt back gives to the connector what is not delivered. The slot keeps WAL until then."
+	nextStopLog   = "Stop the connector: it sends what the outbox has taken over."
+	nextBackLog   = "The connector sends what its slot holds: remove its stored offset, and start it with snapshot.mode no_data."
 )
 
 // slotError is an error of a statement that reads the slot.
@@ -37,8 +44,11 @@ func (r *run) aboutSlot(err error) error {
 		"42501": "let the login read replication slots: alter role " + quote(r.tx.Conn().Config().User) + " replication",
 		"55006": "stop the connector, and run it again",
 		"57014": fmt.Sprintf("it took longer than %s: start the connector until it has caught up, stop it, and run it again", logTimeout),
-		"55000": "what the slot holds cannot be read any more: find out what was sent, and make the slot anew",
+		"55000": "what the slot holds cannot be read any more, so nothing tells what was sent: go back (dispatcher adopt back), make the slot anew, and have the connector send what is missing",
 	}[pg.Code]
+	if pg.Code == "55000" && r.state == Live { // all of it is the outbox's
+		remedy = fmt.Sprintf("make the slot anew: select pg_drop_replication_slot('%[1]s'); select pg_create_logical_replication_slot('%[1]s', 'pgoutput')", r.spec.Slot)
+	}
 	if remedy == "" {
 		return err
 	}
@@ -59,8 +69,12 @@ func (r *run) findSlot() (*Slot, error) {
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case plugin != "pgoutput" || !here:
-		return nil, fmt.Errorf("slot %s is of another database, or of the plugin %s; an adoption reads a slot of this database with pgoutput: name the connector's (--slot), or give the connector plugin.name pgoutput", r.spec.Slot, plugin)
+	case plugin == "none":
+		return nil, fmt.Errorf("slot %s is a physical one; give the slot.name of the connector (--slot)", r.spec.Slot)
+	case !here:
+		return nil, fmt.Errorf("slot %s is of another database; give the slot.name of the connector that reads this one (--slot)", r.spec.Slot)
+	case plugin != "pgoutput":
+		return nil, fmt.Errorf("slot %s has the plugin %s, and an adoption reads pgoutput; give the connector plugin.name pgoutput and a slot.name of its own", r.spec.Slot, plugin)
 	}
 	return &s, nil
 }
@@ -72,7 +86,7 @@ func (r *run) checkSlot() error {
 		return err
 	}
 	if s == nil {
-		return fmt.Errorf("there is no replication slot %s; give the slot.name of the connector (--slot)", r.spec.Slot)
+		return r.noSlot()
 	}
 	var published bool
 	const look = `select exists (
@@ -98,13 +112,26 @@ func (r *run) checkSlot() error {
 	return r.aboutSlot(err)
 }
 
+// noSlot says why there may be none.
+func (r *run) noSlot() error {
+	var level string
+	if err := r.tx.QueryRow(r.ctx, `select current_setting('wal_level')`).Scan(&level); err != nil {
+		return err
+	}
+	if level != "logical" {
+		return fmt.Errorf("there is no replication slot %s, and with wal_level %s the server cannot have one; log in to the server that the connector reads", r.spec.Slot, level)
+	}
+	return fmt.Errorf("there is no replication slot %s; give the slot.name of the connector (--slot), and let it keep the slot when it stops (slot.drop.on.stop false)", r.spec.Slot)
+}
+
 // cutoverLog is Cutover of a table that Debezium reads. It moves what the connector has not confirmed, which the slot tells
 // by transactions. Positions would not: a row that was inserted before the confirmed position may be of a transaction
 // that has committed after it.
 func (r *run) cutoverLog() error {
 	r.result.State, r.result.Next = Live, nextLiveLog
-	if r.state == Live { // what was refused is tried again
-		kept := "select their_row from outbox_adopted where adoption = " + literal(r.spec.Name) + " and not live and their_row is not null order by seq"
+	if r.state == Live { // what was refused is tried again, as it is in their table by now
+		kept := fmt.Sprintf("select coalesce((select row_to_json(t) from %s as t where t.%s = a.their_id::%s), a.their_row) from outbox_adopted as a where adoption = %s and not live and their_row is not null order by seq",
+			r.their.name(), quote(r.layout.id), r.their.types[r.layout.id], literal(r.spec.Name))
 		if err := r.exec(r.moveRows(kept)); err != nil || r.options.DryRun {
 			return err
 		}
@@ -139,15 +166,18 @@ func (r *run) cutoverLog() error {
 
 // moveRows makes events of rows that a query gives as JSON.
 func (r *run) moveRows(query string) string {
-	return r.render("log", map[string]string{"{rows}": query, "{body}": r.body("true", "false", "\n        v_moved := v_moved + 1;")})
+	return r.render("log", map[string]string{"{rows}": query, "{body}": r.body("true", "true", "\n        v_moved := v_moved + 1;")})
 }
 
-// countUnsent reads the slot before producers wait: they will wait for as long once more.
+// countUnsent reads the slot before producers wait: they will wait for as long once more, and while the rows are moved.
 func (r *run) countUnsent(unsent string) error {
 	if err := r.checkSlot(); err != nil {
 		return err
 	}
-	if _, err := r.tx.Exec(r.ctx, fmt.Sprintf(`set local statement_timeout = %d`, logTimeout.Milliseconds())); err != nil {
+	if err := r.flush(); err != nil {
+		return err
+	}
+	if err := r.limit(logTimeout); err != nil {
 		return err
 	}
 	if err := r.tx.QueryRow(r.ctx, `select count(*) from `+unsent).Scan(&r.result.Moved); err != nil {
@@ -156,23 +186,31 @@ func (r *run) countUnsent(unsent string) error {
 	if r.result.Moved > int64(r.options.MaxRows) {
 		return fmt.Errorf("slot %s holds more than %d rows of %s that are not confirmed, and producers would wait while they are moved; start the connector until it has caught up, stop it, and run it again, or raise the limit (--max-rows)", r.spec.Slot, r.options.MaxRows, r.spec.Table)
 	}
-	return nil
+	return r.limit(logTimeout + time.Duration(r.result.Moved)*rowTimeout)
+}
+
+// limit ends the statements that take longer.
+func (r *run) limit(timeout time.Duration) error {
+	_, err := r.tx.Exec(r.ctx, fmt.Sprintf(`set local statement_timeout = %d`, timeout.Milliseconds()))
+	return err
 }
 
 // flush brings to disk what is committed, because a slot is read as far as that. A commit with synchronous_commit off is
-// not waited for by its own session. The commit of another session brings it there.
+// not waited for by its own session. The commit of another session brings it there, and waits for no standby.
 func (r *run) flush() (err error) {
 	if r.options.DryRun {
 		return nil
 	}
-	conn, err := pgx.ConnectConfig(r.ctx, r.tx.Conn().Config())
+	ctx, cancel := context.WithTimeoutCause(r.ctx, logTimeout, fmt.Errorf("a second connection took longer than %s", logTimeout))
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, r.tx.Conn().Config())
 	if err != nil {
 		return fmt.Errorf("make a second connection, which this step needs: %w; let the login have two", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(r.ctx))) }()
-	sql := fmt.Sprintf(`begin; set local synchronous_commit = on; update %s set slot = slot where name = %s; commit`,
+	sql := fmt.Sprintf(`begin; set local synchronous_commit = local; update %s set slot = slot where name = %s; commit`,
 		pgx.Identifier{r.schema, "outbox_adoptions"}.Sanitize(), literal(r.spec.Name))
-	_, err = conn.Exec(r.ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
 	return err
 }
 

@@ -39,8 +39,7 @@ func TestDebeziumLedger(t *testing.T) {
 		l.do(func() { n = len(l.theirs) })
 		return n > 700
 	})
-	connector.close()
-	unconfirmed := maps.Clone(connector.unconfirmed)
+	unconfirmed := connector.crash(l)
 	if n := scalar[int](r, `select count(*) from outbox.outbox_events`) + scalar[int](r, `select count(*) from outbox.outbox_adopted`); n != 0 {
 		t.Errorf("%d events and notes in the shadow", n)
 	}

@@ -92,5 +92,9 @@ func (r *run) function(live bool) string {
 	case live:
 		state = "(" + r.open("r") + ")"
 	}
-	return r.render("function", map[string]string{"{body}": r.body(state, "v_changed", "")})
+	changed := "v_changed"
+	if r.layout.log { // each insert is an event
+		changed = "true"
+	}
+	return r.render("function", map[string]string{"{body}": r.body(state, changed, "")})
 }

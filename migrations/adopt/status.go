@@ -130,7 +130,12 @@ func (r *run) status() (s Status, err error) {
 		if s.Slot == nil {
 			s.Slot = &Slot{Name: r.spec.Slot, Missing: true}
 		}
-		if s.State == Live {
+		switch {
+		case s.State == Shadow:
+			s.Next = nextShadowLog
+		case s.State == Live && s.Slot.Active:
+			s.Next = nextStopLog
+		case s.State == Live:
 			s.Next = nextLiveLog
 		}
 	}

@@ -140,14 +140,11 @@ func (r *run) exec(sql string) error {
 
 func (r *run) shadow() error {
 	table, noted := r.their.name(), "insert or delete"
-	r.result.State = Shadow
+	r.result.State, r.result.Next = Shadow, nextShadow
 	if r.layout.log { // whose producers may delete a row at once
-		noted = "insert"
-		if err := r.checkSlot(); err != nil {
-			return err
-		}
+		noted, r.result.Next = "insert", nextShadowLog
 	}
-	if _, err := r.tx.Exec(r.ctx, fmt.Sprintf(`set local statement_timeout = %d`, shadowTimeout.Milliseconds())); err != nil {
+	if err := r.limit(shadowTimeout); err != nil {
 		return err
 	}
 	if r.state == Shadow {
@@ -156,8 +153,12 @@ func (r *run) shadow() error {
 			return err
 		}
 		if same {
-			r.result.Next = nextShadow
 			return nil
+		}
+	}
+	if r.layout.log {
+		if err := r.checkSlot(); err != nil {
+			return err
 		}
 	}
 	install, err := files.ReadFile("sql/install.sql")
@@ -196,7 +197,7 @@ values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name)
 			return err
 		}
 	}
-	r.result.Changed, r.result.Next = true, nextShadow
+	r.result.Changed = true
 	return nil
 }
 

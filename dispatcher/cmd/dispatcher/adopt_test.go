@@ -33,7 +33,7 @@ func TestAdopt(t *testing.T) {
 	o.exec(t, fmt.Sprintf("grant %s to %s", o.producer, o.owner))
 	insert(`'{"n": 1}'`)
 	run(t, "", append(shadow, "--column", "n")...).ended(t, 1, `--column is "n"`)
-	run(t, "", append(shadow, "--dry-run")...).ok(t, "nothing was changed", "lock table \"public\".\"events\" in share row exclusive mode;", "create trigger outbox_adopt_orders after insert")
+	run(t, "", append(shadow, "--dry-run")...).ok(t, "nothing was changed", "lock table \"public\".\"events\" in share row exclusive mode;", "create or replace trigger outbox_adopt_orders after insert")
 	run(t, "", shadow...).ok(t, "adoption orders: Shadow\n", "dispatcher adopt status")
 	run(t, "", shadow...).ok(t, "adoption orders: Shadow, as it was")
 	insert(`'{"n": 2}'`)

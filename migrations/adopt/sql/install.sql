@@ -169,8 +169,10 @@ begin
                 v_length := position('\x00'::bytea in substr(v_data, v_at)) - 1;
                 v_name := convert_from(substr(v_data, v_at, v_length), pg_client_encoding());
                 v_at := v_at + v_length + 1;
-                v_columns := v_columns || jsonb_build_array(jsonb_build_array(v_name,
-                    ('x' || encode(substr(v_data, v_at, 4), 'hex'))::bit(32)::bigint in (114, 3802)));
+                v_columns := v_columns || jsonb_build_array(jsonb_build_array(v_name, exists (
+                    select from pg_type
+                    where oid::bigint = ('x' || encode(substr(v_data, v_at, 4), 'hex'))::bit(32)::bigint
+                        and (oid in ('json'::regtype, 'jsonb'::regtype) or typbasetype in ('json'::regtype, 'jsonb'::regtype)))));
                 v_at := v_at + 8;
             end loop;
             v_tables := v_tables || jsonb_build_object(v_table, v_columns);
@@ -206,4 +208,6 @@ as $$
     on conflict (adoption, their_id, version) do update set refused = excluded.refused
 $$;
 
-revoke all on function outbox_adopt, outbox_adopt_refuse, outbox_adopt_prune, outbox_adopt_log from public;
+-- With their arguments: the trigger's function of an adoption may have such a name too.
+revoke all on function outbox_adopt, outbox_adopt_refuse(text, text, boolean, json, text), outbox_adopt_prune(text),
+    outbox_adopt_log(text, text, regclass) from public;
