@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"os"
 	"regexp"
 	"strings"
@@ -40,28 +41,21 @@ func TestAdoptionPageOfDebezium(t *testing.T) {
 	t.Parallel()
 	_, story := adoptionPage(t)
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
-	if level := o.text(t, "show wal_level"); level != "logical" {
-		t.Skipf("the server has wal_level %s; start one with wal_level = logical", level)
-	}
+	slot := o.slot(t)
 	o.exec(t, "grant create, usage on schema public to "+o.producer)
-	t.Cleanup(func() { // which a database cannot be dropped with
-		_, err := o.admin.Exec(context.Background(), "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = 'debezium' and database = current_database()")
-		check(t, err)
-	})
 	var connector *pgconn.PgConn
-	n := o.play(t, story, strings.NewReplacer("owner.yaml", o.file(t, o.owner, "")), map[string]func(){
+	n := o.play(t, story, strings.NewReplacer("owner.yaml", o.file(t, o.owner, ""), "--slot debezium", "--slot "+slot), map[string]func(){
 		"the connector has a slot": func() {
 			o.exec(t, "create publication dbz_publication for table public.outboxevent")
-			o.exec(t, "select pg_create_logical_replication_slot('debezium', 'pgoutput')")
 		},
-		"the connector reads":  func() { connector = o.connect(t) },
-		"the connector stops":  func() { o.disconnect(t, connector) },
+		"the connector reads":  func() { connector = o.connect(t, slot, "dbz_publication") },
+		"the connector stops":  func() { o.disconnect(t, connector, slot) },
 		"the dispatcher sends": func() { o.sendAsRouter(t, story) },
 	})
 	if n < 7 {
 		t.Errorf("the page has %d commands, want all of the story", n)
 	}
-	const held = `select string_agg(substring(encode(data, 'escape') from '0190b6c4-[-0-9a-f]{27}'), ' ') from pg_logical_slot_peek_binary_changes('debezium', null, null, 'proto_version', '1', 'publication_names', 'dbz_publication') where get_byte(data, 0) = ascii('I')`
+	held := `select string_agg(substring(encode(data, 'escape') from '0190b6c4-[-0-9a-f]{27}'), ' ') from pg_logical_slot_peek_binary_changes('` + slot + `', null, null, 'proto_version', '1', 'publication_names', 'dbz_publication') where get_byte(data, 0) = ascii('I')`
 	if got := o.text(t, held); got != "0190b6c4-1f2e-7abc-8def-001122334453" {
 		t.Errorf("after the way back the slot holds %q, want the event that was not delivered", got)
 	}
@@ -135,20 +129,35 @@ func asRole(role, sql string) string {
 func settled(text string) string {
 	for pattern, word := range map[string]string{
 		`\d{4}-\d\d-\d\dT[0-9:.]+Z`: "TIME", `[0-9a-f]{8}-[0-9a-f-]{27}`: "ID", `granted a dispatcher's rights on schema outbox to \S+`: "granted",
-		`[0-9,]+ bytes`: "BYTES", `for PID \d+`: "PID",
+		`\bs_[a-z2-7]{26}\b`: "debezium", `[0-9,]+ bytes`: "BYTES", `for PID \d+`: "PID",
 	} {
 		text = regexp.MustCompile(pattern).ReplaceAllString(text, word)
 	}
 	return strings.TrimSpace(text)
 }
 
-// connect reads the slot from where it stands, and confirms nothing.
-func (o *outbox) connect(t *testing.T) *pgconn.PgConn {
+// slot makes a replication slot, with a name of its own because all databases of a server share them.
+func (o *outbox) slot(t *testing.T) string {
+	t.Helper()
+	if level := o.text(t, "show wal_level"); level != "logical" {
+		t.Skipf("the server has wal_level %s; start one with wal_level = logical", level)
+	}
+	name := "s_" + strings.ToLower(rand.Text())
+	o.exec(t, "select pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
+	t.Cleanup(func() { // which a database cannot be dropped with
+		_, err := o.admin.Exec(context.Background(), "select pg_drop_replication_slot('"+name+"')")
+		check(t, err)
+	})
+	return name
+}
+
+// connect reads a slot from where it stands, and confirms nothing.
+func (o *outbox) connect(t *testing.T, slot, publication string) *pgconn.PgConn {
 	t.Helper()
 	conn, err := pgconn.Connect(t.Context(), o.admin.Config().ConnString()+"&replication=database")
 	check(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // again, unless the test has failed
-	conn.Frontend().SendQuery(&pgproto3.Query{String: `START_REPLICATION SLOT debezium LOGICAL 0/0 (proto_version '1', publication_names 'dbz_publication')`})
+	conn.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT " + slot + " LOGICAL 0/0 (proto_version '1', publication_names '" + publication + "')"})
 	check(t, conn.Frontend().Flush())
 	message, err := conn.ReceiveMessage(t.Context())
 	check(t, err)
@@ -158,11 +167,11 @@ func (o *outbox) connect(t *testing.T) *pgconn.PgConn {
 	return conn
 }
 
-func (o *outbox) disconnect(t *testing.T, connector *pgconn.PgConn) {
+func (o *outbox) disconnect(t *testing.T, connector *pgconn.PgConn, slot string) {
 	t.Helper()
 	check(t, connector.Close(t.Context()))
 	await(t, "the slot is not read any more", func() bool {
-		return o.text(t, "select active::text from pg_replication_slots where slot_name = 'debezium'") == "false"
+		return o.text(t, "select active::text from pg_replication_slots where slot_name = '"+slot+"'") == "false"
 	})
 }
 
