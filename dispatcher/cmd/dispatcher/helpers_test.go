@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asDispatcher) != "" {
 		main()
 	}
+	pgtest.Settings = map[string]string{"wal_level": "logical", "max_wal_senders": "10"} // which Debezium needs
 	pgtest.Main(m)
 }
 
