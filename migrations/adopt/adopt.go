@@ -28,7 +28,8 @@ const (
 	Overview Layout = "overview"
 	// Storage is the storage service's table, with sequence numbers and a retry policy in each row.
 	Storage Layout = "storage"
-	// Debezium is a table of Debezium's outbox event router. What of it was sent, the connector's replication slot says.
+	// Debezium is a table of Debezium's outbox event router. What of it was sent, the connector's replication slot says:
+	// see the limits in the package's documentation.
 	Debezium Layout = "debezium"
 	// Columns is any other table, by a mapping of its columns.
 	Columns Layout = "columns"
@@ -94,8 +95,8 @@ type Spec struct {
 	// row is to be sent) or status ("COLUMN:OPEN:COMPLETE"); topic, type, aggregateType, aggregateId, key, headers, created,
 	// due, attempts.
 	Columns map[string]string
-	// Slot and Publication are, for the layout Debezium, slot.name and publication.name of the connector. Default to
-	// DefaultSlot and DefaultPublication.
+	// Slot and Publication are, for the layout Debezium, slot.name and publication.name of the connector. The slot's plugin
+	// is pgoutput. Default to DefaultSlot and DefaultPublication.
 	Slot, Publication string
 }
 
@@ -132,7 +133,8 @@ var (
 )
 
 // Apply does a step of an adoption for the outbox in the schema, which migrations.Up has made. A step that is done already
-// changes nothing. The login owns the outbox's schema and their table, or is a member of their owners.
+// changes nothing. The login owns the outbox's schema and their table, or is a member of their owners; for the layout
+// Debezium it has REPLICATION, and connects twice at a time.
 //
 // A step locks their table, with the patience of a migration: it gives up a lock that it does not get within 2 seconds,
 // and tries again for 5 minutes or until ctx ends.

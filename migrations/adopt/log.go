@@ -99,8 +99,12 @@ func (r *run) checkSlot() error {
 	if !published {
 		return fmt.Errorf("publication %s does not publish what is inserted into table %s; give the publication.name of the connector (--publication)", r.spec.Publication, r.spec.Table)
 	}
-	// It asks whether the login may read the slot.
-	err = pgx.BeginFunc(r.ctx, r.tx, func(tx pgx.Tx) error {
+	return nil
+}
+
+// tryToRead checks whether the login may read the slot. For that moment no connector can.
+func (r *run) tryToRead() error {
+	err := pgx.BeginFunc(r.ctx, r.tx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(r.ctx, `select from pg_logical_slot_peek_binary_changes($1, '0/1', 1, 'proto_version', '1', 'publication_names', quote_ident($2))`,
 			pgx.QueryExecModeSimpleProtocol, r.spec.Slot, r.spec.Publication)
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
@@ -167,5 +168,27 @@ func TestDebeziumRefusedRowIsMended(t *testing.T) {
 	}
 	if got := scalar[string](r, `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`); got != "mendedtrue Ttrue Ttrue" {
 		t.Errorf("their table has %s", got)
+	}
+}
+
+// The steps work in every mode of the driver.
+func TestDebeziumExecModes(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			r, _ := newLogRig(t)
+			conn := r.connectIn(mode)
+			for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
+				if _, err := adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{}); err != nil {
+					t.Fatal(err)
+				}
+				r.produce(t.Context(), n)
+				if _, err := adopt.Read(t.Context(), conn, pgtest.Schema, ""); err != nil {
+					t.Error(err)
+				}
+			}
+			if held := r.held(); held != "0 1 2 3" {
+				t.Errorf("the slot has %s", held)
+			}
+		})
 	}
 }

@@ -143,6 +143,9 @@ func (r *run) shadow() error {
 	r.result.State, r.result.Next = Shadow, nextShadow
 	if r.layout.log { // whose producers may delete a row at once
 		noted, r.result.Next = "insert", nextShadowLog
+		if err := r.checkSlot(); err != nil {
+			return err
+		}
 	}
 	if err := r.limit(shadowTimeout); err != nil {
 		return err
@@ -157,7 +160,7 @@ func (r *run) shadow() error {
 		}
 	}
 	if r.layout.log {
-		if err := r.checkSlot(); err != nil {
+		if err := r.tryToRead(); err != nil {
 			return err
 		}
 	}

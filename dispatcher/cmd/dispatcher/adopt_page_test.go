@@ -136,12 +136,18 @@ func settled(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// slot makes a replication slot, with a name of its own because all databases of a server share them.
-func (o *outbox) slot(t *testing.T) string {
+// decodes skips the test where the server's WAL cannot be decoded.
+func (o *outbox) decodes(t *testing.T) {
 	t.Helper()
 	if level := o.text(t, "show wal_level"); level != "logical" {
 		t.Skipf("the server has wal_level %s; start one with wal_level = logical", level)
 	}
+}
+
+// slot makes a replication slot, with a name of its own because all databases of a server share them.
+func (o *outbox) slot(t *testing.T) string {
+	t.Helper()
+	o.decodes(t)
 	name := "s_" + strings.ToLower(rand.Text())
 	o.exec(t, "select pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
 	t.Cleanup(func() { // which a database cannot be dropped with

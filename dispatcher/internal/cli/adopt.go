@@ -97,7 +97,8 @@ sent twice, with the same id; it is due when the five minutes of m10 are over, o
 that still runs finds nothing.
 
 Of layout debezium, stop the connector first. Each row that its slot holds, whose transaction it has not confirmed, becomes an
-event. What it has sent and not confirmed is sent twice, with the same id. It stays stopped: it would send what producers insert.`,
+event. What it has sent and not confirmed is sent twice, with the same id. It stays stopped: it would send what producers insert.
+A slot that nobody reads keeps WAL.`,
 		Example: `  dispatcher adopt cutover -f owner.yaml --dry-run
   dispatcher adopt cutover -f owner.yaml`,
 	})
@@ -115,7 +116,8 @@ with their due time and attempts. Those that a dispatcher is delivering are wait
 Where an index of theirs lets one row of an aggregate be open at a time, the newest is open, and has replaced the others.
 
 Of layout debezium, the slot is moved to the end of what is committed, and rows are inserted again, and deleted again where
-their producers have done so: the connector sends these and what comes after.
+their producers have done so: the connector sends these and what comes after. What it has not sent of other tables is
+passed over. Before it starts, remove its stored offset, which may be older than the slot: DELETE /connectors/NAME/offsets.
 
 Before the cut-over it removes the trigger and the notes.`,
 		Example: `  dispatcher adopt back -f owner.yaml --dry-run
