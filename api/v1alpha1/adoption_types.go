@@ -10,10 +10,13 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.phase == 'Back' || has(self.namespace)",fieldPath=".namespace",message="namespace is missing: the outbox namespace of the events; set it"
 // +kubebuilder:validation:XValidation:rule="self.layout != 'Columns' || has(self.table) && has(self.columns)",message="layout Columns needs table and columns; set them, or choose the layout that the table has"
 // +kubebuilder:validation:XValidation:rule="self.layout == 'Columns' || !has(self.columns)",fieldPath=".columns",message="columns belong to layout Columns; remove them, or set layout to Columns"
+// +kubebuilder:validation:XValidation:rule="self.layout != 'Debezium' || has(self.slot)",fieldPath=".slot",message="slot is missing: only the connector's replication slot says what was sent; set it to slot.name of the connector"
+// +kubebuilder:validation:XValidation:rule="self.layout == 'Debezium' || !has(self.slot)",fieldPath=".slot",message="slot belongs to layout Debezium; remove it, or set layout to Debezium"
+// +kubebuilder:validation:XValidation:rule="self.layout == 'Debezium' || !has(self.publication)",fieldPath=".publication",message="publication belongs to layout Debezium; remove it, or set layout to Debezium"
 // +kubebuilder:validation:XValidation:rule="self.layout != 'M10' || has(self.topic)",fieldPath=".topic",message="layout M10 has no column with a topic; set topic"
 // +kubebuilder:validation:XValidation:rule="self.layout != 'Columns' || has(self.topic) || !has(self.columns) || has(self.columns.topic)",fieldPath=".topic",message="topic is missing; set it, or name the column in columns.topic"
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'Cutover' || self.phase != 'Shadow'",fieldPath=".phase",message="phase goes from Cutover to Shadow by way of Back; set it to Back first"
-// +kubebuilder:validation:XValidation:rule="oldSelf.phase == 'Back' || self.layout == oldSelf.layout && (has(self.__namespace__) ? has(oldSelf.__namespace__) && self.__namespace__ == oldSelf.__namespace__ : !has(oldSelf.__namespace__)) && (has(self.table) ? has(oldSelf.table) && self.table == oldSelf.table : !has(oldSelf.table)) && (has(self.topic) ? has(oldSelf.topic) && self.topic == oldSelf.topic : !has(oldSelf.topic)) && (has(self.columns) ? has(oldSelf.columns) && self.columns == oldSelf.columns : !has(oldSelf.columns))",message="layout, table, namespace, topic and columns change only from phase Back; set phase to Back, and change them then"
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase == 'Back' || self.layout == oldSelf.layout && (has(self.__namespace__) ? has(oldSelf.__namespace__) && self.__namespace__ == oldSelf.__namespace__ : !has(oldSelf.__namespace__)) && (has(self.table) ? has(oldSelf.table) && self.table == oldSelf.table : !has(oldSelf.table)) && (has(self.topic) ? has(oldSelf.topic) && self.topic == oldSelf.topic : !has(oldSelf.topic)) && (has(self.columns) ? has(oldSelf.columns) && self.columns == oldSelf.columns : !has(oldSelf.columns)) && (has(self.slot) ? has(oldSelf.slot) && self.slot == oldSelf.slot : !has(oldSelf.slot)) && (has(self.publication) ? has(oldSelf.publication) && self.publication == oldSelf.publication : !has(oldSelf.publication))",message="layout, table, namespace, topic, columns, slot and publication change only from phase Back; set phase to Back, and change them then"
 type Adoption struct {
 	// name is the adoption's, and becomes part of the names of a trigger and a
 	// function in the database.
@@ -23,13 +26,14 @@ type Adoption struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z][a-z0-9_]*$')",message="name must be lower-case letters, digits and underscores, and start with a letter, such as orders"
 	Name string `json:"name,omitempty"`
 
-	// layout is that of the table: M10, Overview, Storage, or Columns for any other.
+	// layout is that of the table: M10, Overview, Storage, Debezium, or Columns for any
+	// other.
 	// +required
 	Layout AdoptionLayout `json:"layout,omitempty"`
 
 	// table is the service's table, with its schema, such as public.order_events.
-	// When not set: m10_recovery.outbox, outbox.events or public.storage_outbox, by
-	// the layout.
+	// When not set: m10_recovery.outbox, outbox.events, public.storage_outbox or
+	// public.outboxevent, by the layout.
 	// +optional
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=127
@@ -52,6 +56,23 @@ type Adoption struct {
 	// +optional
 	Columns *AdoptionColumns `json:"columns,omitempty"`
 
+	// slot is the slot.name of the connector, for layout Debezium: the replication slot
+	// says which rows it has not sent. It is one of pgoutput. The migration's login
+	// needs the attribute REPLICATION.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_]+$')",message="slot must be lower-case letters, digits and underscores, such as debezium"
+	Slot string `json:"slot,omitempty"`
+
+	// publication is the publication.name of the connector, for layout Debezium. When
+	// not set: dbz_publication.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c${}[:cntrl:]]*$')",message="publication must be a name without quotes, backslashes, dollar signs, braces and control characters, such as dbz_publication"
+	Publication string `json:"publication,omitempty"`
+
 	// phase is Shadow (the producers' rows are counted and checked as events beside
 	// the worker that sends them), Cutover (open rows become events, and so do new
 	// ones; the worker finds nothing) or Back (all is as it was before).
@@ -61,7 +82,7 @@ type Adoption struct {
 
 // AdoptionLayout is the layout of a table.
 // +kubebuilder:validation:MaxLength=16
-// +kubebuilder:validation:Enum=M10;Overview;Storage;Columns
+// +kubebuilder:validation:Enum=M10;Overview;Storage;Debezium;Columns
 type AdoptionLayout string
 
 // The layouts.
@@ -72,6 +93,8 @@ const (
 	LayoutOverview AdoptionLayout = "Overview"
 	// LayoutStorage has aggregates with sequence numbers, and retries of its own.
 	LayoutStorage AdoptionLayout = "Storage"
+	// LayoutDebezium is read by Debezium's outbox event router, and has no column that says what was sent.
+	LayoutDebezium AdoptionLayout = "Debezium"
 	// LayoutColumns is any other, whose columns are named.
 	LayoutColumns AdoptionLayout = "Columns"
 )
@@ -196,7 +219,8 @@ type AdoptionStatus struct {
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// theirs counts the rows of the service's table that are there since then.
+	// theirs counts the rows of the service's table that are there since then. Of
+	// layout Debezium, nothing but refused is counted.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Theirs int64 `json:"theirs"`
@@ -217,7 +241,7 @@ type AdoptionStatus struct {
 	Extra int64 `json:"extra"`
 
 	// refused counts the rows of which no event can be made. They stay with the
-	// service's worker.
+	// service's worker; of layout Debezium, that is from the cutover on until Back.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Refused int64 `json:"refused"`

@@ -195,7 +195,7 @@ func adopted(o observed) metav1.Condition {
 			"Rows have no event, or events no row, of "+quoted(differ)+": see missing and extra in status.adoptions, and find out why before the cutover.")
 	case len(refused) > 0:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonRowsRefused,
-			"No event can be made of some rows of "+quoted(refused)+", which stay with the service's worker; `dispatcher adopt status` names them, and why.")
+			"No event can be made of some rows of "+quoted(refused)+", and so no dispatcher sends them; `dispatcher adopt status` names them, and why.")
 	case len(left) > 0:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonLeftCutOver,
 			"Not in spec.adopt any more, and still cut over: "+quoted(left)+". Rows of its table go on to become events; to undo it, add it again with phase Back.")

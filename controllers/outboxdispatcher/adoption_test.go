@@ -103,6 +103,27 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 	})
 
+	// CONTRACT: C-91
+	It("of a table that Debezium reads tells the Job slot and publication, and a person what to do with the connector", func() {
+		c := start(tick)
+		outbox := c.outbox()
+		router := debezium(api.AdoptionCutover)
+		router.Name, router.Table, router.Publication = "orders", "public.outboxevent", "dbz_orders"
+		outbox.Spec.Adopt = []api.Adoption{router}
+		c.create(outbox)
+		c.finish(c.migrates(), time.Now(), "")
+		job := c.adoption(outbox)
+		_, plan := c.ordered(job)
+		Expect(plan.Data["plan.yaml"]).To(Equal("adoptions:\n- layout: debezium\n  name: orders\n  namespace: shop\n  phase: Cutover\n" +
+			"  publication: dbz_orders\n  slot: debezium\n  table: public.outboxevent\n"))
+
+		c.finish(job, time.Now().Add(-time.Minute), `adoption orders: adopt cutover: slot debezium: ERROR: replication slot "debezium" is active for PID 7 (SQLSTATE 55006); stop the connector, and run it again`)
+		c.expectOf(outbox, status.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdoptionFailed, "stop the connector, and run it again. It is tried again"})
+		c.leave(c.adoptionOtherThan(outbox, job.Name), time.Now(), `{"adoptions":[{"name":"orders","phase":"Cutover","theirs":0,"ours":0,"missing":0,"extra":0,"refused":1}]}`)
+		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonRowsRefused, `rows of "orders", and so no dispatcher sends them`})
+		c.expectEventOf(outbox, api.ReasonCutOver, "which dispatchers send")
+	})
+
 	It("that is taken out of the spec goes back from the shadow, and stays cut over", func() {
 		c := start(tick)
 		outbox := c.adopting(api.AdoptionShadow)
@@ -155,6 +176,10 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		Entry("from the cutover to the shadow by way of back", overview(api.AdoptionCutover), overview(api.AdoptionShadow), "phase goes from Cutover to Shadow by way of Back"),
 		Entry("another table after it went back", overview(api.AdoptionShadow), api.Adoption{Layout: api.LayoutOverview, Namespace: "shop", Table: "a.b", Phase: api.AdoptionCutover}, "change only from phase Back"),
 		Entry("another namespace after it went back", overview(api.AdoptionCutover), api.Adoption{Layout: api.LayoutOverview, Namespace: "stock", Phase: api.AdoptionCutover}, "change only from phase Back"),
+		Entry("another slot after it went back", debezium(api.AdoptionCutover), api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "other", Phase: api.AdoptionCutover}, "slot and publication change only from phase Back"),
+		Entry("another publication after it went back", debezium(api.AdoptionShadow), api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "debezium", Publication: "other", Phase: api.AdoptionCutover}, "slot and publication change only from phase Back"),
+		Entry("another slot from back", debezium(api.AdoptionBack), api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "other", Phase: api.AdoptionShadow}, ""),
+		Entry("to the cutover with the connector's slot as it is", debezium(api.AdoptionShadow), debezium(api.AdoptionCutover), ""),
 		Entry("to the cutover", overview(api.AdoptionShadow), overview(api.AdoptionCutover), ""),
 		Entry("back", overview(api.AdoptionCutover), overview(api.AdoptionBack), ""),
 		Entry("another table from back", overview(api.AdoptionBack), api.Adoption{Layout: api.LayoutOverview, Namespace: "shop", Table: "a.b", Phase: api.AdoptionShadow}, ""),
@@ -163,6 +188,10 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 
 func overview(phase api.AdoptionPhase) api.Adoption {
 	return api.Adoption{Layout: api.LayoutOverview, Namespace: "shop", Phase: phase}
+}
+
+func debezium(phase api.AdoptionPhase) api.Adoption {
+	return api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "debezium", Phase: phase}
 }
 
 // adopting is an Outbox that adopts a table.

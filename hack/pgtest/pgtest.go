@@ -30,6 +30,9 @@ const DSNVariable = "OUTBOX_TEST_DSN"
 // Schema is where [Migrated] puts the outbox.
 const Schema = "outbox"
 
+// Settings are those of the server that is started, beside its own. A package sets them before [Main].
+var Settings map[string]string
+
 // Main runs a package's tests and stops the server that they used: func TestMain(m *testing.M)
 // { pgtest.Main(m) }.
 func Main(m interface{ Run() int }) {
@@ -157,7 +160,7 @@ func (s *server) connect(t testing.TB) {
 			defer cancel()
 			dsn := os.Getenv(DSNVariable)
 			if dsn == "" {
-				if s.own, err = postgres.Start(ctx, postgres.Options{}); err != nil {
+				if s.own, err = postgres.Start(ctx, postgres.Options{Settings: Settings}); err != nil {
 					return err
 				}
 				dsn = s.own.DSN("postgres")

@@ -28,6 +28,9 @@ const (
 	Overview Layout = "overview"
 	// Storage is the storage service's table, with sequence numbers and a retry policy in each row.
 	Storage Layout = "storage"
+	// Debezium is a table of Debezium's outbox event router. What of it was sent, the connector's replication slot says:
+	// see the limits in the package's documentation.
+	Debezium Layout = "debezium"
 	// Columns is any other table, by a mapping of its columns.
 	Columns Layout = "columns"
 )
@@ -67,6 +70,12 @@ const (
 	DefaultWait    = time.Minute
 )
 
+// Defaults of [Spec], which are those of a Debezium connector.
+const (
+	DefaultSlot        = "debezium"
+	DefaultPublication = "dbz_publication"
+)
+
 // Spec is what is adopted. Every step but [ToShadow] reads all but the name from the database.
 type Spec struct {
 	// Name of the adoption, and of its trigger: a lower case letter, then up to 39 more, digits and underscores. Defaults
@@ -75,7 +84,7 @@ type Spec struct {
 	// Layout is required for ToShadow.
 	Layout Layout
 	// Table is theirs, as schema.table; without a schema it is in public. Defaults to that of the layout's document: m10_recovery.outbox, outbox.events,
-	// public.storage_outbox. Required for Columns.
+	// public.storage_outbox, public.outboxevent. Required for Columns.
 	Table string
 	// Namespace is that of the events. Required for ToShadow. 1 to 255 characters, no quote, backslash, dollar sign, brace or
 	// control character.
@@ -87,6 +96,9 @@ type Spec struct {
 	// row is to be sent) or status ("COLUMN:OPEN:COMPLETE"); topic, type, aggregateType, aggregateId, key, headers, created,
 	// due, attempts.
 	Columns map[string]string
+	// Slot and Publication are, for the layout Debezium, slot.name and publication.name of the connector. The slot's plugin
+	// is pgoutput. Default to DefaultSlot and DefaultPublication.
+	Slot, Publication string
 }
 
 // Options of [Apply].
@@ -118,10 +130,12 @@ type Result struct {
 var (
 	word  = regexp.MustCompile(`^[^'\\${}[:cntrl:]]{1,255}$`)
 	names = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+	slots = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 )
 
 // Apply does a step of an adoption for the outbox in the schema, which migrations.Up has made. A step that is done already
-// changes nothing. The login owns the outbox's schema and their table, or is a member of their owners.
+// changes nothing. The login owns the outbox's schema and their table, or is a member of their owners; for the layout
+// Debezium it has REPLICATION, and connects twice at a time.
 //
 // A step locks their table, with the patience of a migration: it gives up a lock that it does not get within 2 seconds,
 // and tries again for 5 minutes or until ctx ends.
@@ -197,6 +211,9 @@ func (s Spec) check(step Step) error {
 			return fmt.Errorf("%.70q cannot be used as a table or a column; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters, or rename it", text)
 		}
 	}
+	if err := s.checkSlot(l); err != nil {
+		return err
+	}
 	if s.Topic == "" && l.fields["topic"] == "" {
 		return errors.New("no topic: the rows have none; give one")
 	}
@@ -208,6 +225,10 @@ func (s Spec) check(step Step) error {
 
 // remedy is what to do about an error of the database.
 func remedy(err error) string {
+	var slot slotError
+	if errors.As(err, &slot) {
+		return "; " + slot.remedy
+	}
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return ""

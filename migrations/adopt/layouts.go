@@ -22,6 +22,8 @@ type layout struct {
 	// event.
 	open, complete, reopen string
 	order                  string
+	// log is a table that tells nothing of what was sent: the connector's slot does.
+	log bool
 }
 
 // inHands is when a row is due that a worker has in its hands, where the table does not tell until when.
@@ -78,6 +80,17 @@ var presets = map[Layout]layout{
 		reopen: "delivery_status = case e.attempts when 0 then 'pending' else 'failed' end, delivery_attempts = e.attempts, next_retry_at = e.next_attempt_at, delivered_at = null",
 		order:  "{r}.created_at, {r}.sequence_number",
 	},
+	Debezium: {
+		table:   "public.outboxevent",
+		columns: []string{"id", "aggregatetype", "aggregateid", "type", "payload"},
+		id:      "id", payload: "payload",
+		fields: map[string]string{
+			"topic": "{r}.aggregatetype::text", "payload": "{r}.payload::jsonb", "type": "{r}.type::text",
+			"aggregateType": "{r}.aggregatetype::text", "aggregateId": "{r}.aggregateid::text",
+		},
+		open: "false",
+		log:  true,
+	},
 }
 
 // noLimit is the retry budget of a row whose worker knows none: no dispatcher buries it.
@@ -94,7 +107,7 @@ func (s Spec) layout() (layout, error) {
 	l, ok := presets[s.Layout]
 	switch {
 	case !ok:
-		return l, fmt.Errorf("the layout %q is unknown; choose m10, overview, storage or columns", s.Layout)
+		return l, fmt.Errorf("the layout %q is unknown; choose m10, overview, storage, debezium or columns", s.Layout)
 	case len(s.Columns) > 0:
 		return l, fmt.Errorf("the layout %s has its own columns; leave out the mapping, or choose the layout columns", s.Layout)
 	}

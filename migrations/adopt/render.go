@@ -25,6 +25,9 @@ func (r *run) open(row string) string { return r.in(r.layout.open, row) }
 
 // counted is the condition that a row is after the start.
 func (r *run) counted(row string) string {
+	if r.layout.log {
+		return "false"
+	}
 	if r.start == nil {
 		return "true"
 	}
@@ -59,8 +62,12 @@ func (r *run) body(live, changed, after string) string {
 	if r.spec.Topic == "" {
 		topic = field("topic", "")
 	}
-	mark := ""
-	if live != "false" {
+	mark, row := "", "null"
+	switch {
+	case live == "false":
+	case r.layout.log:
+		row = "row_to_json(r)"
+	default:
 		mark = "\n    if " + live + " then\n        update " + r.their.name() + " set " + r.layout.complete + " where " + quote(r.layout.id) + " = r." + quote(r.layout.id) + ";\n    end if;"
 	}
 	dedupe := "r." + quote(r.layout.id) + "::text"
@@ -72,15 +79,22 @@ func (r *run) body(live, changed, after string) string {
 		"{topic}": topic, "{payload}": field("payload", ""), "{type}": field("type", "null"), "{aggregateType}": field("aggregateType", "null"),
 		"{aggregateId}": field("aggregateId", "null"), "{key}": field("key", "null"), "{headers}": field("headers", "'{}'"),
 		"{created}": field("created", "now()"), "{due}": field("due", "now()"), "{attempts}": field("attempts", "0"),
-		"{maxAttempts}": field("maxAttempts", "null"), "{retry}": field("retry", "null"), "{mark}": mark + after,
+		"{maxAttempts}": field("maxAttempts", "null"), "{retry}": field("retry", "null"), "{mark}": mark + after, "{row}": row,
 	})
 }
 
 // function is the trigger's. It names no table for what it does, since a transaction with an old snapshot runs it too.
 func (r *run) function(live bool) string {
 	state := "false"
-	if live {
+	switch {
+	case live && r.layout.log:
+		state = "true"
+	case live:
 		state = "(" + r.open("r") + ")"
 	}
-	return r.render("function", map[string]string{"{body}": r.body(state, "v_changed", "")})
+	changed := "v_changed"
+	if r.layout.log { // each insert is an event
+		changed = "true"
+	}
+	return r.render("function", map[string]string{"{body}": r.body(state, changed, "")})
 }

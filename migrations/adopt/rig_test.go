@@ -19,7 +19,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	// Its WAL can be decoded, and reaches the disk only when somebody waits for it.
+	pgtest.Settings = map[string]string{"wal_level": "logical", "max_wal_senders": "10", "wal_writer_delay": "10s"}
+	pgtest.Main(m)
+}
 
 // rig is a database with an outbox and a table of theirs.
 type rig struct {

@@ -41,8 +41,21 @@ type Status struct {
 	// TheirsWaiting are the open rows of their table, and OursWaiting the events of the adoption that are not yet delivered.
 	TheirsWaiting int64 `json:"theirsWaiting"`
 	OursWaiting   int64 `json:"oursWaiting"`
+	// Slot is that of the layout Debezium, of which no rows are counted: its table says nothing of what was sent.
+	Slot *Slot `json:"slot,omitempty"`
 	// Next says what to do next, in a sentence.
 	Next string `json:"next"`
+}
+
+// Slot is a connector's replication slot.
+type Slot struct {
+	Name string `json:"name"`
+	// Missing: there is none of that name.
+	Missing bool `json:"missing,omitempty"`
+	// Active: the connector reads it.
+	Active bool `json:"active"`
+	// Behind is how many bytes of WAL it has not confirmed.
+	Behind int64 `json:"behind"`
 }
 
 // Refusal is a row that the outbox does not take.
@@ -111,6 +124,22 @@ func (r *run) status() (s Status, err error) {
 	if r.cutAt != nil {
 		at := r.cutAt.UTC()
 		s.CutoverAt = &at
+	}
+	if r.layout.log {
+		if s.Slot, err = r.findSlot(); err != nil {
+			return s, err
+		}
+		if s.Slot == nil {
+			s.Slot = &Slot{Name: r.spec.Slot, Missing: true}
+		}
+		switch {
+		case s.State == Shadow:
+			s.Next = nextShadowLog
+		case s.State == Live && s.Slot.Active:
+			s.Next = nextStopLog
+		case s.State == Live:
+			s.Next = nextLiveLog
+		}
 	}
 	var refusals string
 	sql := r.render("status", map[string]string{"{counted}": r.counted("r"), "{open}": r.open("r"), "{idType}": r.their.types[r.layout.id]})

@@ -97,6 +97,9 @@ func (r *run) find(step Step) error {
 	}
 	if step == ToShadow {
 		r.spec.Name = cmp.Or(wanted.Name, string(wanted.Layout))
+		if wanted.Layout == Debezium {
+			r.spec.Slot, r.spec.Publication = cmp.Or(wanted.Slot, DefaultSlot), cmp.Or(wanted.Publication, DefaultPublication)
+		}
 		table := cmp.Or(wanted.Table, presets[wanted.Layout].table)
 		if all, err = readAll(r.ctx, r.tx, ""); err != nil {
 			return err
@@ -141,9 +144,15 @@ func (r *run) exec(sql string) error {
 }
 
 func (r *run) shadow() error {
-	table := r.their.name()
-	r.result.State = Shadow
-	if _, err := r.tx.Exec(r.ctx, fmt.Sprintf(`set local statement_timeout = %d`, shadowTimeout.Milliseconds())); err != nil {
+	table, noted := r.their.name(), "insert or delete"
+	r.result.State, r.result.Next = Shadow, nextShadow
+	if r.layout.log { // whose producers may delete a row at once
+		noted, r.result.Next = "insert", nextShadowLog
+		if err := r.checkSlot(); err != nil {
+			return err
+		}
+	}
+	if err := r.limit(shadowTimeout); err != nil {
 		return err
 	}
 	if r.state == Shadow {
@@ -152,8 +161,12 @@ func (r *run) shadow() error {
 			return err
 		}
 		if same {
-			r.result.Next = nextShadow
 			return nil
+		}
+	}
+	if r.layout.log {
+		if err := r.tryToRead(); err != nil {
+			return err
 		}
 	}
 	install, err := files.ReadFile("sql/install.sql")
@@ -165,9 +178,11 @@ func (r *run) shadow() error {
 			return err
 		}
 	}
-	position := quote(r.layout.position)
-	if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text from `+table).Scan(&r.start); err != nil {
-		return err
+	if !r.layout.log {
+		position := quote(r.layout.position)
+		if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text from `+table).Scan(&r.start); err != nil {
+			return err
+		}
 	}
 	columns, err := json.Marshal(r.columns())
 	if err != nil {
@@ -177,26 +192,27 @@ func (r *run) shadow() error {
 	if r.start != nil {
 		start = literal(*r.start)
 	}
-	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, start, state)
-values (%s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
-		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), start)
+	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, slot, publication, start, state)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
+		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), literal(r.spec.Slot), literal(r.spec.Publication), start)
 	for _, sql := range append(r.forget(),
 		record,
 		r.function(false),
 		"revoke all on function "+r.functionName()+"() from public",
-		fmt.Sprintf("create or replace trigger %s after insert or delete on %s for each row execute function %s()", r.trigger(), table, r.functionName()),
+		fmt.Sprintf("create or replace trigger %s after %s on %s for each row execute function %s()", r.trigger(), noted, table, r.functionName()),
 	) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
 	}
-	r.result.Changed, r.result.Next = true, nextShadow
+	r.result.Changed = true
 	return nil
 }
 
 // isAsWanted reports whether the shadow is there as the spec says.
 func (r *run) isAsWanted() (same bool, err error) {
-	if !maps.Equal(r.columns(), r.wanted.Columns) || r.spec.Layout != r.wanted.Layout || r.spec.Namespace != r.wanted.Namespace || r.spec.Topic != r.wanted.Topic {
+	if !maps.Equal(r.columns(), r.wanted.Columns) || r.spec.Slot != r.wanted.Slot || r.spec.Publication != r.wanted.Publication ||
+		r.spec.Layout != r.wanted.Layout || r.spec.Namespace != r.wanted.Namespace || r.spec.Topic != r.wanted.Topic {
 		return false, nil
 	}
 	const look = `select exists (select from pg_trigger where tgrelid = $1::text::regclass and tgname = $2 and tgenabled in ('O', 'A'))`
@@ -224,6 +240,9 @@ func (r *run) forget() []string {
 func (r *run) cutover() error {
 	if r.state == Returning {
 		return fmt.Errorf("adoption %s is on its way back; finish that first: dispatcher adopt back --name %s", r.spec.Name, r.spec.Name)
+	}
+	if r.layout.log {
+		return r.cutoverLog()
 	}
 	table := r.their.name()
 	r.result.State, r.result.Next = Live, nextLive
@@ -256,6 +275,11 @@ func (r *run) cutover() error {
 		r.result.Changed = r.state != Live || moved > 0
 		return nil
 	}
+	return r.countMoved()
+}
+
+// countMoved reads what Cutover has done.
+func (r *run) countMoved() error {
 	count := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
 		(select count(*) from outbox_adopted where adoption = $1 and refused is not null)`
 	if err := r.tx.QueryRow(r.ctx, count, r.spec.Name).Scan(&r.result.Moved, &r.result.Refused); err != nil {
@@ -274,13 +298,25 @@ func (r *run) back() error {
 		return r.abandon()
 	}
 	table := r.their.name()
+	// Once before producers wait, so that the second time is short.
+	if err := r.passSlot(); err != nil {
+		return err
+	}
 	if err := r.exec("lock table " + table + " in access exclusive mode"); err != nil {
+		return err
+	}
+	if err := r.passSlot(); err != nil {
 		return err
 	}
 	var left bool
 	if r.state != Shadow {
-		statements := append(r.dropTriggers(), r.render("return", map[string]string{
+		file := "return"
+		if r.layout.log {
+			file = "return_log"
+		}
+		statements := append(r.dropTriggers(), r.render(file, map[string]string{
 			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
+			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
 		for _, sql := range statements {
 			if err := r.exec(sql); err != nil {
@@ -307,6 +343,9 @@ func (r *run) back() error {
 		}
 	}
 	r.result.State, r.result.Next = None, nextBack
+	if r.layout.log {
+		r.result.Next = nextBackLog
+	}
 	return nil
 }
 

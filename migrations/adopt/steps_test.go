@@ -289,7 +289,7 @@ func TestStepsRefused(t *testing.T) {
 		change(&spec)
 		refused(adopt.ToShadow, spec, adopt.Options{}, want)
 	}
-	shadow(func(s *adopt.Spec) { s.Layout = "debezium" }, "choose m10, overview, storage or columns")
+	shadow(func(s *adopt.Spec) { s.Layout = "kafka" }, "choose m10, overview, storage, debezium or columns")
 	shadow(func(s *adopt.Spec) { s.Namespace = "it's" }, "the namespace")
 	shadow(func(s *adopt.Spec) { s.Topic = "" }, "no topic")
 	shadow(func(s *adopt.Spec) { s.Name = "Orders" }, "lower case letter")
@@ -328,18 +328,28 @@ func TestStepsRefused(t *testing.T) {
 	shadow(func(*adopt.Spec) {}, "is Live; go back first")
 }
 
+// modes are those of the driver.
+var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+
+// connectIn makes a connection in a mode.
+func (r rig) connectIn(mode pgx.QueryExecMode) *pgx.Conn {
+	r.Helper()
+	config := r.pool.Config().ConnConfig
+	config.DefaultQueryExecMode = mode
+	conn, err := pgx.ConnectConfig(r.Context(), config)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = conn.Close(context.WithoutCancel(r.Context())) })
+	return conn
+}
+
 // Names in a table of their own that need quotes, and types that are not ours, work in every mode of the driver.
 func TestExecModes(t *testing.T) {
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t, columnsService())
-			config := r.pool.Config().ConnConfig
-			config.DefaultQueryExecMode = mode
-			conn, err := pgx.ConnectConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close(t.Context()) })
+			conn := r.connectIn(mode)
 			r.produce(t.Context(), 1)
 			r.old.spec.Table = "Order events" // in public
 			for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {

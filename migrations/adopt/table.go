@@ -15,6 +15,7 @@ import (
 type table struct {
 	schema, table string
 	types         map[string]string // of its columns, by their names
+	writable      []string          // its columns that an insert may name, quoted
 }
 
 func (t table) name() string { return pgx.Identifier{t.schema, t.table}.Sanitize() }
@@ -41,15 +42,19 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	case !owns:
 		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
 	}
-	rows, err := tx.Query(ctx, `select attname, format_type(atttypid, null) from pg_attribute where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`, t.name())
+	rows, err := tx.Query(ctx, `select attname, format_type(atttypid, null), attgenerated = '' from pg_attribute where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`, t.name())
 	if err != nil {
 		return t, err
 	}
 	var column, kindOf string
+	var writable bool
 	var there, missing []string
-	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf, &writable}, func() error {
 		t.types[column] = kindOf
 		there = append(there, column)
+		if writable {
+			t.writable = append(t.writable, quote(column))
+		}
 		return nil
 	}); err != nil {
 		return t, err
@@ -63,10 +68,10 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 		return t, fmt.Errorf("table %s is not of layout %s: it lacks %s; it has %s: choose another layout, or map its columns (--layout columns --column ours=theirs)",
 			s.Table, s.Layout, strings.Join(missing, ", "), strings.Join(there, ", "))
 	}
-	if kind := t.types[l.payload]; !slices.Contains([]string{"jsonb", "json", "text", "character varying"}, kind) || s.Layout != Columns && kind != "jsonb" {
-		return t, fmt.Errorf("column %s of table %s is %s; a payload is jsonb, or for --layout columns json or text that is JSON", l.payload, s.Table, kind)
+	if kind := t.types[l.payload]; !slices.Contains([]string{"jsonb", "json", "text", "character varying"}, kind) || s.Layout != Columns && !l.log && kind != "jsonb" {
+		return t, fmt.Errorf("column %s of table %s is %s; a payload is jsonb, or for the layouts debezium and columns json or text that is JSON", l.payload, s.Table, kind)
 	}
-	if kind := t.types[l.position]; !slices.Contains(integers, kind) && !strings.HasPrefix(kind, "timestamp") {
+	if kind := t.types[l.position]; l.position != "" && !slices.Contains(integers, kind) && !strings.HasPrefix(kind, "timestamp") {
 		return t, fmt.Errorf("column %s of table %s is %s, which does not grow from row to row; map the time of creation: --column created=COLUMN", l.position, s.Table, kind)
 	}
 	return t, nil
@@ -84,14 +89,14 @@ func readAll(ctx context.Context, tx pgx.Tx, name string) ([]recorded, error) {
 	if err := tx.QueryRow(ctx, `select to_regclass('outbox_adoptions') is not null`).Scan(&there); err != nil || !there {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, `select name, layout, source_schema || '.' || source_table, namespace, topic, columns::text, start, state, since, cutover_at
+	rows, err := tx.Query(ctx, `select name, layout, source_schema || '.' || source_table, namespace, topic, columns::text, slot, publication, start, state, since, cutover_at
 		from outbox_adoptions where $1 in ('', name) order by name`, name)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a recorded, err error) {
 		var columns string
-		if err = row.Scan(&a.spec.Name, &a.spec.Layout, &a.spec.Table, &a.spec.Namespace, &a.spec.Topic, &columns, &a.start, &a.state, &a.since, &a.cutAt); err == nil {
+		if err = row.Scan(&a.spec.Name, &a.spec.Layout, &a.spec.Table, &a.spec.Namespace, &a.spec.Topic, &columns, &a.spec.Slot, &a.spec.Publication, &a.start, &a.state, &a.since, &a.cutAt); err == nil {
 			err = json.Unmarshal([]byte(columns), &a.spec.Columns)
 		}
 		a.wanted = a.spec

@@ -37,6 +37,9 @@ type planned struct {
 	Namespace string            `json:"namespace,omitempty"`
 	Topic     string            `json:"topic,omitempty"`
 	Columns   map[string]string `json:"columns,omitempty"`
+	// Slot and Publication are the connector's, for layout Debezium.
+	Slot        string `json:"slot,omitempty"`
+	Publication string `json:"publication,omitempty"`
 }
 
 // planOf is what the spec asks for. What it asked for before is in the status.
@@ -44,7 +47,7 @@ func planOf(o *v1alpha1.Outbox) (p plan) {
 	for _, a := range o.Spec.Adopt {
 		p.Adoptions = append(p.Adoptions, planned{
 			Name: a.Name, Phase: string(a.Phase), Layout: strings.ToLower(string(a.Layout)), Table: a.Table,
-			Namespace: a.Namespace, Topic: a.Topic, Columns: planColumns(a.Columns),
+			Namespace: a.Namespace, Topic: a.Topic, Columns: planColumns(a.Columns), Slot: a.Slot, Publication: a.Publication,
 		})
 	}
 	slices.SortFunc(p.Adoptions, func(a, b planned) int { return cmp.Compare(a.Name, b.Name) })

@@ -122,3 +122,34 @@ func TestAdoptApplyFailsAlone(t *testing.T) {
 	a.apply(t, "adoptions:\n- {name: orders, fase: Back}\n").ended(t, 78, "fase")
 	a.apply(t, "adoptions:\n- {name: orders, phase: Back}\n- {name: orders, phase: Back}\n").ended(t, 78, `the name "orders" is missing or there twice`)
 }
+
+// A plan may name the slot that a connector reads, and its errors are what the Job of an Outbox tells.
+//
+// CONTRACT: C-91
+func TestAdoptApplyOfDebezium(t *testing.T) {
+	t.Parallel()
+	a := newAdopter(t)
+	slot := a.slot(t)
+	a.exec(t, "create table public.outboxevent (id uuid primary key, aggregatetype text not null, aggregateid text not null, type text not null, payload jsonb); alter table public.outboxevent owner to "+a.owner+
+		"; create publication orders for table public.outboxevent; alter role "+a.owner+" replication")
+	plan := func(slot, phase string) string {
+		return "adoptions:\n- {name: orders, layout: debezium, namespace: shop, slot: " + slot + ", publication: orders, phase: " + phase + "}\n"
+	}
+	a.apply(t, plan("unknown", "Shadow")).ended(t, 1)
+	if !strings.Contains(a.left, "adoption orders: adopt shadow: there is no replication slot unknown; give the slot.name of the connector") {
+		t.Errorf("it left %q", a.left)
+	}
+	a.reached(t, plan(slot, "Shadow"), "orders Shadow")
+	a.exec(t, "insert into public.outboxevent values (gen_random_uuid(), 'Order', '1', 'OrderPlaced', '{}')")
+	connector := a.connect(t, slot, "orders")
+	a.apply(t, plan(slot, "Cutover")).ended(t, 1)
+	if !strings.Contains(a.left, "stop the connector, and run it again") {
+		t.Errorf("it left %q", a.left)
+	}
+	a.disconnect(t, connector, slot)
+	a.reached(t, plan(slot, "Cutover"), "orders Cutover")
+	if n := a.count(t, "status = 'pending' and topic = 'Order'"); n != 1 {
+		t.Errorf("%d events wait, want that of the row", n)
+	}
+	a.reached(t, plan(slot, "Back"), "orders Back")
+}

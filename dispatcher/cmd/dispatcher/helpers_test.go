@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asDispatcher) != "" {
 		main()
 	}
+	pgtest.Settings = map[string]string{"wal_level": "logical", "max_wal_senders": "10"} // for what a connector reads
 	pgtest.Main(m)
 }
 
@@ -158,6 +159,17 @@ func (o *outbox) count(t testing.TB, where string) (n int) {
 	t.Helper()
 	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_events where "+where).Scan(&n))
 	return n
+}
+
+// text is the only value of a query, empty for null.
+func (o *outbox) text(t testing.TB, query string) string {
+	t.Helper()
+	var text *string
+	check(t, o.admin.QueryRow(t.Context(), query).Scan(&text))
+	if text == nil {
+		return ""
+	}
+	return *text
 }
 
 // migrated also has the schema and the grants.

@@ -58,23 +58,28 @@ func (f *adoptFlags) step(step adopt.Step, cmd *cobra.Command) *cobra.Command {
 func adoptShadowCommand() *cobra.Command {
 	var f adoptFlags
 	cmd := f.step(adopt.ToShadow, &cobra.Command{
-		Use:   "shadow -f FILE --layout m10|overview|storage|columns [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS …]",
+		Use:   "shadow -f FILE --layout m10|overview|storage|debezium|columns [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS …]",
 		Short: "Note beside what producers insert; nothing is sent",
 		Long: `Put a trigger on their table. In the producer's transaction it makes the event of each row that is inserted, checks it
 as enqueue does, and notes it beside. Nothing is sent, and their worker works on. It locks their table for a moment.
 
 With layout columns their columns are named by --column: id and payload; completed, a time that is null while the row is
-to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created, due, attempts.`,
+to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created, due, attempts.
+
+Layout debezium is a table of Debezium's outbox event router. The trigger checks each row, and notes those that the outbox
+does not take. What was sent is read from the connector's replication slot, so the login has the attribute REPLICATION.`,
 		Example: `  dispatcher adopt shadow -f owner.yaml --layout m10 --namespace shop --topic orders
   dispatcher adopt shadow -f owner.yaml --layout columns --table public.outbox_event --namespace shop --topic orders \
     --column id=id --column payload=data --column aggregateId=order_id --column created=occurred_on \
     --column status=state:NEW,SENDING:SENT --dry-run`,
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&f.layout, "layout", "", "m10, overview, storage or columns (required)")
-	flags.StringVar(&f.spec.Table, "table", "", "their table (default: that of the layout: m10_recovery.outbox, outbox.events, public.storage_outbox)")
+	flags.StringVar(&f.layout, "layout", "", "m10, overview, storage, debezium or columns (required)")
+	flags.StringVar(&f.spec.Table, "table", "", "their table (default: that of the layout: m10_recovery.outbox, outbox.events, public.storage_outbox, public.outboxevent)")
 	flags.StringVar(&f.spec.Namespace, "namespace", "", "the namespace of the events (default: that of the file)")
 	flags.StringVar(&f.spec.Topic, "topic", "", "the topic of the events (default: that of each row; m10 has none)")
+	flags.StringVar(&f.spec.Slot, "slot", "", "for layout debezium, slot.name of the connector (default \""+adopt.DefaultSlot+"\")")
+	flags.StringVar(&f.spec.Publication, "publication", "", "for layout debezium, publication.name of the connector (default \""+adopt.DefaultPublication+"\")")
 	flags.StringArrayVar(&f.columns, "column", nil, "a column of theirs by our name, OURS=THEIRS; for layout columns")
 	return cmd
 }
@@ -89,7 +94,11 @@ on the trigger does the same with each row that a producer inserts or opens agai
 
 Producers wait while the rows are moved, so let their worker catch up first. What it has in its hands at that moment may be
 sent twice, with the same id; it is due when the five minutes of m10 are over, or a minute later for other layouts. A worker
-that still runs finds nothing.`,
+that still runs finds nothing.
+
+Of layout debezium, stop the connector first. Each row that its slot holds, whose transaction it has not confirmed, becomes an
+event. What it has sent and not confirmed is sent twice, with the same id. It stays stopped: it would send what producers insert.
+A slot that nobody reads keeps WAL.`,
 		Example: `  dispatcher adopt cutover -f owner.yaml --dry-run
   dispatcher adopt cutover -f owner.yaml`,
 	})
@@ -105,6 +114,10 @@ func adoptBackCommand() *cobra.Command {
 with their due time and attempts. Those that a dispatcher is delivering are waited for. Dead events stay dead letters.
 
 Where an index of theirs lets one row of an aggregate be open at a time, the newest is open, and has replaced the others.
+
+Of layout debezium, the slot is moved to the end of what is committed, and rows are inserted again, and deleted again where
+their producers have done so: the connector sends these and what comes after. What it has not sent of other tables is
+passed over. Before it starts, remove its stored offset, which may be older than the slot: DELETE /connectors/NAME/offsets.
 
 Before the cut-over it removes the trigger and the notes.`,
 		Example: `  dispatcher adopt back -f owner.yaml --dry-run
@@ -234,16 +247,36 @@ func adoptTable(w io.Writer, all adoptions) error {
 	}
 	for _, s := range all.Adoptions {
 		fmt.Fprintf(&text, "adoption %s: %s, layout %s, table %s, namespace %s\n", s.Name, s.State, s.Layout, s.Table, s.Namespace)
+		if s.Slot != nil {
+			fmt.Fprintf(&text, "since %s: refused %s; %s\nwaiting: ours %s\n", s.Since.Format(time.RFC3339), thousands(s.Refused), slotText(*s.Slot), thousands(s.OursWaiting))
+			adoptEnd(&text, s)
+			continue
+		}
 		fmt.Fprintf(&text, "since %s: theirs %s, ours %s, missing %s, extra %s, refused %s\n", s.Since.Format(time.RFC3339),
 			thousands(s.Theirs), thousands(s.Ours), thousands(s.Missing), thousands(s.Extra), thousands(s.Refused))
 		fmt.Fprintf(&text, "waiting: theirs %s, ours %s\n", thousands(s.TheirsWaiting), thousands(s.OursWaiting))
-		for _, r := range s.Refusals {
-			fmt.Fprintf(&text, "refused %s: %s\n", oneLine(r.ID), oneLine(r.Reason))
-		}
-		fmt.Fprintln(&text, s.Next)
+		adoptEnd(&text, s)
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// adoptEnd is what each adoption ends with.
+func adoptEnd(text *strings.Builder, s adopt.Status) {
+	for _, r := range s.Refusals {
+		fmt.Fprintf(text, "refused %s: %s\n", oneLine(r.ID), oneLine(r.Reason))
+	}
+	fmt.Fprintln(text, s.Next)
+}
+
+func slotText(s adopt.Slot) string {
+	switch {
+	case s.Missing:
+		return "slot " + s.Name + " is missing"
+	case s.Active:
+		return fmt.Sprintf("slot %s is read, and %s bytes are not confirmed", s.Name, thousands(s.Behind))
+	}
+	return fmt.Sprintf("slot %s is not read, and %s bytes are not confirmed", s.Name, thousands(s.Behind))
 }
 
 // thousands writes 12031 as 12,031.

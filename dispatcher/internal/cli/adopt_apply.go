@@ -40,6 +40,9 @@ type plannedAdoption struct {
 	Namespace string            `json:"namespace"`
 	Topic     string            `json:"topic"`
 	Columns   map[string]string `json:"columns"`
+	// Slot and Publication are of layout debezium.
+	Slot        string `json:"slot"`
+	Publication string `json:"publication"`
 }
 
 func adoptApplyCommand() *cobra.Command {
@@ -48,7 +51,7 @@ func adoptApplyCommand() *cobra.Command {
 		Use: "apply -f FILE --plan FILE", Short: "Bring adoptions to the phases that a file says", Args: cobra.NoArgs,
 		Long: `Bring each adoption of a file to its phase, by the steps that are missing: Shadow, Cutover (from nothing, by way
 of Shadow) or Back. What has its phase already is left as it is. --plan names the file, as YAML: adoptions, with name,
-phase, layout, table, namespace, topic and columns as "adopt shadow" takes them, and removed, names of which what is in
+phase, layout, table, namespace, topic, columns, slot and publication as "adopt shadow" takes them, and removed, names of which what is in
 the shadow goes back, and what is cut over stays so. One that fails keeps no other back. At the end the counts, as a JSON
 object, are in the file that TERMINATION_LOG names (by default /dev/termination-log, if there is one).`,
 		Example: `  dispatcher adopt apply -f owner.yaml --plan plan.yaml`,
@@ -126,7 +129,7 @@ func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, 
 		}
 	}
 	for _, a := range p.Adoptions {
-		spec := adopt.Spec{Name: a.Name, Layout: a.Layout, Table: a.Table, Namespace: a.Namespace, Topic: a.Topic, Columns: a.Columns}
+		spec := adopt.Spec{Name: a.Name, Layout: a.Layout, Table: a.Table, Namespace: a.Namespace, Topic: a.Topic, Columns: a.Columns, Slot: a.Slot, Publication: a.Publication}
 		do(spec, missingSteps(a.Phase, states[a.Name])...)
 	}
 	for _, name := range p.Removed {

@@ -3,7 +3,8 @@ begin
         p_live => {live}, p_changed => {changed}, p_namespace => {namespace}, p_topic => {topic}, p_payload => {payload},
         p_event_type => {type}, p_aggregate_type => {aggregateType}, p_aggregate_id => {aggregateId},
         p_partition_key => {key}, p_headers => {headers}, p_created => {created}, p_due => {due},
-        p_attempts => {attempts}, p_max_attempts => {maxAttempts}, p_retry => {retry});{mark}
+        p_attempts => {attempts}, p_max_attempts => {maxAttempts}, p_retry => {retry},
+        p_row => {row});{mark}
 exception when others then
-    perform outbox_adopt_refuse({name}, {r}.{id}::text, {counted}, sqlerrm);
+    perform outbox_adopt_refuse({name}, {r}.{id}::text, {counted}, {row}, sqlerrm);
 end;

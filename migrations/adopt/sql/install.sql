@@ -9,6 +9,7 @@ create table if not exists outbox_adoptions (
     topic         text        not null,
     columns       jsonb       not null default '{}',
     slot          text        not null default '',
+    publication   text        not null default '',
     start         text,
     state         text        not null check (state in ('Shadow', 'Live', 'Returning')),
     since         timestamptz not null default clock_timestamp(),
@@ -17,16 +18,20 @@ create table if not exists outbox_adoptions (
 
 comment on table outbox_adoptions is 'One row per outbox table of another layout that is taken over.';
 comment on column outbox_adoptions.start is 'The greatest position that the table had when the shadow began: its id, or its time of creation. Null: it was empty.';
+comment on column outbox_adoptions.slot is 'The replication slot of a table that Debezium reads.';
+comment on column outbox_adoptions.publication is 'What that slot is read with.';
 comment on column outbox_adoptions.since is 'When the shadow began.';
 
 create table if not exists outbox_adopted (
-    adoption text    not null,
-    their_id text    not null,
-    version  integer not null default 0,
-    event_id uuid    not null,
-    counted  boolean not null,
-    live     boolean not null default false,
-    refused  text,
+    adoption  text    not null,
+    their_id  text    not null,
+    version   integer not null default 0,
+    event_id  uuid    not null,
+    counted   boolean not null,
+    live      boolean not null default false,
+    refused   text,
+    seq       bigint  not null generated always as identity,
+    their_row json,
     primary key (adoption, their_id, version)
 );
 
@@ -35,18 +40,22 @@ comment on column outbox_adopted.version is '0, and one more each time that a pr
 comment on column outbox_adopted.counted is 'Whether its position is after the start, so that adopt status counts it.';
 comment on column outbox_adopted.live is 'Whether the event was added to outbox_events.';
 comment on column outbox_adopted.refused is 'Why the outbox does not take the row. It stays open in their table.';
+comment on column outbox_adopted.seq is 'The order of the rows that are kept.';
+comment on column outbox_adopted.their_row is 'Of a table that Debezium reads, the row: their table may not have it any more.';
 
 create index if not exists outbox_adopted_refused on outbox_adopted (adoption) where refused is not null;
+create index if not exists outbox_adopted_kept on outbox_adopted (adoption, seq) where live and their_row is not null;
 
 -- outbox_adopt notes a row of theirs, and with p_live adds its event. It raises what enqueue would raise.
 --
 -- A row that was added before is added again only when it is p_changed, or when its event is done: a worker
 -- of theirs that reports a failure late opens the row too. An id that another event has gets a version, since a second
--- event is allowed and a lost one is not.
+-- event is allowed and a lost one is not. A row that is neither added nor counted is checked, and not noted.
 create or replace function outbox_adopt(
     p_adoption text, p_id text, p_dedupe_key text, p_counted boolean, p_live boolean, p_changed boolean, p_namespace text,
     p_topic text, p_payload jsonb, p_event_type text, p_aggregate_type text, p_aggregate_id text, p_partition_key text,
-    p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb
+    p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb,
+    p_row json
 ) returns void
 language plpgsql
 set search_path from current
@@ -55,11 +64,15 @@ declare
     v_before outbox_adopted;
     v_event  uuid;
     v_key    text;
+    v_seq    bigint;
 begin
     perform enqueue_check('', p_namespace, p_topic, p_payload is null, p_event_type, p_aggregate_type, p_aggregate_id,
         p_partition_key, null, p_dedupe_key, p_headers, '0', false, jsonb_strip_nulls(jsonb_build_object('retry', p_retry)));
     if octet_length(p_payload::text) > 1048576 then
         perform enqueue_check_sizes(array[p_payload], 1048576, '');
+    end if;
+    if not p_live and not p_counted then
+        return;
     end if;
 
     select * into v_before from outbox_adopted where adoption = p_adoption and their_id = p_id order by version desc limit 1;
@@ -85,22 +98,121 @@ begin
             on conflict do nothing;
             continue when not found;
         end if;
-        insert into outbox_adopted (adoption, their_id, version, event_id, counted, live)
-        values (p_adoption, p_id, v_version, v_event, p_counted and v_version = 0, p_live)
-        on conflict (adoption, their_id, version) do update set event_id = excluded.event_id, live = excluded.live, refused = null;
+        insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row)
+        values (p_adoption, p_id, v_version, v_event, p_counted and v_version = 0, p_live, p_row)
+        on conflict (adoption, their_id, version) do update
+            set event_id = excluded.event_id, live = excluded.live, refused = null, their_row = excluded.their_row
+        returning seq into v_seq;
+        -- In other isolation levels it is an error when another has removed a note meanwhile.
+        if p_row is not null and v_seq % 20 = 0 and current_setting('transaction_isolation') = 'read committed' then
+            perform outbox_adopt_prune(p_adoption);
+        end if;
         return;
     end loop;
 end
 $$;
 
--- outbox_adopt_refuse notes a row that outbox_adopt does not take, and why: a producer never gets its error.
-create or replace function outbox_adopt_refuse(p_adoption text, p_id text, p_counted boolean, p_reason text) returns void
+-- outbox_adopt_prune looks at the oldest hundred rows that an adoption keeps, and removes those whose events are delivered.
+-- Those of dead events go to the end, so that they do not keep others from being looked at.
+create or replace function outbox_adopt_prune(p_adoption text) returns void
 language sql
 set search_path from current
 as $$
-    insert into outbox_adopted (adoption, their_id, event_id, counted, refused)
-    values (p_adoption, p_id, '00000000-0000-0000-0000-000000000000', p_counted, left(p_reason, 500))
+    with oldest as (
+        select seq, event_id from outbox_adopted where adoption = p_adoption and live and their_row is not null
+        order by seq limit 100 for update skip locked
+    ), done as (
+        select oldest.seq, coalesce(event.status = 'dead', false) as dead
+        from oldest left join outbox_events as event on event.id = oldest.event_id
+        where event.live is not true
+    ), removed as (
+        delete from outbox_adopted as a using done
+        where a.adoption = p_adoption and a.live and a.their_row is not null and a.seq = done.seq and not done.dead
+    )
+    update outbox_adopted as a set seq = default from done
+    where a.adoption = p_adoption and a.live and a.their_row is not null and a.seq = done.seq and done.dead
+$$;
+
+-- outbox_adopt_log reads the rows that were inserted into a table and that the reader of a slot has not confirmed, in the
+-- order of their commits: what pgoutput's messages Relation and Insert hold. The slot stays where it is.
+create or replace function outbox_adopt_log(p_slot text, p_publication text, p_table regclass) returns setof json
+language plpgsql
+set search_path from current
+as $$
+declare
+    v_data    bytea;
+    v_table   bigint;
+    v_tables  jsonb := '{}'; -- of each partition the columns: the name, and whether the value is JSON
+    v_columns jsonb;
+    v_column  jsonb;
+    v_at      integer;
+    v_length  integer;
+    v_name    text;
+    v_value   text;
+    v_row     text;
+begin
+    for v_data, v_table in
+        select data, relation
+        from (
+            select change.data, ('x' || encode(substr(change.data, 2, 4), 'hex'))::bit(32)::bigint as relation
+            from pg_logical_slot_peek_binary_changes(p_slot, null, null,
+                'proto_version', '1', 'publication_names', quote_ident(p_publication)) as change
+            where get_byte(change.data, 0) in (ascii('R'), ascii('I'))
+        ) as message
+        where relation in (select p_table::oid::bigint union all select relid::oid::bigint from pg_partition_tree(p_table))
+    loop
+        if get_byte(v_data, 0) = ascii('R') then
+            v_at := 6;
+            for _ in 1 .. 2 loop -- the names of the schema and of the table
+                v_at := v_at + position('\x00'::bytea in substr(v_data, v_at));
+            end loop;
+            v_columns := '[]';
+            v_length := get_byte(v_data, v_at) * 256 + get_byte(v_data, v_at + 1);
+            v_at := v_at + 3;
+            for _ in 1 .. v_length loop
+                v_at := v_at + 1;
+                v_length := position('\x00'::bytea in substr(v_data, v_at)) - 1;
+                v_name := convert_from(substr(v_data, v_at, v_length), pg_client_encoding());
+                v_at := v_at + v_length + 1;
+                v_columns := v_columns || jsonb_build_array(jsonb_build_array(v_name, exists (
+                    select from pg_type
+                    where oid::bigint = ('x' || encode(substr(v_data, v_at, 4), 'hex'))::bit(32)::bigint
+                        and (oid in ('json'::regtype, 'jsonb'::regtype) or typbasetype in ('json'::regtype, 'jsonb'::regtype)))));
+                v_at := v_at + 8;
+            end loop;
+            v_tables := v_tables || jsonb_build_object(v_table, v_columns);
+            continue;
+        end if;
+        v_at := 9;
+        v_row := '';
+        for v_column in select value from jsonb_array_elements(v_tables -> v_table::text) loop
+            v_row := v_row || case when v_row = '' then '{' else ',' end || (v_column -> 0)::text || ':';
+            if get_byte(v_data, v_at - 1) <> ascii('t') then
+                v_row := v_row || 'null';
+                v_at := v_at + 1;
+                continue;
+            end if;
+            v_length := ('x' || encode(substr(v_data, v_at + 1, 4), 'hex'))::bit(32)::integer;
+            v_value := convert_from(substr(v_data, v_at + 5, v_length), pg_client_encoding());
+            v_row := v_row || case when (v_column -> 1)::boolean then v_value else to_json(v_value)::text end;
+            v_at := v_at + 5 + v_length;
+        end loop;
+        return next (v_row || '}')::json;
+    end loop;
+end
+$$;
+
+-- outbox_adopt_refuse notes a row that outbox_adopt does not take, and why: a producer never gets its error.
+create or replace function outbox_adopt_refuse(p_adoption text, p_id text, p_counted boolean, p_row json, p_reason text)
+returns void
+language sql
+set search_path from current
+as $$
+    insert into outbox_adopted (adoption, their_id, event_id, counted, their_row, refused)
+    values (p_adoption, p_id, '00000000-0000-0000-0000-000000000000', p_counted, p_row, left(p_reason, 500))
     on conflict (adoption, their_id, version) do update set refused = excluded.refused
 $$;
 
-revoke all on function outbox_adopt, outbox_adopt_refuse from public;
+-- With their arguments: the trigger's function of an adoption may have such a name too.
+revoke all on function outbox_adopt, outbox_adopt_refuse(text, text, boolean, json, text), outbox_adopt_prune(text),
+    outbox_adopt_log(text, text, regclass) from public;

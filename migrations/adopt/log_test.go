@@ -1,0 +1,282 @@
+package adopt_test
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations/adopt"
+)
+
+// Producers write on while a table that Debezium reads is adopted, cut over with the connector stopped, and given back. Each
+// event that was committed is sent, also of rows that were deleted at once. Both send what the connector has sent and not confirmed,
+// and nothing else.
+//
+// CONTRACT: C-91
+func TestDebeziumLedger(t *testing.T) {
+	r, dsn := newLogRig(t)
+	l := newLedger()
+	p := producers{rig: r, ledger: l}
+	connector := r.connect(dsn, l, 7)
+	wait := p.start(2400)
+
+	p.reach(200)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.ToShadow, adopt.Shadow, false)
+	p.reach(800)
+	if s := r.status(); !s.OK() || s.Theirs+s.Ours != 0 || s.Slot == nil || !s.Slot.Active || s.Slot.Missing || s.Slot.Behind == 0 {
+		t.Errorf("in the shadow: %+v", s)
+	}
+	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "stop the connector") {
+		t.Errorf("a cut-over with the connector at work: %v", err)
+	}
+	r.eventually("the connector has sent some", func() bool {
+		n := 0
+		l.do(func() { n = len(l.theirs) })
+		return n > 700
+	})
+	unconfirmed := connector.crash(l)
+	if n := scalar[int](r, `select count(*) from outbox.outbox_events`) + scalar[int](r, `select count(*) from outbox.outbox_adopted`); n != 0 {
+		t.Errorf("%d events and notes in the shadow", n)
+	}
+	moved := r.step(adopt.Cutover, adopt.Live, true)
+	stopDispatcher := r.dispatch(l)
+	p.reach(1400)
+	r.step(adopt.Cutover, adopt.Live, false)
+	wait()
+	r.deliverAll()
+	stopDispatcher()
+	r.check(l)
+	both := map[int]bool{}
+	for n := range l.ours {
+		if l.theirs[n] > 0 {
+			both[n] = true
+		}
+	}
+	if !maps.Equal(both, unconfirmed) {
+		t.Errorf("both sent %v, want %v, which the connector has sent and not confirmed", both, unconfirmed)
+	}
+	theirs, ours := len(l.theirs), len(l.ours)
+
+	// Nobody sends until the way back; the connector sends the rest.
+	wait = p.start(600)
+	p.reach(2400)
+	returned := r.step(adopt.Back, adopt.None, true)
+	connector = r.connect(dsn, l, 7)
+	wait()
+	r.eventually("the connector has sent the rest", func() bool {
+		missing := 0
+		l.do(func() {
+			for n := range l.committed {
+				if l.theirs[n]+l.ours[n] == 0 {
+					missing++
+				}
+			}
+		})
+		return missing == 0
+	})
+	connector.close()
+	r.check(l)
+	for n := range l.ours {
+		if l.theirs[n] > 0 && !unconfirmed[n] {
+			t.Errorf("the connector has sent event %d again", n)
+		}
+	}
+	if n := scalar[int](r, `select count(*) from outbox.outbox_events where live`) + scalar[int](r, `select count(*) from outbox.outbox_adopted`) +
+		scalar[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`); n != 0 {
+		t.Errorf("%d things are left after the way back", n)
+	}
+	// A row whose producer has deleted it is deleted again.
+	if n := scalar[int](r, `select count(*) from outboxevent where (payload ->> 'n')::integer % 2 = 0`); n != 0 {
+		t.Errorf("%d rows are there again", n)
+	}
+	t.Logf("committed %d, rolled back %d; moved %d, returned %d, both %d; delivered by theirs %d, ours %d at the end of the cut-over, %d and %d in all",
+		len(l.committed), len(l.rolledBack), moved.Moved, returned.Returned, len(both), theirs, ours, len(l.theirs), len(l.ours))
+	if moved.Moved == 0 || returned.Returned == 0 || len(both) == 0 {
+		t.Error("one side had nothing to do")
+	}
+}
+
+// A transaction has inserted before the position that the connector has confirmed, and commits after it; without
+// waiting for the disk. It comes along, and what is confirmed does not.
+//
+// CONTRACT: C-91
+func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
+	r, dsn := newLogRig(t)
+	l := newLedger()
+	connector := r.connect(dsn, l, 1)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	late, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := late.Exec(t.Context(), `set local synchronous_commit = off`); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.old.produce(t.Context(), late, 2); err != nil {
+		t.Fatal(err)
+	}
+	inserted := scalar[string](r, `select pg_current_wal_insert_lsn()::text`)
+	r.produce(t.Context(), 1)
+	r.eventually("the connector has confirmed what came later", func() bool {
+		return scalar[bool](r, `select confirmed_flush_lsn > $1::text::pg_lsn from pg_replication_slots where slot_name = $2`, inserted, r.old.spec.Slot)
+	})
+	connector.close()
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 0 {
+		t.Errorf("moved %d, refused %d, want 1", result.Moved, result.Refused)
+	}
+	if got := r.numbers(); got != "2" || l.theirs[1] != 1 || l.theirs[2] != 0 {
+		t.Errorf("events %q, and the connector has sent %v; want 2, and 1", got, l.theirs)
+	}
+	const as = `select (id, namespace, topic, event_type, aggregate_type, aggregate_id, dedupe_key)
+		= (md5('2')::uuid, 'shop', 'Order', 'OrderCreated', 'Order', '2', md5('2')::uuid::text) from outbox.outbox_events`
+	if !scalar[bool](r, as) {
+		t.Error("the event is not that of the row")
+	}
+}
+
+// Rows go back as they were, also those that the outbox has refused, and the slot holds nothing else.
+func TestDebeziumRowsGoBack(t *testing.T) {
+	r, _ := newLogRig(t)
+	insert := func(id, aggregate, payload string) {
+		t.Helper()
+		r.exec(`insert into outboxevent (id, aggregatetype, aggregateid, type, payload, "Spuren""id", raw, at)
+			values (md5('` + id + `')::uuid, '` + aggregate + `', '1', 'T', ` + payload + `, E'"a"\\\n\u00fc', '\x00ff', '2020-01-02 03:04:05.678Z')`)
+	}
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	insert("shadow", "", `'{"n": 1}'`)
+	if s := r.status(); s.OK() || s.Refused != 1 || s.Theirs != 0 || s.Ours != 0 || s.TheirsWaiting != 0 {
+		t.Errorf("status %+v", s)
+	}
+	insert("open", "Order", `'{"n": 2}'`)
+	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 1 {
+		t.Errorf("moved %d, refused %d, want 1 and 1", result.Moved, result.Refused)
+	}
+	insert("live", "Order", `'{"n": 3, "text": "\u00fc", "big": 9007199254740993}'`)
+	insert("none", "Order", `null`)
+	r.exec(`delete from outboxevent where type = 'T' and payload ->> 'n' = '3'`)
+	insert("delivered", "Order", `'{"n": 4}'`)
+	if s := r.status(); s.Refused != 2 || s.OursWaiting != 3 {
+		t.Errorf("status %+v", s)
+	}
+	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '4'`)
+	const rows = `select coalesce(string_agg(to_jsonb(o)::text, ' ' order by id), '') from outboxevent as o`
+	before := scalar[string](r, rows)
+	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 {
+		t.Errorf("returned %d, want 4", result.Returned)
+	}
+	if after := scalar[string](r, rows); after != before {
+		t.Errorf("their table has\n%s\nwant\n%s", after, before)
+	}
+	held := scalar[string](r, `select string_agg(row::text, ' ' order by row ->> 'id')
+		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') as row`, r.old.spec.Slot)
+	for _, id := range []string{"shadow", "open", "live", "none"} {
+		if n := strings.Count(held, scalar[string](r, `select md5($1)::uuid::text`, id)); n != 1 {
+			t.Errorf("the slot has row %s %d times", id, n)
+		}
+	}
+	for _, text := range []string{`"big": 9007199254740993`, `"payload":null`, `"Spuren\"id":"\"a\"\\\nü"`, `"raw":"\\x00ff"`} {
+		if !strings.Contains(held, text) {
+			t.Errorf("the slot has %s, and not %s", held, text)
+		}
+	}
+	if n := strings.Count(held, `"raw"`); n != 4 {
+		t.Errorf("the slot has %d rows: %s", n, held)
+	}
+}
+
+// The side table keeps a row until its event is delivered. Those of dead events stay, and keep no other from being removed.
+func TestDebeziumNotesArePruned(t *testing.T) {
+	r, _ := newLogRig(t)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	produce := func(from, to int) {
+		t.Helper()
+		for n := from; n < to; n++ {
+			r.produce(t.Context(), n)
+		}
+	}
+	produce(0, 300)
+	r.exec(`update outbox.outbox_events set status = 'dead', dead_reason = 'test' where (payload ->> 'n')::integer < 150`)
+	r.exec(`update outbox.outbox_events set status = 'delivered' where (payload ->> 'n')::integer between 150 and 279`)
+	produce(300, 380)
+	got := scalar[string](r, `select string_agg(status || ' ' || n, ', ' order by status) from (
+		select e.status, count(*) as n from outbox.outbox_adopted as a join outbox.outbox_events as e on e.id = a.event_id group by e.status) as s`)
+	if want := "dead 150, pending 100"; got != want {
+		t.Errorf("notes of %s, want %s", got, want)
+	}
+}
+
+// What cannot be done says why, and what to do.
+func TestDebeziumErrors(t *testing.T) {
+	r, dsn := newLogRig(t)
+	for _, c := range []struct {
+		name string
+		spec adopt.Spec
+		want string
+	}{
+		{"slot", adopt.Spec{Slot: "other"}, "there is no replication slot other; give the slot.name of the connector (--slot)"},
+		{"slot name", adopt.Spec{Slot: "Other"}, `the slot "Other" cannot be used`},
+		{"publication", adopt.Spec{Slot: r.old.spec.Slot, Publication: "other"}, "publication other does not publish what is inserted into table public.outboxevent"},
+		{"layout", adopt.Spec{Layout: adopt.M10, Topic: "t", Slot: "debezium"}, "the layout m10 has no replication slot"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := r
+			r.T = t
+			c.spec.Namespace = "shop"
+			if c.spec.Layout == "" {
+				c.spec.Layout = adopt.Debezium
+			}
+			r.old.spec = c.spec
+			if _, err := r.try(adopt.ToShadow, adopt.Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+	login := r.old.spec.Slot
+	r.exec(`create role ` + login + ` login password 'plain'; grant ` + login + ` to current_user; alter schema outbox owner to ` + login + `; alter table outboxevent owner to ` + login)
+	t.Cleanup(func() {
+		_, _ = r.pool.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
+	})
+	conn, err := pgx.Connect(t.Context(), strings.Replace(dsn, pgUser(t, dsn), login+":plain", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := adopt.Apply(t.Context(), conn, pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{}); err == nil ||
+		!strings.Contains(err.Error(), `alter role "`+login+`" replication`) {
+		t.Errorf("without the right to read a slot: %v", err)
+	}
+
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.produce(t.Context(), 1)
+	r.produce(t.Context(), 2)
+	if _, err := r.try(adopt.Cutover, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), "slot "+r.old.spec.Slot+" holds more than 1 rows") {
+		t.Errorf("more rows than wanted: %v", err)
+	}
+	if result, err := r.try(adopt.Cutover, adopt.Options{DryRun: true}); err != nil || result.Moved != 2 || !strings.Contains(strings.Join(result.SQL, "\n"), "outbox_adopt_log('"+r.old.spec.Slot+"'") {
+		t.Errorf("a dry run: %+v, %v", result, err)
+	}
+	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 2 {
+		t.Errorf("moved %d", result.Moved)
+	}
+	r.exec(`select pg_drop_replication_slot($1)`, r.old.spec.Slot)
+	if s := r.status(); s.Slot == nil || !s.Slot.Missing || s.Slot.Active {
+		t.Errorf("without a slot: %+v", s)
+	}
+	if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "select pg_create_logical_replication_slot('"+r.old.spec.Slot+"', 'pgoutput')") {
+		t.Errorf("back without a slot: %v", err)
+	}
+	r.exec(`select pg_create_logical_replication_slot($1, 'pgoutput')`, r.old.spec.Slot)
+	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 2 {
+		t.Errorf("returned %d", result.Returned)
+	}
+}
