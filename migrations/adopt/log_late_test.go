@@ -50,11 +50,11 @@ func (r rig) stepDuring(step adopt.Step, tx pgx.Tx) (result adopt.Result) {
 	return result
 }
 
-// held is how often the slot has the row of each number, as "2 4 4".
+// held are the numbers of the rows that the slot has, in its order, as "4 2 4".
 func (r rig) held() string {
 	r.Helper()
-	return scalar[string](r, `select coalesce(string_agg(row -> 'payload' ->> 'n', ' ' order by (row -> 'payload' ->> 'n')::integer), '')
-		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') as row`, r.old.spec.Slot)
+	return scalar[string](r, `select coalesce(string_agg(row -> 'payload' ->> 'n', ' ' order by at), '')
+		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') with ordinality as l (row, at)`, r.old.spec.Slot)
 }
 
 // A step waits for producers that have inserted and not committed, so that their rows are on one side and not on both.
@@ -107,14 +107,15 @@ func TestDebeziumReturning(t *testing.T) {
 	r.step(adopt.Cutover, adopt.Live, true)
 	r.produce(t.Context(), 1)
 	r.produce(t.Context(), 2)
+	r.exec(`insert into outboxevent (id, aggregatetype, aggregateid, type, payload) values (gen_random_uuid(), '', '1', 'refused', '{"n": 9}')`)
 	r.exec(`update outbox.outbox_events set status = 'processing', locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' = '1'`)
-	if result, err := r.try(adopt.Back, adopt.Options{Wait: 1}); err == nil || result.State != adopt.Returning || result.Returned != 1 {
+	if result, err := r.try(adopt.Back, adopt.Options{Wait: 1}); err == nil || result.State != adopt.Returning || result.Returned != 2 {
 		t.Fatalf("back: %+v, %v", result, err)
 	}
 	r.produce(t.Context(), 3)
 	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 || r.held() != "1 2 3" {
-		t.Errorf("returned %d, and the slot has %s; want 1 2 3", result.Returned, r.held())
+	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 || r.held() != "2 9 3 1" {
+		t.Errorf("returned %d, and the slot has %s; want 2 9 3 1", result.Returned, r.held())
 	}
 }
 
