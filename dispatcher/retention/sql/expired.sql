@@ -2,10 +2,12 @@
 -- that are dead (deadUnresolved). A resolution frees the key of the event. Where dispatchers have onDead Block
 -- that is for a person to do: such a letter stays open, and so does one with a key of a topic that no
 -- dispatcher serves, since nobody says how it is meant.
+-- The resolution is compared by coalesce, so that the letters are looked up by their events: the planner of PostgreSQL 18,
+-- which knows nothing of a table that is new, would read all open letters here.
 -- $1 ids of events that are locked, or have no row; $2 age.
 with old as materialized (
     select id, event_id from outbox.outbox_dead_letters as letter
-    where event_id = any ($1::uuid[]) and resolution is null and died_at < now() - $2::interval
+    where event_id = any ($1::uuid[]) and coalesce(resolution, '') = '' and died_at < now() - $2::interval
       and (key_hash is null or (
           select bool_and(not blocks) from outbox.outbox_workers as worker
           where worker.namespace = letter.namespace and (topics = '{}' or letter.topic = any (topics))
@@ -14,7 +16,7 @@ with old as materialized (
 ),
 whole as materialized (
     select event_id from outbox.outbox_dead_letters
-    where event_id = any ($1::uuid[]) and resolution is null
+    where event_id = any ($1::uuid[]) and coalesce(resolution, '') = ''
     group by event_id
     having count(*) = (select count(*) from old where old.event_id = outbox_dead_letters.event_id)
 ),
