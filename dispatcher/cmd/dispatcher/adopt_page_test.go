@@ -139,8 +139,8 @@ func settled(text string) string {
 // decodes skips the test where the server's WAL cannot be decoded.
 func (o *outbox) decodes(t *testing.T) {
 	t.Helper()
-	if level := o.text(t, "show wal_level"); level != "logical" {
-		t.Skipf("the server has wal_level %s; start one with wal_level = logical", level)
+	if o.text(t, "show wal_level") != "logical" {
+		t.Skip("the server's WAL cannot be decoded; start one with wal_level = logical")
 	}
 }
 
