@@ -21,6 +21,7 @@ const (
 const (
 	nextShadowLog = "Look for refused rows for a while: dispatcher adopt status. Then stop the connector, and run dispatcher adopt cutover; or dispatcher adopt back, to remove the shadow."
 	nextLiveLog   = "Leave the connector stopped, run a dispatcher for the namespace, and watch dispatcher adopt status; dispatcher adopt back gives to the connector what is not delivered. The slot keeps WAL until then."
+	nextNoSlotLog = "Run a dispatcher for the namespace, and watch dispatcher adopt status; nothing can go back to the connector. When producers call enqueue and none of ours waits, drop the table, and end the adoption: dispatcher adopt back."
 	nextStopLog   = "Stop the connector: it sends what the outbox has taken over."
 	nextBackLog   = "The connector sends what its slot holds: remove its stored offset, and start it with snapshot.mode no_data."
 )

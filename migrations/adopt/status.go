@@ -135,6 +135,8 @@ func (r *run) status() (s Status, err error) {
 		switch {
 		case s.State == Shadow:
 			s.Next = nextShadowLog
+		case s.State == Live && s.Slot.Missing:
+			s.Next = nextNoSlotLog
 		case s.State == Live && s.Slot.Active:
 			s.Next = nextStopLog
 		case s.State == Live:

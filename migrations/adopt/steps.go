@@ -146,6 +146,9 @@ func (r *run) exec(sql string) error {
 func (r *run) shadow() error {
 	table, noted := r.their.name(), "insert or delete"
 	r.result.State, r.result.Next = Shadow, nextShadow
+	if err := r.checkState(); err != nil {
+		return err
+	}
 	if r.layout.log { // whose producers may delete a row at once
 		noted, r.result.Next = "insert", nextShadowLog
 		if err := r.checkSlot(); err != nil {

@@ -305,11 +305,32 @@ func TestStepsRefused(t *testing.T) {
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
 	}, "unknown name \"since\"")
+	r.exec(`create table public.flagged (id bigint, body jsonb, sent boolean); create domain public.a_time as timestamptz;
+		create table public.timed (id bigint, body jsonb, sent public.a_time)`)
+	flagged := func(table, name, column, want string) {
+		t.Helper()
+		shadow(func(s *adopt.Spec) {
+			s.Layout, s.Table, s.Columns = adopt.Columns, table, map[string]string{"id": "id", "payload": "body", name: column}
+		}, want)
+	}
+	flagged("public.flagged", "completed", "sent", "column sent of table public.flagged is boolean, and completed is a time that is null until the row is sent; map status=sent:OPEN:COMPLETE")
+	flagged("public.flagged", "status", "sent:f:t", `the status "f" is "false" as a value of column sent of table public.flagged`)
+	flagged("public.flagged", "status", "sent:false:done", `the status "done" is no value of column sent of table public.flagged`)
 	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "a$adopt$", "payload": "payload", "completed": "c"}
 	}, "cannot be used as a table or a column")
 	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{}, "begin with its shadow")
+	for _, spec := range []adopt.Spec{
+		{Table: "public.flagged", Columns: map[string]string{"id": "id", "payload": "body", "status": "sent:false:t"}},
+		{Table: "public.flagged", Columns: map[string]string{"id": "id", "payload": "body", "status": "sent:false:true"}},
+		{Table: "public.timed", Columns: map[string]string{"id": "id", "payload": "body", "completed": "sent"}},
+	} {
+		spec.Layout, spec.Namespace, spec.Topic = adopt.Columns, "shop", "flags"
+		if _, err := adopt.Apply(t.Context(), conn.Conn(), "outbox", adopt.ToShadow, spec, adopt.Options{DryRun: true}); err != nil {
+			t.Errorf("a shadow of %s by %v: %v", spec.Table, spec.Columns, err)
+		}
+	}
 	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
 	t.Cleanup(func() { _, _ = r.pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
 	if _, err := conn.Exec(t.Context(), `set role adopt_app`); err != nil {

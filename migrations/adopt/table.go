@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,6 +76,40 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 		return t, fmt.Errorf("column %s of table %s is %s, which does not grow from row to row; map the time of creation: --column created=COLUMN", l.position, s.Table, kind)
 	}
 	return t, nil
+}
+
+// checkState refuses a mapping by which no row would ever be open: its counts look right, and nothing would be sent.
+func (r *run) checkState() error {
+	completed := r.spec.Columns["completed"]
+	column, values, _ := strings.Cut(r.spec.Columns["status"], ":")
+	column = cmp.Or(completed, column)
+	if column == "" {
+		return nil // a preset
+	}
+	kind := r.their.types[column]
+	var category string
+	if err := r.tx.QueryRow(r.ctx, `select typcategory::text from pg_type where oid = $1::text::regtype`, kind).Scan(&category); err != nil {
+		return err
+	}
+	switch {
+	case completed != "" && category != "D":
+		return fmt.Errorf("column %s of table %s is %s, and completed is a time that is null until the row is sent; map status=%s:OPEN:COMPLETE instead, such as status=%s:false:true for a boolean",
+			column, r.spec.Table, kind, column, column)
+	case completed != "", category == "S":
+		return nil
+	}
+	open, complete, _ := strings.Cut(values, ":")
+	for i, value := range append([]string{complete}, strings.Split(open, ",")...) {
+		var written string
+		if err := r.tx.QueryRow(r.ctx, `select $1::text::`+kind+`::text`, value).Scan(&written); err != nil {
+			return fmt.Errorf("the status %q is no value of column %s of table %s, which is %s: %w; write status=COLUMN:OPEN:COMPLETE with values of the column", value, column, r.spec.Table, kind, err)
+		}
+		if i > 0 && written != value { // an open one is compared as text
+			return fmt.Errorf("the status %q is %q as a value of column %s of table %s, which is %s; write it so: --column status=COLUMN:OPEN:COMPLETE, such as status=%s:false:true for a boolean",
+				value, written, column, r.spec.Table, kind, column)
+		}
+	}
+	return nil
 }
 
 // recorded is an adoption as outbox_adoptions has it.

@@ -230,10 +230,14 @@ func adoptStatus(cmd *cobra.Command, file, name, output string) error {
 		if err := write(cmd.OutOrStdout(), adoptions{all}); err != nil {
 			return fmt.Errorf("write the status: %w; check what reads it", err)
 		}
+		var wrong []string
 		for _, s := range all {
 			if !s.OK() {
-				return differs{fmt.Errorf("adoption %s: %d rows missing, %d extra, %d refused", s.Name, s.Missing, s.Extra, s.Refused)}
+				wrong = append(wrong, fmt.Sprintf("adoption %s: %d rows missing, %d extra, %d refused", s.Name, s.Missing, s.Extra, s.Refused))
 			}
+		}
+		if len(wrong) > 0 {
+			return differs{errors.New(strings.Join(wrong, "; "))}
 		}
 		return nil
 	})
