@@ -221,6 +221,11 @@ func TestGate(t *testing.T) {
 						t.Errorf("%s: after %v a claim may take %v, next %v", name, at.after, p.held, p.next)
 					}
 				}
+				// What the breaker takes away stays away.
+				p := permit{held: map[string]int{"orders": 0}}
+				if g.restrict(&p, now.Add(30*time.Second)); p.held["orders"] != 0 {
+					t.Errorf("%s: a claim may take %v of a topic that the breaker holds too", name, p.held)
+				}
 			} else {
 				holds.WriteByte('n')
 				var p permit

@@ -1,6 +1,7 @@
 package outboxdispatcher
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -21,26 +22,32 @@ const (
 // heldTopics are the topics that some pod holds back, by name, each with the cause that one pod tells:
 // always the same, in whatever order they answer.
 func heldTopics(answers []report.Status) []report.HeldTopic {
-	var all []report.HeldTopic
-	for _, a := range answers {
-		all = append(all, a.Held...)
-	}
-	slices.SortFunc(all, func(a, b report.HeldTopic) int {
-		return strings.Compare(a.Topic+"\x00"+a.Message, b.Topic+"\x00"+b.Message)
-	})
-	return slices.CompactFunc(all, func(a, b report.HeldTopic) bool { return a.Topic == b.Topic })
+	return byTopic(answers, func(a report.Status) []report.HeldTopic { return a.Held },
+		func(t report.HeldTopic) (topic, why string) { return t.Topic, t.Message })
 }
 
 // gatedTopics are the topics that some pod holds for the type of their next event, by name, each with one type.
 func gatedTopics(answers []report.Status) []report.GatedTopic {
-	var all []report.GatedTopic
+	return byTopic(answers, func(a report.Status) []report.GatedTopic { return a.Gated },
+		func(t report.GatedTopic) (topic, why string) { return t.Topic, t.EventType })
+}
+
+// byTopic is what pods tell of topics, by name. Of a topic that several tell of it is the first by the reason.
+func byTopic[T any](answers []report.Status, told func(report.Status) []T, key func(T) (topic, why string)) []T {
+	var all []T
 	for _, a := range answers {
-		all = append(all, a.Gated...)
+		all = append(all, told(a)...)
 	}
-	slices.SortFunc(all, func(a, b report.GatedTopic) int {
-		return strings.Compare(a.Topic+"\x00"+a.EventType, b.Topic+"\x00"+b.EventType)
+	slices.SortFunc(all, func(a, b T) int {
+		topic, why := key(a)
+		other, otherWhy := key(b)
+		return cmp.Or(strings.Compare(topic, other), strings.Compare(why, otherWhy))
 	})
-	return slices.CompactFunc(all, func(a, b report.GatedTopic) bool { return a.Topic == b.Topic })
+	return slices.CompactFunc(all, func(a, b T) bool {
+		topic, _ := key(a)
+		other, _ := key(b)
+		return topic == other
+	})
 }
 
 // notVerified tells of topics that wait for a verified consumer of a type. A pod names only the first.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
@@ -56,7 +57,7 @@ func newLogRig(t *testing.T) (rig, string) {
 	dsn := pgtest.Migrated(t)
 	r := rig{t, pgtest.Pool(t, dsn), debeziumService()}
 	if scalar[string](r, `show wal_level`) != "logical" {
-		t.Skip("the server's WAL cannot be decoded; start one with wal_level = logical")
+		need.Missing(t, errors.New("the server's WAL cannot be decoded; start one with wal_level = logical"))
 	}
 	r.old.spec.Slot = "s_" + strings.ToLower(rand.Text())
 	r.exec(r.old.ddl)

@@ -26,21 +26,14 @@ func status(ready metav1.ConditionStatus, reason string, matched, done int64) v1
 
 // operator plays the operator once: it reports of the DeadLetterReplay that appears, and ends with the spec.
 func (w *world) operator(report v1alpha1.DeadLetterReplayStatus) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	done := make(chan struct{})
-	DeferCleanup(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil {
-			var list v1alpha1.DeadLetterReplayList
-			if w.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) > 0 {
-				list.Items[0].Status = report
-				if w.Status().Update(ctx, &list.Items[0]) == nil {
-					return
-				}
-			}
+	w.play(func(ctx context.Context) bool {
+		var list v1alpha1.DeadLetterReplayList
+		if w.List(ctx, &list, client.InNamespace(w.namespace)) != nil || len(list.Items) == 0 {
+			return false
 		}
-	}()
+		list.Items[0].Status = report
+		return w.Status().Update(ctx, &list.Items[0]) == nil
+	})
 }
 
 // asked is the one DeadLetterReplay that there is.

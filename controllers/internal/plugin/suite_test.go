@@ -192,3 +192,18 @@ func (w *world) as(ctx context.Context, user string) {
 	w.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
 	Eventually(ctx, func() error { return w.run(ctx, "status", "orders").err }).WithTimeout(time.Minute).Should(Succeed(), "the rights have reached the API server")
 }
+
+// play plays a part of the cluster for a minute, or until the spec ends: it calls act until that has done its part. What
+// it returns is closed then.
+func (w *world) play(act func(context.Context) bool) <-chan struct{} {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	done := make(chan struct{})
+	DeferCleanup(func() { cancel(); <-done })
+	go func() {
+		defer GinkgoRecover()
+		defer close(done)
+		for ctx.Err() == nil && !act(ctx) {
+		}
+	}()
+	return done
+}

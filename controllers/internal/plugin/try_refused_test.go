@@ -84,22 +84,15 @@ var _ = Describe("kubectl outbox try, when its Job has no pod", Label("try"), fu
 
 // jobController plays the Job controller once, when the Job of a try and its files are there.
 func (w *world) jobController(play func(context.Context, *batchv1.Job) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	done := make(chan struct{})
-	DeferCleanup(func() { cancel(); <-done })
-	go func() {
-		defer GinkgoRecover()
-		defer close(done)
-		for ctx.Err() == nil {
-			var jobs batchv1.JobList
-			if w.List(ctx, &jobs, client.InNamespace(w.namespace)) != nil || len(jobs.Items) == 0 ||
-				w.Get(ctx, client.ObjectKeyFromObject(&jobs.Items[0]), &corev1.ConfigMap{}) != nil {
-				continue
-			}
-			Expect(play(ctx, &jobs.Items[0])).To(Succeed())
-			return
+	w.play(func(ctx context.Context) bool {
+		var jobs batchv1.JobList
+		if w.List(ctx, &jobs, client.InNamespace(w.namespace)) != nil || len(jobs.Items) == 0 ||
+			w.Get(ctx, client.ObjectKeyFromObject(&jobs.Items[0]), &corev1.ConfigMap{}) != nil {
+			return false
 		}
-	}()
+		Expect(play(ctx, &jobs.Items[0])).To(Succeed())
+		return true
+	})
 }
 
 // failedCreate is the Job controller's Event about a pod that it could not make.

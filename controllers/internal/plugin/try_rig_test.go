@@ -42,35 +42,31 @@ func (w *world) runs(ctx context.Context, change func(*v1alpha1.OutboxDispatcher
 type made struct {
 	job   batchv1.Job
 	files corev1.ConfigMap
-	done  chan struct{} // closed when both are known
+	done  <-chan struct{} // closed when both are known
 }
 
 // kubelet plays the Job controller and the kubelet once: the Job that appears has a pod with the status.
 func (w *world) kubelet(status corev1.PodStatus) *made {
-	m := made{done: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	DeferCleanup(func() { cancel(); <-m.done })
-	go func() {
-		defer close(m.done)
-		for ctx.Err() == nil {
-			var jobs batchv1.JobList
-			if w.List(ctx, &jobs, client.InNamespace(w.namespace)) != nil || len(jobs.Items) == 0 {
-				continue
-			}
-			job := jobs.Items[0]
-			if w.Get(ctx, client.ObjectKeyFromObject(&job), &m.files) != nil {
-				continue
-			}
-			m.job = job
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name + "-a", Labels: map[string]string{batchv1.JobNameLabel: job.Name}}, Spec: *job.Spec.Template.Spec.DeepCopy()}
-			pod.Spec.ServiceAccountName = "" // nobody makes ServiceAccounts here
-			if w.Create(ctx, pod) == nil {
-				pod.Status = status
-				_ = w.Status().Update(ctx, pod)
-				return
-			}
+	var m made
+	m.done = w.play(func(ctx context.Context) bool {
+		var jobs batchv1.JobList
+		if w.List(ctx, &jobs, client.InNamespace(w.namespace)) != nil || len(jobs.Items) == 0 {
+			return false
 		}
-	}()
+		job := jobs.Items[0]
+		if w.Get(ctx, client.ObjectKeyFromObject(&job), &m.files) != nil {
+			return false
+		}
+		m.job = job
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name + "-a", Labels: map[string]string{batchv1.JobNameLabel: job.Name}}, Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Spec.ServiceAccountName = "" // nobody makes ServiceAccounts here
+		if w.Create(ctx, pod) != nil {
+			return false
+		}
+		pod.Status = status
+		_ = w.Status().Update(ctx, pod)
+		return true
+	})
 	return &m
 }
 
@@ -123,25 +119,19 @@ func code(err error) int {
 
 // says makes an Event about the pod of the Job that appears, after one that means nothing and says that it is younger.
 func (w *world) says(event corev1.Event) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	done := make(chan struct{})
-	DeferCleanup(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil {
-			var all corev1.PodList
-			if w.List(ctx, &all, client.InNamespace(w.namespace), client.HasLabels{batchv1.JobNameLabel}) != nil || len(all.Items) == 0 {
-				continue
-			}
-			for i, e := range []corev1.Event{{Reason: "Scheduled", Message: "It is on a node."}, event} {
-				e.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "try-"}
-				e.InvolvedObject = corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: all.Items[0].Name, UID: all.Items[0].UID}
-				e.LastTimestamp = metav1.NewTime(noon.Add(-time.Duration(i) * time.Minute))
-				_ = w.Create(ctx, &e)
-			}
-			return
+	w.play(func(ctx context.Context) bool {
+		var all corev1.PodList
+		if w.List(ctx, &all, client.InNamespace(w.namespace), client.HasLabels{batchv1.JobNameLabel}) != nil || len(all.Items) == 0 {
+			return false
 		}
-	}()
+		for i, e := range []corev1.Event{{Reason: "Scheduled", Message: "It is on a node."}, event} {
+			e.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, GenerateName: "try-"}
+			e.InvolvedObject = corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: all.Items[0].Name, UID: all.Items[0].UID}
+			e.LastTimestamp = metav1.NewTime(noon.Add(-time.Duration(i) * time.Minute))
+			_ = w.Create(ctx, &e)
+		}
+		return true
+	})
 }
 
 // sources are what a projected volume is made of.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	hackkafka "github.com/outbox-operator/outbox-operator/hack/kafka"
 
+	"github.com/outbox-operator/outbox-operator/hack/need"
 	"github.com/outbox-operator/outbox-operator/hack/pgtest"
 )
 
@@ -136,11 +138,11 @@ func settled(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// decodes skips the test where the server's WAL cannot be decoded.
+// decodes ends the test where the server's WAL cannot be decoded.
 func (o *outbox) decodes(t *testing.T) {
 	t.Helper()
 	if o.text(t, "show wal_level") != "logical" {
-		t.Skip("the server's WAL cannot be decoded; start one with wal_level = logical")
+		need.Missing(t, errors.New("the server's WAL cannot be decoded; start one with wal_level = logical"))
 	}
 }
 
