@@ -220,9 +220,9 @@ func TestDefinitions(t *testing.T) {
 			t.Errorf("%v: %d definitions, want %d", args, found, want)
 		}
 	}
-	files, err := filepath.Glob(root + "/config/crd/outbox.dev_*.yaml")
+	files, err := filepath.Glob(chart + "/files/crds/outbox.dev_*.yaml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("config/crd has no definition: %v", err)
+		t.Fatalf("%s/files/crds has no definition: %v", chart, err)
 	}
 	has(len(files), "keep")
 	has(len(files), "", "--set", "crds.keep=false")

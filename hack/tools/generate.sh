@@ -7,6 +7,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 go tool -modfile=hack/tools/go.mod controller-gen \
   object crd rbac:roleName=outbox-operator paths=./api/... paths=./controllers/... \
-  output:crd:dir=config/crd output:rbac:dir=config/rbac
+  output:crd:dir=charts/outbox-operator/files/crds output:rbac:dir=config/rbac
 go run ./hack/chart
 go run ./hack/requirements
