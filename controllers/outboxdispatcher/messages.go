@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // A message names so many held topics, each by so many bytes at most, that the remedy has room.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // OldTransaction is the age from which what holds vacuum back is worth telling.

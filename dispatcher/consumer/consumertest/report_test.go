@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // The report file says what the checks found, also when they could not be finished.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
-	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
-	"github.com/outbox-operator/outbox-operator/dispatcher/notify"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
 
 // address makes the sink of notifications; nil when the file has no deadLetters.notify.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // rereadEvery is how often files are looked at that may change while the process runs. Those with a login or a

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // verifyConsumerFlags are what to verify, and how.

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // dataEvery is the shortest time between two looks at the outbox's data. What they find lasts for a minute at least.
