@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // Load reads a file and fills in the defaults. A field that does not exist is an error that names
@@ -49,17 +47,17 @@ func (c *Config) ApplyDefaults() {
 		setDefault(&m.Topic, "m10")
 		setDefault(&m.Publish, M10Insert)
 	}
-	setDefault(&c.Lease, Duration(dispatcher.DefaultLease))
-	setDefault(&c.PollInterval, Duration(dispatcher.DefaultPollInterval))
-	setDefault(&c.BatchSize, dispatcher.DefaultBatchSize)
-	setDefault(&c.Concurrency, dispatcher.DefaultConcurrency)
-	setDefault(&c.MaxInFlightBytes, dispatcher.DefaultMaxBytes)
-	setDefault(&c.MaxAttempts, dispatcher.DefaultMaxAttempts)
+	setDefault(&c.Lease, Duration(DefaultLease))
+	setDefault(&c.PollInterval, Duration(DefaultPollInterval))
+	setDefault(&c.BatchSize, DefaultBatchSize)
+	setDefault(&c.Concurrency, DefaultConcurrency)
+	setDefault(&c.MaxInFlightBytes, DefaultMaxBytes)
+	setDefault(&c.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&c.Ordering, OrderingNone)
 	setDefault(&c.OnDead, OnDeadContinue)
 	setDefault(&c.WakeUp, WakeUpNone)
-	setDefault(&c.DeliveryTimeout, Duration(dispatcher.DefaultDeliveryTimeout))
-	setDefault(&c.GracePeriod, Duration(dispatcher.DefaultGracePeriod))
+	setDefault(&c.DeliveryTimeout, Duration(DefaultDeliveryTimeout))
+	setDefault(&c.GracePeriod, Duration(DefaultGracePeriod))
 	setDefault(&c.State, Running)
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "info")
@@ -95,8 +93,8 @@ func (b *Backoff) applyDefaults() {
 		}
 		fallthrough
 	case Exponential:
-		setDefault(&b.Base, Duration(dispatcher.DefaultBackoffBase))
-		setDefault(&b.Max, Duration(dispatcher.DefaultBackoffMax))
+		setDefault(&b.Base, Duration(DefaultBackoffBase))
+		setDefault(&b.Max, Duration(DefaultBackoffMax))
 	}
 }
 

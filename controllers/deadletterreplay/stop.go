@@ -147,6 +147,6 @@ func (r *Reconciler) stopJob(ctx context.Context, o *api.DeadLetterReplay) (job 
 }
 
 // stopped tells what became of a replay that was deleted.
-func stopped(p report.Replay) string {
+func stopped(p status.Replay) string {
 	return problem.Sentence(fmt.Sprintf("it was deleted, and stopped: of %d letters %s", p.Matched, counts(p)))
 }

@@ -168,7 +168,7 @@ func byAge[T client.Object](a, b T) int {
 
 // sharing are the names of others that deliver events of the dispatcher too, each once: of peers, by their
 // specs; and of those that the pods meet in the database, which run elsewhere or name it differently.
-func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, answers []report.Status) (names []string) {
+func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, answers []status.Status) (names []string) {
 	for _, peer := range peers {
 		if peer.Spec.Namespace == obd.Spec.Namespace && intersect(peer.Spec.Topics, obd.Spec.Topics) {
 			names = append(names, peer.Name)

@@ -289,9 +289,9 @@ func (p *process) get(t testing.TB, path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func (p *process) status(t testing.TB) (s report.Status) {
+func (p *process) status(t testing.TB) (s status.Status) {
 	t.Helper()
-	_, body := p.get(t, report.Path)
+	_, body := p.get(t, status.Path)
 	_ = json.Unmarshal([]byte(body), &s) // nobody answered yet: all is empty
 	return s
 }

@@ -67,7 +67,7 @@ func TestRotation(t *testing.T) {
 
 			r.rotate(t)
 			o.enqueue(t, 5)
-			await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != report.Reachable })
+			await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != status.Reachable })
 			m.set(t, r.after)
 			await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered'") == 10 })
 			p.ready(t)

@@ -64,9 +64,9 @@ func (e *engine) newNotifier(ctx context.Context, cfg config.Config, sources *mo
 	opts.Ready = e.usable
 	n := notify.New(e.pool, to, opts)
 	waiting := monitor.NewNotifications(ctx, n.Waiting, e.log)
-	sources.Notifications = func() *report.Notifications {
+	sources.Notifications = func() *status.Notifications {
 		counts := n.Counts()
-		out := &report.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Message: n.Problem()}
+		out := &status.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Message: n.Problem()}
 		if w := waiting.Get(); w != nil {
 			out.Waiting, out.Oldest = w.Deaths, w.Oldest
 		}

@@ -89,9 +89,9 @@ func (d *Dispatcher) Pods(ctx context.Context) ([]string, error) {
 }
 
 // Status is what a pod says of itself.
-func (d *Dispatcher) Status(ctx context.Context, pod string) (report.Status, error) {
-	var s report.Status
-	out, err := d.Run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy%s", d.Namespace, pod, report.Path))
+func (d *Dispatcher) Status(ctx context.Context, pod string) (status.Status, error) {
+	var s status.Status
+	out, err := d.Run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy%s", d.Namespace, pod, status.Path))
 	if err != nil {
 		return s, err
 	}

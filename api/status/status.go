@@ -1,6 +1,6 @@
-// Package report is the way back between the two planes: what a dispatcher says on /status, and
+// Package status is the way back between the two planes: what a dispatcher says on /status, and
 // the controller reads. It is plain data, and never holds a payload or a secret.
-package report
+package status
 
 import "time"
 
