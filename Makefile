@@ -3,7 +3,7 @@ SHELL := /bin/bash -euo pipefail
 .DEFAULT_GOAL := help
 
 IMAGE ?= outbox-operator:dev
-LINT := go tool -modfile=hack/lint/go.mod golangci-lint
+LINT := go tool -modfile=hack/pins/lint/go.mod golangci-lint
 
 .PHONY: help
 help: ## Show this list.
@@ -51,7 +51,7 @@ chaos: ## Faults by a seeded schedule against real processes, and a ledger that 
 .PHONY: scale
 scale: ## 10, 100 and 1,000 OutboxDispatchers on a real API server: time, memory, writes. About 8 minutes on two quiet cores.
 	@hack/need.sh go
-	@KUBEBUILDER_ASSETS=$$(hack/kube/build.sh test) go test ./hack/scale -v -count=1 -timeout 30m -args -sizes 10,100,1000 -strict -out scale.svg
+	@KUBEBUILDER_ASSETS=$$(hack/pins/kube/build.sh test) go test ./hack/scale -v -count=1 -timeout 30m -args -sizes 10,100,1000 -strict -out scale.svg
 
 .PHONY: bench
 bench: ## Side by side with River, Graphile Worker, pg-boss and plain SQL: about 35 minutes on two quiet cores. ARGS="-cells drain" for a part.
@@ -67,7 +67,7 @@ verify: ## Generated files are up to date, go.mod is tidy, linters are content.
 
 .PHONY: generate
 generate: ## Regenerate deep copies, the CRD, the manager's role, and what the chart has of config/.
-	@hack/tools/generate.sh
+	@hack/pins/tools/generate.sh
 
 .PHONY: lint
 lint: ## Run the linters alone.
@@ -82,7 +82,7 @@ build: ## Build the three binaries into bin/. VERSION=v1.2.3 is what they call t
 .PHONY: krew
 krew: ## Build kubectl outbox for each platform, with krew's manifest, into bin/krew/: make krew VERSION=v1.2.3. It publishes nothing.
 	@hack/need.sh go
-	@hack/krew/build.sh "$(VERSION)" bin/krew
+	@hack/pins/krew/build.sh "$(VERSION)" bin/krew
 
 .PHONY: image
 image: ## Build the image archive bin/image.tar without a container engine (IMAGE names it). With one: docker build --build-arg VERSION=v1.2.3 -t NAME .
@@ -93,7 +93,7 @@ image: ## Build the image archive bin/image.tar without a container engine (IMAG
 chart: ## Package the Helm chart into bin/. VERSION=v1.2.3 is its version and the image's tag.
 	@hack/need.sh go
 	@mkdir -p bin
-	@go tool -modfile=hack/helm/go.mod helm package charts/outbox-operator -d bin/ $(if $(VERSION),--version $(VERSION:v%=%) --app-version $(VERSION))
+	@go tool -modfile=hack/pins/helm/go.mod helm package charts/outbox-operator -d bin/ $(if $(VERSION),--version $(VERSION:v%=%) --app-version $(VERSION))
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout, and clusters that an interrupted run left behind.

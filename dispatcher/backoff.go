@@ -3,6 +3,8 @@ package dispatcher
 import (
 	"math"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
 // Backoff says how long a row waits after a failed delivery (CONTRACT C-25). Use one of the four
@@ -14,7 +16,9 @@ type Backoff interface {
 }
 
 // DefaultBackoff is ExponentialBackoff(1s, 1h).
-func DefaultBackoff() Backoff { return ExponentialBackoff(DefaultBackoffBase, DefaultBackoffMax) }
+func DefaultBackoff() Backoff {
+	return ExponentialBackoff(config.DefaultBackoffBase, config.DefaultBackoffMax)
+}
 
 // ExponentialBackoff waits d = min(base * 2^(attempts-1), maxDelay), and then a time picked uniformly
 // from [d/2, d], so that rows that failed together do not come back together.

@@ -13,8 +13,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // defaults are those of each field of the engine's Config, with the field's name in the file and in the

@@ -12,11 +12,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // cluster is an outbox on a primary with a standby. The rig's pool is a dispatcher's, and names both.

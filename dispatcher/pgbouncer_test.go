@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Several dispatchers drain an outbox behind a PgBouncer in transaction mode that is restarted half-way,

@@ -10,8 +10,8 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // childDSN makes TestStoppedProcess the process that is stopped: a dispatcher on this database.

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
 // minLease is the shortest lease: below it a slow round trip to the database is a lost lease.
@@ -14,14 +16,14 @@ const minLease = 100 * time.Millisecond
 
 func (c Config) withDefaults() Config {
 	c.Topics = slices.Clone(c.Topics)
-	c.Lease = cmp.Or(c.Lease, DefaultLease)
-	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
-	c.BatchSize = cmp.Or(c.BatchSize, DefaultBatchSize)
-	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
-	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, DefaultDeliveryTimeout)
-	c.GracePeriod = cmp.Or(c.GracePeriod, DefaultGracePeriod)
-	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
+	c.Lease = cmp.Or(c.Lease, config.DefaultLease)
+	c.PollInterval = cmp.Or(c.PollInterval, config.DefaultPollInterval)
+	c.BatchSize = cmp.Or(c.BatchSize, config.DefaultBatchSize)
+	c.Concurrency = cmp.Or(c.Concurrency, config.DefaultConcurrency)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, config.DefaultMaxAttempts)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, config.DefaultDeliveryTimeout)
+	c.GracePeriod = cmp.Or(c.GracePeriod, config.DefaultGracePeriod)
+	c.MaxBytes = cmp.Or(c.MaxBytes, config.DefaultMaxBytes)
 	c.Ordering = cmp.Or(c.Ordering, OrderingNone)
 	c.OnDead = cmp.Or(c.OnDead, OnDeadContinue)
 	if c.Backoff == nil {

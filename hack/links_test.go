@@ -26,7 +26,7 @@ func anchors(page string) map[string]bool {
 }
 
 // Every relative link of every page leads to a file or folder of the repository, and to a heading that
-// is there. hack/requirements prints a page whose links are from the top.
+// is there. hack/testing/requirements prints a page whose links are from the top.
 func TestLinks(t *testing.T) {
 	all := files(t, "")
 	folders := map[string]bool{".": true}
@@ -39,7 +39,7 @@ func TestLinks(t *testing.T) {
 	for name, text := range all {
 		from := path.Dir(name)
 		switch {
-		case from == "hack/requirements":
+		case from == "hack/testing/requirements":
 			from = "."
 		case !strings.HasSuffix(name, ".md"):
 			continue

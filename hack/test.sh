@@ -45,7 +45,7 @@ has_builds() {
   [ "$(uname -sm)" = 'Linux x86_64' ] && { command -v mvn >/dev/null || [ "$(id -u)" = 0 ]; }
 }
 
-mapfile -t majors < <(sed -nE 's/.*-amd64-([0-9]+)\..*/\1/p' hack/postgres/majors.sha256)
+mapfile -t majors < <(sed -nE 's/.*-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/majors.sha256)
 
 if [ "$what" = majors ]; then
   shift
@@ -58,7 +58,7 @@ fi
 if [ "$what" = all ] || [ "$what" = unit ]; then
   say "Tests on a real PostgreSQL, a real kube-apiserver and real brokers, all throw-away. The first run" \
     "builds or fetches them (10 minutes on two cores); then all of it takes about 25 minutes."
-  KUBEBUILDER_ASSETS=$(hack/kube/build.sh test)
+  KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test)
   export KUBEBUILDER_ASSETS
   (cd hack && go tool -modfile=helm/go.mod -n helm >/dev/null) # built before the clock of a test runs
   twice go test -timeout 20m ./...

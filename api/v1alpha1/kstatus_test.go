@@ -4,7 +4,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -19,9 +19,9 @@ var _ = Describe("an object that the operator has not seen", Label("status"), fu
 				read.SetGroupVersionKind(obj.GroupVersionKind())
 				Expect(strict.Get(ctx, client.ObjectKeyFromObject(obj), read)).To(Succeed())
 				for _, o := range []*unstructured.Unstructured{obj, read} {
-					result, err := status.Compute(o)
+					result, err := kstatus.Compute(o)
 					Expect(err).NotTo(HaveOccurred())
-					Expect(result.Status).To(Equal(status.InProgressStatus), "status %v", o.Object["status"])
+					Expect(result.Status).To(Equal(kstatus.InProgressStatus), "status %v", o.Object["status"])
 				}
 			})
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/yaml"
 )
 
@@ -51,7 +51,7 @@ func TestConclusions(t *testing.T) {
 	load(t, "flux.yaml", &kustomization)
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
-			result, err := status.Compute(&unstructured.Unstructured{Object: c.object()})
+			result, err := kstatus.Compute(&unstructured.Unstructured{Object: c.object()})
 			if err != nil || result.Status.String() != c.Kstatus {
 				t.Errorf("kstatus concludes %v (%v), want %s", result, err, c.Kstatus)
 			}

@@ -11,8 +11,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/promtool"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/promtool"
 )
 
 type rule struct {
@@ -82,7 +82,7 @@ func TestRules(t *testing.T) {
 // asks for metrics that there are.
 // REQUIREMENT: STORAGE-60
 func TestRunbooks(t *testing.T) {
-	readme, metrics := string(read(t, "README.md")), string(read(t, "../../dispatcher/metrics/README.md"))
+	readme, metrics := string(read(t, "README.md")), string(read(t, "../../dispatcher/internal/metrics/README.md"))
 	all, _ := rules(t)
 	var alerts []string
 	for _, r := range all {

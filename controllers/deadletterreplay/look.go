@@ -14,13 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // observed is what one pass has seen. The status follows from it and from nothing else.
@@ -33,9 +33,9 @@ type observed struct {
 	// job is the replay's, nil when there is none.
 	job *batchv1.Job
 	// said is what the Job's pod says, nil when none answers.
-	said *report.Status
+	said *status.Status
 	// left is what the Job's pod has left at its end, nil before.
-	left *report.Replay
+	left *status.Replay
 	// untold is why the Job that ended well has no outcome, empty otherwise. gaveUp: it is not made anew any more.
 	untold string
 	gaveUp bool
@@ -130,14 +130,14 @@ func running(all []corev1.Pod) bool {
 }
 
 // left is the progress in the termination message of a pod that came to the end, nil for none.
-func left(all []corev1.Pod) *report.Replay {
+func left(all []corev1.Pod) *status.Replay {
 	for _, pod := range all {
-		for _, status := range pod.Status.ContainerStatuses {
-			ended := status.State.Terminated
-			if status.Name != desired.Container || ended == nil || ended.ExitCode != 0 {
+		for _, current := range pod.Status.ContainerStatuses {
+			ended := current.State.Terminated
+			if current.Name != desired.Container || ended == nil || ended.ExitCode != 0 {
 				continue
 			}
-			progress := &report.Replay{}
+			progress := &status.Replay{}
 			if err := json.Unmarshal([]byte(ended.Message), progress); err == nil {
 				if progress.FinishedAt.IsZero() {
 					progress.FinishedAt = ended.FinishedAt.Time // of a dry run

@@ -11,13 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
@@ -28,7 +28,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		o := c.replay()
 		c.create(c.outbox(), o)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, ""})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, ""})
 		job := c.job()
 		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "run", "--listen"))
 		files := fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name)
@@ -36,9 +36,9 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
 		Expect(c.get().Finalizers).To(ContainElement(deadletterreplay.Finalizer))
 
-		c.says("first", &report.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
+		c.says("first", &status.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
 		first := c.pod(job, "first", runs)
-		o = c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
+		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""}, want{api.SchemaReadyCondition, yes, api.ReasonUpToDate, ""}, want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""})
 		Expect([]int64{*o.Status.Matched, *o.Status.Done, *o.Status.Pending, *o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
 		Expect(o.Status.ID).To(Equal(string(o.UID)))
@@ -46,13 +46,13 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 		By("the pod is killed, and the next one goes on")
 		c.setPod(first, ended(137, "killed"))
-		c.says("second", &report.Replay{ID: string(o.UID), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
+		c.says("second", &status.Replay{ID: string(o.UID), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
 		second := c.pod(job, "second", runs)
 		Eventually(func() int64 { return *c.get().Status.Done }).Should(Equal(int64(7)))
 
 		By("the database goes away, which is told; the counts stay")
-		c.says("second", nil, report.Link{State: report.Unreachable, Reason: "ConnectionFailed", Message: "The database is away."})
-		o = c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonConnectionFailed, "away"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
+		c.says("second", nil, status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "The database is away."})
+		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonConnectionFailed, "away"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
 		Expect(*o.Status.Done).To(Equal(int64(7)))
 
 		By("nothing changes, and nothing is written")
@@ -61,9 +61,9 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
-		c.setPod(second, ended(0, progress(report.Replay{ID: string(o.UID), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []report.Skipped{{Reason: "already_resolved", Count: 1}},
+		c.setPod(second, ended(0, progress(status.Replay{ID: string(o.UID), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
 			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
-		o = c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 died again, 1 are skipped (already_resolved)"},
+		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 died again, 1 are skipped (already_resolved)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
 		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DiedAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
 		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
@@ -76,9 +76,9 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		c.create(c.outbox(), c.replay())
 		job := c.job()
-		c.pod(job, "pod", ended(0, progress(report.Replay{Matched: 8, DiedAgain: 2, Skipped: []report.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
+		c.pod(job, "pod", ended(0, progress(status.Replay{Matched: 8, DiedAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
 			FinishedAt: beganAt, Stopped: "2 of 2 events died again, which is 50 % or more"})))
-		o := c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 died again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
+		o := c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 died again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
 		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events died again"))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
 	})
@@ -89,7 +89,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		job := c.job()
 		c.pod(job, "pod", ended(78, "order /etc/outbox/order/order.yaml: canary is wrong"))
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
-		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""})
+		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
 	})
 
@@ -107,7 +107,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		second := c.job()
 		c.pod(second, "unreadable", ended(0, ""))
 		c.completes(second, time.Now())
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, "because its pod left no termination message that can be read"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, "because its pod left no termination message that can be read"})
 		Expect(c.job().UID).To(Equal(second.UID))
 		edit(c, o, func() { o.Annotations[desired.AnnotationAttempt] = "5" })
 		Expect(admin.Delete(c.ctx, second, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
@@ -116,14 +116,14 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		By("the fifth is the last one, however long ago it ended")
 		last := c.job()
 		c.completes(last, time.Now().Add(-time.Hour))
-		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonJobFailed, "ended well 5 times and told no outcome, the last time because its pod is gone"},
+		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonJobFailed, "ended well 5 times and told no outcome, the last time because its pod is gone"},
 			want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher replay status --id " + string(o.UID) + "` has the outcome"})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonJobFailed, "told no outcome")
 		Expect(c.job().UID).To(Equal(last.UID))
 
 		By("a pod that tells it after all is believed")
-		c.pod(last, "told", ended(0, progress(report.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
-		c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "1 are delivered"})
+		c.pod(last, "told", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "1 are delivered"})
 	})
 
 	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {
@@ -131,8 +131,8 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o := c.replay()
 		o.Spec.DryRun = true
 		c.create(c.outbox(), o)
-		c.pod(c.job(), "pod", ended(0, progress(report.Replay{Matched: 5, Waiting: 4, Skipped: []report.Skipped{{Reason: "not_dead", Count: 1}}})))
-		o = c.expect(status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 letters"})
+		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 5, Waiting: 4, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}})))
+		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 letters"})
 		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Finalizers}).To(Equal([]any{int64(5), "", (*int64)(nil), []string(nil)}))
 		Expect(o.Status.Skipped).To(Equal([]api.SkippedLetters{{Reason: "not_dead", Count: 1}}))
 	})
@@ -142,7 +142,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o := c.replay()
 		o.Spec.TTLAfterFinished = &metav1.Duration{Duration: time.Second}
 		c.create(c.outbox(), o)
-		c.pod(c.job(), "pod", ended(0, progress(report.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
 		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
 	})
 
@@ -153,19 +153,19 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &api.DispatcherRef{Name: "warehouse"}
 		o.Spec.Selector.Topics = []string{"orders"}
 		c.create(o)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDispatcherNotFound, "create it")
 		dispatcher := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "warehouse", Namespace: c.namespace},
 			Spec: api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"bills"}, OutboxRef: &api.OutboxRef{Name: "orders"}, Sink: api.Sink{Log: &api.LogSink{}}}}
 		c.create(dispatcher)
-		c.expect(status.FailedStatus, want{api.ReadyCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
+		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
 		dispatcher.Spec.Topics = []string{"bills", "orders"}
 		edit(c, dispatcher, func() { dispatcher.Spec.Topics = []string{"bills", "orders"} })
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOutboxNotFound, "orders"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOutboxNotFound, "orders"})
 		outbox := c.outbox()
 		outbox.Spec.Operator = nil
 		c.create(outbox)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOperatorLoginMissing, "Outbox orders: spec.operator is not set"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOperatorLoginMissing, "Outbox orders: spec.operator is not set"})
 		edit(c, outbox, func() { outbox.Spec.Operator = c.outbox().Spec.Operator })
 		job := c.job()
 		Expect(fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name).Data).To(And(
@@ -177,7 +177,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.create(&corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: c.namespace}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID}, LastTimestamp: metav1.Now(),
 			Message: `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`})
-		c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-operator", which Outbox orders: spec.operator.secret names`})
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-operator", which Outbox orders: spec.operator.secret names`})
 	})
 })
 
@@ -198,9 +198,9 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 		o := c.replay()
 		c.create(c.outbox(), o)
 		job := c.job()
-		c.says("pod", &report.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
+		c.says("pod", &status.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
 		c.pod(job, "pod", runs)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""})
 		Expect(admin.Delete(c.ctx, o)).To(Succeed())
 		return o, c.stopJob()
 	}
@@ -213,14 +213,14 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 	It("ends its Job, and goes when a second one has skipped what waits", func() {
 		c := start()
 		o, stop := begun(c)
-		c.expect(status.TerminatingStatus, want{api.ReadyCondition, no, api.ReasonStopping, ""})
+		c.expect(kstatus.TerminatingStatus, want{api.ReadyCondition, no, api.ReasonStopping, ""})
 		gone(c, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "chg-812-replay", Namespace: c.namespace}})
 		Expect(stop.OwnerReferences).To(BeEmpty(), "a foreground deletion of the object must not take it along")
 		Expect(stop.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "stop", "--order"))
 		files := fetch(c, &corev1.ConfigMap{}, stop.Name)
 		Expect(files.Data["order.yaml"]).To(ContainSubstring("id: " + string(o.UID)))
 		Expect(files.OwnerReferences).To(ContainElement(HaveField("UID", stop.UID)))
-		c.pod(stop, "stop", ended(0, progress(report.Replay{Matched: 10, Delivered: 4, Skipped: []report.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt, FinishedAt: beganAt})))
+		c.pod(stop, "stop", ended(0, progress(status.Replay{Matched: 10, Delivered: 4, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt, FinishedAt: beganAt})))
 		gone(c, o)
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonStopped, "of 10 letters 4 are delivered, 6 are skipped (stopped)")
 	})
@@ -241,7 +241,7 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 		c.create(outbox, o)
 		c.job()
 		Expect(admin.Delete(c.ctx, outbox)).To(Succeed())
-		c.expect(status.InProgressStatus)
+		c.expect(kstatus.InProgressStatus)
 		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(outbox), outbox)) }).Should(BeTrue())
 		Expect(admin.Delete(c.ctx, o)).To(Succeed())
 		gone(c, o)

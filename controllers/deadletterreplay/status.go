@@ -12,42 +12,42 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // setStatus fills the status from what was observed. Counts stay while nobody tells others.
-func setStatus(status *api.DeadLetterReplayStatus, seen observed) {
-	status.ObservedGeneration = seen.replay.Generation
+func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
+	current.ObservedGeneration = seen.replay.Generation
 	progress := seen.left
 	if progress == nil && seen.said != nil {
 		progress = seen.said.Replay
 	}
 	if progress != nil {
-		setProgress(status, seen.replay, *progress)
+		setProgress(current, seen.replay, *progress)
 	}
 	if seen.left != nil {
-		status.FinishedAt = toSeconds(seen.left.FinishedAt)
+		current.FinishedAt = toSeconds(seen.left.FinishedAt)
 	}
-	kstatus.SetConditions(&status.Conditions, seen.replay.Generation, conditions(seen))
+	kstatus.SetConditions(&current.Conditions, seen.replay.Generation, conditions(seen))
 }
 
-func setProgress(status *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p report.Replay) {
-	status.Matched, status.Done = &p.Matched, ptr.To(p.Done())
-	status.Skipped = nil
+func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p status.Replay) {
+	current.Matched, current.Done = &p.Matched, ptr.To(p.Done())
+	current.Skipped = nil
 	for _, s := range p.Skipped[:min(len(p.Skipped), 16)] {
-		status.Skipped = append(status.Skipped, api.SkippedLetters{Reason: s.Reason, Count: s.Count})
+		current.Skipped = append(current.Skipped, api.SkippedLetters{Reason: s.Reason, Count: s.Count})
 	}
-	status.Stopped = problem.Clip(p.Stopped, 1000)
+	current.Stopped = problem.Clip(p.Stopped, 1000)
 	if o.Spec.DryRun {
-		status.Done = ptr.To[int64](0)
+		current.Done = ptr.To[int64](0)
 		return
 	}
-	status.ID = string(o.UID)
-	status.Delivered, status.DiedAgain, status.Pending, status.Discarded = &p.Delivered, &p.DiedAgain, &p.Pending, &p.Discarded
-	status.StartedAt = toSeconds(p.BeganAt)
+	current.ID = string(o.UID)
+	current.Delivered, current.DiedAgain, current.Pending, current.Discarded = &p.Delivered, &p.DiedAgain, &p.Pending, &p.Discarded
+	current.StartedAt = toSeconds(p.BeganAt)
 }
 
 // toSeconds is a time as the API server keeps it: with fractions each pass would write it again.
@@ -126,9 +126,9 @@ func referencesResolved(seen observed) metav1.Condition {
 func sourceReachable(seen observed) metav1.Condition {
 	const kind = api.SourceReachableCondition
 	switch {
-	case seen.left != nil, seen.said != nil && seen.said.Source.State == report.Reachable:
+	case seen.left != nil, seen.said != nil && seen.said.Source.State == status.Reachable:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonConnected, "The database is reached.")
-	case seen.said != nil && seen.said.Source.State == report.Unreachable:
+	case seen.said != nil && seen.said.Source.State == status.Unreachable:
 		return kstatus.Condition(kind, metav1.ConditionFalse, cmp.Or(seen.said.Source.Reason, api.ReasonConnectionFailed), seen.said.Source.Message)
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not told it yet.")
@@ -150,7 +150,7 @@ func schemaReady(seen observed) metav1.Condition {
 }
 
 // counts are the outcomes in words, without those that are none.
-func counts(p report.Replay) string {
+func counts(p status.Replay) string {
 	var parts []string
 	count := func(n int64, what string) {
 		if n > 0 {

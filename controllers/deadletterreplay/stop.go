@@ -16,12 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // patience is how long an object that was deleted waits for the Job that stops it: the Job's own deadline, and time
@@ -147,6 +147,6 @@ func (r *Reconciler) stopJob(ctx context.Context, o *api.DeadLetterReplay) (job 
 }
 
 // stopped tells what became of a replay that was deleted.
-func stopped(p report.Replay) string {
+func stopped(p status.Replay) string {
 	return problem.Sentence(fmt.Sprintf("it was deleted, and stopped: of %d letters %s", p.Matched, counts(p)))
 }

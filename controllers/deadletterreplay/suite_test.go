@@ -21,17 +21,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -60,7 +60,7 @@ type cluster struct {
 	server    *httptest.Server
 
 	mu      sync.Mutex
-	answers map[string]report.Status
+	answers map[string]status.Status
 	asked   int
 	writes  []string
 	refused []string
@@ -72,7 +72,7 @@ func start() *cluster {
 	DeferCleanup(cancel)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	Expect(admin.Create(ctx, namespace)).To(Succeed())
-	c := &cluster{ctx: ctx, namespace: namespace.Name, answers: map[string]report.Status{}}
+	c := &cluster{ctx: ctx, namespace: namespace.Name, answers: map[string]status.Status{}}
 	c.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		answer, ok := c.answers[strings.TrimPrefix(r.URL.Path, "/")]
@@ -214,17 +214,17 @@ func ended(code int32, words string) corev1.PodStatus {
 }
 
 // says sets what a pod answers.
-func (c *cluster) says(pod string, p *report.Replay, source report.Link) {
+func (c *cluster) says(pod string, p *status.Replay, source status.Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answers[pod] = report.Status{Name: c.namespace + "/chg-812-replay", State: "Running", Source: source, Schema: report.Schema{State: "Ready"}, Replay: p}
+	c.answers[pod] = status.Status{Name: c.namespace + "/chg-812-replay", State: "Running", Source: source, Schema: status.Schema{State: "Ready"}, Replay: p}
 }
 
-var reached = report.Link{State: report.Reachable}
+var reached = status.Link{State: status.Reachable}
 
 var beganAt = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 
-func progress(p report.Replay) string {
+func progress(p status.Replay) string {
 	text, err := json.Marshal(p)
 	Expect(err).NotTo(HaveOccurred())
 	return string(text)
@@ -271,7 +271,7 @@ type want struct {
 }
 
 // expect waits until the conditions are as wanted and kstatus comes to the conclusion.
-func (c *cluster) expect(conclusion status.Status, wants ...want) *api.DeadLetterReplay {
+func (c *cluster) expect(conclusion kstatus.Status, wants ...want) *api.DeadLetterReplay {
 	GinkgoHelper()
 	var o *api.DeadLetterReplay
 	Eventually(func(g Gomega) {
@@ -284,7 +284,7 @@ func (c *cluster) expect(conclusion status.Status, wants ...want) *api.DeadLette
 		}
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 		g.Expect(err).NotTo(HaveOccurred())
-		result, err := status.Compute(&unstructured.Unstructured{Object: content})
+		result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.Status).To(Equal(conclusion), "%v", o.Status.Conditions)
 	}).Should(Succeed())

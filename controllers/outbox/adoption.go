@@ -15,12 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // listedAdoptions is how many adoptions a status has, so that what the Job leaves of them fits a termination message,
@@ -97,11 +97,11 @@ func unfinished(pod corev1.Pod) bool {
 }
 
 // said is what a pod that came to its end has left, nil for none.
-func said(pods []corev1.Pod) *report.Adoptions {
+func said(pods []corev1.Pod) *status.Adoptions {
 	for _, pod := range pods {
-		for _, status := range pod.Status.ContainerStatuses {
-			ended, left := status.State.Terminated, &report.Adoptions{}
-			if status.Name != desired.Container || ended == nil || ended.ExitCode != 0 {
+		for _, current := range pod.Status.ContainerStatuses {
+			ended, left := current.State.Terminated, &status.Adoptions{}
+			if current.Name != desired.Container || ended == nil || ended.ExitCode != 0 {
 				continue
 			}
 			if err := json.Unmarshal([]byte(ended.Message), left); err == nil {
@@ -113,7 +113,7 @@ func said(pods []corev1.Pod) *report.Adoptions {
 }
 
 // setAdoptions takes what the Job has said; before it has, an adoption is as it was, or pending.
-func setAdoptions(status *api.OutboxStatus, o observed) {
+func setAdoptions(current *api.OutboxStatus, o observed) {
 	var all []api.AdoptionStatus
 	if o.adopted != nil {
 		for _, a := range o.adopted.Adoptions {
@@ -124,7 +124,7 @@ func setAdoptions(status *api.OutboxStatus, o observed) {
 			all = append(all, s)
 		}
 	} else {
-		all = slices.Clone(status.Adoptions)
+		all = slices.Clone(current.Adoptions)
 		for _, a := range o.outbox.Spec.Adopt {
 			if phaseOf(all, a.Name) == "" {
 				all = append(all, api.AdoptionStatus{Name: a.Name, Phase: api.AdoptionPending})
@@ -140,9 +140,9 @@ func setAdoptions(status *api.OutboxStatus, o observed) {
 	slices.SortFunc(all, func(a, b api.AdoptionStatus) int {
 		return cmp.Or(wanted(a)-wanted(b), strings.Compare(a.Name, b.Name))
 	})
-	status.Adoptions = all[:min(len(all), listedAdoptions)]
+	current.Adoptions = all[:min(len(all), listedAdoptions)]
 	if len(all) == 0 {
-		status.Adoptions = nil
+		current.Adoptions = nil
 	}
 }
 

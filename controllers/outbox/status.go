@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // observed is what one pass has seen. The status follows from it and from nothing else.
@@ -24,7 +24,7 @@ type observed struct {
 	migration migrate.Migration
 	// adoption is the Job that adopts, and adopted what it has left at its end, nil when that is not known.
 	adoption migrate.Migration
-	adopted  *report.Adoptions
+	adopted  *status.Adoptions
 	// dispatchers are those that refer to the Outbox, by name.
 	dispatchers []api.OutboxDispatcher
 }
@@ -36,44 +36,44 @@ const (
 )
 
 // setStatus fills the status from what was observed.
-func setStatus(status *api.OutboxStatus, o observed) {
-	status.ObservedGeneration = o.outbox.Generation
-	status.Migration = string(o.migration.State)
-	status.DispatcherCount = int32(len(o.dispatchers))
-	status.Dispatchers = nil
+func setStatus(current *api.OutboxStatus, o observed) {
+	current.ObservedGeneration = o.outbox.Generation
+	current.Migration = string(o.migration.State)
+	current.DispatcherCount = int32(len(o.dispatchers))
+	current.Dispatchers = nil
 	for _, d := range o.dispatchers[:min(len(o.dispatchers), listed)] {
 		topics := slices.Sorted(slices.Values(d.Spec.Topics))
-		status.Dispatchers = append(status.Dispatchers, api.OutboxUser{
+		current.Dispatchers = append(current.Dispatchers, api.OutboxUser{
 			Name: d.Name, Namespace: d.Spec.Namespace, Topics: topics[:min(len(topics), listedTopics)],
 		})
 	}
 	for _, d := range o.dispatchers {
-		if v := d.Status.SchemaVersion; v != nil && (status.SchemaVersion == nil || *v > *status.SchemaVersion) {
-			status.SchemaVersion = v
+		if v := d.Status.SchemaVersion; v != nil && (current.SchemaVersion == nil || *v > *current.SchemaVersion) {
+			current.SchemaVersion = v
 		}
 	}
-	setRetention(status, o.dispatchers)
-	setAdoptions(status, o)
-	setBacklog(status, o.dispatchers)
-	if len(status.Adoptions) == 0 {
-		meta.RemoveStatusCondition(&status.Conditions, api.AdoptedCondition)
+	setRetention(current, o.dispatchers)
+	setAdoptions(current, o)
+	setBacklog(current, o.dispatchers)
+	if len(current.Adoptions) == 0 {
+		meta.RemoveStatusCondition(&current.Conditions, api.AdoptedCondition)
 	}
-	kstatus.SetConditions(&status.Conditions, o.outbox.Generation, conditions(o))
+	kstatus.SetConditions(&current.Conditions, o.outbox.Generation, conditions(o))
 }
 
 // setRetention takes what the dispatcher says that saw the last run: they all sweep the same.
-func setRetention(status *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
+func setRetention(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
 	for _, d := range dispatchers {
-		if r := d.Status.Retention; r != nil && (status.Retention == nil || status.Retention.LastRun.Before(r.LastRun)) {
-			status.Retention = r.DeepCopy()
+		if r := d.Status.Retention; r != nil && (current.Retention == nil || current.Retention.LastRun.Before(r.LastRun)) {
+			current.Retention = r.DeepCopy()
 		}
 	}
 }
 
 // setBacklog sums up the counts of dispatchers that have counted.
-func setBacklog(status *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
+func setBacklog(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
 	sums := map[string]*api.NamespaceBacklog{}
-	status.Pending, status.Dead, status.Backlog = nil, nil, nil
+	current.Pending, current.Dead, current.Backlog = nil, nil, nil
 	var pending, dead int64
 	for _, d := range dispatchers {
 		if d.Status.Pending == nil || d.Status.Dead == nil {
@@ -87,13 +87,13 @@ func setBacklog(status *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
 		sum.Pending, sum.Dead = sum.Pending+*d.Status.Pending, sum.Dead+*d.Status.Dead
 		sum.OldestPending = older(sum.OldestPending, d.Status.OldestPending)
 		pending, dead = pending+*d.Status.Pending, dead+*d.Status.Dead
-		status.Pending, status.Dead = &pending, &dead
+		current.Pending, current.Dead = &pending, &dead
 	}
 	for _, sum := range sums {
-		status.Backlog = append(status.Backlog, *sum)
+		current.Backlog = append(current.Backlog, *sum)
 	}
-	slices.SortFunc(status.Backlog, func(a, b api.NamespaceBacklog) int { return cmp.Compare(a.Namespace, b.Namespace) })
-	status.Backlog = status.Backlog[:min(len(status.Backlog), listed)]
+	slices.SortFunc(current.Backlog, func(a, b api.NamespaceBacklog) int { return cmp.Compare(a.Namespace, b.Namespace) })
+	current.Backlog = current.Backlog[:min(len(current.Backlog), listed)]
 }
 
 // older is the earlier of two times, of which one or both may not be.

@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -20,7 +20,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 	It("is ready when it fits what feeds it, before any event and evidence", func() {
 		c := start()
 		c.create(outbox(), dispatcher("orders"), consumer("billing"))
-		o := expect(c, consumerOf(c, "billing"), status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""},
+		o := expect(c, consumerOf(c, "billing"), kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""},
 			want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""}, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, "A dead letter that is replayed after that time"},
 			want{api.EventTypesSentCondition, unknown, api.ReasonNotObserved, ""}, want{api.VerifiedCondition, no, api.ReasonEvidenceMissing, "kubectl outbox register billing"})
 		Expect(o.Status.ConsumerID).To(Equal("billing"))
@@ -32,30 +32,30 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		named.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "orders"}, {Name: "payments"}}
 		c.create(outbox(), named, consumer("any"))
 		notFound := want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""}
-		expect(c, named, status.InProgressStatus, notFound, want{api.ReconcilingCondition, yes, api.ReasonDispatcherNotFound, `OutboxDispatcher "orders"`})
-		expect(c, consumerOf(c, "any"), status.InProgressStatus, notFound, want{api.ReadyCondition, no, api.ReasonDispatcherNotFound, "has no OutboxDispatcher"})
+		expect(c, named, kstatus.InProgressStatus, notFound, want{api.ReconcilingCondition, yes, api.ReasonDispatcherNotFound, `OutboxDispatcher "orders"`})
+		expect(c, consumerOf(c, "any"), kstatus.InProgressStatus, notFound, want{api.ReadyCondition, no, api.ReasonDispatcherNotFound, "has no OutboxDispatcher"})
 		c.create(dispatcher("orders"))
-		expect(c, consumerOf(c, "any"), status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
-		expect(c, named, status.InProgressStatus, want{api.ReconcilingCondition, yes, api.ReasonDispatcherNotFound, `OutboxDispatcher "payments"`})
+		expect(c, consumerOf(c, "any"), kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
+		expect(c, named, kstatus.InProgressStatus, want{api.ReconcilingCondition, yes, api.ReasonDispatcherNotFound, `OutboxDispatcher "payments"`})
 		c.create(dispatcher("payments"))
-		expect(c, named, status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
+		expect(c, named, kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
 	})
 
 	It("keeps what it has handled for long enough, compared with the Outbox and with the rule", func() {
 		c := start()
 		o, database := consumer("billing"), outbox()
 		c.create(database, dispatcher("orders"), o)
-		expect(c, o, status.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
+		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
 		change(c, database, updateSpec, func() { database.Spec.Retention.Delivered = &metav1.Duration{Duration: 720 * time.Hour} })
-		expect(c, o, status.FailedStatus, want{api.ReadyCondition, no, api.ReasonRetentionTooShort, ""},
+		expect(c, o, kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonRetentionTooShort, ""},
 			want{api.RetentionSufficientCondition, no, api.ReasonRetentionTooShort, `dispatcher "orders" keeps delivered rows for 720h`})
 		change(c, o, updateSpec, func() { o.Spec.Retention.Duration = 720 * time.Hour })
-		expect(c, o, status.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
+		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
 		change(c, database, updateSpec, func() { database.Spec.Retention.Delivered.Duration = 0 })
 		change(c, o, updateSpec, func() { o.Spec.Retention.Duration = 24 * time.Hour })
-		expect(c, o, status.FailedStatus, want{api.StalledCondition, yes, api.ReasonRetentionTooShort, "RULE-010-011 asks for 168h"})
+		expect(c, o, kstatus.FailedStatus, want{api.StalledCondition, yes, api.ReasonRetentionTooShort, "RULE-010-011 asks for 168h"})
 		change(c, o, updateSpec, func() { o.Spec.IdempotencyMechanism, o.Spec.Retention = api.IdempotencyUniqueKey, nil })
-		expect(c, o, status.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, "forgets no event"})
+		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, "forgets no event"})
 	})
 
 	It("says which of its types no dispatcher sends", func() {
@@ -63,11 +63,11 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		o, orders, payments := consumer("billing"), dispatcher("orders"), dispatcher("payments")
 		c.create(outbox(), orders, payments, o)
 		c.sent(orders, "order.placed", "order.cancelled")
-		expect(c, o, status.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
+		expect(c, o, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
 		c.sent(payments, "payment.settled")
-		expect(c, o, status.CurrentStatus, want{api.EventTypesSentCondition, yes, api.ReasonTypesSent, ""})
+		expect(c, o, kstatus.CurrentStatus, want{api.EventTypesSentCondition, yes, api.ReasonTypesSent, ""})
 		change(c, o, updateSpec, func() { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "orders"}} })
-		expect(c, o, status.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
+		expect(c, o, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
 	})
 
 	// REQUIREMENT: RULE-010-030
@@ -101,13 +101,13 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		first, second := consumer("billing"), consumer("other")
 		second.Spec.ConsumerID = "billing"
 		c.create(outbox(), dispatcher("orders"), first)
-		expect(c, first, status.CurrentStatus)
+		expect(c, first, kstatus.CurrentStatus)
 		c.create(second)
-		expect(c, second, status.FailedStatus, want{api.ReadyCondition, no, api.ReasonConsumerIDTaken, `OutboxConsumer "billing" has the id "billing"`},
+		expect(c, second, kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonConsumerIDTaken, `OutboxConsumer "billing" has the id "billing"`},
 			want{api.StalledCondition, yes, api.ReasonConsumerIDTaken, ""})
-		expect(c, first, status.CurrentStatus)
+		expect(c, first, kstatus.CurrentStatus)
 		Expect(admin.Delete(c.ctx, first)).To(Succeed())
-		expect(c, second, status.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
+		expect(c, second, kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
 	})
 
 	It("is written about when something changed, and not when a dispatcher counts", func() {
@@ -116,7 +116,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		c.create(outbox(), orders, o, other)
 		c.sent(orders, "order.placed", "payment.settled")
 		for _, one := range []*api.OutboxConsumer{o, other} {
-			expect(c, one, status.CurrentStatus, want{api.EventTypesSentCondition, yes, api.ReasonTypesSent, ""})
+			expect(c, one, kstatus.CurrentStatus, want{api.EventTypesSentCondition, yes, api.ReasonTypesSent, ""})
 		}
 		before := c.wrote("billing")
 		Expect(len(before)).To(BeNumerically("<=", 3), "%v", before)
@@ -124,7 +124,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 			change(c, orders, updateStatus, func() { orders.Status.Pending = ptr.To(n) })
 		}
 		change(c, other, updateSpec, func() { other.Spec.EventTypes = []string{"nobody.sends"} }) // a pass that comes after
-		expect(c, other, status.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, ""})
+		expect(c, other, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, ""})
 		Expect(c.wrote("billing")).To(Equal(before))
 	})
 })

@@ -9,12 +9,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // observed is what one pass has seen. The status follows from it and from nothing else.
@@ -30,14 +30,14 @@ type observed struct {
 }
 
 // setStatus fills the status from what was observed. The evidence is its author's.
-func setStatus(status *api.OutboxConsumerStatus, seen observed) {
-	status.ObservedGeneration = seen.consumer.Generation
-	status.ConsumerID = registration.ID(seen.consumer)
-	status.Verified = ""
-	if e := status.Evidence; e != nil {
-		status.Verified = fmt.Sprintf("%d/%d %s", e.Passed, e.Checks, e.VerifiedAt.UTC().Format(time.DateOnly))
+func setStatus(current *api.OutboxConsumerStatus, seen observed) {
+	current.ObservedGeneration = seen.consumer.Generation
+	current.ConsumerID = registration.ID(seen.consumer)
+	current.Verified = ""
+	if e := current.Evidence; e != nil {
+		current.Verified = fmt.Sprintf("%d/%d %s", e.Passed, e.Checks, e.VerifiedAt.UTC().Format(time.DateOnly))
 	}
-	kstatus.SetConditions(&status.Conditions, seen.consumer.Generation, conditions(seen))
+	kstatus.SetConditions(&current.Conditions, seen.consumer.Generation, conditions(seen))
 }
 
 // watched are the conditions that Events tell of.
@@ -131,7 +131,7 @@ func typesSent(seen observed) metav1.Condition {
 	}
 	var missing []string
 	for _, registered := range slices.Sorted(slices.Values(seen.consumer.Spec.EventTypes)) {
-		if len(registered) > report.EventTypeBytes { // a dispatcher does not list it
+		if len(registered) > status.EventTypeBytes { // a dispatcher does not list it
 			continue
 		}
 		if !slices.ContainsFunc(sent, func(eventType string) bool { return registration.Covers(registered, eventType) }) {
@@ -156,9 +156,9 @@ func typesSent(seen observed) metav1.Condition {
 
 func verified(seen observed) metav1.Condition {
 	reason, message := registration.Evidence(seen.consumer, seen.now)
-	status := metav1.ConditionFalse
+	current := metav1.ConditionFalse
 	if reason == api.ReasonVerified {
-		status = metav1.ConditionTrue
+		current = metav1.ConditionTrue
 	}
-	return kstatus.Condition(api.VerifiedCondition, status, reason, message)
+	return kstatus.Condition(api.VerifiedCondition, current, reason, message)
 }

@@ -17,14 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -163,7 +163,7 @@ type want struct {
 }
 
 // expect waits until the conditions are as wanted and kstatus comes to the conclusion.
-func expect[T client.Object](c *cluster, o T, conclusion status.Status, wants ...want) T {
+func expect[T client.Object](c *cluster, o T, conclusion kstatus.Status, wants ...want) T {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
@@ -181,7 +181,7 @@ func expect[T client.Object](c *cluster, o T, conclusion status.Status, wants ..
 			g.Expect([]any{got.Status, got.Reason}).To(Equal([]any{w.status, w.reason}), "%s: %s", w.kind, got.Message)
 			g.Expect(got.Message).To(ContainSubstring(w.message))
 		}
-		result, err := status.Compute(&unstructured.Unstructured{Object: content})
+		result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.Status).To(Equal(conclusion), "%v", conditions.Status.Conditions)
 	}).Should(Succeed())

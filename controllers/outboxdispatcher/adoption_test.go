@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -24,7 +24,7 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c := start(tick)
 		outbox := c.adopting(api.AdoptionShadow)
 		c.create(outbox)
-		c.expectOf(outbox, status.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `brings "orders" to the phase of spec.adopt when the migration has succeeded`})
+		c.expectOf(outbox, kstatus.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `brings "orders" to the phase of spec.adopt when the migration has succeeded`})
 		Expect(c.adopts(outbox)).To(BeEmpty(), "no adoption before the migration")
 		Expect(outbox.Status.Adoptions).To(HaveExactElements(api.AdoptionStatus{Name: "orders", Phase: api.AdoptionPending}))
 		c.finish(c.migrates(), time.Now(), "")
@@ -35,11 +35,11 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		Expect(plan.Data["plan.yaml"]).To(Equal("adoptions:\n- columns:\n    id: id\n    payload: body\n    status: state:NEW,SENDING:SENT\n  layout: columns\n  name: orders\n" +
 			"  namespace: shop\n  phase: Shadow\n  table: public.order_outbox\n  topic: orders\n"))
 		Expect(plan.Data["config.yaml"]).To(ContainSubstring("dsnFile: /etc/outbox/secrets/migration/dsn"), "the owner's login")
-		c.expectOf(outbox, status.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `The adoption Job runs. It is about "orders".`},
+		c.expectOf(outbox, kstatus.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `The adoption Job runs. It is about "orders".`},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
 
 		c.leave(job, time.Now(), `{"adoptions":[{"name":"orders","phase":"Shadow","since":"2026-11-20T10:02:00Z","theirs":12031,"ours":12031,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 		since := metav1.NewTime(time.Date(2026, 11, 20, 10, 2, 0, 0, time.UTC))
 		Expect(outbox.Status.Adoptions[0].Since.Equal(&since)).To(BeTrue())
 		Expect([]any{outbox.Status.Adoptions[0].Phase, outbox.Status.Adoptions[0].Theirs, outbox.Status.Adoptions[0].Ours}).To(Equal([]any{"Shadow", int64(12031), int64(12031)}))
@@ -51,13 +51,13 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.declare(outbox, api.AdoptionCutover)
 		job = c.adoptionOtherThan(outbox, job.Name)
 		c.leave(job, time.Now(), `{"adoptions":[{"name":"orders","phase":"Cutover","theirs":12040,"ours":12040,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 		c.expectEventOf(outbox, api.ReasonCutOver, "which dispatchers send")
 
 		c.declare(outbox, api.AdoptionBack)
 		job = c.adoptionOtherThan(outbox, job.Name)
 		c.leave(job, time.Now(), `{"adoptions":[{"name":"orders","phase":"Back","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 		c.expectEventOf(outbox, api.ReasonWentBack, "the service's worker's again")
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	})
@@ -72,15 +72,15 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.leave(first, time.Now().Add(-desired.AdoptionInterval), `{"adoptions":[{"name":"orders","phase":"Shadow","theirs":7,"ours":6,"missing":1,"extra":0,"refused":0}]}`)
 		second := c.adoptionOtherThan(outbox, first.Name)
 		Expect(second.Annotations).To(HaveKeyWithValue(desired.AnnotationAttempt, "2"))
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonCountsDiffer, `of "orders"`})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonCountsDiffer, `of "orders"`})
 		c.leave(second, time.Now(), `{"adoptions":[{"name":"orders","phase":"Shadow","theirs":8,"ours":7,"missing":0,"extra":0,"refused":1}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonRowsRefused, `"orders"`})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonRowsRefused, `"orders"`})
 		Eventually(func() []batchv1.Job { return c.adopts(outbox) }).Should(HaveLen(1), "the first one is gone")
 
 		c.declare(outbox, api.AdoptionCutover)
 		third := c.adoptionOtherThan(outbox, second.Name)
 		c.leave(third, time.Now().Add(-time.Hour), `{"adoptions":[{"name":"orders","phase":"Cutover","theirs":8,"ours":8,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 		c.rest()
 		Expect(c.adopts(outbox)).To(HaveExactElements(HaveField("Name", third.Name)))
 	})
@@ -92,7 +92,7 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.finish(c.migrates(), time.Now(), "")
 		first := c.adoption(outbox)
 		c.finish(first, time.Now().Add(-time.Minute), "adoption orders: adopt shadow: permission denied; log in as the owner")
-		c.expectOf(outbox, status.InProgressStatus,
+		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdoptionFailed, "The adoption failed: adoption orders: adopt shadow: permission denied; log in as the owner. It is tried again"},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdoptionFailed, "permission denied"},
 			want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
@@ -100,7 +100,7 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.expectEventOf(outbox, api.ReasonAdoptionFailed, "permission denied")
 		again := c.adoptionOtherThan(outbox, first.Name)
 		c.leave(again, time.Now(), `{"adoptions":[{"name":"orders","phase":"Shadow","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 	})
 
 	// CONTRACT: C-91
@@ -118,9 +118,9 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 			"  publication: dbz_orders\n  slot: debezium\n  table: public.outboxevent\n"))
 
 		c.finish(job, time.Now().Add(-time.Minute), `adoption orders: adopt cutover: slot debezium: ERROR: replication slot "debezium" is active for PID 7 (SQLSTATE 55006); stop the connector, and run it again`)
-		c.expectOf(outbox, status.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdoptionFailed, "stop the connector, and run it again. It is tried again"})
+		c.expectOf(outbox, kstatus.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdoptionFailed, "stop the connector, and run it again. It is tried again"})
 		c.leave(c.adoptionOtherThan(outbox, job.Name), time.Now(), `{"adoptions":[{"name":"orders","phase":"Cutover","theirs":0,"ours":0,"missing":0,"extra":0,"refused":1}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonRowsRefused, `rows of "orders", and so no dispatcher sends them`})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonRowsRefused, `rows of "orders", and so no dispatcher sends them`})
 		c.expectEventOf(outbox, api.ReasonCutOver, "which dispatchers send")
 	})
 
@@ -132,15 +132,15 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.finish(c.migrates(), time.Now(), "")
 		job := c.adoption(outbox)
 		c.leave(job, time.Now(), `{"adoptions":[{"name":"orders","phase":"Shadow","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0},{"name":"other","phase":"Cutover","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
 
 		edit(c, outbox, func(o *api.Outbox) { o.Spec.Adopt = nil })
 		job = c.adoptionOtherThan(outbox, job.Name)
 		_, plan := c.ordered(job)
 		Expect(plan.Data["plan.yaml"]).To(Equal("removed:\n- orders\n- other\n"))
-		c.expectOf(outbox, status.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `"orders"`})
+		c.expectOf(outbox, kstatus.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `"orders"`})
 		c.leave(job, time.Now(), `{"adoptions":[{"name":"other","phase":"Cutover","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, status.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonLeftCutOver, `still cut over: "other"`})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonLeftCutOver, `still cut over: "other"`})
 		c.expectEventOf(outbox, api.ReasonWentBack, `"orders" was taken out of spec.adopt`)
 		Expect(outbox.Status.Adoptions).To(HaveExactElements(api.AdoptionStatus{Name: "other", Phase: "Cutover"}))
 	})

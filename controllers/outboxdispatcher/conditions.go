@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
@@ -16,7 +17,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // conditions are computed here, all of them and nowhere else. Their messages say the cause and the
@@ -35,11 +35,11 @@ func conditions(o observed) []metav1.Condition {
 	return all
 }
 
-func condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+func condition(kind string, current metav1.ConditionStatus, reason, message string) metav1.Condition {
 	if message == "" {
 		message = "The dispatchers do not say why; see their logs."
 	}
-	return kstatus.Condition(kind, status, reason, message)
+	return kstatus.Condition(kind, current, reason, message)
 }
 
 // referencesResolved believes a pod that has started: its files and variables were there. What is gone since, the
@@ -84,7 +84,7 @@ func schemaReady(o observed) metav1.Condition {
 
 // worstSchema is the reason and message of the pod that sees the most trouble; empty for none that
 // knows.
-func worstSchema(answers []report.Status) (reason, message string) {
+func worstSchema(answers []status.Status) (reason, message string) {
 	reasons := []string{api.ReasonUpToDate, api.ReasonTooOld, api.ReasonTooNew, api.ReasonMissing} // the worst last
 	worst := -1
 	for _, a := range answers {
@@ -110,17 +110,17 @@ var linkReasons = map[string][]string{
 }
 
 func sourceReachable(o observed) metav1.Condition {
-	return linkReachable(o, api.SourceReachableCondition, "The database is reached.", func(s report.Status) report.Link { return s.Source })
+	return linkReachable(o, api.SourceReachableCondition, "The database is reached.", func(s status.Status) status.Link { return s.Source })
 }
 
 func sinkReachable(o observed) metav1.Condition {
-	return linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s report.Status) report.Link { return s.Sink })
+	return linkReachable(o, api.SinkReachableCondition, "The destination is reached.", func(s status.Status) status.Link { return s.Sink })
 }
 
 // linkReachable takes the pod that sees the most trouble. One that has not tried yet is in none.
-func linkReachable(o observed, kind, connected string, link func(report.Status) report.Link) metav1.Condition {
-	states := []report.LinkState{report.Unknown, report.Reachable, report.Refusing, report.Unreachable} // the worst last
-	worst, at := -1, report.Link{}
+func linkReachable(o observed, kind, connected string, link func(status.Status) status.Link) metav1.Condition {
+	states := []status.LinkState{status.Unknown, status.Reachable, status.Refusing, status.Unreachable} // the worst last
+	worst, at := -1, status.Link{}
 	for _, a := range o.answers {
 		l := link(a)
 		if i := slices.Index(states, l.State); i > worst || (i == worst && l.Message < at.Message) {
@@ -130,15 +130,15 @@ func linkReachable(o observed, kind, connected string, link func(report.Status) 
 	switch {
 	case worst < 0:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
-	case at.State == report.Reachable:
+	case at.State == status.Reachable:
 		return condition(kind, metav1.ConditionTrue, api.ReasonConnected, connected)
-	case at.State == report.Unknown && kind == api.SinkReachableCondition:
+	case at.State == status.Unknown && kind == api.SinkReachableCondition:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotTried, "No dispatcher has tried the destination yet.")
-	case at.State == report.Unknown:
+	case at.State == status.Unknown:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher has tried the database yet.")
-	case at.State == report.Refusing && at.Reason == report.OutcomesRefused:
+	case at.State == status.Refusing && at.Reason == status.OutcomesRefused:
 		return condition(kind, metav1.ConditionFalse, api.ReasonOutcomesRefused, at.Message)
-	case at.State == report.Refusing:
+	case at.State == status.Refusing:
 		return condition(kind, metav1.ConditionFalse, api.ReasonRefusing, at.Message)
 	case slices.Contains(linkReasons[kind], at.Reason):
 		return condition(kind, metav1.ConditionFalse, at.Reason, at.Message)
@@ -158,7 +158,7 @@ func topicsHeld(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsHeld, "No topic is held back.")
 	case len(held) == 0:
 		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.answers))
-	case !slices.ContainsFunc(o.answers, func(s report.Status) bool { return !s.AllHeld }):
+	case !slices.ContainsFunc(o.answers, func(s status.Status) bool { return !s.AllHeld }):
 		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsHeld, heldBack("The destination takes no topic that has events. Held back", held))
 	}
 	message := heldBack("The destination does not take every topic. Held back, while others are delivered", held)
@@ -266,7 +266,7 @@ func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.OnDead == api.OnDe
 // vacuumHeldBack speaks of the oldest transaction that a pod has seen.
 func vacuumHeldBack(o observed) metav1.Condition {
 	const kind = api.VacuumHeldBackCondition
-	var oldest *report.OldestTransaction
+	var oldest *status.OldestTransaction
 	for _, a := range o.answers {
 		if t := a.OldestTransaction; t != nil && (oldest == nil || t.Seconds > oldest.Seconds) {
 			oldest = t

@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // well is what a pass sees when all is well, with two replicas.
@@ -33,26 +33,26 @@ func well() observed {
 				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: newReplicaSetAvailable}}},
 		},
 		pods:    []corev1.Pod{runningPod("a"), runningPod("b")},
-		answers: []report.Status{answer(), answer()},
+		answers: []status.Status{answer(), answer()},
 	}
 }
 
-func answer() report.Status {
-	return report.Status{
-		Source:  report.Link{State: report.Reachable},
-		Schema:  report.Schema{State: "Ready"},
-		Sink:    report.Link{State: report.Reachable},
-		Backlog: &report.Backlog{ObservedAt: time.Unix(1, 0)},
-		Data:    &report.Data{ObservedAt: time.Unix(1, 0)},
+func answer() status.Status {
+	return status.Status{
+		Source:  status.Link{State: status.Reachable},
+		Schema:  status.Schema{State: "Ready"},
+		Sink:    status.Link{State: status.Reachable},
+		Backlog: &status.Backlog{ObservedAt: time.Unix(1, 0)},
+		Data:    &status.Data{ObservedAt: time.Unix(1, 0)},
 
-		OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 17 (app)", Seconds: 3},
+		OldestTransaction: &status.OldestTransaction{Kind: status.Session, Name: "pid 17 (app)", Seconds: 3},
 	}
 }
 
 // oldest lets one pod see what holds vacuum back.
-func oldest(kind report.TransactionKind, seconds float64) func(*observed) {
+func oldest(kind status.TransactionKind, seconds float64) func(*observed) {
 	return func(o *observed) {
-		o.answers[1].OldestTransaction = &report.OldestTransaction{Kind: kind, Name: "it's", Seconds: seconds}
+		o.answers[1].OldestTransaction = &status.OldestTransaction{Kind: kind, Name: "it's", Seconds: seconds}
 	}
 }
 
@@ -80,7 +80,7 @@ type conditionsCase struct {
 
 const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
 
-var down = report.Link{State: report.Unreachable, Reason: "ConnectionRefused", Message: "start it"}
+var down = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "start it"}
 
 func checkConditions(t *testing.T, cases map[string]conditionsCase) {
 	t.Helper()
@@ -132,14 +132,14 @@ func TestConditions(t *testing.T) {
 			schemas(o, "TooOld")
 			o.deployment.Status.AvailableReplicas = 0
 		}, no, api.ReasonConnectionFailed, []string{"WorkloadAvailable=False/Unavailable"}, nil},
-		"one pod has not tried yet": {func(o *observed) { o.answers[0].Source.State, o.answers[0].Sink.State = report.Unknown, report.Unknown },
+		"one pod has not tried yet": {func(o *observed) { o.answers[0].Source.State, o.answers[0].Sink.State = status.Unknown, status.Unknown },
 			yes, api.ReasonDelivering, nil, nil},
-		"no pod has tried the sink": {func(o *observed) { o.answers[0].Sink.State, o.answers[1].Sink.State = report.Unknown, report.Unknown },
+		"no pod has tried the sink": {func(o *observed) { o.answers[0].Sink.State, o.answers[1].Sink.State = status.Unknown, status.Unknown },
 			unknown, api.ReasonNotTried, []string{"SinkReachable=Unknown/NotTried"}, nil},
-		"one pod sees the sink refuse": {func(o *observed) { o.answers[1].Sink = report.Link{State: report.Refusing, Message: "it answers 500"} },
+		"one pod sees the sink refuse": {func(o *observed) { o.answers[1].Sink = status.Link{State: status.Refusing, Message: "it answers 500"} },
 			no, api.ReasonRefusing, []string{"SinkReachable=False/Refusing"}, nil},
 		"unreachable is worse than refusing": {func(o *observed) {
-			o.answers[0].Sink, o.answers[1].Sink = report.Link{State: report.Refusing}, down
+			o.answers[0].Sink, o.answers[1].Sink = status.Link{State: status.Refusing}, down
 		}, no, api.ReasonConnectionFailed, nil, nil},
 		"pods do not answer": {func(o *observed) { o.answers, o.silent = nil, 2 }, unknown, api.ReasonNotObserved,
 			[]string{"SourceReachable=Unknown/NotObserved", "SchemaReady=True/UpToDate"}, nil},
@@ -178,16 +178,16 @@ func TestConditions(t *testing.T) {
 			o.answers[0].Source, o.answers[1].Source = down, down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
 		"one pod holds a topic": {func(o *observed) {
-			o.answers[1].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+			o.answers[1].Held = []status.HeldTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
 		}, yes, api.ReasonDelivering, []string{"TopicsHeld=True/TopicsHeld", "SinkReachable=True/Connected", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
 		"every pod holds every topic that has events": {func(o *observed) {
 			for i := range o.answers {
 				o.answers[i].AllHeld = true
-				o.answers[i].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+				o.answers[i].Held = []status.HeldTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
 			}
 		}, no, api.ReasonAllTopicsHeld, []string{"TopicsHeld=True/AllTopicsHeld", "SinkReachable=True/Connected"}, nil},
 		"one of two pods holds every topic": {func(o *observed) {
-			o.answers[0].AllHeld, o.answers[0].Held = true, []report.HeldTopic{{Topic: "a"}}
+			o.answers[0].AllHeld, o.answers[0].Held = true, []status.HeldTopic{{Topic: "a"}}
 		}, yes, api.ReasonDelivering, []string{"TopicsHeld=True/TopicsHeld"}, nil},
 		"one of two pods restarts": {func(o *observed) {
 			o.answers, o.deployment.Status.AvailableReplicas = o.answers[:1], 1
@@ -206,29 +206,29 @@ func TestConditions(t *testing.T) {
 			o.obd.Spec.State, o.answers[0].Sink = api.StatePaused, down
 		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
-			o.answers[0].Sink, o.answers[1].Held = down, []report.HeldTopic{{Topic: "a"}}
+			o.answers[0].Sink, o.answers[1].Held = down, []status.HeldTopic{{Topic: "a"}}
 		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"the data were not looked at yet": {func(o *observed) { o.answers[0].Data, o.answers[1].Data = nil, nil },
 			yes, api.ReasonDelivering, []string{"DataHealthy=Unknown/NotObserved"}, nil},
 		"topics that nobody serves": {func(o *observed) {
-			o.answers[1].Data = &report.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, Abandoned: 1}
+			o.answers[1].Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, Abandoned: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/TopicsUnserved"}, []string{"Reconciling", "Stalled"}},
 		"leases of workers that are gone": {func(o *observed) {
-			o.answers[0].Data = &report.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
+			o.answers[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/LeasesAbandoned"}, nil},
 		"a pod has seen orphans, and another none since": {func(o *observed) {
-			o.answers[0].Data = &report.Data{Unserved: 1}
+			o.answers[0].Data = &status.Data{Unserved: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
 		"vacuum was not looked after yet": {func(o *observed) { o.answers[0].OldestTransaction, o.answers[1].OldestTransaction = nil, nil },
 			yes, api.ReasonDelivering, []string{"VacuumHeldBack=Unknown/NotObserved"}, nil},
-		"an old transaction": {oldest(report.Session, 901), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/OldTransaction"}, []string{"Reconciling", "Stalled"}},
-		"a long transaction": {oldest(report.Session, 900), yes, api.ReasonDelivering, []string{"VacuumHeldBack=False/NotHeldBack"}, nil},
-		"a prepared transaction": {oldest(report.PreparedTransaction, 1e6), yes, api.ReasonDelivering,
+		"an old transaction": {oldest(status.Session, 901), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/OldTransaction"}, []string{"Reconciling", "Stalled"}},
+		"a long transaction": {oldest(status.Session, 900), yes, api.ReasonDelivering, []string{"VacuumHeldBack=False/NotHeldBack"}, nil},
+		"a prepared transaction": {oldest(status.PreparedTransaction, 1e6), yes, api.ReasonDelivering,
 			[]string{"VacuumHeldBack=True/PreparedTransaction"}, nil},
-		"a replication slot": {oldest(report.ReplicationSlot, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
-		"a standby":          {oldest(report.Standby, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/StandbyFeedback"}, nil},
+		"a replication slot": {oldest(status.ReplicationSlot, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
+		"a standby":          {oldest(status.Standby, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/StandbyFeedback"}, nil},
 		"dead rows": {func(o *observed) {
-			o.answers[1].Backlog = &report.Backlog{ObservedAt: time.Unix(2, 0), Counts: report.Counts{Dead: 1}}
+			o.answers[1].Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1}}
 		},
 			yes, api.ReasonDelivering, []string{"DeadLettersPresent=True/DeadLetters"}, nil},
 	})
@@ -237,9 +237,9 @@ func TestConditions(t *testing.T) {
 // Pods that disagree must not make a message flicker with the order of their answers.
 func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 	o := well()
-	o.answers[0].Source = report.Link{State: report.Unreachable, Message: "b"}
-	o.answers[1].Source = report.Link{State: report.Unreachable, Message: "a"}
-	o.answers[0].Schema, o.answers[1].Schema = report.Schema{State: "TooOld", Message: "d"}, report.Schema{State: "TooOld", Message: "c"}
+	o.answers[0].Source = status.Link{State: status.Unreachable, Message: "b"}
+	o.answers[1].Source = status.Link{State: status.Unreachable, Message: "a"}
+	o.answers[0].Schema, o.answers[1].Schema = status.Schema{State: "TooOld", Message: "d"}, status.Schema{State: "TooOld", Message: "c"}
 	before := conditions(o)
 	slices.Reverse(o.answers)
 	if after := conditions(o); !slices.Equal(before, after) {
@@ -251,9 +251,9 @@ func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 func TestMessages(t *testing.T) {
 	message := func(o observed, kind string) string { return meta.FindStatusCondition(conditions(o), kind).Message }
 	o := well()
-	hold := func(topics ...string) (held []report.HeldTopic) {
+	hold := func(topics ...string) (held []status.HeldTopic) {
 		for _, topic := range topics {
-			held = append(held, report.HeldTopic{Topic: topic, Link: report.Link{State: report.Refusing, Message: "it refuses " + topic}})
+			held = append(held, status.HeldTopic{Topic: topic, Link: status.Link{State: status.Refusing, Message: "it refuses " + topic}})
 		}
 		return held
 	}
@@ -278,15 +278,15 @@ func TestMessages(t *testing.T) {
 		t.Errorf("long names: %s", got)
 	}
 
-	for kind, want := range map[report.TransactionKind]string{
-		report.Session:             "An open transaction (pid 4711 (it's)) has kept vacuum from removing rows for more than 15 minutes, so the outbox grows and gets slower. Let it end, or end it: select pg_terminate_backend(4711).",
-		report.PreparedTransaction: "End it in its database: commit prepared '4711 (it''s)', or rollback prepared '4711 (it''s)'.",
-		report.ReplicationSlot:     "Let its consumer catch up, or drop the slot: select pg_drop_replication_slot('4711 (it''s)').",
-		report.Standby:             "End that query on the standby, or turn hot_standby_feedback off there.",
+	for kind, want := range map[status.TransactionKind]string{
+		status.Session:             "An open transaction (pid 4711 (it's)) has kept vacuum from removing rows for more than 15 minutes, so the outbox grows and gets slower. Let it end, or end it: select pg_terminate_backend(4711).",
+		status.PreparedTransaction: "End it in its database: commit prepared '4711 (it''s)', or rollback prepared '4711 (it''s)'.",
+		status.ReplicationSlot:     "Let its consumer catch up, or drop the slot: select pg_drop_replication_slot('4711 (it''s)').",
+		status.Standby:             "End that query on the standby, or turn hot_standby_feedback off there.",
 	} {
 		for _, seconds := range []float64{1000, 2000} {
-			o.answers[0].OldestTransaction = &report.OldestTransaction{Kind: kind, Name: "4711 (it's)", Seconds: seconds}
-			if kind == report.Session {
+			o.answers[0].OldestTransaction = &status.OldestTransaction{Kind: kind, Name: "4711 (it's)", Seconds: seconds}
+			if kind == status.Session {
 				o.answers[0].OldestTransaction.Name = "pid 4711 (it's)"
 			}
 			if got := message(o, api.VacuumHeldBackCondition); !strings.HasSuffix(got, want) || !strings.Contains(got, "4711") {
@@ -295,26 +295,26 @@ func TestMessages(t *testing.T) {
 		}
 	}
 
-	orphans := func(unserved int64, topics ...report.OrphanTopic) {
-		o.answers[0].Data = &report.Data{ObservedAt: time.Unix(5, 0), Unserved: unserved, Abandoned: 1, OrphanTopics: topics}
+	orphans := func(unserved int64, topics ...status.OrphanTopic) {
+		o.answers[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Unserved: unserved, Abandoned: 1, OrphanTopics: topics}
 	}
-	orphans(4, report.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 1}, report.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 3}, report.OrphanTopic{Topic: "c", Abandoned: 1})
+	orphans(4, status.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 1}, status.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 3}, status.OrphanTopic{Topic: "c", Abandoned: 1})
 	unserved := message(o, api.DataHealthyCondition)
 	if want := `Events are due that no dispatcher serves: topic "a" of outbox namespace "Shop", "b" of outbox namespace "Shop". Make an OutboxDispatcher for them`; !strings.HasPrefix(unserved, want) {
 		t.Errorf("unserved topics: %s\nwant %s", unserved, want)
 	}
-	orphans(9, report.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 7}, report.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 2})
+	orphans(9, status.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 7}, status.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 2})
 	if again := message(o, api.DataHealthyCondition); again != unserved {
 		t.Errorf("other numbers: %s\nwant %s", again, unserved)
 	}
-	orphans(0, report.OrphanTopic{Namespace: "Shop", Topic: "c", Abandoned: 1})
+	orphans(0, status.OrphanTopic{Namespace: "Shop", Topic: "c", Abandoned: 1})
 	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `nobody takes them over: topic "c" of outbox namespace "Shop". See whether`) {
 		t.Errorf("abandoned leases: %s", got)
 	}
 
 	o.answers[0].Backlog.Dead = 1
 	plain := message(o, api.DeadLettersPresentCondition)
-	o.answers[0].Backlog.DeadGroups = []report.DeadGroup{
+	o.answers[0].Backlog.DeadGroups = []status.DeadGroup{
 		{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1},
 		{Group: "00000000", Topic: "others", Reason: "poison_message", Count: 1},
 	}
@@ -331,7 +331,7 @@ func TestMessages(t *testing.T) {
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
 		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
 	}
-	o.answers, o.pods = []report.Status{{}}, o.pods[:1]
+	o.answers, o.pods = []status.Status{{}}, o.pods[:1]
 	if got := message(o, api.VacuumHeldBackCondition); strings.Contains(got, "answers the operator") {
 		t.Errorf("a pod answers, and yet: %s", got)
 	}

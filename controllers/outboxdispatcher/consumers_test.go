@@ -9,12 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // CONTRACT: C-82
@@ -38,9 +38,9 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		Eventually(types).Should(BeEmpty(), "nothing is verified yet")
 		Expect(c.loadConfig().VerifiedTypesFile).To(Equal("/etc/outbox/consumers/types"))
 		answer := c.healthy()
-		answer.Gated = []report.GatedTopic{{Topic: "orders", EventType: "order.placed", Waiting: 1, Since: time.Now()}}
+		answer.Gated = []status.GatedTopic{{Topic: "orders", EventType: "order.placed", Waiting: 1, Since: time.Now()}}
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonConsumersNotVerified, `"orders" (type "order.placed")`})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "requireVerifiedConsumers")
 		Eventually(told).ShouldNot(BeEmpty())
@@ -70,7 +70,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		}).Should(Equal("order.placed\npayment.*"), "it is made again")
 		answer.Gated = nil
 		c.pods.says("pod-0", answer)
-		c.expect(status.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
+		c.expect(kstatus.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
 		c.settle()
 
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "others"}} })

@@ -7,10 +7,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // dataHealthy speaks of rows that nobody works on, as the pod tells that has looked last.
@@ -22,17 +22,17 @@ func dataHealthy(o observed) metav1.Condition {
 	case d.Unserved > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonTopicsUnserved, fmt.Sprintf(
 			"Events are due that no dispatcher serves%s. Make an OutboxDispatcher for them, or correct the namespace or topic that their producer gives enqueue.",
-			orphanTopics(d, func(t report.OrphanTopic) int64 { return t.Unserved })))
+			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Unserved })))
 	case d.Abandoned > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonLeasesAbandoned, fmt.Sprintf(
 			"Events are leased to workers that are gone, and nobody takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsHeld, SinkReachable).",
-			orphanTopics(d, func(t report.OrphanTopic) int64 { return t.Abandoned })))
+			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Abandoned })))
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, "Somebody works on every due event of the database.")
 }
 
 // orphanTopics names the first topics that have such rows.
-func orphanTopics(d *report.Data, rows func(report.OrphanTopic) int64) string {
+func orphanTopics(d *status.Data, rows func(status.OrphanTopic) int64) string {
 	var names []string
 	for _, t := range d.OrphanTopics {
 		if rows(t) > 0 {

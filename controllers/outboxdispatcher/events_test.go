@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // While rows go on dying there is one event in ten minutes, for each OutboxDispatcher.
@@ -39,7 +39,7 @@ func TestDeathsAreToldSeldom(t *testing.T) {
 
 // CONTRACT: C-43
 func TestTransitions(t *testing.T) {
-	status := func(change func(*observed), dead *int64) (s api.OutboxDispatcherStatus) {
+	current := func(change func(*observed), dead *int64) (s api.OutboxDispatcherStatus) {
 		o := well()
 		change(&o)
 		kstatus.SetConditions(&s.Conditions, 1, conditions(o))
@@ -48,30 +48,30 @@ func TestTransitions(t *testing.T) {
 	}
 	fine := func(*observed) {}
 	down := func(reason string) func(*observed) {
-		return func(o *observed) { o.answers[0].Source = report.Link{State: report.Unreachable, Reason: reason} }
+		return func(o *observed) { o.answers[0].Source = status.Link{State: status.Unreachable, Reason: reason} }
 	}
 	for name, c := range map[string]struct {
 		before, after api.OutboxDispatcherStatus
 		want          string
 	}{
-		"new and well":      {api.OutboxDispatcherStatus{}, status(fine, nil), "Normal/Delivering"},
-		"new and migrating": {api.OutboxDispatcherStatus{}, status(func(o *observed) { noDeployment(o); o.migration.State = migrate.Running }, nil), "Normal/Migrating Normal/Progressing"},
-		"nothing changed":   {status(fine, ptr.To[int64](3)), status(fine, ptr.To[int64](3)), ""},
-		"database down":     {status(fine, nil), status(down("x"), nil), "Warning/ConnectionFailed"},
-		"another reason":    {status(down("x"), nil), status(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
-		"database back":     {status(down("x"), nil), status(fine, nil), "Normal/Connected Normal/Delivering"},
-		"not observed":      {status(fine, nil), status(func(o *observed) { o.answers = nil }, nil), ""},
-		"topics held": {status(fine, nil), status(func(o *observed) {
-			o.answers[0].Held = []report.HeldTopic{{Topic: "a", Link: report.Link{Message: "x"}}}
+		"new and well":      {api.OutboxDispatcherStatus{}, current(fine, nil), "Normal/Delivering"},
+		"new and migrating": {api.OutboxDispatcherStatus{}, current(func(o *observed) { noDeployment(o); o.migration.State = migrate.Running }, nil), "Normal/Migrating Normal/Progressing"},
+		"nothing changed":   {current(fine, ptr.To[int64](3)), current(fine, ptr.To[int64](3)), ""},
+		"database down":     {current(fine, nil), current(down("x"), nil), "Warning/ConnectionFailed"},
+		"another reason":    {current(down("x"), nil), current(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
+		"database back":     {current(down("x"), nil), current(fine, nil), "Normal/Connected Normal/Delivering"},
+		"not observed":      {current(fine, nil), current(func(o *observed) { o.answers = nil }, nil), ""},
+		"topics held": {current(fine, nil), current(func(o *observed) {
+			o.answers[0].Held = []status.HeldTopic{{Topic: "a", Link: status.Link{Message: "x"}}}
 		}, nil), "Warning/TopicsHeld"},
-		"vacuum held back":     {status(fine, nil), status(oldest(report.Session, 1e6), nil), "Warning/OldTransaction"},
-		"by something else":    {status(oldest(report.Session, 1e6), nil), status(oldest(report.Standby, 1e6), nil), "Warning/StandbyFeedback"},
-		"vacuum goes on":       {status(oldest(report.Session, 1e6), nil), status(fine, nil), "Normal/NotHeldBack"},
-		"first death":          {status(fine, ptr.To[int64](0)), status(fine, ptr.To[int64](1)), "Warning/DeadLetters"},
-		"another death":        {status(fine, ptr.To[int64](1)), status(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
-		"dead when first seen": {status(fine, nil), status(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
-		"replayed":             {status(fine, ptr.To[int64](2)), status(fine, ptr.To[int64](1)), ""},
-		"paused":               {status(fine, nil), status(func(o *observed) { o.obd.Spec.State = api.StatePaused }, nil), "Normal/Paused"},
+		"vacuum held back":     {current(fine, nil), current(oldest(status.Session, 1e6), nil), "Warning/OldTransaction"},
+		"by something else":    {current(oldest(status.Session, 1e6), nil), current(oldest(status.Standby, 1e6), nil), "Warning/StandbyFeedback"},
+		"vacuum goes on":       {current(oldest(status.Session, 1e6), nil), current(fine, nil), "Normal/NotHeldBack"},
+		"first death":          {current(fine, ptr.To[int64](0)), current(fine, ptr.To[int64](1)), "Warning/DeadLetters"},
+		"another death":        {current(fine, ptr.To[int64](1)), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
+		"dead when first seen": {current(fine, nil), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
+		"replayed":             {current(fine, ptr.To[int64](2)), current(fine, ptr.To[int64](1)), ""},
+		"paused":               {current(fine, nil), current(func(o *observed) { o.obd.Spec.State = api.StatePaused }, nil), "Normal/Paused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

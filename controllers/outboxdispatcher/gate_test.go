@@ -6,8 +6,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // Topics that wait for a verified consumer are told with their types, whichever pod holds them, and change neither what
@@ -17,8 +17,8 @@ import (
 func TestTopicsThatWaitForAConsumer(t *testing.T) {
 	o := well()
 	o.answers = append(o.answers, o.answers[0])
-	o.answers[0].Gated = []report.GatedTopic{{Topic: "refunds", EventType: "order.refunded"}}
-	o.answers[1].Gated = []report.GatedTopic{{Topic: "orders", EventType: ""}, {Topic: "refunds", EventType: "order.refunded", Waiting: 7}}
+	o.answers[0].Gated = []status.GatedTopic{{Topic: "refunds", EventType: "order.refunded"}}
+	o.answers[1].Gated = []status.GatedTopic{{Topic: "orders", EventType: ""}, {Topic: "refunds", EventType: "order.refunded", Waiting: 7}}
 	find := func(kind string) metav1.Condition {
 		t.Helper()
 		for _, c := range conditions(o) {
@@ -45,7 +45,7 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 	if c := find(api.TopicsHeldCondition); !strings.Contains(c.Message, `"order.refunded") and others.`) {
 		t.Errorf("%s: want that there are more", c.Message)
 	}
-	o.answers[0].Held = []report.HeldTopic{{Topic: "invoices", Link: report.Link{State: report.Refusing, Message: "no"}}}
+	o.answers[0].Held = []status.HeldTopic{{Topic: "invoices", Link: status.Link{State: status.Refusing, Message: "no"}}}
 	if c := find(api.TopicsHeldCondition); c.Reason != api.ReasonTopicsHeld || !strings.Contains(c.Message, `"invoices"`) || !strings.Contains(c.Message, "Some others wait for a verified consumer") {
 		t.Errorf("%+v, want the topic whose destination fails", c)
 	}

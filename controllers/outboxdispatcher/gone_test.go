@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -49,10 +49,10 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
 		pod := c.startedAt("pod-0", time.Hour)
-		c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 
 		said := c.remountFails(pod, `MountVolume.SetUp failed for volume "secrets" : `+words, time.Minute)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, message},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, "go on with what they have read"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "ReferencesResolved"})
@@ -61,7 +61,7 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 
 		// A pod that has started since had its files.
 		c.startedAt("pod-0", time.Second)
-		c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 		Expect(c.admin.Delete(c.ctx, said)).To(Succeed())
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	},
@@ -78,9 +78,9 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.remountFails(pod, `secret "orders-db" not found`, 9*time.Minute)
 		c.remountFails(pod, `secret "others" not found`, 2*time.Hour)
 		c.passes(3)
-		c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
-		c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 	})
 
 	// The pods cannot log in because of it: it is the cause.
@@ -93,6 +93,6 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		ill := c.healthy()
 		ill.Source.State, ill.Source.Reason = "Unreachable", "AuthenticationFailed"
 		c.pods.says("pod-0", ill)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 	})
 })

@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // A message names so many held topics, each by so many bytes at most, that the remedy has room.
@@ -21,19 +21,19 @@ const (
 
 // heldTopics are the topics that some pod holds back, by name, each with the cause that one pod tells:
 // always the same, in whatever order they answer.
-func heldTopics(answers []report.Status) []report.HeldTopic {
-	return byTopic(answers, func(a report.Status) []report.HeldTopic { return a.Held },
-		func(t report.HeldTopic) (topic, why string) { return t.Topic, t.Message })
+func heldTopics(answers []status.Status) []status.HeldTopic {
+	return byTopic(answers, func(a status.Status) []status.HeldTopic { return a.Held },
+		func(t status.HeldTopic) (topic, why string) { return t.Topic, t.Message })
 }
 
 // gatedTopics are the topics that some pod holds for the type of their next event, by name, each with one type.
-func gatedTopics(answers []report.Status) []report.GatedTopic {
-	return byTopic(answers, func(a report.Status) []report.GatedTopic { return a.Gated },
-		func(t report.GatedTopic) (topic, why string) { return t.Topic, t.EventType })
+func gatedTopics(answers []status.Status) []status.GatedTopic {
+	return byTopic(answers, func(a status.Status) []status.GatedTopic { return a.Gated },
+		func(t status.GatedTopic) (topic, why string) { return t.Topic, t.EventType })
 }
 
 // byTopic is what pods tell of topics, by name. Of a topic that several tell of it is the first by the reason.
-func byTopic[T any](answers []report.Status, told func(report.Status) []T, key func(T) (topic, why string)) []T {
+func byTopic[T any](answers []status.Status, told func(status.Status) []T, key func(T) (topic, why string)) []T {
 	var all []T
 	for _, a := range answers {
 		all = append(all, told(a)...)
@@ -51,7 +51,7 @@ func byTopic[T any](answers []report.Status, told func(report.Status) []T, key f
 }
 
 // notVerified tells of topics that wait for a verified consumer of a type. A pod names only the first.
-func notVerified(gated []report.GatedTopic, answers []report.Status) string {
+func notVerified(gated []status.GatedTopic, answers []status.Status) string {
 	var names []string
 	for _, g := range gated[:min(len(gated), namedTopics)] {
 		what := "no type, so for a consumer of *"
@@ -61,7 +61,7 @@ func notVerified(gated []report.GatedTopic, answers []report.Status) string {
 		names = append(names, fmt.Sprintf("%s (%s)", problem.Clip(strconv.Quote(g.Topic), topicBytes), what))
 	}
 	which := strings.Join(names, ", ")
-	if slices.ContainsFunc(answers, func(a report.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
+	if slices.ContainsFunc(answers, func(a status.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
 		which += " and others"
 	}
 	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.requireVerifiedConsumers asks for one: %s. "+
@@ -70,7 +70,7 @@ func notVerified(gated []report.GatedTopic, answers []report.Status) string {
 }
 
 // heldBack tells of held topics: what that means, some of their names, the cause of one, and the remedy.
-func heldBack(what string, held []report.HeldTopic) string {
+func heldBack(what string, held []status.HeldTopic) string {
 	var names []string
 	for _, h := range held[:min(len(held), namedTopics)] {
 		names = append(names, problem.Clip(strconv.Quote(h.Topic), topicBytes))
@@ -98,16 +98,16 @@ func deadLettersNote(blocked bool, groups []api.DeadGroup) string {
 }
 
 // holder says what it is that holds vacuum back, and what ends it.
-func holder(t *report.OldestTransaction) (reason, what, remedy string) {
+func holder(t *status.OldestTransaction) (reason, what, remedy string) {
 	name := "'" + strings.ReplaceAll(t.Name, "'", "''") + "'" // as in SQL
 	switch t.Kind {
-	case report.PreparedTransaction:
+	case status.PreparedTransaction:
 		return api.ReasonPreparedTransaction, "The prepared transaction " + name,
 			fmt.Sprintf("End it in its database: commit prepared %s, or rollback prepared %s.", name, name)
-	case report.ReplicationSlot:
+	case status.ReplicationSlot:
 		return api.ReasonReplicationSlot, "The replication slot " + name,
 			fmt.Sprintf("Let its consumer catch up, or drop the slot: select pg_drop_replication_slot(%s).", name)
-	case report.Standby:
+	case status.Standby:
 		return api.ReasonStandbyFeedback, "A query on the standby " + name + ", which sends hot_standby_feedback,",
 			"End that query on the standby, or turn hot_standby_feedback off there."
 	}

@@ -7,10 +7,10 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 var _ = Describe("a failed migration", Label("migration"), func() {
@@ -24,7 +24,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		later := time.Now().Add(time.Hour) // it does not come to the next try by itself
 		c.create(obd)
 		c.finish(c.job(), later, "{\"time\":\"...\"}\nthe login owner was refused; correct the password")
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration failed: the login owner was refused; correct the password. It is tried again"},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, ""},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, ""},
@@ -36,7 +36,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(first), "another login, another Job, and the old one is gone")
 		c.finish(c.job(), time.Now(), "")
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+		c.expect(kstatus.CurrentStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
 
 		// A later migration that fails takes nothing away, and keeps nothing from being rolled out.
 		second := c.job().Name
@@ -44,14 +44,14 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(second))
 		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
 		c.finish(c.job(), later, "wrong again")
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "wrong again"})
 		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("batchSize: 7"))
 		old := c.healthy()
-		old.Schema = report.Schema{State: "TooOld", Message: "version 1 of 2"}
+		old.Schema = status.Schema{State: "TooOld", Message: "version 1 of 2"}
 		c.pods.says("pod-0", old)
-		c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "wrong again"})
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "wrong again"})
 	})
 
 	// The database was down during the migration: nobody has to do anything.
@@ -61,7 +61,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		first := c.job()
 		c.finish(first, time.Now().Add(-time.Minute), "connection refused") // the delay is over
 		Eventually(func() int { return len(c.jobs()) }).Should(Equal(2))
-		c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "connection refused"})
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "connection refused"})
 		for _, job := range c.jobs() {
 			if job.Name != first.Name {
 				Expect(job.Annotations).To(HaveKeyWithValue("outbox.dev/attempt", "2"))
@@ -70,6 +70,6 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		}
 		Eventually(func() int { return len(c.jobs()) }).Should(Equal(1), "the failed one is gone")
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 })

@@ -20,8 +20,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // podServer answers for all pods of a spec.
@@ -41,13 +41,13 @@ func newPodServer() *podServer {
 		p.mu.Lock()
 		name := strings.TrimPrefix(r.URL.Path, "/")
 		p.names[name] = true
-		status, ok := p.status[name]
+		current, ok := p.status[name]
 		p.mu.Unlock()
 		if !ok {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = w.Write(status)
+		_, _ = w.Write(current)
 	}))
 	DeferCleanup(p.server.Close)
 	return p
@@ -63,8 +63,8 @@ func (p *podServer) who() []string {
 }
 
 // says sets what the pod answers from now on.
-func (p *podServer) says(pod string, status report.Status) {
-	text, err := json.Marshal(status)
+func (p *podServer) says(pod string, current status.Status) {
+	text, err := json.Marshal(current)
 	if err != nil {
 		panic(err) // plain data
 	}
@@ -82,7 +82,7 @@ func (p *podServer) silent(pod string) {
 
 // rollOut plays the Deployment controller and the kubelet: one ready pod for each answer, named
 // pod-0, pod-1 and so on.
-func (c *cluster) rollOut(answers ...report.Status) {
+func (c *cluster) rollOut(answers ...status.Status) {
 	GinkgoHelper()
 	for i, answer := range answers {
 		name := fmt.Sprintf("pod-%d", i)
@@ -93,7 +93,7 @@ func (c *cluster) rollOut(answers ...report.Status) {
 }
 
 // pod makes a pod of the Deployment as it is now, unless there is one of the name.
-func (c *cluster) pod(name string, status corev1.PodStatus) *corev1.Pod {
+func (c *cluster) pod(name string, current corev1.PodStatus) *corev1.Pod {
 	GinkgoHelper()
 	const hash = "5d4f8c"
 	deployment := c.deployment()
@@ -101,7 +101,7 @@ func (c *cluster) pod(name string, status corev1.PodStatus) *corev1.Pod {
 	pod.Name, pod.Namespace = name, c.namespace
 	pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = hash
 	pod.OwnerReferences = c.owner(deployment, hash)
-	c.start(pod, status)
+	c.start(pod, current)
 	return pod
 }
 
@@ -126,7 +126,7 @@ func (c *cluster) owner(deployment *appsv1.Deployment, hash string) []metav1.Own
 }
 
 // start makes a pod as the kubelet has it, unless there is one of the name.
-func (c *cluster) start(pod *corev1.Pod, status corev1.PodStatus) {
+func (c *cluster) start(pod *corev1.Pod, current corev1.PodStatus) {
 	GinkgoHelper()
 	// Nobody makes tokens or checks service accounts here; the rest is the pod as it would be.
 	pod.Spec.ServiceAccountName, pod.Spec.NodeName = "", "node"
@@ -135,7 +135,7 @@ func (c *cluster) start(pod *corev1.Pod, status corev1.PodStatus) {
 		return
 	}
 	Expect(err).NotTo(HaveOccurred())
-	editStatus(c, pod, func(pod *corev1.Pod) { pod.Status = status })
+	editStatus(c, pod, func(pod *corev1.Pod) { pod.Status = current })
 }
 
 // mountFails lets the kubelet say that it cannot mount a pod's files.

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -23,7 +23,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c := start(rare) // nothing but watches can notice it
 		obd, outbox := c.referring("orders"), c.outbox()
 		c.create(obd)
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonOutboxNotFound, `Outbox "shop", which spec.outboxRef names, does not exist in namespace`},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonOutboxNotFound, "create it"})
 		Expect(c.deployments()).To(BeEmpty())
@@ -31,8 +31,8 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.create(outbox)
 		job := c.job()
 		Expect(metav1.GetControllerOf(job).Kind).To(Equal("Outbox"))
-		c.expect(status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
-		c.expectOf(outbox, status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
+		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job runs."},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "has a pod that tells it"},
 			want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
@@ -45,7 +45,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.rollOut(c.healthy())
 		before := c.deployment().ResourceVersion
 		Expect(c.admin.Delete(c.ctx, outbox)).To(Succeed())
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "does not exist"},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonOutboxNotFound, "create it"})
 		Expect(c.deployment().ResourceVersion).To(Equal(before))
@@ -59,15 +59,15 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.create(outbox, orders, others[0], others[1])
 		job := c.job()
 		for _, obd := range others {
-			c.expectOf(obd, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Outbox shop"})
+			c.expectOf(obd, kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Outbox shop"})
 		}
 		c.finish(job, time.Now(), "")
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher", "stock-dispatcher"))
 		answer, oldest := c.healthy(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 		answer.Backlog.Pending, answer.Backlog.Dead, answer.Backlog.OldestPending = 7, 2, &oldest
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
-		c.expectOf(outbox, status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
 			want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
@@ -94,8 +94,8 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.finish(c.job(), time.Now().Add(-time.Minute), "the login owner was refused; correct the password")
 		Eventually(c.jobs).Should(HaveLen(2), "it is tried again")
 		failed := want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "correct the password. It is tried again"}
-		c.expectOf(outbox, status.InProgressStatus, failed)
-		c.expect(status.InProgressStatus, failed, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration of Outbox shop failed"})
+		c.expectOf(outbox, kstatus.InProgressStatus, failed)
+		c.expect(kstatus.InProgressStatus, failed, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration of Outbox shop failed"})
 		for _, job := range c.jobs() {
 			if job.Annotations["outbox.dev/attempt"] == "2" {
 				c.finish(&job, time.Now(), "")
@@ -103,8 +103,8 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		}
 		Eventually(c.jobs).Should(HaveLen(1))
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
-		c.expectOf(outbox, status.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+		c.expect(kstatus.CurrentStatus)
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 
 		before := c.settle()
 		c.passes(5)
@@ -113,9 +113,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		edit(c, outbox, func(o *api.Outbox) {
 			o.Spec.Migration.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
 		})
-		c.expectOf(outbox, status.FailedStatus,
+		c.expectOf(outbox, kstatus.FailedStatus,
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPodTemplate, "spec.migration.podTemplate cannot be used: "})
-		c.expect(status.InProgressStatus, // the pods that run go on
+		c.expect(kstatus.InProgressStatus, // the pods that run go on
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "Outbox shop"})
 		Expect(c.requests.forbidden()).To(BeEmpty())
@@ -135,21 +135,21 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 			Reason:         "FailedCreate", Type: corev1.EventTypeWarning, LastTimestamp: metav1.Now(),
 			Message: `Error creating: pods "shop-migrate-1-abcde" is forbidden: exceeded quota: team`,
 		})
-		c.expectOf(outbox, status.InProgressStatus,
+		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Its pod cannot be created: a pod is forbidden: exceeded quota: team."})
 
 		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
 		pod.Name, pod.Namespace = "migrates", c.namespace
 		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`)
-		c.expectOf(outbox, status.InProgressStatus,
+		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secret names, does not exist in namespace`},
 			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, `secret "orders-owner" not found`})
 		Expect(c.requests.forbidden()).To(BeEmpty())
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		c.finish(job, time.Now(), "")
-		c.expectOf(outbox, status.CurrentStatus, // although no dispatcher refers to it
+		c.expectOf(outbox, kstatus.CurrentStatus, // although no dispatcher refers to it
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No OutboxDispatcher refers to this Outbox"})
 	})
@@ -159,7 +159,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		outbox := c.outbox()
 		outbox.Spec.Migration = nil
 		c.create(outbox)
-		c.expectOf(outbox, status.InProgressStatus,
+		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "nobody looks at the database"},
 			want{api.SchemaReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 		Expect(c.jobs()).To(BeEmpty())
@@ -193,7 +193,7 @@ func (c *cluster) sharing(name string, topics ...string) *api.OutboxDispatcher {
 }
 
 // expectOf waits until an object's conditions are as wanted and kstatus comes to the conclusion.
-func (c *cluster) expectOf(o client.Object, conclusion status.Status, wants ...want) {
+func (c *cluster) expectOf(o client.Object, conclusion kstatus.Status, wants ...want) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
@@ -213,7 +213,7 @@ func (c *cluster) expectOf(o client.Object, conclusion status.Status, wants ...w
 		}
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 		g.Expect(err).NotTo(HaveOccurred())
-		result, err := status.Compute(&unstructured.Unstructured{Object: content})
+		result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.Status).To(Equal(conclusion), "%v", conditions)
 	}).Should(Succeed())

@@ -6,7 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -70,7 +70,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
 			}
 		}
 		for _, name := range waits {
-			c.expectOf(made[name], status.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take the operator's new image"})
+			c.expectOf(made[name], kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take the operator's new image"})
 		}
 		Expect(rolled()).To(HaveLen(1), "one at a time")
 

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // findPeers lists the other dispatchers that claim from the same tables, and the Outboxes that have these, as far
@@ -168,7 +168,7 @@ func byAge[T client.Object](a, b T) int {
 
 // sharing are the names of others that deliver events of the dispatcher too, each once: of peers, by their
 // specs; and of those that the pods meet in the database, which run elsewhere or name it differently.
-func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, answers []report.Status) (names []string) {
+func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, answers []status.Status) (names []string) {
 	for _, peer := range peers {
 		if peer.Spec.Namespace == obd.Spec.Namespace && intersect(peer.Spec.Topics, obd.Spec.Topics) {
 			names = append(names, peer.Name)

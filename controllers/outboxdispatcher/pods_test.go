@@ -7,10 +7,10 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 var _ = Describe("what pods report", Label("status"), func() {
@@ -25,28 +25,28 @@ var _ = Describe("what pods report", Label("status"), func() {
 			replicas(2)(obd)
 			c.create(obd)
 			c.rollOut(c.healthy(), c.healthy())
-			c.expect(status.CurrentStatus)
+			c.expect(kstatus.CurrentStatus)
 			before = c.deployment().Generation
 		})
 
-		source := func(reason, message string) func(*report.Status) {
-			return func(s *report.Status) {
-				s.Source = report.Link{State: report.Unreachable, Reason: reason, Message: message}
-				s.Schema = report.Schema{State: "Unknown"}
+		source := func(reason, message string) func(*status.Status) {
+			return func(s *status.Status) {
+				s.Source = status.Link{State: status.Unreachable, Reason: reason, Message: message}
+				s.Schema = status.Schema{State: "Unknown"}
 			}
 		}
-		schema := func(state, message string) func(*report.Status) {
-			return func(s *report.Status) { s.Schema = report.Schema{State: state, Message: message} }
+		schema := func(state, message string) func(*status.Status) {
+			return func(s *status.Status) { s.Schema = status.Schema{State: state, Message: message} }
 		}
-		sink := func(state report.LinkState, reason, message string) func(*report.Status) {
-			return func(s *report.Status) { s.Sink = report.Link{State: state, Reason: reason, Message: message} }
+		sink := func(state status.LinkState, reason, message string) func(*status.Status) {
+			return func(s *status.Status) { s.Sink = status.Link{State: state, Reason: reason, Message: message} }
 		}
-		DescribeTable("is told with its remedy, and tears down nothing:", func(says func(*report.Status), kind, reason, remedy string) {
+		DescribeTable("is told with its remedy, and tears down nothing:", func(says func(*status.Status), kind, reason, remedy string) {
 			ill := c.healthy()
 			says(&ill)
 			c.pods.says("pod-0", ill)
 			c.pods.says("pod-1", ill)
-			c.expect(status.InProgressStatus,
+			c.expect(kstatus.InProgressStatus,
 				want{kind, metav1.ConditionFalse, reason, remedy},
 				want{api.ReadyCondition, metav1.ConditionFalse, reason, remedy})
 			c.pods.says("pod-0", c.healthy())
@@ -55,7 +55,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 			if kind == api.SchemaReadyCondition {
 				well = api.ReasonUpToDate
 			}
-			c.expect(status.CurrentStatus, want{kind, metav1.ConditionTrue, well, ""})
+			c.expect(kstatus.CurrentStatus, want{kind, metav1.ConditionTrue, well, ""})
 			Expect(c.deployment().Generation).To(Equal(before), "no trouble tears down what runs")
 		},
 			Entry("password wrong", source("AuthenticationFailed", "the login was refused; correct the password in the Secret"), api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
@@ -66,14 +66,14 @@ var _ = Describe("what pods report", Label("status"), func() {
 			Entry("schema missing", schema("Missing", "there is no schema; run migrate up"), api.SchemaReadyCondition, api.ReasonMissing, "run migrate up"),
 			Entry("schema too old", schema("TooOld", "version 1 of 2; run migrate up"), api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
 			Entry("schema too new", schema("TooNew", "version 3 of 2; upgrade the operator"), api.SchemaReadyCondition, api.ReasonTooNew, "upgrade the operator"),
-			Entry("outcomes refused", func(s *report.Status) {
-				s.Source = report.Link{State: report.Refusing, Reason: report.OutcomesRefused, Message: "The database refuses outcomes; mend the trigger"}
+			Entry("outcomes refused", func(s *status.Status) {
+				s.Source = status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Message: "The database refuses outcomes; mend the trigger"}
 			}, api.SourceReachableCondition, api.ReasonOutcomesRefused, "mend the trigger"),
-			Entry("calls stuck", sink(report.Unreachable, report.CallsStuck, "All 16 calls of the sink are stuck; restart it"), api.SinkReachableCondition, api.ReasonCallsStuck, "restart it"),
-			Entry("sink refuses", sink(report.Refusing, "Refusing", "it answers 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"),
-			Entry("sink down", sink(report.Unreachable, "ConnectionRefused", "nothing listens; check the url"), api.SinkReachableCondition, api.ReasonConnectionFailed, "check the url"),
-			Entry("sink's certificate", sink(report.Unreachable, "CertificateInvalid", "unknown authority; name the right ca"), api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
-			Entry("sink's login", sink(report.Unreachable, "AuthenticationFailed", "it answers 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"),
+			Entry("calls stuck", sink(status.Unreachable, status.CallsStuck, "All 16 calls of the sink are stuck; restart it"), api.SinkReachableCondition, api.ReasonCallsStuck, "restart it"),
+			Entry("sink refuses", sink(status.Refusing, "Refusing", "it answers 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"),
+			Entry("sink down", sink(status.Unreachable, "ConnectionRefused", "nothing listens; check the url"), api.SinkReachableCondition, api.ReasonConnectionFailed, "check the url"),
+			Entry("sink's certificate", sink(status.Unreachable, "CertificateInvalid", "unknown authority; name the right ca"), api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
+			Entry("sink's login", sink(status.Unreachable, "AuthenticationFailed", "it answers 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"),
 		)
 	})
 
@@ -83,9 +83,9 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		answer := c.healthy()
-		answer.Held = []report.HeldTopic{{Topic: "refunds", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "it answers 404; correct the path"}}}
+		answer.Held = []status.HeldTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 404; correct the path"}}}
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonTopicsHeld, `"refunds". For "refunds": It answers 404; correct the path`},
 			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
@@ -93,11 +93,11 @@ var _ = Describe("what pods report", Label("status"), func() {
 
 		answer.AllHeld = true
 		c.pods.says("pod-0", answer)
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonAllTopicsHeld, "refunds"},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsHeld, "refunds"})
 		c.pods.says("pod-0", c.healthy())
-		c.expect(status.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
+		c.expect(kstatus.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
 	})
 
 	// One of two pods is silent, or restarts: the other delivers.
@@ -107,18 +107,18 @@ var _ = Describe("what pods report", Label("status"), func() {
 		replicas(2)(obd)
 		c.create(obd)
 		c.rollOut(c.healthy(), c.healthy())
-		c.expect(status.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
+		c.expect(kstatus.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
 		Eventually(func() int32 { return c.get().Status.AnsweringReplicas }).Should(BeEquivalentTo(2))
 		Eventually(func() string { return c.get().Status.Pods }).Should(Equal("2/2"))
 
 		c.pods.silent("pod-1")
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not answer the operator"})
 		Expect(c.get().Status.AnsweringReplicas).To(BeEquivalentTo(1))
 
 		c.deployed(2, 1)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods are ready"})
 		Expect(c.get().Status.Pods).To(Equal("1/2"))
@@ -129,9 +129,9 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		ill := c.healthy()
-		ill.Source = report.Link{State: report.Unreachable, Message: "a stranger says so"}
+		ill.Source = status.Link{State: status.Unreachable, Message: "a stranger says so"}
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		owned := fetch(c, &corev1.Pod{}, "pod-0")
 		for name, owner := range map[string][]metav1.OwnerReference{
 			"without-owner": nil,
@@ -146,7 +146,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 			})
 		}
 		c.passes(5)
-		c.expect(status.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+		c.expect(kstatus.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 		Expect(c.pods.who()).To(Equal([]string{"pod-0"}))
 	})
 
@@ -156,13 +156,13 @@ var _ = Describe("what pods report", Label("status"), func() {
 		answer := c.healthy()
 		answer.Backlog.Pending, answer.Backlog.Dead = 4, 2
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Dead column"})
+		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Dead column"})
 
 		c.pods.silent("pod-0")
 		unknown := func(kind string) want {
 			return want{kind, metav1.ConditionUnknown, api.ReasonNotObserved, "NetworkPolicy"}
 		}
-		c.expect(status.InProgressStatus, unknown(api.ReadyCondition), unknown(api.SourceReachableCondition), unknown(api.SinkReachableCondition),
+		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition), unknown(api.SourceReachableCondition), unknown(api.SinkReachableCondition),
 			unknown(api.SchemaReadyCondition), unknown(api.DeadLettersPresentCondition))
 		Expect([]int64{*c.get().Status.Pending, *c.get().Status.Dead}).To(Equal([]int64{4, 2}), "the last counts stay")
 		Expect(c.get().Status.AnsweringReplicas).To(BeEquivalentTo(0))
@@ -171,9 +171,9 @@ var _ = Describe("what pods report", Label("status"), func() {
 		other.Name = "elsewhere/orders" // the pod's address was given to another
 		c.pods.says("pod-0", other)
 		c.passes(2)
-		c.expect(status.InProgressStatus, unknown(api.ReadyCondition))
+		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition))
 		c.pods.says("pod-0", answer)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 
 	// CONTRACT: C-43
@@ -182,16 +182,16 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.create(c.dispatcher())
 		answer := c.healthy()
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
+		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
 
 		answer.Backlog.Dead = 1
 		died := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
-		group := report.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: died, Last: died.Add(time.Hour)}
+		group := status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: died, Last: died.Add(time.Hour)}
 		told := group
 		told.Sample, told.Error = "00000000-0000-0000-0000-000000000001", "of a single delivery"
-		answer.Backlog.DeadGroups = []report.DeadGroup{told, told, {Topic: "nameless"}}
+		answer.Backlog.DeadGroups = []status.DeadGroup{told, told, {Topic: "nameless"}}
 		c.pods.says("pod-0", answer)
-		c.expect(status.CurrentStatus, // a dead row does not keep the others from being delivered
+		c.expect(kstatus.CurrentStatus, // a dead row does not keep the others from being delivered
 			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(*c.get().Status.Dead).To(BeEquivalentTo(1))

@@ -10,11 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // cause is a condition that Ready may follow from.
@@ -51,8 +51,8 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 }
 
 // works reports whether a pod reaches the database, and fits its schema.
-func works(s report.Status) bool {
-	return s.Source.State == report.Reachable && s.Schema.State == "Ready"
+func works(s status.Status) bool {
+	return s.Source.State == status.Reachable && s.Schema.State == "Ready"
 }
 
 // flowing reports whether events flow from the database to the destination by the pods of some revision. Of the
@@ -71,8 +71,8 @@ func flowing(o observed) bool {
 }
 
 // revisions are the answers by the ReplicaSet of the pods.
-func (o observed) revisions() map[types.UID][]report.Status {
-	all := map[types.UID][]report.Status{}
+func (o observed) revisions() map[types.UID][]status.Status {
+	all := map[types.UID][]status.Status{}
 	for i, a := range o.answers {
 		var set types.UID
 		if i < len(o.sets) {
@@ -105,13 +105,13 @@ func (o observed) newest() observed {
 func ready(o observed, causes []cause) metav1.Condition {
 	const kind = api.ReadyCondition
 	scaledToZero := desired.Replicas(o.obd) == 0
-	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
-		if scaledToZero && status == metav1.ConditionUnknown {
+	for _, current := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
+		if scaledToZero && current == metav1.ConditionUnknown {
 			return condition(kind, metav1.ConditionTrue, api.ReasonScaledToZero, "No dispatcher runs, because spec.replicas is 0.")
 		}
 		for _, c := range causes {
-			if c.Status == status && c.stops {
-				return condition(kind, status, c.Reason, c.Message)
+			if c.Status == current && c.stops {
+				return condition(kind, current, c.Reason, c.Message)
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func ready(o observed, causes []cause) metav1.Condition {
 // pausing reports whether a pod has not heard yet that it is to claim no more.
 func pausing(o observed) bool {
 	return o.obd.Spec.State == api.StatePaused &&
-		slices.ContainsFunc(o.answers, func(a report.Status) bool { return a.State == string(api.StateRunning) })
+		slices.ContainsFunc(o.answers, func(a status.Status) bool { return a.State == string(api.StateRunning) })
 }
 
 const pausingNote = "Pods are told to claim no more, and hear it within 90 seconds; then nothing is claimed until spec.state is Running."

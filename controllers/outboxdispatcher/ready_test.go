@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // rolling is a rollout whose new pod sees something else than those from before.
-func rolling(change func(*report.Status)) func(*observed) {
+func rolling(change func(*status.Status)) func(*observed) {
 	return func(o *observed) {
 		o.pods, o.sets = append(o.pods, runningPod("c")), []types.UID{"old", "old", "new"}
 		for i, set := range o.sets {
@@ -34,21 +34,21 @@ func rolling(change func(*report.Status)) func(*observed) {
 // While some pods deliver, Ready is True, whatever others see. CONTRACT: C-101
 func TestReadyDespiteTrouble(t *testing.T) {
 	checkConditions(t, map[string]conditionsCase{
-		"a new pod cannot log in": {rolling(func(s *report.Status) {
-			s.Source, s.Schema.State = report.Link{State: report.Unreachable, Reason: "AuthenticationFailed", Message: "no"}, "Unknown"
+		"a new pod cannot log in": {rolling(func(s *status.Status) {
+			s.Source, s.Schema.State = status.Link{State: status.Unreachable, Reason: "AuthenticationFailed", Message: "no"}, "Unknown"
 		}), yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/AuthenticationFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/AuthenticationFailed"}, nil},
-		"a new pod finds an older schema": {rolling(func(s *report.Status) { s.Schema = report.Schema{State: "TooOld", Message: "migrate"} }),
+		"a new pod finds an older schema": {rolling(func(s *status.Status) { s.Schema = status.Schema{State: "TooOld", Message: "migrate"} }),
 			yes, api.ReasonDeliveringDespiteTrouble, []string{"SchemaReady=False/TooOld", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/TooOld"}, nil},
-		"a new pod has another destination, which is down": {rolling(func(s *report.Status) { s.Sink = down }),
+		"a new pod has another destination, which is down": {rolling(func(s *status.Status) { s.Sink = down }),
 			yes, api.ReasonDeliveringDespiteTrouble, []string{"SinkReachable=False/ConnectionFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
 		"the destination is down in a rollout": {func(o *observed) {
-			rolling(func(s *report.Status) { s.Sink = down })(o)
+			rolling(func(s *status.Status) { s.Sink = down })(o)
 			o.answers[1].Sink = down
 		}, no, api.ReasonConnectionFailed, nil, nil},
-		"a new pod knows nothing yet": {rolling(func(s *report.Status) { *s = report.Status{} }),
+		"a new pod knows nothing yet": {rolling(func(s *status.Status) { *s = status.Status{} }),
 			yes, api.ReasonDelivering, []string{"WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
 		"a new pod's image cannot be pulled": {func(o *observed) {
-			rolling(func(s *report.Status) { *s = report.Status{} })(o)
+			rolling(func(s *status.Status) { *s = status.Status{} })(o)
 			o.answers, o.sets = o.answers[:2], o.sets[:2]
 			o.pods[2].Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/Progressing"}, nil},
@@ -58,11 +58,11 @@ func TestReadyDespiteTrouble(t *testing.T) {
 		"one of two pods cannot reach the database": {func(o *observed) { o.answers[0].Source = down },
 			yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available"}, []string{"Reconciling"}},
 		"the old pods see the database down, and the new one does not": {func(o *observed) {
-			rolling(func(*report.Status) {})(o)
+			rolling(func(*status.Status) {})(o)
 			o.answers[0].Source, o.answers[1].Source = down, down
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
 		"two revisions of one second": {func(o *observed) {
-			rolling(func(s *report.Status) { s.Source = down })(o)
+			rolling(func(s *status.Status) { s.Source = down })(o)
 			for i := range o.pods {
 				o.pods[i].CreationTimestamp = metav1.Unix(1, 0)
 			}

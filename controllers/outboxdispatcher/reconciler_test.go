@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -32,7 +32,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.create(c.migrated())
 
 		job := c.job()
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "migration Job"},
 			want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet"},
 			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, ""},
@@ -48,7 +48,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		answer.Backlog.Pending, answer.Backlog.Scheduled, answer.Backlog.Retrying, answer.Backlog.Processing = 12000, 3, 2, 5
 		answer.Backlog.Estimated, answer.Backlog.OldestPending = true, &oldest
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
 			want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
@@ -84,7 +84,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		obd := c.dispatcher()
 		c.create(obd)
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		template := func() string { return c.deployment().Spec.Template.String() }
 		before := template()
 
@@ -105,7 +105,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		paused := c.healthy()
 		paused.State = "Paused"
 		c.pods.says("pod-0", paused)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			o.Spec.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
@@ -114,7 +114,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
 		Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
 		c.deployed(2, 2)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 
 	// Pods of an earlier template read what they always did, until none is left.
@@ -123,7 +123,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		obd := c.dispatcher()
 		c.create(obd)
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		first := c.files()
 		Expect(*first.Immutable).To(BeTrue())
 		old := c.replicaSet()
@@ -139,7 +139,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(c.admin.Delete(c.ctx, old)).To(Succeed())
 		Eventually(there).Should(MatchError(apierrors.IsNotFound, "not found"))
 		Expect(c.files().Name).NotTo(BeEmpty(), "what is in use stays")
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 
 		// Nothing is left to look for.
 		before := c.settle()
@@ -153,7 +153,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.finish(c.job(), time.Now(), "")
 		answer := c.healthy()
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		before := c.settle()
 
 		for i := range 5 { // the database's clock goes on, the numbers do not
@@ -170,7 +170,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Eventually(func() int64 { return *c.get().Status.Pending }).Should(BeEquivalentTo(7))
 		c.settle()
 		Expect(c.requests.all()[before:]).To(HaveLen(1), "a changed number is one write")
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 
 	// A manager that has just started knows nothing of what was applied, and changes nothing.
@@ -179,7 +179,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.create(c.migrated())
 		c.finish(c.job(), time.Now(), "")
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		c.settle()
 		c.stop()
 		versions := func() []string {
@@ -191,14 +191,14 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.settle()
 		Expect(versions()).To(Equal(before))
 		Expect(c.requests.writes()[writes:]).To(HaveLen(7), "each object is applied once, except the Job")
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 
 	It("is repaired when others change it", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 
 		d := c.deployment()
 		for range 2 {
@@ -227,7 +227,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(c.admin.Delete(c.ctx, fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher"))).To(Succeed())
 		fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")
 		c.deployed(1, 1)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	})
 
@@ -236,13 +236,13 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		old := []client.Object{c.deployment(), c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
 			fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"), fetch(c, &appsv1.ReplicaSet{}, "orders-dispatcher-5d4f8c"), fetch(c, &corev1.Pod{}, "pod-0")}
 
 		Expect(c.admin.Delete(c.ctx, c.get())).To(Succeed())
 		c.create(c.dispatcher())
-		c.expect(status.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "not collected yet"})
+		c.expect(kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "not collected yet"})
 		for _, o := range old {
 			Expect(c.admin.Delete(c.ctx, o, client.GracePeriodSeconds(0))).To(Succeed()) // there is no garbage collector here
 		}
@@ -251,7 +251,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		}).Should(Succeed())
 		Eventually(func() bool { return metav1.IsControlledBy(c.deployment(), c.get()) }).Should(BeTrue())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 })
 

@@ -5,7 +5,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -21,7 +21,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		c.create(obd)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
 		c.deployed(1, 0)
-		c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 
 		for _, said := range []struct{ words, reason, message string }{
 			{`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`, api.ReasonSecretNotFound,
@@ -39,7 +39,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		} {
 			Expect(c.admin.DeleteAllOf(c.ctx, &corev1.Event{}, client.InNamespace(c.namespace), client.MatchingFields{"reason": "FailedMount"})).To(Succeed())
 			c.mountFails(pod, said.words)
-			c.expect(status.InProgressStatus,
+			c.expect(kstatus.InProgressStatus,
 				want{api.ReferencesResolvedCondition, metav1.ConditionFalse, said.reason, said.message},
 				want{api.ReadyCondition, metav1.ConditionFalse, said.reason, said.message},
 				want{api.ReconcilingCondition, metav1.ConditionTrue, said.reason, said.message})
@@ -49,7 +49,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		// The kubelet tries again by itself.
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 		Expect(c.requests.forbidden()).To(BeEmpty())
 		for _, request := range c.requests.all() {
 			Expect(request).NotTo(ContainSubstring("/secrets"))
@@ -65,7 +65,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		pod.Name, pod.Namespace = "migrate", c.namespace
 		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`)
-		c.expect(status.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
 			`Secret "orders-owner", which spec.database.migration.secret names`})
 	})
 })

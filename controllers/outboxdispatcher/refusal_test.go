@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -20,7 +20,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		obd := c.dispatcher()
 		c.create(obd)
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		before := c.deployment().Generation
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
@@ -31,7 +31,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Expect(c.loadConfig().Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
 		pod := c.pod("new", ended(desired.Container, 78,
 			"validation[0].schema.file: it is no JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
-		c.expect(status.FailedStatus,
+		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
 				"spec.validation[0].schema.configMap: it is no JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "'paylaod'"},
@@ -43,17 +43,17 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Transform, o.Spec.Validation = nil, nil })
 		Eventually(func() int { return len(c.loadConfig().Transform) }).Should(BeZero())
 		c.deployed(1, 1)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 
 		pod = c.pod("another", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: sink.kafka.brokers is missing; set it"))
-		c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "Sink.kafka.brokers is missing; set it."})
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "Sink.kafka.brokers is missing; set it."})
 
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 
 		// The operator itself may write what the pods' image does not know.
 		c.pod("older", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 31, column 1: verifiedTypesFile is no field; correct its name, or remove it"))
-		c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration,
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration,
 			"The image of the dispatcher does not know verifiedTypesFile, which this operator writes: it is older; give"})
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	})
@@ -66,7 +66,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 			"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
 		c.create(obd)
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		Expect(c.deployment().Spec.Template.Labels).To(HaveKeyWithValue("app.kubernetes.io/managed-by", "Helm"))
 		before := c.settle()
 		c.passes(5)
@@ -75,7 +75,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			o.Spec.PodTemplate.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
 		})
-		c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
 			"(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by); leave them out of it"})
 		c.settle()
 		before = len(c.requests.writes())

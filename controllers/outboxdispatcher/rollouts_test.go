@@ -7,11 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // edited is a dispatcher whose pod delivers, with a change that rolls pods.
@@ -21,12 +21,12 @@ func edited(n int32) *cluster {
 	obd := c.dispatcher()
 	replicas(n)(obd)
 	c.create(obd)
-	answers := []report.Status{}
+	answers := []status.Status{}
 	for range n {
 		answers = append(answers, c.healthy())
 	}
 	c.rollOut(answers...)
-	c.expect(status.CurrentStatus)
+	c.expect(kstatus.CurrentStatus)
 	c.edits()
 	return c
 }
@@ -52,7 +52,7 @@ func (c *cluster) rollingOut(old int32) {
 }
 
 // newPod makes a pod of the Deployment as it is now, in a ReplicaSet of its own. It answers so, nil for not at all.
-func (c *cluster) newPod(name string, status corev1.PodStatus, answer *report.Status) *corev1.Pod {
+func (c *cluster) newPod(name string, current corev1.PodStatus, answer *status.Status) *corev1.Pod {
 	GinkgoHelper()
 	d := c.deployment()
 	pod := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}
@@ -60,7 +60,7 @@ func (c *cluster) newPod(name string, status corev1.PodStatus, answer *report.St
 	if answer != nil {
 		c.pods.says(name, *answer)
 	}
-	c.start(pod, status)
+	c.start(pod, current)
 	return pod
 }
 
@@ -70,10 +70,10 @@ var runs = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs
 var _ = Describe("a rollout", Label("workload", "status"), func() {
 	// A new pod that hangs takes nothing from the events that the old ones deliver: its words are told by the
 	// rollout, and Ready points to them. CONTRACT: C-101
-	DescribeTable("whose new pod hangs leaves Ready True: its", func(pod corev1.PodStatus, says func(*report.Status), kind, reason, words string) {
+	DescribeTable("whose new pod hangs leaves Ready True: its", func(pod corev1.PodStatus, says func(*status.Status), kind, reason, words string) {
 		c := edited(1)
 		c.rollingOut(1)
-		var answer *report.Status
+		var answer *status.Status
 		progressing := api.ReasonProgressing
 		if says != nil {
 			ill := c.healthy()
@@ -81,7 +81,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 			answer, progressing = &ill, reason
 		}
 		fresh := c.newPod("fresh", pod, answer)
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, words},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, kind},
 			want{kind, metav1.ConditionFalse, reason, words},
@@ -96,17 +96,17 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 
 		Expect(c.admin.Delete(c.ctx, fresh, client.GracePeriodSeconds(0))).To(Succeed())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 	},
-		Entry("login is refused", runs, func(s *report.Status) {
-			s.Source = report.Link{State: report.Unreachable, Reason: "AuthenticationFailed", Message: "the login was refused; correct the password in the Secret"}
-			s.Schema = report.Schema{State: "Unknown"}
+		Entry("login is refused", runs, func(s *status.Status) {
+			s.Source = status.Link{State: status.Unreachable, Reason: "AuthenticationFailed", Message: "the login was refused; correct the password in the Secret"}
+			s.Schema = status.Schema{State: "Unknown"}
 		}, api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
-		Entry("schema is too old", runs, func(s *report.Status) {
-			s.Schema = report.Schema{State: "TooOld", Message: "version 1 of 2; run migrate up"}
+		Entry("schema is too old", runs, func(s *status.Status) {
+			s.Schema = status.Schema{State: "TooOld", Message: "version 1 of 2; run migrate up"}
 		}, api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
-		Entry("destination is down", runs, func(s *report.Status) {
-			s.Sink = report.Link{State: report.Unreachable, Reason: "CertificateInvalid", Message: "unknown authority; name the right ca"}
+		Entry("destination is down", runs, func(s *status.Status) {
+			s.Sink = status.Link{State: status.Unreachable, Reason: "CertificateInvalid", Message: "unknown authority; name the right ca"}
 		}, api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
 		Entry("image cannot be pulled", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "dispatcher", Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
@@ -118,15 +118,15 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 		c := edited(2)
 		c.deployed(2, 2)
 		down := c.healthy()
-		down.Sink = report.Link{State: report.Unreachable, Reason: "ConnectionFailed", Message: "nothing listens; check the url"}
+		down.Sink = status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "nothing listens; check the url"}
 		c.pods.says("pod-1", down)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "check the url"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "check the url"})
 
 		c.edits()
 		c.rollingOut(2)
 		well := c.healthy()
 		c.newPod("fresh", runs, &well)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "check the url"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "check the url"})
 	})
 
 	It("whose new pod is refused leaves Ready True", func() {
@@ -140,7 +140,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 			}
 			return c.admin.Status().Update(c.ctx, d)
 		}).Should(Succeed())
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "exceeded quota: team"},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, "exceeded quota: team"},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "exceeded quota: team"})
@@ -150,7 +150,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 		c := edited(1)
 		c.rollingOut(1)
 		c.mountFails(c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending}, nil), `secret "orders-db" not found`)
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, `Secret "orders-db"`},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, "create it"},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonSecretNotFound, "create it"})

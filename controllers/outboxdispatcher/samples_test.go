@@ -13,13 +13,13 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // smallest is each kind of sink with what it cannot do without.
@@ -78,7 +78,7 @@ var _ = Describe("a file for pods", Label("samples"), func() {
 		}
 		Expect(rendered).To(Equal(least), "what the API server sets is what the binary would")
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 })
 

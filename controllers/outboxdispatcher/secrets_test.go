@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -40,10 +40,10 @@ var _ = Describe("security", Label("security"), func() {
 		c.create(obd)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: token`)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 
 		for _, list := range []client.ObjectList{
 			&api.OutboxDispatcherList{}, &appsv1.DeploymentList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &eventsv1.EventList{}, &corev1.EventList{},
@@ -77,6 +77,6 @@ var _ = Describe("security", Label("security"), func() {
 		}
 		Expect(*fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").AutomountServiceAccountToken).To(BeFalse())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 })

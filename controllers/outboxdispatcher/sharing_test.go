@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -22,7 +22,7 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 		job := c.job()
 		younger := c.sharing("returns", "returns")
 		c.create(younger)
-		c.expectOf(younger, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of OutboxDispatcher orders runs."})
+		c.expectOf(younger, kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of OutboxDispatcher orders runs."})
 		c.finish(job, time.Now(), "")
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher"))
 		Expect(c.jobs()).To(HaveLen(1))
@@ -35,7 +35,7 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 				c.finish(&job, time.Now(), "")
 			}
 		}
-		c.expectOf(younger, status.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+		c.expectOf(younger, kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
 	})
 
 	// CONTRACT: C-104
@@ -47,18 +47,18 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 		elsewhere.Name, elsewhere.Spec.Namespace = "elsewhere", "another"
 		c.create(outbox, a, elsewhere)
 		alone := want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""}
-		c.expectOf(a, status.InProgressStatus, alone)
+		c.expectOf(a, kstatus.InProgressStatus, alone)
 		c.create(b)
-		c.expectOf(a, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "webhooks" delivers topics of this one too`})
-		c.expectOf(b, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "orders" delivers topics of this one too`})
-		c.expectOf(elsewhere, status.InProgressStatus, alone)
+		c.expectOf(a, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "webhooks" delivers topics of this one too`})
+		c.expectOf(b, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "orders" delivers topics of this one too`})
+		c.expectOf(elsewhere, kstatus.InProgressStatus, alone)
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsShared, "Give each topics of its own")
 		if a.Spec.OutboxRef != nil {
-			c.expectOf(outbox, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders", "webhooks"`})
+			c.expectOf(outbox, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders", "webhooks"`})
 		}
 		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"others"} })
-		c.expectOf(a, status.InProgressStatus, alone)
-		c.expectOf(b, status.InProgressStatus, alone)
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		c.expectOf(b, kstatus.InProgressStatus, alone)
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotShared, "")
 
 		// Events flow all the same.
@@ -67,11 +67,11 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 			c.finish(&job, time.Now(), "")
 		}
 		c.rollOut(c.healthy())
-		c.expectOf(a, status.CurrentStatus,
+		c.expectOf(a, kstatus.CurrentStatus,
 			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(c.admin.Delete(c.ctx, b)).To(Succeed())
-		c.expectOf(a, status.CurrentStatus, alone)
+		c.expectOf(a, kstatus.CurrentStatus, alone)
 	},
 		Entry("of an Outbox", func(c *cluster) (a, b *api.OutboxDispatcher) {
 			return c.referring("orders", "orders", "returns"), c.referring("webhooks", "returns")
@@ -87,14 +87,14 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 		answer := c.healthy()
 		answer.Sharing = []string{c.namespace + "/webhooks", "other/orders"}
 		c.pods.says("pod-0", answer)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatchers "other/orders", "webhooks" deliver topics of this one too`},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		c.pods.says("pod-0", c.healthy())
-		c.expect(status.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 	})
 })

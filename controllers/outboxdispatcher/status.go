@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // observed is what one pass has seen. The status follows from it and from nothing else.
@@ -36,7 +36,7 @@ type observed struct {
 	deployment *appsv1.Deployment
 	pods       []corev1.Pod
 	// answers are those of the pods that told their status, and silent counts those that do not.
-	answers []report.Status
+	answers []status.Status
 	silent  int
 	// sets are the ReplicaSets of the pods that gave the answers; nil for one of all.
 	sets []types.UID
@@ -51,22 +51,22 @@ type observed struct {
 }
 
 // setStatus fills the status from what was observed. The counts stay when no pod told them.
-func setStatus(status *v1alpha1.OutboxDispatcherStatus, o observed) {
-	status.ObservedGeneration = o.obd.Generation
-	status.Sink = desired.SinkKind(o.obd.Spec.Sink)
-	status.Selector = labels.SelectorFromSet(desired.Selector(o.obd, desired.ComponentDispatcher)).String()
-	status.Replicas, status.ReadyReplicas = 0, 0
+func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
+	current.ObservedGeneration = o.obd.Generation
+	current.Sink = desired.SinkKind(o.obd.Spec.Sink)
+	current.Selector = labels.SelectorFromSet(desired.Selector(o.obd, desired.ComponentDispatcher)).String()
+	current.Replicas, current.ReadyReplicas = 0, 0
 	if o.deployment != nil {
-		status.Replicas, status.ReadyReplicas = o.deployment.Status.Replicas, o.deployment.Status.ReadyReplicas
+		current.Replicas, current.ReadyReplicas = o.deployment.Status.Replicas, o.deployment.Status.ReadyReplicas
 	}
-	status.AnsweringReplicas = int32(len(o.answers))
-	status.Pods = fmt.Sprintf("%d/%d", status.ReadyReplicas, desired.Replicas(o.obd))
-	setCounts(status, o.answers, blocks(o.obd))
-	setRetention(status, o.answers)
-	setSchemaVersion(status, o.answers)
-	status.EventTypes = seenTypes(status.EventTypes, o.answers, o.now)
-	o.types = status.EventTypes
-	kstatus.SetConditions(&status.Conditions, o.obd.Generation, conditions(o))
+	current.AnsweringReplicas = int32(len(o.answers))
+	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
+	setCounts(current, o.answers, blocks(o.obd))
+	setRetention(current, o.answers)
+	setSchemaVersion(current, o.answers)
+	current.EventTypes = seenTypes(current.EventTypes, o.answers, o.now)
+	o.types = current.EventTypes
+	kstatus.SetConditions(&current.Conditions, o.obd.Generation, conditions(o))
 }
 
 // staleAfter is when the time of a count is a change by itself: it is refreshed within ten minutes.
@@ -74,15 +74,15 @@ const staleAfter = 10*time.Minute - lookAgain
 
 // setCounts takes the newest count, of blocked keys only where keys may block. Its time alone is no change
 // for some minutes, so that an idle outbox is seldom written about.
-func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status, blocks bool) {
+func setCounts(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status, blocks bool) {
 	if !blocks {
-		status.BlockedKeys = nil
+		current.BlockedKeys = nil
 	}
 	newest := observe.NewestBacklog(answers)
 	if newest == nil {
 		return
 	}
-	counted := *status
+	counted := *current
 	counted.Pending, counted.Scheduled = &newest.Pending, &newest.Scheduled
 	counted.Retrying = &newest.Retrying
 	counted.Processing, counted.Dead = &newest.Processing, &newest.Dead
@@ -95,15 +95,15 @@ func setCounts(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status,
 	if newest.OldestPending != nil {
 		counted.OldestPending = toSeconds(*newest.OldestPending)
 	}
-	if !equal(*status, counted) || status.ObservedTime == nil || newest.ObservedAt.Sub(status.ObservedTime.Time) >= staleAfter {
+	if !equal(*current, counted) || current.ObservedTime == nil || newest.ObservedAt.Sub(current.ObservedTime.Time) >= staleAfter {
 		counted.ObservedTime = toSeconds(newest.ObservedAt)
-		*status = counted
+		*current = counted
 	}
 }
 
 // setRetention takes the newest run that has ended; it stays when none told it. A run that removed nothing is a
 // change only after some minutes, so that an idle outbox is seldom written about.
-func setRetention(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status) {
+func setRetention(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status) {
 	for _, a := range answers {
 		r := a.Retention
 		if r == nil || r.LastRun == nil {
@@ -113,19 +113,19 @@ func setRetention(status *v1alpha1.OutboxDispatcherStatus, answers []report.Stat
 		if r.NextRun != nil {
 			told.NextRun = toSeconds(*r.NextRun)
 		}
-		known := status.Retention
+		known := current.Retention
 		later := known == nil || known.LastRun == nil || known.LastRun.Before(told.LastRun)
 		if later && (known == nil || known.LastRun == nil || told.LastRun.Sub(known.LastRun.Time) >= staleAfter ||
 			told.Delivered != known.Delivered || told.Dead != known.Dead || told.Expired != known.Expired) {
-			status.Retention = &told
+			current.Retention = &told
 		}
 	}
 }
 
 // deadGroups are those of a count. The API server refuses a group that is told twice or without a name, which
 // no dispatcher does.
-func deadGroups(told []report.DeadGroup) (all []v1alpha1.DeadGroup) {
-	for _, g := range told[:min(len(told), report.DeadGroupsListed)] {
+func deadGroups(told []status.DeadGroup) (all []v1alpha1.DeadGroup) {
+	for _, g := range told[:min(len(told), status.DeadGroupsListed)] {
 		if g.Group == "" || slices.ContainsFunc(all, func(other v1alpha1.DeadGroup) bool { return other.Group == g.Group }) {
 			continue
 		}
@@ -138,10 +138,10 @@ func deadGroups(told []report.DeadGroup) (all []v1alpha1.DeadGroup) {
 }
 
 // setSchemaVersion takes what some pod has seen; it stays when none told it.
-func setSchemaVersion(status *v1alpha1.OutboxDispatcherStatus, answers []report.Status) {
+func setSchemaVersion(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status) {
 	for _, a := range answers {
-		if version := int64(a.Schema.Version); version > 0 && (status.SchemaVersion == nil || version > *status.SchemaVersion) {
-			status.SchemaVersion = &version
+		if version := int64(a.Schema.Version); version > 0 && (current.SchemaVersion == nil || version > *current.SchemaVersion) {
+			current.SchemaVersion = &version
 		}
 	}
 }

@@ -10,34 +10,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // The newest run that ended is told, and one that removed nothing only after some minutes.
 // CONTRACT: C-60
 func TestSetRetention(t *testing.T) {
 	var s api.OutboxDispatcherStatus
-	run := func(at time.Duration, delivered int64) report.Status {
-		return report.Status{Retention: &report.Retention{LastRun: ptr.To(time.Unix(1000, 7).Add(at)), NextRun: ptr.To(time.Unix(2000, 7).Add(at)), Removed: report.Removed{Delivered: delivered}}}
+	run := func(at time.Duration, delivered int64) status.Status {
+		return status.Status{Retention: &status.Retention{LastRun: ptr.To(time.Unix(1000, 7).Add(at)), NextRun: ptr.To(time.Unix(2000, 7).Add(at)), Removed: status.Removed{Delivered: delivered}}}
 	}
-	setRetention(&s, []report.Status{{}, {Retention: &report.Retention{Running: true}}})
+	setRetention(&s, []status.Status{{}, {Retention: &status.Retention{Running: true}}})
 	if s.Retention != nil {
 		t.Errorf("before the first run it says %+v", s.Retention)
 	}
-	setRetention(&s, []report.Status{run(0, 5), run(time.Minute, 7), run(-time.Minute, 3)})
+	setRetention(&s, []status.Status{run(0, 5), run(time.Minute, 7), run(-time.Minute, 3)})
 	if s.Retention == nil || s.Retention.Delivered != 7 || s.Retention.LastRun.Unix() != 1060 || s.Retention.NextRun.Unix() != 2060 {
 		t.Errorf("it says %+v, want the newest run", s.Retention)
 	}
 	for after, want := range map[time.Duration]int64{-time.Hour: 1060, staleAfter - time.Second: 1060, staleAfter: 1060 + int64(staleAfter.Seconds())} {
 		idle := *s.DeepCopy()
-		if setRetention(&idle, []report.Status{run(time.Minute+after, 7)}); idle.Retention.LastRun.Unix() != want {
+		if setRetention(&idle, []status.Status{run(time.Minute+after, 7)}); idle.Retention.LastRun.Unix() != want {
 			t.Errorf("an idle run %s later: it says %+v", after, idle.Retention)
 		}
 	}
 	setRetention(&s, nil)
-	if setRetention(&s, []report.Status{run(2*time.Minute, 8)}); s.Retention.Delivered != 8 {
+	if setRetention(&s, []status.Status{run(2*time.Minute, 8)}); s.Retention.Delivered != 8 {
 		t.Errorf("after a run that removed something it says %+v", s.Retention)
 	}
 }
@@ -45,16 +45,16 @@ func TestSetRetention(t *testing.T) {
 func TestSetCounts(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	a, b := answer(), answer()
-	a.Backlog = &report.Backlog{ObservedAt: time.Unix(10, 0), Counts: report.Counts{Pending: 1, Dead: 2}}
-	b.Backlog = &report.Backlog{ObservedAt: time.Unix(20, 5), Counts: report.Counts{Pending: 3, Estimated: true, OldestPending: ptr.To(time.Unix(7, 9))}}
-	setCounts(&s, []report.Status{b, a}, false)
+	a.Backlog = &status.Backlog{ObservedAt: time.Unix(10, 0), Counts: status.Counts{Pending: 1, Dead: 2}}
+	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: ptr.To(time.Unix(7, 9))}}
+	setCounts(&s, []status.Status{b, a}, false)
 	if *s.Pending != 3 || *s.Dead != 0 || !s.Estimated || s.OldestPending.Unix() != 7 || s.ObservedTime.Unix() != 20 {
 		t.Errorf("counts %+v, want those of the newest", s)
 	}
 	before := *s.DeepCopy()
 	b.Backlog.ObservedAt = time.Unix(30, 0)
-	setCounts(&s, []report.Status{b}, false)
-	setCounts(&s, []report.Status{{}}, false)
+	setCounts(&s, []status.Status{b}, false)
+	setCounts(&s, []status.Status{{}}, false)
 	setCounts(&s, nil, false)
 	if !equal(before, s) {
 		t.Errorf("counts %+v, want them unchanged: %+v", s, before)
@@ -62,21 +62,21 @@ func TestSetCounts(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{staleAfter - time.Second: 0, staleAfter: staleAfter} {
 		late := s
 		b.Backlog.ObservedAt = time.Unix(20, 0).Add(after)
-		if setCounts(&late, []report.Status{b}, false); late.ObservedTime.Sub(s.ObservedTime.Time) != want {
+		if setCounts(&late, []status.Status{b}, false); late.ObservedTime.Sub(s.ObservedTime.Time) != want {
 			t.Errorf("%s later: observed at %s, was %s", after, late.ObservedTime, s.ObservedTime)
 		}
 	}
 	b.Backlog.ObservedAt = time.Unix(30, 0)
 	b.Backlog.OldestPending = nil
-	setCounts(&s, []report.Status{b}, false)
+	setCounts(&s, []status.Status{b}, false)
 	if s.OldestPending != nil || s.ObservedTime.Unix() != 30 {
 		t.Errorf("counts %+v, want no oldest, as of the newest time", s)
 	}
 	b.Backlog.BlockedKeys = 4
-	if setCounts(&s, []report.Status{b}, false); s.BlockedKeys != nil {
+	if setCounts(&s, []status.Status{b}, false); s.BlockedKeys != nil {
 		t.Errorf("blocked keys %d of a dispatcher that blocks none", *s.BlockedKeys)
 	}
-	if setCounts(&s, []report.Status{b}, true); s.BlockedKeys == nil || *s.BlockedKeys != 4 {
+	if setCounts(&s, []status.Status{b}, true); s.BlockedKeys == nil || *s.BlockedKeys != 4 {
 		t.Errorf("blocked keys %v, want 4", s.BlockedKeys)
 	}
 	if setCounts(&s, nil, true); s.BlockedKeys == nil {

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -28,7 +28,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 			c.succeed()
 		}
 		c.rollOut(c.healthy(), c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		before := c.deployment().Generation
 
 		edit(c, obd, spoil)
@@ -75,17 +75,17 @@ var _ = Describe("a stop", Label("stop"), func() {
 		obd := c.dispatcher()
 		c.create(obd)
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.BatchSize = api.StateRunning, 7 })
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "until the rollout has ended"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "until the rollout has ended"})
 		Expect(c.state()).To(Equal("Paused"), "the pods are of the template from before")
 		c.deployed(1, 1)
 		Eventually(c.state).Should(Equal("Running"))
 		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Running"))
-		c.expect(status.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 
 		edit(c, obd, replicas(0))
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
@@ -104,10 +104,10 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.create(obd)
 		answer := c.healthy()
 		c.rollOut(answer)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPausing, "within 90 seconds"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPausing, "within 90 seconds"})
 		answer.State = "Paused"
 		c.pods.says("pod-0", answer)
-		c.expect(status.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "spec.state"})
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "spec.state"})
 		Expect(c.state()).To(Equal("Paused"))
 
 		Eventually(func(g Gomega) {
@@ -121,7 +121,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		Expect(c.admin.Delete(c.ctx, fetch(c, &corev1.Pod{}, "pod-0"), client.GracePeriodSeconds(0))).To(Succeed())
 		c.deployed(0, 0)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonScaledToZero, ""},
 			want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonScaledToZero, ""},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "spec.replicas is 0"})

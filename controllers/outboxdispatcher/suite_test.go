@@ -22,19 +22,19 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -259,16 +259,16 @@ func (c *cluster) job() *batchv1.Job {
 }
 
 // healthy is what a pod says when all is well.
-func (c *cluster) healthy() report.Status {
-	return report.Status{
+func (c *cluster) healthy() status.Status {
+	return status.Status{
 		Name:    c.namespace + "/orders",
 		State:   "Running",
-		Source:  report.Link{State: report.Reachable},
-		Schema:  report.Schema{State: "Ready", Version: 1, Required: 1},
-		Sink:    report.Link{State: report.Reachable},
-		Backlog: &report.Backlog{ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		Source:  status.Link{State: status.Reachable},
+		Schema:  status.Schema{State: "Ready", Version: 1, Required: 1},
+		Sink:    status.Link{State: status.Reachable},
+		Backlog: &status.Backlog{ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 
-		OldestTransaction: &report.OldestTransaction{},
+		OldestTransaction: &status.OldestTransaction{},
 	}
 }
 
@@ -287,7 +287,7 @@ type want struct {
 }
 
 // expect waits until the conditions are as wanted and kstatus comes to the conclusion.
-func (c *cluster) expect(conclusion status.Status, wants ...want) {
+func (c *cluster) expect(conclusion kstatus.Status, wants ...want) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		obd := c.get()
@@ -298,14 +298,14 @@ func (c *cluster) expect(conclusion status.Status, wants ...want) {
 			g.Expect(got.Message).To(ContainSubstring(w.message))
 			g.Expect(got.ObservedGeneration).To(Equal(obd.Generation))
 		}
-		g.Expect(kstatus(g, obd)).To(Equal(conclusion), "%v", obd.Status.Conditions)
+		g.Expect(kstatusOf(g, obd)).To(Equal(conclusion), "%v", obd.Status.Conditions)
 	}).Should(Succeed())
 }
 
-func kstatus(g Gomega, obd *v1alpha1.OutboxDispatcher) status.Status {
+func kstatusOf(g Gomega, obd *v1alpha1.OutboxDispatcher) kstatus.Status {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obd)
 	g.Expect(err).NotTo(HaveOccurred())
-	result, err := status.Compute(&unstructured.Unstructured{Object: content})
+	result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
 	g.Expect(err).NotTo(HaveOccurred())
 	return result.Status
 }

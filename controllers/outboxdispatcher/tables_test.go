@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -34,7 +34,7 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 		job := c.job()
 		Expect(c.migrationFiles(orders)).To(HaveLen(1))
 		c.create(younger)
-		c.expectOf(younger, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "OutboxDispatcher orders"})
+		c.expectOf(younger, kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "OutboxDispatcher orders"})
 		c.finish(job, time.Now(), "")
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher"))
 		Expect(c.migrationFiles(younger)).To(BeEmpty())
@@ -50,7 +50,7 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 		c.create(outbox)
 		job := c.job()
 		c.create(own)
-		c.expectOf(own, status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
+		c.expectOf(own, kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
 		Expect(c.jobs()).To(HaveLen(1))
 		Expect(c.migrationFiles(own)).To(BeEmpty())
 		c.finish(job, time.Now(), "")
@@ -75,19 +75,19 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 			return want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "` + other + `" delivers topics of this one too`}
 		}
 		c.create(outbox, own, elsewhere)
-		c.expectOf(own, status.InProgressStatus, alone)
+		c.expectOf(own, kstatus.InProgressStatus, alone)
 		c.create(referring)
-		c.expectOf(referring, status.InProgressStatus, told("webhooks"))
-		c.expectOf(own, status.InProgressStatus, told("orders"))
-		c.expectOf(elsewhere, status.InProgressStatus, alone)
-		c.expectOf(outbox, status.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders"`})
+		c.expectOf(referring, kstatus.InProgressStatus, told("webhooks"))
+		c.expectOf(own, kstatus.InProgressStatus, told("orders"))
+		c.expectOf(elsewhere, kstatus.InProgressStatus, alone)
+		c.expectOf(outbox, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders"`})
 
 		edit(c, outbox, func(o *api.Outbox) { o.Spec.Schema = "third" })
-		c.expectOf(own, status.InProgressStatus, alone)
-		c.expectOf(referring, status.InProgressStatus, alone)
+		c.expectOf(own, kstatus.InProgressStatus, alone)
+		c.expectOf(referring, kstatus.InProgressStatus, alone)
 		edit(c, own, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "third" })
-		c.expectOf(own, status.InProgressStatus, told("orders"))
-		c.expectOf(referring, status.InProgressStatus, told("webhooks"))
+		c.expectOf(own, kstatus.InProgressStatus, told("orders"))
+		c.expectOf(referring, kstatus.InProgressStatus, told("webhooks"))
 	},
 		Entry("by the same Secret", func(*api.OutboxSpec) {}),
 		Entry("by the same server", func(o *api.OutboxSpec) {

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -18,7 +18,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		c := start(tick)
 		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher-state", Namespace: c.namespace}, Data: map[string]string{"state": "theirs"}}
 		c.create(foreign, c.dispatcher())
-		c.expect(status.FailedStatus,
+		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject, `ConfigMap "orders-dispatcher-state" exists and does not belong to this OutboxDispatcher; delete it`},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonForeignObject, ""},
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonForeignObject, ""})
@@ -26,11 +26,11 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 
 		Expect(c.admin.Delete(c.ctx, foreign)).To(Succeed())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 
 		// Neither is one that was ours and lost its owner.
 		edit(c, c.deployment(), func(d *appsv1.Deployment) { d.OwnerReferences = nil })
-		c.expect(status.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject, "Deployment"})
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject, "Deployment"})
 	})
 
 	// CONTRACT: C-101
@@ -39,33 +39,33 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		obd := c.dispatcher()
 		c.create(obd)
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		before := c.deployment().Generation
 
 		template := func(raw string) {
 			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(raw)} })
 		}
 		template(`{"spec":{"afinity":{}}}`)
-		c.expect(status.FailedStatus,
+		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, "afinity"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "afinity"},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 		template(`{"spec":{"containers":[{"name":"sidecar"}]}}`) // well-formed, but a container needs an image
-		c.expect(status.FailedStatus,
+		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, "spec.template.spec.containers"})
 		Expect(c.deployment().Generation).To(Equal(before), "the pods that run are left alone")
 
 		template(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)
 		Eventually(func() map[string]string { return c.deployment().Spec.Template.Spec.NodeSelector }).Should(HaveKeyWithValue("disk", "fast"))
 		c.deployed(1, 1)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 	})
 
 	It("tells why its pods do not start", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 
 		editStatus(c, fetch(c, &corev1.Pod{}, "pod-0"), func(pod *corev1.Pod) {
 			pod.Status.Phase = corev1.PodPending
@@ -73,7 +73,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
 		})
 		c.deployed(1, 0)
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, `"outbox-operator:v1" cannot be pulled; check its name`},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonUnavailable, ""},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"})
@@ -84,7 +84,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
 		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
 		refuse := func(pod string) {
@@ -99,7 +99,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		}
 		refuse("orders-dispatcher-a-b")
 		const told = "Pods cannot be created: a pod is forbidden: exceeded quota: team"
-		c.expect(status.InProgressStatus,
+		c.expect(kstatus.InProgressStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, told},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, told},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})

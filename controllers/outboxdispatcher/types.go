@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // findConsumers lists the consumers that are registered in the namespace. They are the cache's own, and only read.
@@ -73,7 +73,7 @@ const typesKept = 30 * 24 * time.Hour
 
 // seenTypes adds the event types that pods tell to those that are known, and forgets those of which no event has come
 // for long. When there are too many, those that are known stay.
-func seenTypes(known []api.SeenEventType, answers []report.Status, now time.Time) []api.SeenEventType {
+func seenTypes(known []api.SeenEventType, answers []status.Status, now time.Time) []api.SeenEventType {
 	seen := slices.Clone(known)
 	for _, a := range answers {
 		for _, told := range a.EventTypes {

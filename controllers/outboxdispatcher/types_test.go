@@ -8,8 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // Types are added to those that are known, once a day each, and go when no event has come for 30 days.
@@ -17,8 +17,8 @@ import (
 func TestSeenTypes(t *testing.T) {
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	at := func(days int) time.Time { return noon.Add(time.Duration(days) * 24 * time.Hour) }
-	told := func(eventType string, day int) report.Status {
-		return report.Status{EventTypes: []report.EventType{{Type: eventType, LastSeen: at(day)}}}
+	told := func(eventType string, day int) status.Status {
+		return status.Status{EventTypes: []status.EventType{{Type: eventType, LastSeen: at(day)}}}
 	}
 	text := func(all []api.SeenEventType) (lines []string) {
 		for _, seen := range all {
@@ -26,18 +26,18 @@ func TestSeenTypes(t *testing.T) {
 		}
 		return lines
 	}
-	seen := seenTypes(nil, []report.Status{told("b", 0), told("a", -1), told("b", -1), told("", 0), {}}, noon)
+	seen := seenTypes(nil, []status.Status{told("b", 0), told("a", -1), told("b", -1), told("", 0), {}}, noon)
 	if want := []string{"a 11-19 00:00", "b 11-20 00:00"}; !slices.Equal(text(seen), want) {
 		t.Errorf("seen %v, want %v", text(seen), want)
 	}
 	if again := seenTypes(seen, nil, at(2)); !slices.Equal(text(again), text(seen)) {
 		t.Errorf("without an answer %v, want what was: %v", text(again), text(seen))
 	}
-	if later := seenTypes(seen, []report.Status{told("b", 1)}, at(30)); !slices.Equal(text(later), []string{"b 11-21 00:00"}) {
+	if later := seenTypes(seen, []status.Status{told("b", 1)}, at(30)); !slices.Equal(text(later), []string{"b 11-21 00:00"}) {
 		t.Errorf("a month later %v, want b alone", text(later))
 	}
 	for i := range 2 * api.SeenEventTypes {
-		seen = seenTypes(seen, []report.Status{told(fmt.Sprintf("%03d", i), 0)}, noon)
+		seen = seenTypes(seen, []status.Status{told(fmt.Sprintf("%03d", i), 0)}, noon)
 	}
 	if kept := text(seen); len(kept) != api.SeenEventTypes || !slices.Contains(kept, "a 11-19 00:00") {
 		t.Errorf("%d are kept: %v, want %d with those that were known", len(kept), kept, api.SeenEventTypes)
@@ -49,7 +49,7 @@ func TestSeenTypes(t *testing.T) {
 func TestTypesReachTheStatus(t *testing.T) {
 	o := well()
 	o.now = time.Now()
-	o.answers[0].EventTypes = []report.EventType{{Type: "order.placed", LastSeen: o.now}}
+	o.answers[0].EventTypes = []status.EventType{{Type: "order.placed", LastSeen: o.now}}
 	o.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
 	var s api.OutboxDispatcherStatus
 	setStatus(&s, o)

@@ -5,10 +5,10 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 var _ = Describe("the status", Label("status"), func() {
@@ -21,13 +21,13 @@ var _ = Describe("the status", Label("status"), func() {
 		answer := c.healthy()
 		answer.Backlog.Dead, answer.Backlog.BlockedKeys = 1, 3
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.OnDead = api.OnDeadBlock })
 		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus,
+		c.expect(kstatus.CurrentStatus,
 			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
@@ -38,11 +38,11 @@ var _ = Describe("the status", Label("status"), func() {
 		c.create(c.dispatcher())
 		answer := c.healthy()
 		c.rollOut(answer)
-		c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
+		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
 
-		answer.OldestTransaction = &report.OldestTransaction{Kind: report.Session, Name: "pid 4711 (psql)", Seconds: 3600}
+		answer.OldestTransaction = &status.OldestTransaction{Kind: status.Session, Name: "pid 4711 (psql)", Seconds: 3600}
 		c.pods.says("pod-0", answer)
-		c.expect(status.CurrentStatus, // events are delivered all the same
+		c.expect(kstatus.CurrentStatus, // events are delivered all the same
 			want{api.VacuumHeldBackCondition, metav1.ConditionTrue, api.ReasonOldTransaction, "pg_terminate_backend(4711)"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonOldTransaction, "pg_terminate_backend(4711)")
@@ -54,7 +54,7 @@ var _ = Describe("the status", Label("status"), func() {
 		c.passes(3)
 		Expect(c.get().ResourceVersion).To(Equal(before), "older alone is no change")
 		c.pods.says("pod-0", c.healthy())
-		c.expect(status.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
+		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotHeldBack, "")
 	})
 
@@ -64,15 +64,15 @@ var _ = Describe("the status", Label("status"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
-		c.expect(status.CurrentStatus)
+		c.expect(kstatus.CurrentStatus)
 		for _, reason := range []string{api.ReasonProgressing, api.ReasonAvailable, api.ReasonDelivering} {
 			c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
 		}
 		Expect(c.admin.Delete(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}})).To(Succeed())
 		answer := c.healthy()
-		answer.Source = report.Link{State: report.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
+		answer.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
 		c.pods.says("pod-0", answer)
-		c.expect(status.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
 		c.passes(3)
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	})

@@ -17,12 +17,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A real dispatcher delivers an outbox to a consumer's process that is killed in the middle of handling, eight times, between a

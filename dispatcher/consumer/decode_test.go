@@ -15,12 +15,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/draft"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -221,7 +221,7 @@ func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 // CONTRACT: C-80
 func TestInbox(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Empty(t))
-	ddl, err := os.ReadFile("../sink/postgressink/inbox.sql")
+	ddl, err := os.ReadFile("../internal/sinks/postgressink/inbox.sql")
 	check(t, err)
 	execute(t, pool, string(ddl))
 	_, want := sent()

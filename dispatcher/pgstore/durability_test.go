@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/storetest"
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
 // A crash of the database does not undo a death that was reported done. An ack it may undo: the event is

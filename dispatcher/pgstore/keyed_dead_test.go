@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A death blocks the later rows of its key until somebody has handled it, in each way in which a claim reads

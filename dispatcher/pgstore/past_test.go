@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // pastRow adds a row with an id and a payload, as old as its id says.

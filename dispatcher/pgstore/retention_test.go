@@ -3,8 +3,8 @@ package pgstore_test
 import (
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Claims read no more beside a sweep that removes what was delivered a moment ago than without one.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // One transaction, 200-byte payloads, one connection over TCP on this machine.

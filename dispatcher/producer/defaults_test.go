@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Without options a payload may have 1 MiB, and a batch 32 MiB. What is more is refused before anything is

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A producer with a namespace of its own enqueues a topic and a payload, and the caller's event stays as it is.

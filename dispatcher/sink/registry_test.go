@@ -9,11 +9,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/sr"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/registry"
+	"github.com/outbox-operator/outbox-operator/hack/servers/registry"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The schemas of a real registry as validation sees them: the latest and a fixed version, with the

@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 )
 
 // The cell kafka measures the dispatcher's binary with its default file, by polling, into a real broker. The

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-operator/outbox-operator/hack/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 )
 
 // runOutage measures what comes after an outage.

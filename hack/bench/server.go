@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
 // settings are PostgreSQL's, beside its defaults: the same for every system, and printed.

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/hack/kafka"
-	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
-	"github.com/outbox-operator/outbox-operator/hack/redis"
+	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
 )
 
 // destination is where a whole outbox is delivered to: a real server, on the same machine.

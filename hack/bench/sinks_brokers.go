@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/hack/kafka"
-	"github.com/outbox-operator/outbox-operator/hack/nats"
-	"github.com/outbox-operator/outbox-operator/hack/redis"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
 )
 
 // output runs a command and returns what it printed.

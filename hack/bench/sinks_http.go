@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
 func httpSingle() destination {

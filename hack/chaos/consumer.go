@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // consumer is the story's consumer, which in addition can be told by POST /answer to

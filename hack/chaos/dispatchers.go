@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 const (
@@ -116,7 +116,7 @@ func workerOf(ctx context.Context, logFile string) (uuid.UUID, error) {
 	if err := json.Unmarshal(line, &starting); err != nil {
 		return uuid.Nil, fmt.Errorf("%w; the log says %q", err, line)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+starting.Address+report.Path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+starting.Address+status.Path, nil)
 	if err != nil {
 		return uuid.Nil, err
 	}
@@ -125,11 +125,11 @@ func workerOf(ctx context.Context, logFile string) (uuid.UUID, error) {
 		return uuid.Nil, err
 	}
 	defer resp.Body.Close()
-	var status report.Status
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+	var current status.Status
+	if err := json.NewDecoder(resp.Body).Decode(&current); err != nil {
 		return uuid.Nil, err
 	}
-	return uuid.Parse(status.Worker)
+	return uuid.Parse(current.Worker)
 }
 
 // end makes a dispatcher end in one way or another, unless it has ended.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 type delivery = scenario.Delivery

@@ -16,11 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
-	"github.com/outbox-operator/outbox-operator/hack/pgbouncer"
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/servers/pgbouncer"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
 //go:embed audit.sql

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -26,9 +26,9 @@ const (
 	chart = root + "/charts/outbox-operator"
 )
 
-// helmPath is the helm that hack/helm pins; the first call of a machine builds it.
+// helmPath is the helm that hack/pins/helm pins; the first call of a machine builds it.
 var helmPath = sync.OnceValues(func() (string, error) {
-	cmd := exec.Command("go", "tool", "-modfile=../helm/go.mod", "-n", "helm")
+	cmd := exec.Command("go", "tool", "-modfile=../pins/helm/go.mod", "-n", "helm")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 // Labels pick some of these specs, of which there is one story: `go test ./hack/chart -ginkgo.label-filter=helm`.

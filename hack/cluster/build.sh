@@ -31,7 +31,7 @@ if [ ! -d "$dir" ]; then
   mkdir -p "$CACHE"
   new=$(mktemp -d "$dir.XXXXXX")
   trap 'rm -rf "$new"' EXIT
-  export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' GOWORK=off # as hack/kube builds: they share packages
+  export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' GOWORK=off # as hack/pins/kube builds: they share packages
   unset GOOS GOARCH GOEXPERIMENT
   go build -ldflags '-s -w' -o "$new/" ./coredns
   go build -ldflags '-s -w' -o "$new/pause/" ./pause

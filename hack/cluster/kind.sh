@@ -7,7 +7,7 @@ kind_exists() { kind get clusters 2>/dev/null | grep -qx "$CLUSTER"; }
 
 kind_up() {
   local kubectl host
-  kubectl=$(command -v kubectl) || kubectl=$("$HERE/../kube/build.sh" test)/kubectl
+  kubectl=$(command -v kubectl) || kubectl=$("$HERE/../pins/kube/build.sh" test)/kubectl
   mkdir -p "$STATE"
   if kind_exists; then
     "$ENGINE" start "$KIND_NODE" >/dev/null # the engine may have been restarted

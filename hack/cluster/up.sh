@@ -29,7 +29,7 @@ fi
 unshare --mount --net --uts --pid --fork true 2>/dev/null ||
   cannot "A cluster needs a root that may make namespaces, and this one may not (a container without --privileged?); or kind, with a Docker or Podman that runs."
 NODE_BIN=$("$HERE/build.sh")
-KUBE_BIN=$("$HERE/../kube/build.sh" node)
+KUBE_BIN=$("$HERE/../pins/kube/build.sh" node)
 export NODE_BIN KUBE_BIN
 
 # claim_networks sees that nobody else uses them, and keeps their addresses from leaving this

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // kubernetes plays the story on a real cluster.

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // local plays the story with dispatcher processes and the file that the operator would render.
@@ -175,10 +175,10 @@ func (p *processes) counted() (bool, string) {
 	return true, ""
 }
 
-func (one process) status() (report.Status, error) {
-	var s report.Status
+func (one process) status() (status.Status, error) {
+	var s status.Status
 	client := http.Client{Timeout: 2 * time.Second}
-	resp, err := client.Get(one.url + report.Path)
+	resp, err := client.Get(one.url + status.Path)
 	if err != nil {
 		return s, err
 	}
@@ -188,7 +188,7 @@ func (one process) status() (report.Status, error) {
 
 // Columns prints what /status says, as `kubectl get` would.
 func (p *processes) Columns(context.Context) (string, error) {
-	var newest *report.Backlog
+	var newest *status.Backlog
 	running := 0
 	for _, one := range p.all {
 		s, err := one.status()

@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // A release's life beside a dispatcher that runs: it takes over what kustomize installed, and at the end gives it
@@ -65,10 +65,10 @@ func (w *world) dispatcherImage(image string) {
 	w.claiming()
 }
 
-// helm runs the helm that hack/helm pins; the first call of a machine builds it.
+// helm runs the helm that hack/pins/helm pins; the first call of a machine builds it.
 func (w *world) helm(args ...string) {
 	w.Helper()
-	path, err := exec.CommandContext(w.ctx, "go", "tool", "-modfile=../helm/go.mod", "-n", "helm").Output()
+	path, err := exec.CommandContext(w.ctx, "go", "tool", "-modfile=../pins/helm/go.mod", "-n", "helm").Output()
 	w.must(err)
 	dir := w.TempDir()
 	cmd := exec.CommandContext(w.ctx, strings.TrimSpace(string(path)), append(args, "--namespace", "outbox-system", "--kubeconfig", cluster.Kubeconfig)...)

@@ -17,9 +17,9 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/postgres"
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // cluster is shared by all specs; each container works in a namespace and a database of its own.

@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/outbox-operator/outbox-operator/hack/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // Whatever else is wrong, a stop is obeyed: replicas 0 within 10 seconds, Paused within 60.

@@ -15,7 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/outbox-operator/outbox-operator/hack/python"
+	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
 // ErrMissing is returned when this machine has no reader in Python and cannot get it.

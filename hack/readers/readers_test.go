@@ -15,14 +15,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-	"github.com/outbox-operator/outbox-operator/hack/kafka"
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
 	"github.com/outbox-operator/outbox-operator/hack/readers"
+	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // patience bounds a broker's start and a reader's reading.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 // operator is the manager as a process.

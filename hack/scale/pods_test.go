@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // behaviour is what a stand-in of a dispatcher does when it is asked for its status.
@@ -63,18 +63,18 @@ func answer(w http.ResponseWriter, r *http.Request, name string, how behaviour) 
 	case topics:
 		fmt.Fprintf(w, `{"name":%q,"held":[{}%s]}`, name, strings.Repeat(",{}", 21_000))
 	default:
-		_ = json.NewEncoder(w).Encode(report.Status{
-			Name: name, State: "Running", Source: report.Link{State: report.Reachable}, Sink: report.Link{State: report.Reachable},
-			Schema: report.Schema{State: "Ready", Version: 1, Required: 1}, OldestTransaction: &report.OldestTransaction{},
-			Backlog: &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 7, Dead: 20}, DeadGroups: deadGroups},
+		_ = json.NewEncoder(w).Encode(status.Status{
+			Name: name, State: "Running", Source: status.Link{State: status.Reachable}, Sink: status.Link{State: status.Reachable},
+			Schema: status.Schema{State: "Ready", Version: 1, Required: 1}, OldestTransaction: &status.OldestTransaction{},
+			Backlog: &status.Backlog{ObservedAt: time.Now(), Counts: status.Counts{Pending: 7, Dead: 20}, DeadGroups: deadGroups},
 		})
 	}
 }
 
 // deadGroups are as many as a pod tells of.
-var deadGroups = func() (all []report.DeadGroup) {
+var deadGroups = func() (all []status.DeadGroup) {
 	for i := range 20 {
-		all = append(all, report.DeadGroup{
+		all = append(all, status.DeadGroup{
 			Group: fmt.Sprintf("%08x", i), Topic: fmt.Sprintf("orders-%d", i), Reason: "permanent_failure", Class: "http", Code: "422",
 			Place: "/items/*/price", Count: 1, Since: time.Unix(1, 0), Last: time.Unix(2, 0),
 		})

@@ -3,8 +3,8 @@ package desired
 import (
 	"cmp"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // database is how the dispatchers reach the outbox. field is the field of the spec that says it.

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
 // withoutDefaults leaves out each value that a dispatcher fills in by itself. So a file names no field that

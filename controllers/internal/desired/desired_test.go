@@ -16,9 +16,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // flags are those of the operator.
@@ -217,7 +216,7 @@ func TestConfigIsValid(t *testing.T) {
 // A value that a dispatcher fills in by itself is in no file, also one that depends on another.
 func TestDefaultsAreNotRendered(t *testing.T) {
 	obd := minimal()
-	obd.Spec.BatchSize = dispatcher.DefaultBatchSize
+	obd.Spec.BatchSize = config.DefaultBatchSize
 	const want = `database:
   dsnFile: /etc/outbox/secrets/database/dsn
 name: shop/orders

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"path"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // mounts writes the parts of the file that name mounted keys, and keeps the keys: what the file names and

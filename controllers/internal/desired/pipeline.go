@@ -7,8 +7,8 @@ import (
 
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // SchemaRef is a key of a ConfigMap that an entry of spec.validation names.

@@ -1,8 +1,8 @@
 package desired
 
 import (
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 func (m *mounts) schemaRegistry(r *v1alpha1.SchemaRegistry) *config.SchemaRegistry {

@@ -3,8 +3,8 @@ package desired
 import (
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 // The retention of an Outbox is about all rows of its tables, and that of a dispatcher's own database about those

@@ -1,8 +1,8 @@
 package desired
 
 import (
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 )
 
 func (m *mounts) rabbitMQ(s *v1alpha1.RabbitMQSink) *config.RabbitMQSink {

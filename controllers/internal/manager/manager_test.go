@@ -26,7 +26,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
-	"github.com/outbox-operator/outbox-operator/hack/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 var _ = Describe("the rights of config/rbac", Label("rights", "security"), func() {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // OldTransaction is the age from which what holds vacuum back is worth telling.
@@ -14,36 +14,36 @@ const OldTransaction = 15 * time.Minute
 
 // essence is what is told at once when it changes: all of an answer but numbers, times and what names the
 // process. Of a count, and of a run of retention, it is that there is one.
-func essence(s report.Status) string {
-	s.InFlight, s.StartedAt, s.Worker = report.InFlight{}, time.Time{}, ""
+func essence(s status.Status) string {
+	s.InFlight, s.StartedAt, s.Worker = status.InFlight{}, time.Time{}, ""
 	if s.Backlog != nil {
-		s.Backlog = &report.Backlog{}
+		s.Backlog = &status.Backlog{}
 	}
 	if r := s.Retention; r != nil {
-		s.Retention = &report.Retention{}
+		s.Retention = &status.Retention{}
 		if r.LastRun != nil {
 			s.Retention.LastRun = &time.Time{}
 		}
 	}
 	if d := s.Data; d != nil {
-		s.Data = &report.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
+		s.Data = &status.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
 	}
 	s.Source.Since, s.Sink.Since = time.Time{}, time.Time{}
-	held := make([]report.HeldTopic, len(s.Held))
+	held := make([]status.HeldTopic, len(s.Held))
 	for i, h := range s.Held {
 		h.Since = time.Time{}
 		held[i] = h
 	}
 	s.Held = held
-	gated := make([]report.GatedTopic, len(s.Gated))
+	gated := make([]status.GatedTopic, len(s.Gated))
 	for i, g := range s.Gated {
-		gated[i] = report.GatedTopic{Topic: g.Topic, EventType: g.EventType}
+		gated[i] = status.GatedTopic{Topic: g.Topic, EventType: g.EventType}
 	}
 	s.Gated = gated
 	if t := s.OldestTransaction; t != nil {
-		s.OldestTransaction = &report.OldestTransaction{}
+		s.OldestTransaction = &status.OldestTransaction{}
 		if t.Seconds > OldTransaction.Seconds() {
-			s.OldestTransaction = &report.OldestTransaction{Kind: t.Kind, Name: t.Name}
+			s.OldestTransaction = &status.OldestTransaction{Kind: t.Kind, Name: t.Name}
 		}
 	}
 	b, err := json.Marshal(s)
@@ -54,16 +54,16 @@ func essence(s report.Status) string {
 }
 
 // orphanTopics are the topics with orphaned rows, without their numbers.
-func orphanTopics(d *report.Data) (names []report.OrphanTopic) {
+func orphanTopics(d *status.Data) (names []status.OrphanTopic) {
 	for _, t := range d.OrphanTopics {
-		names = append(names, report.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: min(t.Unserved, 1), Abandoned: min(t.Abandoned, 1)})
+		names = append(names, status.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: min(t.Unserved, 1), Abandoned: min(t.Abandoned, 1)})
 	}
 	return names
 }
 
 // NewestData is the look at the data with the latest time of the database, nil when none was told.
-func NewestData(answers []report.Status) *report.Data {
-	var newest *report.Data
+func NewestData(answers []status.Status) *status.Data {
+	var newest *status.Data
 	for i := range answers {
 		if d := answers[i].Data; d != nil && (newest == nil || d.ObservedAt.After(newest.ObservedAt)) {
 			newest = d
@@ -73,8 +73,8 @@ func NewestData(answers []report.Status) *report.Data {
 }
 
 // NewestBacklog is the count with the latest time of the database, nil when none was told.
-func NewestBacklog(answers []report.Status) *report.Backlog {
-	var newest *report.Backlog
+func NewestBacklog(answers []status.Status) *status.Backlog {
+	var newest *status.Backlog
 	for i := range answers {
 		if b := answers[i].Backlog; b != nil && (newest == nil || b.ObservedAt.After(newest.ObservedAt)) {
 			newest = b
@@ -85,7 +85,7 @@ func NewestBacklog(answers []report.Status) *report.Backlog {
 
 // moved reports whether a count is worth telling at once: it differs by more than 1 %, which to come to 0 and to
 // go from there always is.
-func moved(told, now *report.Backlog) bool {
+func moved(told, now *status.Backlog) bool {
 	if told == nil || now == nil {
 		return now != nil // the last count stays
 	}
@@ -99,14 +99,14 @@ func moved(told, now *report.Backlog) bool {
 }
 
 // differs reports whether anything of a count is another, be it by one.
-func differs(told, now *report.Backlog) bool {
+func differs(told, now *status.Backlog) bool {
 	if told == nil || now == nil {
 		return now != nil
 	}
 	return counts(told) != counts(now) || told.Estimated != now.Estimated || !sameTime(told.OldestPending, now.OldestPending)
 }
 
-func counts(b *report.Backlog) [6]int64 {
+func counts(b *status.Backlog) [6]int64 {
 	return [6]int64{b.Pending, b.Scheduled, b.Retrying, b.Processing, b.Dead, b.BlockedKeys}
 }
 

@@ -13,8 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 	timeout = 2 * time.Second
 	// maxHeader and maxBody bound an answer. A pod keeps to report.MaxBrief; a version to come may say more.
 	maxHeader = 16 << 10
-	maxBody   = 4 * report.MaxBrief
+	maxBody   = 4 * status.MaxBrief
 )
 
 // Client asks pods for their status. What an answer takes of the memory is bounded, whatever a pod sends.
@@ -48,7 +48,7 @@ func NewClient() *Client {
 
 // PodURL is the brief status at the pod's address.
 func PodURL(pod *corev1.Pod) string {
-	return "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(desired.Port)) + report.BriefPath
+	return "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(desired.Port)) + status.BriefPath
 }
 
 // Running reports whether a pod can be asked: it runs, ready or not, and is not about to go.
@@ -57,7 +57,7 @@ func Running(pod *corev1.Pod) bool {
 }
 
 // ask returns the brief status that is at the URL.
-func (c *Client) ask(ctx context.Context, url string) (*report.Status, error) {
+func (c *Client) ask(ctx context.Context, url string) (*status.Status, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -79,10 +79,10 @@ func (c *Client) ask(ctx context.Context, url string) (*report.Status, error) {
 	}
 	c.decoding.Lock()
 	defer c.decoding.Unlock()
-	var status report.Status
-	if err := json.Unmarshal(body, &status); err != nil {
+	var current status.Status
+	if err := json.Unmarshal(body, &current); err != nil {
 		return nil, fmt.Errorf("%s did not answer with a status: %w", url, err)
 	}
-	status = status.Brief() // also of a pod that says more
-	return &status, nil
+	current = current.Brief() // also of a pod that says more
+	return &current, nil
 }

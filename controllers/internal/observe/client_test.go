@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 func running(name string) corev1.Pod {
@@ -20,12 +20,12 @@ func running(name string) corev1.Pod {
 }
 
 func TestAsk(t *testing.T) {
-	status := report.Status{Name: "shop/orders", Backlog: &report.Backlog{Topics: []report.TopicCounts{{Topic: "a"}}}}
+	current := status.Status{Name: "shop/orders", Backlog: &status.Backlog{Topics: []status.TopicCounts{{Topic: "a"}}}}
 	for range 50 {
-		status.Held = append(status.Held, report.HeldTopic{Topic: strings.Repeat("x", 300)})
+		current.Held = append(current.Held, status.HeldTopic{Topic: strings.Repeat("x", 300)})
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/well", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) })
+	mux.HandleFunc("/well", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(current) })
 	mux.HandleFunc("/ill", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) })
 	mux.HandleFunc("/html", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) })
 	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/well", http.StatusFound) })
@@ -34,7 +34,7 @@ func TestAsk(t *testing.T) {
 	})
 	mux.HandleFunc("/header", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X", strings.Repeat("x", 2*maxHeader))
-		_ = json.NewEncoder(w).Encode(status)
+		_ = json.NewEncoder(w).Encode(current)
 	})
 	server := httptest.NewServer(mux)
 	defer server.Close()

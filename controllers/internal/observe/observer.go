@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 // Observer asks the pods of all dispatchers.
 type Observer struct {
 	url      func(*corev1.Pod) string
-	ask      func(ctx context.Context, url string) (*report.Status, error)
+	ask      func(ctx context.Context, url string) (*status.Status, error)
 	interval time.Duration
 	slots    chan struct{}
 	retries  chan struct{}
@@ -54,7 +54,7 @@ type dispatcher struct {
 	name   string // what its pods call themselves
 	pods   map[types.UID]*pod
 	order  []types.UID // as the last pass named them
-	told   *report.Backlog
+	told   *status.Backlog
 	toldAt time.Time
 }
 
@@ -66,7 +66,7 @@ type pod struct {
 	askedAt            time.Time
 	tried              bool // it was asked once
 	failures           int  // in a row
-	answer             *report.Status
+	answer             *status.Status
 	heardAt            time.Time
 	essence            string
 }
@@ -74,7 +74,7 @@ type pod struct {
 // Heard is what the pods of a dispatcher said last.
 type Heard struct {
 	// Answers are of the pods that answered within the last three intervals, in the order of the pods.
-	Answers []report.Status
+	Answers []status.Status
 	// Pods are the pods that gave the answers.
 	Pods []types.UID
 	// Silent counts the pods that were asked, and asked again, and did not answer for three intervals.
@@ -176,14 +176,14 @@ func (o *Observer) visit(key types.NamespacedName, uid types.UID, p *pod) {
 			return
 		}
 	}
-	status, err := o.ask(o.ctx, url)
-	if o.ctx.Err() == nil && o.record(key, uid, p, status, err) {
+	current, err := o.ask(o.ctx, url)
+	if o.ctx.Err() == nil && o.record(key, uid, p, current, err) {
 		o.tell(key)
 	}
 }
 
 // record keeps an answer, or that there was none, and reports whether to tell.
-func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, status *report.Status, err error) (news bool) {
+func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, current *status.Status, err error) (news bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	d := o.dispatchers[key]
@@ -198,10 +198,10 @@ func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, statu
 		}
 	}()
 	period := o.interval * time.Duration(max(1, (len(d.pods)+perInterval-1)/perInterval))
-	if err == nil && status.Name == d.name {
-		now := essence(*status)
+	if err == nil && current.Name == d.name {
+		now := essence(*current)
 		news = p.answer == nil || now != p.essence
-		p.answer, p.heardAt, p.essence, p.failures, p.tried = status, time.Now(), now, 0, true
+		p.answer, p.heardAt, p.essence, p.failures, p.tried = current, time.Now(), now, 0, true
 		news = news || o.counted(d)
 		p.timer.Reset(period*9/10 + rand.N(period/5+1)) // so that pods of one time do not stay together
 		return news

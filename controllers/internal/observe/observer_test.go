@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
@@ -21,7 +21,7 @@ var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
 type stage struct {
 	*Observer
 	mu     sync.Mutex
-	says   map[string]func() (*report.Status, error) // by pod
+	says   map[string]func() (*status.Status, error) // by pod
 	asked  map[string][]time.Duration                // when, since the start
 	now    int                                       // asked and not answered
 	most   int
@@ -33,9 +33,9 @@ type stage struct {
 }
 
 func newStage() *stage {
-	s := &stage{Observer: New(NewClient(), 10*time.Second), says: map[string]func() (*report.Status, error){}, asked: map[string][]time.Duration{}, began: time.Now()}
+	s := &stage{Observer: New(NewClient(), 10*time.Second), says: map[string]func() (*status.Status, error){}, asked: map[string][]time.Duration{}, began: time.Now()}
 	s.url = func(p *corev1.Pod) string { return p.Name }
-	s.ask = func(ctx context.Context, url string) (*report.Status, error) {
+	s.ask = func(ctx context.Context, url string) (*status.Status, error) {
 		s.mu.Lock()
 		s.asked[url] = append(s.asked[url], time.Since(s.began))
 		s.now++
@@ -79,7 +79,7 @@ func (s *stage) end() {
 	s.Forget(orders)
 }
 
-func (s *stage) set(pod string, says func() (*report.Status, error)) {
+func (s *stage) set(pod string, says func() (*status.Status, error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.says[pod] = says
@@ -101,15 +101,15 @@ func (s *stage) timesAsked(pod string) []time.Duration {
 	return s.asked[pod]
 }
 
-func well(change func(*report.Status)) func() (*report.Status, error) {
-	return func() (*report.Status, error) {
+func well(change func(*status.Status)) func() (*status.Status, error) {
+	return func() (*status.Status, error) {
 		n := time.Now().UnixMilli()%100 + 1
-		s := &report.Status{Name: "shop/orders", Source: report.Link{State: report.Reachable}, Sink: report.Link{State: report.Reachable}, Schema: report.Schema{State: "Ready"},
-			Backlog: &report.Backlog{ObservedAt: time.Now(), Counts: report.Counts{Pending: 1000}},
-			Data: &report.Data{ObservedAt: time.Now(), Windows: []report.Window{{Window: "5m", Delivered: n}}, Unserved: n,
-				OrphanTopics: []report.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: n}}},
-			Retention:         &report.Retention{LastRun: new(time.Now().Add(-time.Hour))},
-			OldestTransaction: &report.OldestTransaction{Kind: report.Session, Name: "pid 1", Seconds: float64(time.Now().Unix() % 100)}}
+		s := &status.Status{Name: "shop/orders", Source: status.Link{State: status.Reachable}, Sink: status.Link{State: status.Reachable}, Schema: status.Schema{State: "Ready"},
+			Backlog: &status.Backlog{ObservedAt: time.Now(), Counts: status.Counts{Pending: 1000}},
+			Data: &status.Data{ObservedAt: time.Now(), Windows: []status.Window{{Window: "5m", Delivered: n}}, Unserved: n,
+				OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: n}}},
+			Retention:         &status.Retention{LastRun: new(time.Now().Add(-time.Hour))},
+			OldestTransaction: &status.OldestTransaction{Kind: status.Session, Name: "pid 1", Seconds: float64(time.Now().Unix() % 100)}}
 		if change != nil {
 			change(s)
 		}
@@ -131,32 +131,32 @@ func (s *stage) look(pods []corev1.Pod) Heard { return s.Observe(orders, "shop/o
 
 func TestObserverTellsWhatMatters(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*report.Status)
+		change func(*status.Status)
 		soon   bool // within an interval
 		later  bool // within a minute
 	}{
 		"nothing":    {nil, false, false},
-		"the link":   {func(s *report.Status) { s.Sink.State = report.Unreachable }, true, true},
-		"the words":  {func(s *report.Status) { s.Sink.Message = "x" }, true, true},
-		"the schema": {func(s *report.Status) { s.Schema.State = "TooOld" }, true, true},
-		"orphans of another topic": {func(s *report.Status) {
-			s.Data.OrphanTopics = append(s.Data.OrphanTopics, report.OrphanTopic{Topic: "y", Unserved: 1})
+		"the link":   {func(s *status.Status) { s.Sink.State = status.Unreachable }, true, true},
+		"the words":  {func(s *status.Status) { s.Sink.Message = "x" }, true, true},
+		"the schema": {func(s *status.Status) { s.Schema.State = "TooOld" }, true, true},
+		"orphans of another topic": {func(s *status.Status) {
+			s.Data.OrphanTopics = append(s.Data.OrphanTopics, status.OrphanTopic{Topic: "y", Unserved: 1})
 		}, true, true},
-		"no orphans":         {func(s *report.Status) { s.Data = &report.Data{} }, true, true},
-		"a held topic":       {func(s *report.Status) { s.Held = []report.HeldTopic{{Topic: "a"}} }, true, true},
-		"all topics held":    {func(s *report.Status) { s.AllHeld = true }, true, true},
-		"an old transaction": {func(s *report.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
-		"its age":            {func(s *report.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
-		"a run of retention": {func(s *report.Status) {
-			s.Retention = &report.Retention{LastRun: new(time.Now()), NextRun: new(time.Now().Add(time.Minute)), Removed: report.Removed{Delivered: 7}}
+		"no orphans":         {func(s *status.Status) { s.Data = &status.Data{} }, true, true},
+		"a held topic":       {func(s *status.Status) { s.Held = []status.HeldTopic{{Topic: "a"}} }, true, true},
+		"all topics held":    {func(s *status.Status) { s.AllHeld = true }, true, true},
+		"an old transaction": {func(s *status.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
+		"its age":            {func(s *status.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
+		"a run of retention": {func(s *status.Status) {
+			s.Retention = &status.Retention{LastRun: new(time.Now()), NextRun: new(time.Now().Add(time.Minute)), Removed: status.Removed{Delivered: 7}}
 		}, false, false},
-		"in flight":     {func(s *report.Status) { s.InFlight.Rows = 7 }, false, false},
-		"more than 1 %": {func(s *report.Status) { s.Backlog.Pending = 1011 }, true, true},
-		"less than 1 %": {func(s *report.Status) { s.Backlog.Pending = 1009 }, false, true},
-		"to 0":          {func(s *report.Status) { s.Backlog.Pending = 0 }, true, true},
-		"from 0":        {func(s *report.Status) { s.Backlog.Dead = 1 }, true, true},
-		"the oldest":    {func(s *report.Status) { s.Backlog.OldestPending = &s.Backlog.ObservedAt }, false, true},
-		"no count":      {func(s *report.Status) { s.Backlog = nil }, true, true},
+		"in flight":     {func(s *status.Status) { s.InFlight.Rows = 7 }, false, false},
+		"more than 1 %": {func(s *status.Status) { s.Backlog.Pending = 1011 }, true, true},
+		"less than 1 %": {func(s *status.Status) { s.Backlog.Pending = 1009 }, false, true},
+		"to 0":          {func(s *status.Status) { s.Backlog.Pending = 0 }, true, true},
+		"from 0":        {func(s *status.Status) { s.Backlog.Dead = 1 }, true, true},
+		"the oldest":    {func(s *status.Status) { s.Backlog.OldestPending = &s.Backlog.ObservedAt }, false, true},
+		"no count":      {func(s *status.Status) { s.Backlog = nil }, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestObserverIsBounded(t *testing.T) {
 		for i := range 1000 {
 			name := fmt.Sprintf("pod-%d", i)
 			if i%2 == 0 {
-				s.set(name, func() (*report.Status, error) {
+				s.set(name, func() (*status.Status, error) {
 					time.Sleep(time.Millisecond)
 					return well(nil)()
 				})
@@ -322,7 +322,7 @@ func TestObserverForgets(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			s.set(name, well(nil))
 		}
-		s.set("c", well(func(s *report.Status) { s.Name = "shop/invoices" })) // its address was given away
+		s.set("c", well(func(s *status.Status) { s.Name = "shop/invoices" })) // its address was given away
 		s.look(pods("a", "b", "c"))
 		synctest.Wait()
 		if got := s.look(pods("b")); len(got.Answers) != 1 {
@@ -333,7 +333,7 @@ func TestObserverForgets(t *testing.T) {
 		if again := len(s.timesAsked("a")); again != asked {
 			t.Errorf("a pod that is gone was asked %d times", again-asked)
 		}
-		s.set("d", func() (*report.Status, error) {
+		s.set("d", func() (*status.Status, error) {
 			time.Sleep(time.Second)
 			return well(nil)()
 		})
@@ -363,7 +363,7 @@ func TestObserverHearsNothingOfAnotherDispatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.end()
-		s.set("a", well(func(s *report.Status) { s.Name = "shop/invoices" }))
+		s.set("a", well(func(s *status.Status) { s.Name = "shop/invoices" }))
 		s.look(pods("a"))
 		time.Sleep(time.Minute)
 		if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 1 {

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 const (
@@ -98,7 +98,7 @@ func readReport(in io.Reader, file string) ([]byte, error) {
 
 // newEvidence is what a report, as JSON or YAML, says.
 func newEvidence(text []byte, now time.Time) (*v1alpha1.ConsumerEvidence, error) {
-	var r report.Consumer
+	var r status.Consumer
 	if err := yaml.UnmarshalStrict(bytes.TrimSpace(text), &r); err != nil {
 		return nil, fmt.Errorf("it is no report of `dispatcher verify-consumer --output json`: %w", err)
 	}
@@ -109,12 +109,12 @@ func newEvidence(text []byte, now time.Time) (*v1alpha1.ConsumerEvidence, error)
 		return nil, errors.New("its checks were not finished, so it proves nothing; run verify-consumer again")
 	case r.At.After(now.Add(clockSkew)):
 		return nil, fmt.Errorf("it is of %s, which is yet to come; correct the clock, and run verify-consumer again", r.At.Format(time.RFC3339))
-	case r.Count(report.ConsumerBroken) > 0 && len(r.BrokenRules) == 0:
+	case r.Count(status.ConsumerBroken) > 0 && len(r.BrokenRules) == 0:
 		return nil, errors.New("it has broken checks, and no rule that is broken; give it as verify-consumer has written it")
 	}
 	return &v1alpha1.ConsumerEvidence{
 		VerifiedAt: metav1.NewTime(r.At.Truncate(time.Second)), Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(text)), EventType: r.Type,
-		Checks: int32(len(r.Checks)), Passed: int32(r.Count(report.ConsumerPassed)), Uncounted: int32(r.Count(report.ConsumerPartly)),
+		Checks: int32(len(r.Checks)), Passed: int32(r.Count(status.ConsumerPassed)), Uncounted: int32(r.Count(status.ConsumerPartly)),
 		BrokenRules: r.BrokenRules,
 	}, nil
 }

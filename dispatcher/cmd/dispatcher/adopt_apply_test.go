@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // adopter is an outbox beside a table of Overview's layout and one of another.
@@ -53,10 +53,10 @@ func (a *adopter) apply(t *testing.T, plan string) output {
 }
 
 // reached applies a plan, and fails the test unless each adoption is as wanted: its name and phase.
-func (a *adopter) reached(t *testing.T, plan string, want ...string) report.Adoptions {
+func (a *adopter) reached(t *testing.T, plan string, want ...string) status.Adoptions {
 	t.Helper()
 	a.apply(t, plan).ok(t)
-	var left report.Adoptions
+	var left status.Adoptions
 	check(t, json.Unmarshal([]byte(a.left), &left))
 	var got []string
 	for _, one := range left.Adoptions {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // debezium is an outbox with the table of Debezium's event router, and a slot of a name of its own.

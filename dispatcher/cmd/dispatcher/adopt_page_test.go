@@ -14,10 +14,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	hackkafka "github.com/outbox-operator/outbox-operator/hack/kafka"
+	hackkafka "github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // What the page on adoption tells a user to run does what the page prints, in the order of the page: with the binary, on a

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A table is adopted, cut over and given back with the logins of a real installation: the outbox's owner, who is a member

@@ -13,11 +13,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	hackkafka "github.com/outbox-operator/outbox-operator/hack/kafka"
-	hacknats "github.com/outbox-operator/outbox-operator/hack/nats"
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-	hackredis "github.com/outbox-operator/outbox-operator/hack/redis"
+	hackkafka "github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	hacknats "github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	hackredis "github.com/outbox-operator/outbox-operator/hack/servers/redis"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // check tells at which level transactions run: that of the login's default, where the dispatcher cannot ask for

@@ -21,8 +21,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // asDispatcher turns this test binary into the dispatcher: the tests run it as a process.
@@ -289,9 +289,9 @@ func (p *process) get(t testing.TB, path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func (p *process) status(t testing.TB) (s report.Status) {
+func (p *process) status(t testing.TB) (s status.Status) {
 	t.Helper()
-	_, body := p.get(t, report.Path)
+	_, body := p.get(t, status.Path)
 	_ = json.Unmarshal([]byte(body), &s) // nobody answered yet: all is empty
 	return s
 }

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/python"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
 // receivers are where three workers send the events to, each to a server of its own.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A dispatcher that delivers a backlog as fast as it can takes a bounded amount of memory, whatever the

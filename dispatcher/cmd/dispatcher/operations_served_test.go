@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // In a pod an operation tells on /status how far it is, waits out trouble with the database and tells it, and leaves
@@ -37,20 +37,20 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	check(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // when the test failed
 	address := text.address(t)
-	status := func() (s report.Status) {
-		resp, err := http.Get("http://" + address + report.BriefPath)
+	current := func() (s status.Status) {
+		resp, err := http.Get("http://" + address + status.BriefPath)
 		check(t, err)
 		defer resp.Body.Close()
 		check(t, json.NewDecoder(resp.Body).Decode(&s))
 		return s
 	}
-	await(t, "the missing right is told", func() bool { return status().Source.Reason == "PermissionDenied" })
-	if s := status(); !strings.Contains(s.Source.Message, "--for operator") || s.Schema.State != "Ready" || s.Replay != nil {
+	await(t, "the missing right is told", func() bool { return current().Source.Reason == "PermissionDenied" })
+	if s := current(); !strings.Contains(s.Source.Message, "--for operator") || s.Schema.State != "Ready" || s.Replay != nil {
 		t.Errorf("without a right it says %+v", s)
 	}
 	o.exec(t, "grant insert on outbox.outbox_replays to "+operator)
-	await(t, "the canary is told", func() bool { s := status(); return s.Replay != nil && s.Replay.Pending == 4 })
-	if s := status(); s.Source.State != report.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
+	await(t, "the canary is told", func() bool { s := current(); return s.Replay != nil && s.Replay.Pending == 4 })
+	if s := current(); s.Source.State != status.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
 		t.Errorf("it says %+v, %+v", s, s.Replay)
 	}
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
@@ -60,7 +60,7 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	left, err := os.ReadFile(message)
 	check(t, err)
 	var p replay.Progress
-	var r report.Replay
+	var r status.Replay
 	check(t, json.Unmarshal(left, &p))
 	check(t, json.Unmarshal(left, &r))
 	if r.Delivered != 10 || r.Done() != p.Done() || r.ID != p.ID.String() || !r.FinishedAt.Equal(p.FinishedAt) || r.FinishedAt.IsZero() || !r.BeganAt.Equal(p.BeganAt) {
@@ -71,7 +71,7 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 // A report reads every count of a progress by its name.
 func TestReportReadsEveryFieldOfAProgress(t *testing.T) {
 	ours := map[string]bool{}
-	for field := range reflect.TypeFor[report.Replay]().Fields() {
+	for field := range reflect.TypeFor[status.Replay]().Fields() {
 		ours[field.Tag.Get("json")] = true
 	}
 	for field := range reflect.TypeFor[replay.Progress]().Fields() {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // operating is a migrated outbox with an operator's login, and its file.

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // What routes, validation and transform say is compiled by check and at the start, and a mistake is told

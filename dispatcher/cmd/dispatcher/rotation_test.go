@@ -18,14 +18,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/postgressink"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/postgressink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-	"github.com/outbox-operator/outbox-operator/hack/nats"
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
-	"github.com/outbox-operator/outbox-operator/hack/redis"
+	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // rotation is a destination whose login changes while events are delivered.
@@ -67,7 +67,7 @@ func TestRotation(t *testing.T) {
 
 			r.rotate(t)
 			o.enqueue(t, 5)
-			await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != report.Reachable })
+			await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != status.Reachable })
 			m.set(t, r.after)
 			await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered'") == 10 })
 			p.ready(t)

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Stop finishes what is in flight, and gives back what has not begun. CONTRACT: C-30
@@ -82,7 +82,7 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 	yaml := dispatching("{log: {}}")
 	p := start(t, o.file(t, o.dispatcher, yaml))
 	p.unready(t, "database: ConnectionFailed: ")
-	if s := p.status(t); s.Source.State != report.Unreachable || s.Backlog != nil || !strings.Contains(s.Source.Message, "check that the server runs") {
+	if s := p.status(t); s.Source.State != status.Unreachable || s.Backlog != nil || !strings.Contains(s.Source.Message, "check that the server runs") {
 		t.Errorf("before the database was there: %+v", s)
 	}
 	check(t, srv.Restart(t.Context()))
@@ -196,7 +196,7 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 	consumer.Close()
 	o.enqueue(t, 1)
 	p.unready(t, "sink: ConnectionFailed: ")
-	if s := p.status(t).Sink; s.State != report.Unreachable || !strings.Contains(s.Message, "connection refused") {
+	if s := p.status(t).Sink; s.State != status.Unreachable || !strings.Contains(s.Message, "connection refused") {
 		t.Errorf("the sink is told as %+v", s)
 	}
 }
@@ -218,8 +218,8 @@ func TestOneTopicIsHeld(t *testing.T) {
 	held := func() bool {
 		o.enqueue(t, 1)
 		s := p.status(t)
-		return len(s.Held) == 1 && s.Held[0].Topic == "refunds" && s.Held[0].State == report.Refusing && strings.Contains(s.Held[0].Message, "500") &&
-			s.Sink.State == report.Reachable
+		return len(s.Held) == 1 && s.Held[0].Topic == "refunds" && s.Held[0].State == status.Refusing && strings.Contains(s.Held[0].Message, "500") &&
+			s.Sink.State == status.Reachable
 	}
 	await(t, "the topic is held", held)
 	p.ready(t)
@@ -244,7 +244,7 @@ func TestOptions(t *testing.T) {
 	await(t, "wake-ups are heard", func() bool { return strings.Contains(p.log.String(), "wake-ups of producers are heard") })
 	await(t, "the open transaction is told", func() bool {
 		tx := p.status(t).OldestTransaction
-		return tx != nil && tx.Kind == report.Session && strings.HasPrefix(tx.Name, "pid ")
+		return tx != nil && tx.Kind == status.Session && strings.HasPrefix(tx.Name, "pid ")
 	})
 	await(t, "the rows are gone", func() bool { return o.count(t, "true") == 0 })
 	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_oldest_transaction_age_seconds{dispatcher="orders",kind="Session",outbox_namespace="shop",sink="log"} `) {

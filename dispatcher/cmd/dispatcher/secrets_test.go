@@ -19,13 +19,13 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/postgressink"
-	"github.com/outbox-operator/outbox-operator/hack/nats"
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/rabbitmq"
-	"github.com/outbox-operator/outbox-operator/hack/redis"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/postgressink"
+	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // What becomes of the events of a case.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // mounted is a directory as the kubelet mounts a Secret or a ConfigMap: each file is a symbolic link into

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/hack/need"
-	"github.com/outbox-operator/outbox-operator/hack/python"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
 var flask = []string{"flask==3.1.3", "werkzeug==3.1.9"}

@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	consume "github.com/outbox-operator/outbox-operator/dispatcher/consumer"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // service is an HTTP consumer, with the parts that the broken ones are made of. What the hooks' commands write into the

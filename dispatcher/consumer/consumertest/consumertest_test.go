@@ -19,7 +19,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // The report file says what the checks found, also when they could not be finished.
@@ -33,7 +33,7 @@ func TestReportFile(t *testing.T) {
 		defer func() { <-turn }()
 		return deliver(ctx, e)
 	}
-	read := func() (r report.Consumer) {
+	read := func() (r status.Consumer) {
 		text, err := os.ReadFile(c.ReportFile)
 		if err == nil {
 			err = json.Unmarshal(text, &r)
@@ -49,7 +49,7 @@ func TestReportFile(t *testing.T) {
 	}
 	r := read()
 	if !r.Finished || r.Type != "OrderPlaced" || r.At.IsZero() || len(r.BrokenRules) == 0 || len(r.Checks) != 13 ||
-		r.Count(report.ConsumerBroken) != len(found.Broken) || r.Count(report.ConsumerPassed) != len(found.Passed) || r.Count(report.ConsumerNotRun) != len(found.Skipped) {
+		r.Count(status.ConsumerBroken) != len(found.Broken) || r.Count(status.ConsumerPassed) != len(found.Passed) || r.Count(status.ConsumerNotRun) != len(found.Skipped) {
 		t.Errorf("it says %+v, want %+v", r, found)
 	}
 	c.Restart = func(context.Context) error { return errCrash }

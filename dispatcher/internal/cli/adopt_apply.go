@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
@@ -104,10 +104,10 @@ func readPlan(file string) (p adoptPlan, err error) {
 }
 
 // applyPlan does what is missing, and counts.
-func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, out io.Writer) (report.Adoptions, error) {
+func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, out io.Writer) (status.Adoptions, error) {
 	there, err := adopt.Read(ctx, conn, schema, "")
 	if err != nil {
-		return report.Adoptions{}, err
+		return status.Adoptions{}, err
 	}
 	states := map[string]adopt.State{}
 	for _, s := range there {
@@ -138,11 +138,11 @@ func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, 
 		}
 	}
 	if len(failures) > 0 {
-		return report.Adoptions{}, errors.Join(failures...)
+		return status.Adoptions{}, errors.Join(failures...)
 	}
 	if changed {
 		if there, err = adopt.Read(ctx, conn, schema, ""); err != nil {
-			return report.Adoptions{}, err
+			return status.Adoptions{}, err
 		}
 	}
 	return p.reached(there), nil
@@ -165,7 +165,7 @@ func missingSteps(phase string, state adopt.State) []adopt.Step {
 }
 
 // reached is how far the plan's adoptions are; of those that were removed, only what is still there.
-func (p adoptPlan) reached(there []adopt.Status) report.Adoptions {
+func (p adoptPlan) reached(there []adopt.Status) status.Adoptions {
 	found := map[string]adopt.Status{}
 	for _, s := range there {
 		found[s.Name] = s
@@ -179,11 +179,11 @@ func (p adoptPlan) reached(there []adopt.Status) report.Adoptions {
 			names = append(names, name)
 		}
 	}
-	all := report.Adoptions{Adoptions: []report.Adoption{}}
+	all := status.Adoptions{Adoptions: []status.Adoption{}}
 	for _, name := range names {
 		s := found[name]
 		phase := map[adopt.State]string{adopt.None: phaseBack, adopt.Shadow: phaseShadow, adopt.Live: phaseCutover, adopt.Returning: phaseReturning}[s.State]
-		all.Adoptions = append(all.Adoptions, report.Adoption{
+		all.Adoptions = append(all.Adoptions, status.Adoption{
 			Name: name, Phase: phase, Since: s.Since, Theirs: s.Theirs, Ours: s.Ours, Missing: s.Missing, Extra: s.Extra, Refused: s.Refused,
 		})
 	}

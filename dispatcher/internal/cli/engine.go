@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/tracing"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/tracing"
 )
 
 // engine is a dispatcher with what it is made of.

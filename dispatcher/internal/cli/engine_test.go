@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
 // The policy that the file names is the one that the engine gets. CONTRACT: C-25

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
-	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
-	"github.com/outbox-operator/outbox-operator/dispatcher/notify"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
 
 // address makes the sink of notifications; nil when the file has no deadLetters.notify.
@@ -64,9 +64,9 @@ func (e *engine) newNotifier(ctx context.Context, cfg config.Config, sources *mo
 	opts.Ready = e.usable
 	n := notify.New(e.pool, to, opts)
 	waiting := monitor.NewNotifications(ctx, n.Waiting, e.log)
-	sources.Notifications = func() *report.Notifications {
+	sources.Notifications = func() *status.Notifications {
 		counts := n.Counts()
-		out := &report.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Message: n.Problem()}
+		out := &status.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Message: n.Problem()}
 		if w := waiting.Get(); w != nil {
 			out.Waiting, out.Oldest = w.Deaths, w.Oldest
 		}

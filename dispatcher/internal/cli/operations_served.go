@@ -12,12 +12,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // Pauses of an operation between two attempts, while the database is in trouble.
@@ -71,19 +71,19 @@ type operationStatus struct {
 	cfg config.Config
 
 	mu  sync.Mutex
-	now report.Status
+	now status.Status
 }
 
 func newOperationStatus(cfg config.Config, version string) *operationStatus {
-	return &operationStatus{cfg: cfg, now: report.Status{
+	return &operationStatus{cfg: cfg, now: status.Status{
 		Name: cfg.Name, Namespace: cfg.Namespace, Version: version, State: "Running", StartedAt: time.Now(),
-		Source: report.Link{State: report.Unknown}, Sink: report.Link{State: report.Unknown}, Schema: report.Schema{State: string(report.Unknown)},
+		Source: status.Link{State: status.Unknown}, Sink: status.Link{State: status.Unknown}, Schema: status.Schema{State: string(status.Unknown)},
 	}}
 }
 
 func (s *operationStatus) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+status.Path, func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		now := s.now.Brief()
 		s.mu.Unlock()
@@ -100,8 +100,8 @@ func (s *operationStatus) progress(p replay.Progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.Replay = told(p)
-	s.now.Source = report.Link{State: report.Reachable}
-	s.now.Schema = report.Schema{State: string(dispatcher.SchemaReady)}
+	s.now.Source = status.Link{State: status.Reachable}
+	s.now.Schema = status.Schema{State: string(dispatcher.SchemaReady)}
 }
 
 // trouble notes why the operation cannot go on. It is asked for the schema then: an error of a statement does not say
@@ -118,36 +118,36 @@ func (s *operationStatus) trouble(ctx context.Context, err error) {
 		s.now.Schema = schema
 	}
 	if known && schema.State != string(dispatcher.SchemaReady) {
-		s.now.Source = report.Link{State: report.Reachable}
+		s.now.Source = status.Link{State: status.Reachable}
 		return
 	}
-	s.now.Source = report.Link{State: report.Unreachable, Reason: reason, Message: message}
+	s.now.Source = status.Link{State: status.Unreachable, Reason: reason, Message: message}
 }
 
 // schema is the schema's version, if the database tells it.
-func (s *operationStatus) schema(ctx context.Context) (report.Schema, bool) {
+func (s *operationStatus) schema(ctx context.Context) (status.Schema, bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	pool, err := database.Pool(ctx, s.cfg.Database, s.cfg.Name)
 	if err != nil {
-		return report.Schema{}, false
+		return status.Schema{}, false
 	}
 	defer pool.Close()
 	schema, err := pgstore.New(pool, pgstore.Options{Schema: s.cfg.Database.Schema, Namespace: s.cfg.Namespace}).Schema(ctx)
-	return report.Schema{State: string(schema.State), Version: schema.Version, Required: schema.Required, Message: schema.Message}, err == nil
+	return status.Schema{State: string(schema.State), Version: schema.Version, Required: schema.Required, Message: schema.Message}, err == nil
 }
 
 // told is a progress in the words of a report.
-func told(p replay.Progress) *report.Replay {
-	r := &report.Replay{
+func told(p replay.Progress) *status.Replay {
+	r := &status.Replay{
 		ID: p.ID.String(), Matched: p.Matched, Waiting: p.Waiting, Pending: p.Pending, Delivered: p.Delivered,
 		DiedAgain: p.DiedAgain, Discarded: p.Discarded, Unknown: p.Unknown, BeganAt: p.BeganAt, FinishedAt: p.FinishedAt, Stopped: p.Stopped,
 	}
 	for _, s := range p.Skipped {
-		r.Skipped = append(r.Skipped, report.Skipped{Reason: s.Reason, Count: s.Count})
+		r.Skipped = append(r.Skipped, status.Skipped{Reason: s.Reason, Count: s.Count})
 	}
 	for _, w := range p.WaitingFor {
-		r.WaitingFor = append(r.WaitingFor, report.Wait(w))
+		r.WaitingFor = append(r.WaitingFor, status.Wait(w))
 	}
 	return r
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // rereadEvery is how often files are looked at that may change while the process runs. Those with a login or a
@@ -55,7 +55,7 @@ type watchedFile struct {
 	log         *slog.Logger
 
 	mu      sync.Mutex
-	problem *report.FileProblem
+	problem *status.FileProblem
 }
 
 // note notes the outcome of a look, and logs each problem once. It reports whether the file can be used.
@@ -64,7 +64,7 @@ func (f *watchedFile) note(err error) (usable bool) {
 	defer f.mu.Unlock()
 	if err != nil {
 		if text := err.Error(); f.problem == nil || f.problem.Message != text {
-			f.problem = &report.FileProblem{Field: f.field, Message: text, Since: time.Now()}
+			f.problem = &status.FileProblem{Field: f.field, Message: text, Since: time.Now()}
 			f.log.Warn("what a file said before holds: it cannot be used", "field", f.field, "error", text)
 		}
 		return false
@@ -77,13 +77,13 @@ func (f *watchedFile) note(err error) (usable bool) {
 }
 
 // problems is what is wrong with the file.
-func (f *watchedFile) problems() []report.FileProblem {
+func (f *watchedFile) problems() []status.FileProblem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.problem == nil {
 		return nil
 	}
-	return []report.FileProblem{*f.problem}
+	return []status.FileProblem{*f.problem}
 }
 
 // readFile reads a file that a field of the configuration names, but no more than so many bytes. remedy is what
@@ -102,7 +102,7 @@ func readFile(field, path, remedy string, most int64) (string, error) {
 }
 
 // fileProblems are files that cannot be used as they are now.
-func (e *engine) fileProblems() (all []report.FileProblem) {
+func (e *engine) fileProblems() (all []status.FileProblem) {
 	if e.state != nil {
 		all = e.state.problems()
 	}
@@ -110,7 +110,7 @@ func (e *engine) fileProblems() (all []report.FileProblem) {
 		all = append(all, e.verified.problems()...)
 	}
 	for _, p := range e.pipeline.FileProblems() {
-		all = append(all, report.FileProblem{Field: p.Field, Message: p.Err.Error(), Since: p.Since})
+		all = append(all, status.FileProblem{Field: p.Field, Message: p.Err.Error(), Since: p.Since})
 	}
 	return all
 }

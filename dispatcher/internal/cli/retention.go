@@ -6,11 +6,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
-	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
-	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 )
 
 // sweepOptions are what the file says to the sweep that removes rows after their retention.

@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
-	"github.com/outbox-operator/outbox-operator/dispatcher/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // verifyConsumerFlags are what to verify, and how.
@@ -127,11 +127,11 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 }
 
 // consumerTable is a report for people.
-func consumerTable(w io.Writer, r *report.Consumer) error {
+func consumerTable(w io.Writer, r *status.Consumer) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s, type %s, contentMode %s: of %d checks %d passed, %d passed partly, %d found a rule broken, %d were not run\n\n",
-		oneLine(r.URL), oneLine(r.Type), r.ContentMode, len(r.Checks), r.Count(report.ConsumerPassed), r.Count(report.ConsumerPartly),
-		r.Count(report.ConsumerBroken), r.Count(report.ConsumerNotRun))
+		oneLine(r.URL), oneLine(r.Type), r.ContentMode, len(r.Checks), r.Count(status.ConsumerPassed), r.Count(status.ConsumerPartly),
+		r.Count(status.ConsumerBroken), r.Count(status.ConsumerNotRun))
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "RULE\tCHECK\tOUTCOME\n")
 	for _, c := range r.Checks {
@@ -141,7 +141,7 @@ func consumerTable(w io.Writer, r *report.Consumer) error {
 		return err
 	}
 	for _, c := range r.Checks {
-		if c.Outcome == report.ConsumerBroken && c.Follows == "" {
+		if c.Outcome == status.ConsumerBroken && c.Follows == "" {
 			fmt.Fprintf(&text, "\n%s broken: %s: %s (event %s)\n  %s\n", c.Rule, c.Name, oneLine(c.Evidence), c.Event, c.Remedy)
 		}
 	}
@@ -150,15 +150,15 @@ func consumerTable(w io.Writer, r *report.Consumer) error {
 }
 
 // note is the cell of the table beside an outcome, if there is one.
-func note(c report.ConsumerCheck) string {
+func note(c status.ConsumerCheck) string {
 	switch {
 	case c.Follows != "":
 		return "\tfollows from " + c.Follows
-	case c.Outcome == report.ConsumerPartly:
+	case c.Outcome == status.ConsumerPartly:
 		return "\teffects were not counted; set " + c.Needs
-	case c.Outcome == report.ConsumerNotRun && c.Needs != "":
+	case c.Outcome == status.ConsumerNotRun && c.Needs != "":
 		return "\tset " + c.Needs
-	case c.Outcome == report.ConsumerNotRun:
+	case c.Outcome == status.ConsumerNotRun:
 		return "\tnot reached"
 	}
 	return ""

@@ -18,12 +18,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/files"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/httpsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
 
 const (

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // Hook names a part of the Consumer that some checks need.
@@ -72,13 +72,13 @@ type Outcome string
 // The outcomes.
 const (
 	// Passed is a check that found nothing wrong.
-	Passed Outcome = report.ConsumerPassed
+	Passed Outcome = status.ConsumerPassed
 	// Partly is one whose answers are right, and whose effects nobody counted.
-	Partly Outcome = report.ConsumerPartly
+	Partly Outcome = status.ConsumerPartly
 	// Broken is one that found the rule broken.
-	Broken Outcome = report.ConsumerBroken
+	Broken Outcome = status.ConsumerBroken
 	// NotRun is one that was left out.
-	NotRun Outcome = report.ConsumerNotRun
+	NotRun Outcome = status.ConsumerNotRun
 )
 
 // Result is what became of one check.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/hack/pgtest"
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Transactions run at READ COMMITTED whatever the login's default is, in every mode of pgx, and the default is

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/notify"
-	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // huge is a snapshot and a depth with as much as they can hold, in texts that JSON writes as long as it can.
@@ -37,30 +37,30 @@ func TestBriefStatus(t *testing.T) {
 		caller, path string
 		brief        bool
 	}{
-		"port-forward":           {"127.0.0.1:4711", report.Path, false},
-		"port-forward over IPv6": {"[::1]:4711", report.Path, false},
-		"the operator":           {"10.0.0.7:4711", report.BriefPath, true},
-		"a stranger":             {"10.0.0.7:4711", report.Path, true},
-		"a stranger over IPv6":   {"[fd00::7]:4711", report.Path, true},
-		"a mesh's proxy":         {"127.0.0.6:4711", report.Path, true},
-		"asked for":              {"127.0.0.1:4711", report.BriefPath, true},
-		"nobody knows":           {"", report.Path, true},
+		"port-forward":           {"127.0.0.1:4711", status.Path, false},
+		"port-forward over IPv6": {"[::1]:4711", status.Path, false},
+		"the operator":           {"10.0.0.7:4711", status.BriefPath, true},
+		"a stranger":             {"10.0.0.7:4711", status.Path, true},
+		"a stranger over IPv6":   {"[fd00::7]:4711", status.Path, true},
+		"a mesh's proxy":         {"127.0.0.6:4711", status.Path, true},
+		"asked for":              {"127.0.0.1:4711", status.BriefPath, true},
+		"nobody knows":           {"", status.Path, true},
 	} {
 		_, body := getFrom(t, c.caller, c.path, s, depth)
 		if secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError"); secret == c.brief {
 			t.Errorf("%s: keys, ids and errors of single deliveries are told: %v", name, secret)
 		}
-		if c.brief && len(body) > report.MaxBrief {
-			t.Errorf("%s: %d bytes, want %d at most", name, len(body), report.MaxBrief)
+		if c.brief && len(body) > status.MaxBrief {
+			t.Errorf("%s: %d bytes, want %d at most", name, len(body), status.MaxBrief)
 		}
 	}
 
-	_, body := get(t, report.BriefPath, s, depth)
-	var got report.Status
+	_, body := get(t, status.BriefPath, s, depth)
+	var got status.Status
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "orders" || got.Sink.State != report.Reachable || got.Source.Reason != report.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
+	if got.Name != "orders" || got.Sink.State != status.Reachable || got.Source.Reason != status.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
 		t.Errorf("what it is, links and schema: %+v", got)
 	}
 	if got.HeldTopics != 1000 || !got.AllHeld || len(got.Held) != 8 || !strings.HasPrefix(got.Held[7].Topic, "topic-007") || !strings.HasSuffix(got.Held[7].Message, "…") {
@@ -69,25 +69,25 @@ func TestBriefStatus(t *testing.T) {
 	if b := got.Backlog; b == nil || b.Pending != 1000 || b.BlockedKeys != 21 || b.Topics != nil || b.Blocked != nil || !b.ObservedAt.Equal(started) {
 		t.Errorf("totals: %+v", b)
 	}
-	if tx := got.OldestTransaction; tx == nil || tx.Kind != report.Standby || tx.Seconds != 9 {
+	if tx := got.OldestTransaction; tx == nil || tx.Kind != status.Standby || tx.Seconds != 9 {
 		t.Errorf("oldest transaction: %+v", tx)
 	}
-	if before := (report.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.Held != nil {
+	if before := (status.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.Held != nil {
 		t.Errorf("before anything is known: %+v", before)
 	}
 }
 
 func TestAllHeld(t *testing.T) {
-	waits := func(topics ...string) (counts []report.TopicCounts) {
+	waits := func(topics ...string) (counts []status.TopicCounts) {
 		for _, topic := range topics {
-			counts = append(counts, report.TopicCounts{Topic: topic, Counts: report.Counts{Scheduled: 1}})
+			counts = append(counts, status.TopicCounts{Topic: topic, Counts: status.Counts{Scheduled: 1}})
 		}
-		return append(counts, report.TopicCounts{Topic: "idle", Counts: report.Counts{Dead: 3}})
+		return append(counts, status.TopicCounts{Topic: "idle", Counts: status.Counts{Dead: 3}})
 	}
-	held := []report.HeldTopic{{Topic: "a"}, {Topic: "b"}}
+	held := []status.HeldTopic{{Topic: "a"}, {Topic: "b"}}
 	for name, c := range map[string]struct {
-		held   []report.HeldTopic
-		topics []report.TopicCounts
+		held   []status.HeldTopic
+		topics []status.TopicCounts
 		want   bool
 	}{
 		"all that have events": {held, waits("a", "b"), true},

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // dataEvery is the shortest time between two looks at the outbox's data. What they find lasts for a minute at least.
@@ -21,18 +21,18 @@ func NewData(ctx context.Context, look func(context.Context) (dispatcher.Data, e
 }
 
 // Data puts together what is told of the outbox's data.
-func Data(d *dispatcher.Data) *report.Data {
+func Data(d *dispatcher.Data) *status.Data {
 	o := d.Orphans
-	out := &report.Data{ObservedAt: d.ObservedAt, Unserved: o.Unserved.N, Abandoned: o.Abandoned.N, OrphansAtLeast: o.Unserved.Estimated || o.Abandoned.Estimated}
+	out := &status.Data{ObservedAt: d.ObservedAt, Unserved: o.Unserved.N, Abandoned: o.Abandoned.N, OrphansAtLeast: o.Unserved.Estimated || o.Abandoned.Estimated}
 	for _, of := range d.Windows {
-		w := report.Window{Window: of.Name(), Delivered: of.Delivered, Failed: of.Failed, Died: of.Died.N, DiedAtLeast: of.Died.Estimated}
+		w := status.Window{Window: of.Name(), Delivered: of.Delivered, Failed: of.Failed, Died: of.Died.N, DiedAtLeast: of.Died.Estimated}
 		if rate, known := of.SuccessRate(); known {
 			w.SuccessRate = &rate
 		}
 		out.Windows = append(out.Windows, w)
 	}
 	for _, t := range o.Topics {
-		out.OrphanTopics = append(out.OrphanTopics, report.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: t.Unserved.N, Abandoned: t.Abandoned.N})
+		out.OrphanTopics = append(out.OrphanTopics, status.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: t.Unserved.N, Abandoned: t.Abandoned.N})
 	}
 	return out
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 var (
@@ -121,11 +121,11 @@ func TestPausedIsReadyWithoutItsSink(t *testing.T) {
 	s := healthy(func(s *dispatcher.Snapshot) {
 		s.Paused, s.Sink, s.Breaker = true, down(errors.New("x")), dispatcher.BreakerUnreachable
 	})
-	if causes := unready(status(process, s)); len(causes) != 0 {
+	if causes := unready(statusOf(process, s)); len(causes) != 0 {
 		t.Errorf("with the sink away: not ready: %q", causes)
 	}
 	s.Source = down(errors.New("x"))
-	if causes := unready(status(process, s)); len(causes) != 1 {
+	if causes := unready(statusOf(process, s)); len(causes) != 1 {
 		t.Errorf("with the database away: %q, want one cause", causes)
 	}
 }
@@ -165,33 +165,33 @@ func TestStatus(t *testing.T) {
 		{Topic: "b", Pending: dispatcher.Count{N: 1_000_000, Estimated: true}, OldestPending: early},
 		{Topic: "c"},
 	}, BlockedKeys: dispatcher.Count{N: 21}, Blocked: []dispatcher.BlockedKey{{Topic: "a", Key: "k", EventID: uuid.Max, DiedAt: late}}}
-	_, body := get(t, report.Path, healthy(func(s *dispatcher.Snapshot) {
+	_, body := get(t, status.Path, healthy(func(s *dispatcher.Snapshot) {
 		s.InFlightRows, s.InFlightBytes = 7, 700
 		s.LastError, s.LastErrorAt = strings.Repeat("x", 1000), started
 		s.Sink, s.Breaker = down(reason.With(reason.CertificateInvalid, fmt.Errorf("unknown authority"))), dispatcher.BreakerUnreachable
 	}), depth)
-	var got report.Status
+	var got status.Status
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
 	if got.Name != "orders" || got.Namespace != "shop" || len(got.Topics) != 2 || got.Version != "v1" || got.Worker != "w" || got.State != "Running" || !got.StartedAt.Equal(started) {
 		t.Errorf("identity: %s", body)
 	}
-	if got.Source.State != report.Reachable || got.Sink.State != report.Unreachable || got.Sink.Reason != "CertificateInvalid" || got.Sink.Message != "unknown authority" || !got.Sink.Since.Equal(started) {
+	if got.Source.State != status.Reachable || got.Sink.State != status.Unreachable || got.Sink.Reason != "CertificateInvalid" || got.Sink.Message != "unknown authority" || !got.Sink.Since.Equal(started) {
 		t.Errorf("links: %s", body)
 	}
-	if got.Schema != (report.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (report.InFlight{Rows: 7, Bytes: 700}) {
+	if got.Schema != (status.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (status.InFlight{Rows: 7, Bytes: 700}) {
 		t.Errorf("schema and flight: %s", body)
 	}
 	if !slices.Equal(got.Sharing, []string{"eu/orders"}) {
 		t.Errorf("sharing %v", got.Sharing)
 	}
-	if tx := got.OldestTransaction; tx == nil || *tx != (report.OldestTransaction{Kind: report.Standby, Name: "b", Since: started, Seconds: 9}) {
+	if tx := got.OldestTransaction; tx == nil || *tx != (status.OldestTransaction{Kind: status.Standby, Name: "b", Since: started, Seconds: 9}) {
 		t.Errorf("oldest transaction: %s", body)
 	}
-	wantData := &report.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
-		Windows:      []report.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Died: 5, DiedAtLeast: true}},
-		OrphanTopics: []report.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
+	wantData := &status.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
+		Windows:      []status.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Died: 5, DiedAtLeast: true}},
+		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
 	if !reflect.DeepEqual(got.Data, wantData) {
 		t.Errorf("data: %s", body)
 	}
@@ -202,33 +202,33 @@ func TestStatus(t *testing.T) {
 	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Retrying != 1 || b.Topics[0].Retrying != 1 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || !b.OldestPending.Equal(early) || !b.ObservedAt.Equal(started) {
 		t.Fatalf("backlog: %s", body)
 	}
-	if want := (report.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DiedAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {
+	if want := (status.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DiedAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {
 		t.Errorf("blocked keys: %s", body)
 	}
 	if len(b.Topics) != 3 || b.Topics[0].Estimated || !b.Topics[1].Estimated || b.Topics[2].OldestPending != nil {
 		t.Errorf("topics: %s", body)
 	}
 
-	if s := sources(dispatcher.Snapshot{}, nil).full(process); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != report.Unknown || s.Sink.State != report.Unknown || s.LastError != nil {
+	if s := sources(dispatcher.Snapshot{}, nil).full(process); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != status.Unknown || s.Sink.State != status.Unknown || s.LastError != nil {
 		t.Errorf("before anything is known: %+v", s)
 	}
-	if s := status(process, dispatcher.Snapshot{Draining: true}); s.State != "Draining" {
+	if s := statusOf(process, dispatcher.Snapshot{Draining: true}); s.State != "Draining" {
 		t.Errorf("draining: %+v", s)
 	}
-	s := status(process, healthy(func(s *dispatcher.Snapshot) {
+	s := statusOf(process, healthy(func(s *dispatcher.Snapshot) {
 		s.Held = []dispatcher.HeldTopic{
 			{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("a answered\n 500"), Since: started},
 			{Topic: "b", Breaker: dispatcher.BreakerUnreachable, Err: dispatcher.Unavailable(errors.New("refused")), Since: started},
 		}
 	}))
-	want := []report.HeldTopic{
-		{Topic: "a", Link: report.Link{State: report.Refusing, Reason: "Refusing", Message: "a answered 500", Since: started}},
-		{Topic: "b", Link: report.Link{State: report.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
+	want := []status.HeldTopic{
+		{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "a answered 500", Since: started}},
+		{Topic: "b", Link: status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
 	}
-	if !slices.Equal(s.Held, want) || s.Sink.State != report.Reachable {
+	if !slices.Equal(s.Held, want) || s.Sink.State != status.Reachable {
 		t.Errorf("held topics: %+v of a sink %+v", s.Held, s.Sink)
 	}
-	if s := status(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
+	if s := statusOf(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as asked for: %+v, %v", s, unready(s))
 	}
 }

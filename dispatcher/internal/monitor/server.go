@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
 )
 
 // stuckAfter is the silence of the claim loop after which the process is not alive any more. Every
@@ -38,17 +38,17 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 		answer(w, stuck(from.Snapshot(), p.StartedAt, time.Now()))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, unready(status(p, from.Snapshot())))
+		answer(w, unready(statusOf(p, from.Snapshot())))
 	})
-	mux.HandleFunc("GET "+report.Path, func(w http.ResponseWriter, r *http.Request) {
-		status := from.full(p)
+	mux.HandleFunc("GET "+status.Path, func(w http.ResponseWriter, r *http.Request) {
+		current := from.full(p)
 		if r.URL.Query().Has("brief") || !local(r.RemoteAddr) {
-			status = status.Brief()
+			current = current.Brief()
 		}
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetEscapeHTML(false) // it is JSON, and else up to six times as long
-		_ = encoder.Encode(status)   // fails only when the client is gone
+		_ = encoder.Encode(current)  // fails only when the client is gone
 	})
 	if from.Letters != nil {
 		letters := private(deadletters.Handler(from.Letters))

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
-	"github.com/outbox-operator/outbox-operator/dispatcher/report"
-	"github.com/outbox-operator/outbox-operator/dispatcher/retention"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
@@ -37,30 +37,30 @@ type Sources struct {
 	Retention        func() *retention.State
 	RetentionProblem func() string
 	// Notifications may be nil: there is no address.
-	Notifications func() *report.Notifications
+	Notifications func() *status.Notifications
 	// Data returns nil until the database has answered once, and may be nil.
 	Data func() *dispatcher.Data
 	// FileProblems may be nil.
-	FileProblems func() []report.FileProblem
+	FileProblems func() []status.FileProblem
 	// Letters answers questions about dead letters. It may be nil: then nobody can ask.
 	Letters deadletters.Source
 }
 
 // status puts together what /status says, as far as it needs no database.
-func status(p Process, s dispatcher.Snapshot) report.Status {
-	out := report.Status{
+func statusOf(p Process, s dispatcher.Snapshot) status.Status {
+	out := status.Status{
 		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  string(config.Running),
 		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s, p.Config.Concurrency),
 		Held: held(s.Held), HeldTopics: len(s.Held), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
-		InFlight: report.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
+		InFlight: status.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
 	for _, g := range s.Gated {
-		out.Gated = append(out.Gated, report.GatedTopic{Topic: g.Topic, EventType: g.EventType, Since: g.Since})
+		out.Gated = append(out.Gated, status.GatedTopic{Topic: g.Topic, EventType: g.EventType, Since: g.Since})
 	}
 	for _, t := range s.EventTypes {
-		out.EventTypes = append(out.EventTypes, report.EventType{Type: t.Type, LastSeen: t.LastSeen})
+		out.EventTypes = append(out.EventTypes, status.EventType{Type: t.Type, LastSeen: t.LastSeen})
 	}
 	switch {
 	case s.Draining:
@@ -69,14 +69,14 @@ func status(p Process, s dispatcher.Snapshot) report.Status {
 		out.State = string(config.Paused)
 	}
 	if s.LastError != "" {
-		out.LastError = &report.Error{At: s.LastErrorAt, Message: line(s.LastError)}
+		out.LastError = &status.Error{At: s.LastErrorAt, Message: line(s.LastError)}
 	}
 	return out
 }
 
 // full adds what the database is asked for.
-func (from Sources) full(p Process) report.Status {
-	out := status(p, from.Snapshot())
+func (from Sources) full(p Process) status.Status {
+	out := statusOf(p, from.Snapshot())
 	if from.FileProblems != nil {
 		out.FileProblems = fileProblems(from.FileProblems())
 	}
@@ -106,135 +106,135 @@ func (from Sources) full(p Process) report.Status {
 		out.Notifications.Message = line(out.Notifications.Message)
 	}
 	if t := from.OldestTransaction(); t != nil {
-		out.OldestTransaction = &report.OldestTransaction{Kind: report.TransactionKind(t.Kind), Name: line(t.Name), Since: t.Since, Seconds: t.Age.Seconds()}
+		out.OldestTransaction = &status.OldestTransaction{Kind: status.TransactionKind(t.Kind), Name: line(t.Name), Since: t.Since, Seconds: t.Age.Seconds()}
 	}
 	return out
 }
 
-func removal(s *retention.State) *report.Retention {
-	return &report.Retention{
+func removal(s *retention.State) *status.Retention {
+	return &status.Retention{
 		Running: s.Running, Position: s.Position, Pages: s.Pages, LastRun: s.Ended, Seconds: s.Seconds, NextRun: s.Next,
-		Removed: report.Removed{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, Letters: s.Removed.Letters, Expired: s.Removed.Expired},
+		Removed: status.Removed{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, Letters: s.Removed.Letters, Expired: s.Removed.Expired},
 	}
 }
 
 // source is the database. One that answers, and refuses what is written back of some events, is Refusing.
-func source(l, outcomes dispatcher.LinkState) report.Link {
-	link := report.Link{State: state(l), Since: l.Since}
+func source(l, outcomes dispatcher.LinkState) status.Link {
+	link := status.Link{State: state(l), Since: l.Since}
 	switch {
-	case link.State == report.Unreachable:
+	case link.State == status.Unreachable:
 		link.Reason, link.Message = database.Classify(l.Err)
-	case link.State == report.Reachable && state(outcomes) == report.Unreachable:
-		return report.Link{State: report.Refusing, Reason: report.OutcomesRefused, Since: outcomes.Since,
+	case link.State == status.Reachable && state(outcomes) == status.Unreachable:
+		return status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Since: outcomes.Since,
 			Message: line("The database refuses outcomes: what is written back of some events. They are delivered again until that is mended; see the dispatcher's log for their ids. " + outcomes.Err.Error())}
 	}
 	return link
 }
 
 // sinkLink is the destination. A sink of which every call is stuck delivers nothing, whatever else it says.
-func sinkLink(s dispatcher.Snapshot, concurrency int) report.Link {
+func sinkLink(s dispatcher.Snapshot, concurrency int) status.Link {
 	if s.StuckCalls > 0 && s.StuckCalls >= concurrency {
-		return report.Link{State: report.Unreachable, Reason: report.CallsStuck, Since: s.Stuck[0].Since,
+		return status.Link{State: status.Unreachable, Reason: status.CallsStuck, Since: s.Stuck[0].Since,
 			Message: fmt.Sprintf("All %d calls of the sink are stuck: they did not return when deliveryTimeout was over. Mend what they wait for, and restart the dispatcher.", s.StuckCalls)}
 	}
 	return destination(s.Sink, s.Breaker)
 }
 
 // fileProblems bounds what is told of files.
-func fileProblems(all []report.FileProblem) (out []report.FileProblem) {
-	for _, f := range all[:min(len(all), report.FileProblemsListed)] {
+func fileProblems(all []status.FileProblem) (out []status.FileProblem) {
+	for _, f := range all[:min(len(all), status.FileProblemsListed)] {
 		f.Message = line(f.Message)
 		out = append(out, f)
 	}
 	return out
 }
 
-func stuckCalls(calls []dispatcher.StuckCall) (out []report.StuckCall) {
+func stuckCalls(calls []dispatcher.StuckCall) (out []status.StuckCall) {
 	for _, c := range calls {
-		out = append(out, report.StuckCall{Topic: c.Topic, EventID: c.EventID.String(), Events: c.Events, Since: c.Since})
+		out = append(out, status.StuckCall{Topic: c.Topic, EventID: c.EventID.String(), Events: c.Events, Since: c.Since})
 	}
 	return out
 }
 
-func destination(l dispatcher.LinkState, breaker dispatcher.BreakerState) report.Link {
-	if state := state(l); state != report.Unreachable {
-		return report.Link{State: state, Since: l.Since}
+func destination(l dispatcher.LinkState, breaker dispatcher.BreakerState) status.Link {
+	if state := state(l); state != status.Unreachable {
+		return status.Link{State: state, Since: l.Since}
 	}
 	return trouble(breaker, l.Err, l.Since)
 }
 
 // trouble is a destination that takes no events.
-func trouble(breaker dispatcher.BreakerState, err error, since time.Time) report.Link {
-	link := report.Link{State: report.Unreachable, Reason: sink.Reason(err), Message: line(err.Error()), Since: since}
+func trouble(breaker dispatcher.BreakerState, err error, since time.Time) status.Link {
+	link := status.Link{State: status.Unreachable, Reason: sink.Reason(err), Message: line(err.Error()), Since: since}
 	if breaker == dispatcher.BreakerRefusing {
-		link.State = report.Refusing
+		link.State = status.Refusing
 	}
 	return link
 }
 
-func held(topics []dispatcher.HeldTopic) (out []report.HeldTopic) {
+func held(topics []dispatcher.HeldTopic) (out []status.HeldTopic) {
 	for _, t := range topics {
-		out = append(out, report.HeldTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
+		out = append(out, status.HeldTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
 	}
 	return out
 }
 
 // countGated says how many events wait in each gated topic.
-func countGated(gated []report.GatedTopic, topics []report.TopicCounts) {
+func countGated(gated []status.GatedTopic, topics []status.TopicCounts) {
 	for i := range gated {
-		if at := slices.IndexFunc(topics, func(t report.TopicCounts) bool { return t.Topic == gated[i].Topic }); at >= 0 {
+		if at := slices.IndexFunc(topics, func(t status.TopicCounts) bool { return t.Topic == gated[i].Topic }); at >= 0 {
 			gated[i].Waiting = topics[at].Pending
 		}
 	}
 }
 
 // allHeld reports whether every topic that has events to deliver is held.
-func allHeld(held []report.HeldTopic, topics []report.TopicCounts) bool {
-	waiting := slices.DeleteFunc(slices.Clone(topics), func(t report.TopicCounts) bool { return t.Pending+t.Scheduled+t.Processing == 0 })
-	return len(waiting) > 0 && !slices.ContainsFunc(waiting, func(t report.TopicCounts) bool {
-		return !slices.ContainsFunc(held, func(h report.HeldTopic) bool { return h.Topic == t.Topic })
+func allHeld(held []status.HeldTopic, topics []status.TopicCounts) bool {
+	waiting := slices.DeleteFunc(slices.Clone(topics), func(t status.TopicCounts) bool { return t.Pending+t.Scheduled+t.Processing == 0 })
+	return len(waiting) > 0 && !slices.ContainsFunc(waiting, func(t status.TopicCounts) bool {
+		return !slices.ContainsFunc(held, func(h status.HeldTopic) bool { return h.Topic == t.Topic })
 	})
 }
 
-func state(l dispatcher.LinkState) report.LinkState {
+func state(l dispatcher.LinkState) status.LinkState {
 	switch {
 	case !l.Known:
-		return report.Unknown
+		return status.Unknown
 	case l.OK:
-		return report.Reachable
+		return status.Reachable
 	default:
-		return report.Unreachable
+		return status.Unreachable
 	}
 }
 
-func schema(s dispatcher.Schema) report.Schema {
-	out := report.Schema{State: string(s.State), Version: s.Version, Required: s.Required, Message: s.Message}
+func schema(s dispatcher.Schema) status.Schema {
+	out := status.Schema{State: string(s.State), Version: s.Version, Required: s.Required, Message: s.Message}
 	if out.State == "" {
-		out.State = string(report.Unknown)
+		out.State = string(status.Unknown)
 	}
 	return out
 }
 
-func backlog(d *dispatcher.Depth) *report.Backlog {
-	b := &report.Backlog{ObservedAt: d.ObservedAt, BlockedKeys: d.BlockedKeys.N, Counts: report.Counts{Estimated: d.BlockedKeys.Estimated}}
+func backlog(d *dispatcher.Depth) *status.Backlog {
+	b := &status.Backlog{ObservedAt: d.ObservedAt, BlockedKeys: d.BlockedKeys.N, Counts: status.Counts{Estimated: d.BlockedKeys.Estimated}}
 	for _, k := range d.Blocked {
-		b.Blocked = append(b.Blocked, report.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DiedAt: k.DiedAt})
+		b.Blocked = append(b.Blocked, status.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DiedAt: k.DiedAt})
 	}
 	for _, g := range d.Groups {
-		b.DeadGroups = append(b.DeadGroups, report.DeadGroup{
+		b.DeadGroups = append(b.DeadGroups, status.DeadGroup{
 			Group: g.Fingerprint, Topic: g.Topic, Reason: string(g.Reason), Class: g.Cause.Class, Code: g.Cause.Code, Place: g.Cause.Place,
 			Count: g.Count.N, Estimated: g.Count.Estimated, Since: g.Since, Last: g.Last, Sample: g.Sample.String(), Error: line(g.Error),
 		})
 	}
 	for _, t := range d.Topics {
-		c := report.Counts{
+		c := status.Counts{
 			Pending: t.Pending.N, Scheduled: t.Scheduled.N, Retrying: t.Retrying.N, Processing: t.Processing.N, Dead: t.Dead.N,
 			Estimated: t.Pending.Estimated || t.Scheduled.Estimated || t.Processing.Estimated || t.Dead.Estimated,
 		}
 		if !t.OldestPending.IsZero() {
 			c.OldestPending = &t.OldestPending
 		}
-		b.Topics = append(b.Topics, report.TopicCounts{Topic: t.Topic, Counts: c})
+		b.Topics = append(b.Topics, status.TopicCounts{Topic: t.Topic, Counts: c})
 		b.Pending += c.Pending
 		b.Scheduled += c.Scheduled
 		b.Retrying += c.Retrying
@@ -251,18 +251,18 @@ func backlog(d *dispatcher.Depth) *report.Backlog {
 // unready says why the process does not deliver, a line for each cause; none when it is ready. A
 // single failed delivery is no cause: the engine calls the destination away or refusing by its breaker.
 // Neither is a topic that is held back: the process works, and delivers the others.
-func unready(s report.Status) (causes []string) {
+func unready(s status.Status) (causes []string) {
 	if s.State == "Draining" {
 		causes = append(causes, "stopping: no more rows are claimed")
 	}
-	links := map[string]report.Link{"database": s.Source, "sink": s.Sink}
+	links := map[string]status.Link{"database": s.Source, "sink": s.Sink}
 	if s.State == string(config.Paused) {
 		delete(links, "sink") // else a pause could not roll out while the destination is away
 	}
 	for name, link := range links {
 		switch {
-		case link.State == report.Reachable, link.Reason == report.OutcomesRefused: // other events flow
-		case link.State == report.Unknown:
+		case link.State == status.Reachable, link.Reason == status.OutcomesRefused: // other events flow
+		case link.State == status.Unknown:
 			causes = append(causes, name+": not tried yet")
 		default:
 			causes = append(causes, name+": "+link.Reason+": "+link.Message)
@@ -270,7 +270,7 @@ func unready(s report.Status) (causes []string) {
 	}
 	switch s.Schema.State {
 	case string(dispatcher.SchemaReady):
-	case string(report.Unknown):
+	case string(status.Unknown):
 		causes = append(causes, "schema: not compared yet")
 	default:
 		causes = append(causes, "schema: "+s.Schema.State+": "+s.Schema.Message)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/tracing"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/tracing"
 )
 
 const secret = "s3cr3t"

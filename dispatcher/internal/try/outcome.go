@@ -5,12 +5,12 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/draft"
 )
 
 // Outcome is what a configuration makes of an event, or how that differs from before.

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 )
 
 const (

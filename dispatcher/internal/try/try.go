@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // What no error may hold: the secret of [NewEvent]'s payload, and those that a test gives to a sink as

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // Opened returns a sink, and closes it when the test ends.

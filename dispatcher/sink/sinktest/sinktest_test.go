@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // The purpose-made sinks together are a sink that Exercise accepts, and each small break of it is

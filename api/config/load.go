@@ -1,0 +1,106 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Load reads a file and fills in the defaults. A field that does not exist is an error that names
+// it, and every error of the file says where in it. The outcome is not validated: some commands need less than all of it.
+func Load(path string) (Config, error) {
+	if path == "" {
+		return Config{}, errors.New("no configuration; name its file with -f")
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration: %w; name the file with -f", err)
+	}
+	var c Config
+	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+		if told := explain(text); told != nil {
+			return Config{}, fmt.Errorf("configuration %s: %w", path, told)
+		}
+		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
+	}
+	c.ApplyDefaults()
+	return c, nil
+}
+
+// plain takes the names of the parsers out of an error's text.
+func plain(err error) string {
+	return strings.NewReplacer("error unmarshaling JSON: ", "", "error converting YAML to JSON: ", "", "while decoding JSON: ", "", "json: ", "", "yaml: ", "", "Go struct field Config.", "field ").Replace(err.Error())
+}
+
+// ApplyDefaults sets the fields that are not set to the defaults in their comments.
+func (c *Config) ApplyDefaults() {
+	setDefault(&c.Database.Schema, "outbox")
+	if c.Database.CAFile != "" {
+		setDefault(&c.Database.SSLMode, "verify-full")
+	}
+	c.Database.Connection.applyDefaults()
+	if m := c.Database.M10; m != nil {
+		setDefault(&m.Topic, "m10")
+		setDefault(&m.Publish, M10Insert)
+	}
+	setDefault(&c.Lease, Duration(DefaultLease))
+	setDefault(&c.PollInterval, Duration(DefaultPollInterval))
+	setDefault(&c.BatchSize, DefaultBatchSize)
+	setDefault(&c.Concurrency, DefaultConcurrency)
+	setDefault(&c.MaxInFlightBytes, DefaultMaxBytes)
+	setDefault(&c.MaxAttempts, DefaultMaxAttempts)
+	setDefault(&c.Ordering, OrderingNone)
+	setDefault(&c.OnDead, OnDeadContinue)
+	setDefault(&c.WakeUp, WakeUpNone)
+	setDefault(&c.DeliveryTimeout, Duration(DefaultDeliveryTimeout))
+	setDefault(&c.GracePeriod, Duration(DefaultGracePeriod))
+	setDefault(&c.State, Running)
+	setDefault(&c.Server.Address, "127.0.0.1:8080")
+	setDefault(&c.Log.Level, "info")
+	setDefault(&c.Message.Format, FormatCloudEvents)
+	c.Backoff.applyDefaults()
+	c.Retention.applyDefaults()
+	c.Journal.applyDefaults()
+	if c.SchemaRegistry != nil {
+		c.SchemaRegistry.ApplyDefaults()
+	}
+	for _, sink := range c.Sink.members() {
+		sink.ApplyDefaults()
+	}
+}
+
+func (c *Connection) applyDefaults() {
+	if c != nil && c.PortFile == "" {
+		setDefault(&c.Port, 5432)
+	}
+}
+
+func (b *Backoff) applyDefaults() {
+	setDefault(&b.Strategy, Exponential)
+	switch b.Strategy {
+	case Linear:
+		setDefault(&b.Base, Duration(time.Minute))
+		setDefault(&b.Max, Duration(time.Hour))
+	case Multiplier:
+		setDefault(&b.Multiplier, "2")
+		if b.JitterPercent == nil {
+			percent := 25
+			b.JitterPercent = &percent
+		}
+		fallthrough
+	case Exponential:
+		setDefault(&b.Base, Duration(DefaultBackoffBase))
+		setDefault(&b.Max, Duration(DefaultBackoffMax))
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

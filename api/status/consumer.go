@@ -1,0 +1,55 @@
+package status
+
+import "time"
+
+// Outcomes of a [ConsumerCheck].
+const (
+	// ConsumerPassed found nothing wrong.
+	ConsumerPassed = "Passed"
+	// ConsumerPartly found the answers right, and nobody counted the effects.
+	ConsumerPartly = "Partly"
+	// ConsumerBroken found the rule broken.
+	ConsumerBroken = "Broken"
+	// ConsumerNotRun was left out.
+	ConsumerNotRun = "NotRun"
+)
+
+// Consumer is what `dispatcher verify-consumer` and consumertest tell of a consumer (CONTRACT C-81), and `kubectl outbox
+// register` reads.
+type Consumer struct {
+	// URL and ContentMode are empty for a consumer that was verified in a Go test.
+	URL         string    `json:"url,omitempty"`
+	ContentMode string    `json:"contentMode,omitempty"`
+	Type        string    `json:"type"`
+	At          time.Time `json:"at"`
+	// Finished is false when a check could not be made; those after it are NotRun.
+	Finished bool `json:"finished"`
+	// BrokenRules are the ids of the broken rules, but of checks that follow from another one.
+	BrokenRules []string        `json:"brokenRules"`
+	Checks      []ConsumerCheck `json:"checks"`
+}
+
+// Count is the number of checks with an outcome.
+func (c *Consumer) Count(outcome string) (n int) {
+	for _, check := range c.Checks {
+		if check.Outcome == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+// ConsumerCheck is one check of a consumer.
+type ConsumerCheck struct {
+	Name    string `json:"name"`
+	Rule    string `json:"rule"`
+	Outcome string `json:"outcome"`
+	// Needs are the flags without which the check was not made, or not wholly.
+	Needs string `json:"needs,omitempty"`
+	// Evidence says what was done with the Event and what came of it, and Remedy what to change.
+	Evidence string `json:"evidence,omitempty"`
+	Event    string `json:"event,omitempty"`
+	Remedy   string `json:"remedy,omitempty"`
+	// Follows is the check that explains this one.
+	Follows string `json:"follows,omitempty"`
+}

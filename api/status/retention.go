@@ -1,0 +1,31 @@
+package status
+
+import "time"
+
+// Retention is what the sweep that removes rows after their retention has done, in whatever process: all that
+// share it say the same.
+type Retention struct {
+	// Running is true while a run is under way. Position is the page of the events' table that is next, of Pages.
+	Running  bool  `json:"running,omitempty"`
+	Position int64 `json:"position,omitempty"`
+	Pages    int64 `json:"pages,omitempty"`
+	// LastRun is when the last whole run ended, on the database's clock, and Seconds how long it took. NextRun is
+	// when the next is due.
+	LastRun *time.Time `json:"lastRun,omitempty"`
+	Seconds float64    `json:"seconds,omitempty"`
+	NextRun *time.Time `json:"nextRun,omitempty"`
+	// Removed counts what was removed, ever.
+	Removed Removed `json:"removed"`
+	// Message is why this process's last look or run failed, and the remedy. Empty when it did not.
+	Message string `json:"message,omitempty"`
+}
+
+// Removed are numbers of rows that retention has removed.
+type Removed struct {
+	// Delivered are delivered rows; Dead are dead rows, resolved or expired; Letters are records of deaths.
+	Delivered int64 `json:"delivered"`
+	Dead      int64 `json:"dead"`
+	Letters   int64 `json:"letters"`
+	// Expired are deaths that nobody resolved and retention did (deadUnresolved).
+	Expired int64 `json:"expired"`
+}

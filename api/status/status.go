@@ -1,0 +1,267 @@
+// Package status is the way back between the two planes: what a dispatcher says on /status, and
+// the controller reads. It is plain data, and never holds a payload or a secret.
+package status
+
+import "time"
+
+// Path is where a dispatcher serves its Status as JSON: the whole of it for callers on its own machine or
+// in its pod, a brief one for all others.
+const Path = "/status"
+
+// Status is what one dispatcher process knows.
+type Status struct {
+	// Name, Namespace and Topics are the configuration's; no topics means all.
+	Name      string   `json:"name"`
+	Namespace string   `json:"namespace"`
+	Topics    []string `json:"topics,omitempty"`
+	// Version is the binary's; Worker is this process's id in locked_by.
+	Version string `json:"version"`
+	Worker  string `json:"worker"`
+	// State is Running, Paused or Draining.
+	State string `json:"state"`
+	// StartedAt is the process's start, on its own clock.
+	StartedAt time.Time `json:"startedAt"`
+	// Source is the database, Schema its version, Sink the destination.
+	Source Link   `json:"source"`
+	Schema Schema `json:"schema"`
+	Sink   Link   `json:"sink"`
+	// Held are topics that are held back while others go on, by name; a brief Status has the first 10.
+	// Empty while Sink is not Reachable. HeldTopics counts them.
+	Held       []HeldTopic `json:"held,omitempty"`
+	HeldTopics int         `json:"heldTopics,omitempty"`
+	// AllHeld is true when every topic that has events to deliver is held, so that none is delivered.
+	AllHeld bool `json:"allHeld,omitempty"`
+	// Gated are topics that are held because the type of their next event has no verified consumer (CONTRACT C-82), by
+	// name; a brief Status has the first 4. GatedTopics counts them. The destination has no part in that.
+	Gated       []GatedTopic `json:"gated,omitempty"`
+	GatedTopics int          `json:"gatedTopics,omitempty"`
+	// StuckCalls counts the calls of the sink that do not return although their time is over; Stuck lists the
+	// first 20 of them.
+	StuckCalls int         `json:"stuckCalls,omitempty"`
+	Stuck      []StuckCall `json:"stuck,omitempty"`
+	// Sharing names other dispatchers that run and deliver topics of this one, in whatever cluster; five at
+	// most.
+	Sharing []string `json:"sharing,omitempty"`
+	// OldestTransaction is what holds vacuum back for longest, as far as the login may see it. nil
+	// until it was looked for once.
+	OldestTransaction *OldestTransaction `json:"oldestTransaction,omitempty"`
+	// InFlight is claimed and not yet written back.
+	InFlight InFlight `json:"inFlight"`
+	// Backlog is nil until it was counted once, and keeps the last count while the database is away.
+	Backlog *Backlog `json:"backlog,omitempty"`
+	// Retention is nil until the database was asked once, and keeps the last answer while it is away.
+	Retention *Retention `json:"retention,omitempty"`
+	// Notifications are nil for a dispatcher without deadLetters.notify. A brief Status has none.
+	Notifications *Notifications `json:"notifications,omitempty"`
+	// Replay is of a process that runs a replay or a discard of dead letters, which is no dispatcher: of what is
+	// above it has the names, Source and Schema. nil until its set is fixed.
+	Replay *Replay `json:"replay,omitempty"`
+	// Data is nil until it was looked at once, and keeps the last look while the database is away.
+	Data *Data `json:"data,omitempty"`
+	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
+	// what they said before holds on. The first FileProblemsListed.
+	FileProblems []FileProblem `json:"fileProblems,omitempty"`
+	// EventTypes are the types of the events that the process has claimed, by name, at most EventTypesListed. A brief
+	// Status has those of at most EventTypeBytes.
+	EventTypes []EventType `json:"eventTypes,omitempty"`
+	// LastError is the newest failed delivery.
+	LastError *Error `json:"lastError,omitempty"`
+}
+
+// EventTypesListed is the most event types in a Status, and EventTypeBytes the longest of a brief one.
+const (
+	EventTypesListed = 64
+	EventTypeBytes   = 100
+)
+
+// EventType is a type of events that were claimed.
+type EventType struct {
+	Type string `json:"type"`
+	// LastSeen is the day of the last one, in UTC, on the process's clock.
+	LastSeen time.Time `json:"lastSeen"`
+}
+
+// LinkState is the state of a connection.
+type LinkState string
+
+// The states. Refusing is for a sink that answers, and refused the last deliveries one and all; and for a
+// database that answers, and refuses outcomes.
+const (
+	Unknown     LinkState = "Unknown"
+	Reachable   LinkState = "Reachable"
+	Unreachable LinkState = "Unreachable"
+	Refusing    LinkState = "Refusing"
+)
+
+// Reasons of a [Link] that are not about its connection.
+const (
+	// OutcomesRefused: the database answers, and refuses what is written back of some events.
+	OutcomesRefused = "OutcomesRefused"
+	// CallsStuck: every call of the sink is stuck.
+	CallsStuck = "CallsStuck"
+)
+
+// Link is something at the other end of a connection.
+type Link struct {
+	State LinkState `json:"state"`
+	// Reason is one word for the cause, such as ConnectionFailed, AuthenticationFailed,
+	// CertificateInvalid. Empty when reachable.
+	Reason string `json:"reason,omitempty"`
+	// Message is a sentence with the cause and the remedy. Empty when reachable.
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// StuckCall is a call of the sink that does not return.
+type StuckCall struct {
+	Topic string `json:"topic"`
+	// EventID is the first event of the call, and Events their number.
+	EventID string    `json:"eventID"`
+	Events  int       `json:"events"`
+	Since   time.Time `json:"since"`
+}
+
+// HeldTopic is a topic whose destination fails while others' do not. Its state is Unreachable or
+// Refusing.
+type HeldTopic struct {
+	Topic string `json:"topic"`
+	Link
+}
+
+// GatedTopic is a topic that is held for the type of its next event.
+type GatedTopic struct {
+	Topic string `json:"topic"`
+	// EventType is that type, which may be empty.
+	EventType string `json:"eventType"`
+	// Waiting counts the topic's events that are due, as Backlog does; absent until they were counted.
+	Waiting int64 `json:"waiting,omitempty"`
+	// Since is when the process first held the topic.
+	Since time.Time `json:"since"`
+}
+
+// OldestTransaction is something that keeps vacuum from removing rows that are gone: then claims grow
+// slower, and the table larger.
+type OldestTransaction struct {
+	// Kind is one of the kinds below, empty for nothing.
+	Kind TransactionKind `json:"kind,omitempty"`
+	// Name is the pid and the application name of a session, as "pid 4711 (psql)"; the gid of a
+	// prepared transaction; or the name of a slot or a standby.
+	Name string `json:"name,omitempty"`
+	// Since is when it began, on the database's clock.
+	Since time.Time `json:"since,omitzero"`
+	// Seconds is its age when it was looked at.
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// TransactionKind is what holds vacuum back.
+type TransactionKind string
+
+// The kinds.
+const (
+	Session             TransactionKind = "Session"
+	PreparedTransaction TransactionKind = "PreparedTransaction"
+	ReplicationSlot     TransactionKind = "ReplicationSlot"
+	Standby             TransactionKind = "Standby"
+)
+
+// Schema is the state of the outbox schema.
+type Schema struct {
+	// State is Ready, Missing, TooOld, TooNew or Unknown.
+	State    string `json:"state"`
+	Version  int    `json:"version"`
+	Required int    `json:"required"`
+	Message  string `json:"message,omitempty"`
+}
+
+// InFlight is claimed and not yet written back.
+type InFlight struct {
+	Rows  int   `json:"rows"`
+	Bytes int64 `json:"bytes"`
+}
+
+// Backlog is the whole outbox as this dispatcher's topics see it, not this process's share.
+type Backlog struct {
+	// ObservedAt is the database's time of the count.
+	ObservedAt time.Time `json:"observedAt"`
+	Counts
+	// Topics has one entry per topic.
+	Topics []TopicCounts `json:"topics,omitempty"`
+	// BlockedKeys counts the keys that wait behind a dead event, with onDead Block; Blocked lists the
+	// first 20 of them.
+	BlockedKeys int64        `json:"blockedKeys,omitempty"`
+	Blocked     []BlockedKey `json:"blocked,omitempty"`
+	// DeadGroups are the groups of dead events that nobody has handled yet, the largest first; 20 at most.
+	DeadGroups []DeadGroup `json:"deadGroups,omitempty"`
+}
+
+// DeadGroupsListed is the most entries of [Backlog.DeadGroups].
+const DeadGroupsListed = 20
+
+// DeadGroup is dead events of one topic with one cause.
+type DeadGroup struct {
+	// Group names it: 8 hex digits.
+	Group  string `json:"group"`
+	Topic  string `json:"topic"`
+	Reason string `json:"reason"`
+	// Class, Code and Place say what failed, how the destination or the rule calls it, and where in the event;
+	// each may be empty.
+	Class string `json:"class,omitempty"`
+	Code  string `json:"code,omitempty"`
+	Place string `json:"place,omitempty"`
+	// Count is an estimate when Estimated is true.
+	Count     int64 `json:"count"`
+	Estimated bool  `json:"estimated,omitempty"`
+	// Since is when the first of them died, Last when the last one did.
+	Since time.Time `json:"since"`
+	Last  time.Time `json:"last"`
+	// Sample is the id of the event that died last, and Error its error. A brief Status has neither.
+	Sample string `json:"sample,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+// BlockedKey is a key that waits for a person to replay or discard its dead event.
+type BlockedKey struct {
+	Topic   string    `json:"topic"`
+	Key     string    `json:"key"`
+	EventID string    `json:"eventID"`
+	DiedAt  time.Time `json:"diedAt"`
+}
+
+// Counts are numbers of rows (CONTRACT C-96).
+type Counts struct {
+	// Pending are due now; Scheduled are due later; Processing are leased; Dead wait for a person.
+	Pending   int64 `json:"pending"`
+	Scheduled int64 `json:"scheduled"`
+	// Retrying are those of Scheduled that wait for a retry after a failure; the others were delayed by their producers.
+	Retrying   int64 `json:"retrying"`
+	Processing int64 `json:"processing"`
+	Dead       int64 `json:"dead"`
+	// Estimated is true when any of them is above the cap and so an estimate.
+	Estimated bool `json:"estimated,omitempty"`
+	// OldestPending is the creation time of the pending row that is due first.
+	OldestPending *time.Time `json:"oldestPending,omitempty"`
+}
+
+// TopicCounts are the counts of one topic.
+type TopicCounts struct {
+	Topic string `json:"topic"`
+	Counts
+}
+
+// FileProblemsListed is the most entries of [Status.FileProblems].
+const FileProblemsListed = 20
+
+// FileProblem is a file that cannot be used as it is now.
+type FileProblem struct {
+	// Field is the field of the configuration that names the file.
+	Field string `json:"field"`
+	// Message is a sentence with the cause and the remedy.
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
+}
+
+// Error is a failure and when it was seen.
+type Error struct {
+	At      time.Time `json:"at"`
+	Message string    `json:"message"`
+}

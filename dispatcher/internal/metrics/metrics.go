@@ -1,0 +1,184 @@
+package metrics
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// MaxTopics bounds the values of the label topic. Topics beyond it, in the order in which they
+// were seen, share the value [OtherTopics].
+const (
+	MaxTopics   = 200
+	OtherTopics = "_other"
+)
+
+// Metrics is a [dispatcher.Observer]. Make one with [New].
+type Metrics struct {
+	vectors            vectors
+	leaseLost, refused prometheus.Counter
+	removed            *prometheus.CounterVec
+	registry           prometheus.Registerer
+
+	topics sync.Map // topic -> *series
+	count  atomic.Int32
+}
+
+var _ dispatcher.Observer = (*Metrics)(nil)
+
+// vectors have a series for each topic.
+type vectors struct {
+	claimed, published, delivered, failed, died, invalid, network, timeouts *prometheus.CounterVec
+	claimSize, wait, duration, retryDelay, latency                          *prometheus.HistogramVec
+}
+
+// series are the vectors' of one topic.
+type series struct {
+	label                                                             string
+	claimed, published, delivered, failed, invalid, network, timeouts prometheus.Counter
+	wait, confirmedIn, failedIn, latency                              prometheus.ExemplarObserver
+	claimSize, retryDelay                                             prometheus.Observer
+}
+
+// deadReasons are the values of the label reason.
+var deadReasons = []dispatcher.DeadReason{
+	dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed,
+	dispatcher.ReasonProcessingTimeout, dispatcher.ReasonPermanentFailure,
+}
+
+// New registers the metrics of a dispatcher, with its name, its outbox namespace and the kind of its sink as
+// labels on each. The topics are those that it is known to serve: their counters are 0 from the start, so
+// that the first event is an increase. Other topics have theirs once they are seen.
+func New(registry prometheus.Registerer, name, namespace, sink string, topics ...string) *Metrics {
+	registry = prometheus.WrapRegistererWith(prometheus.Labels{"dispatcher": name, "outbox_namespace": namespace, "sink": sink}, registry)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, "topic"))
+		registry.MustRegister(v)
+		return v
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, append(labels, "topic"))
+		registry.MustRegister(v)
+		return v
+	}
+	m := &Metrics{registry: registry, vectors: vectors{
+		claimed:   counter("outbox_events_claimed_total", "Rows leased."),
+		published: counter("outbox_events_published_total", "Events that the sink confirmed."),
+		delivered: counter("outbox_events_delivered_total", "Events marked delivered, after the sink's confirmation."),
+		failed:    counter("outbox_events_failed_total", "Deliveries that failed."),
+		died:      counter("outbox_events_dlq_total", "Events that became dead.", "reason"),
+		invalid:   counter("outbox_validation_errors_total", "Failed deliveries whose payload breaks its schema or a rule. The events are dead."),
+		network:   counter("outbox_network_errors_total", "Failed deliveries for which the destination could not be reached or the connection broke."),
+		timeouts:  counter("outbox_timeout_errors_total", "Failed deliveries without an answer in time."),
+		claimSize: histogram("outbox_claim_size_events", "Rows of a topic in a claim that found some.",
+			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000}),
+		wait: histogram("outbox_dispatch_latency_seconds", "From an event's creation until its delivery began, for events that the sink confirmed at the first attempt.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400}),
+		duration: histogram("outbox_delivery_duration_seconds", "How long a delivery took, by outcome: confirmed or failed.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "outcome"),
+		retryDelay: histogram("outbox_retry_delay_seconds", "How long a row waits after a failed delivery.",
+			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}),
+		latency: histogram("outbox_end_to_end_latency_seconds", "From an event's creation until it was marked delivered.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400}),
+	}}
+	m.leaseLost = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "outbox_lease_lost_total", Help: "Outcomes that could not be written because another worker held the row by then.",
+	})
+	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "outbox_outcomes_refused_total", Help: "Outcomes that the database refused. Their events are delivered again when the leases end.",
+	})
+	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, dead rows, letters of deaths; expired are deaths that nobody resolved and retention did.",
+	}, []string{"kind"})
+	registry.MustRegister(m.leaseLost, m.refused, m.removed)
+	m.Removed(0, 0, 0, 0)
+	for _, topic := range topics {
+		m.of(topic)
+	}
+	return m
+}
+
+// of returns the series of a topic, and makes them, at 0, when it is new.
+func (m *Metrics) of(topic string) *series {
+	if s, ok := m.topics.Load(topic); ok {
+		return s.(*series)
+	}
+	label := topic
+	if m.count.Add(1) > MaxTopics {
+		label = OtherTopics
+	}
+	v := &m.vectors
+	for _, reason := range deadReasons {
+		v.died.WithLabelValues(string(reason), label)
+	}
+	s, _ := m.topics.LoadOrStore(topic, &series{
+		label:   label,
+		claimed: v.claimed.WithLabelValues(label), published: v.published.WithLabelValues(label),
+		delivered: v.delivered.WithLabelValues(label), failed: v.failed.WithLabelValues(label),
+		invalid: v.invalid.WithLabelValues(label),
+		network: v.network.WithLabelValues(label), timeouts: v.timeouts.WithLabelValues(label),
+		confirmedIn: exemplars(v.duration.WithLabelValues("confirmed", label)), failedIn: exemplars(v.duration.WithLabelValues("failed", label)),
+		retryDelay: v.retryDelay.WithLabelValues(label), latency: exemplars(v.latency.WithLabelValues(label)),
+		claimSize: v.claimSize.WithLabelValues(label), wait: exemplars(v.wait.WithLabelValues(label)),
+	})
+	return s.(*series)
+}
+
+// Claimed implements [dispatcher.Observer].
+func (m *Metrics) Claimed(topic string, n int) {
+	s := m.of(topic)
+	s.claimed.Add(float64(n))
+	s.claimSize.Observe(float64(n))
+}
+
+// Delivered implements [dispatcher.Observer].
+func (m *Metrics) Delivered(e *dispatcher.Event, waited, took time.Duration) {
+	s, trace := m.of(e.Topic), exemplar(e)
+	s.published.Inc()
+	s.confirmedIn.ObserveWithExemplar(took.Seconds(), trace)
+	if e.Attempt == 1 { // later ones waited for the destination
+		s.wait.ObserveWithExemplar(waited.Seconds(), trace)
+	}
+}
+
+// Acked implements [dispatcher.Observer].
+func (m *Metrics) Acked(e *dispatcher.Event, latency time.Duration) {
+	s := m.of(e.Topic)
+	s.delivered.Inc()
+	s.latency.ObserveWithExemplar(latency.Seconds(), exemplar(e))
+}
+
+// Failed implements [dispatcher.Observer].
+func (m *Metrics) Failed(e *dispatcher.Event, err error, took, delay time.Duration) {
+	s := m.of(e.Topic)
+	s.failed.Inc()
+	s.failedIn.ObserveWithExemplar(took.Seconds(), exemplar(e))
+	if delay > 0 {
+		s.retryDelay.Observe(delay.Seconds())
+	}
+	var slow interface{ Timeout() bool } // context.DeadlineExceeded and net.Error have it
+	if why, _ := dispatcher.PermanentReason(err); why == dispatcher.ReasonSchemaValidationFailed {
+		s.invalid.Inc()
+	} else if errors.As(err, &slow) && slow.Timeout() {
+		s.timeouts.Inc()
+	} else if word := reason.Of(err); word == reason.ConnectionFailed || word == reason.CertificateInvalid {
+		s.network.Inc()
+	}
+}
+
+// Died implements [dispatcher.Observer].
+func (m *Metrics) Died(d dispatcher.Death) {
+	m.vectors.died.WithLabelValues(string(d.Reason), m.of(d.Topic).label).Inc()
+}
+
+// LeaseLost implements [dispatcher.Observer].
+func (m *Metrics) LeaseLost(n int) { m.leaseLost.Add(float64(n)) }
+
+// Refused implements [dispatcher.Observer].
+func (m *Metrics) Refused(n int) { m.refused.Add(float64(n)) }

@@ -1,0 +1,351 @@
+package notify_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
+)
+
+// However an event died, the address is told once, by two processes: what died, why and what to do, and nothing of
+// what the event holds. CONTRACT: C-43, C-73
+// REQUIREMENT: STORAGE-43
+func TestEachDeathIsTold(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	s := o.store(true)
+	died := map[string]uuid.UUID{}
+	for _, topic := range []string{"nack", "claim", "claim-keyed", "dead-before"} {
+		died[topic] = o.enqueue(topic)
+	}
+	o.nack(s, "nack")
+	for topic, keys := range map[string]*dispatcher.KeyOrder{"claim": nil, "claim-keyed": {PerKey: 3}} {
+		o.claim(s, topic, keys)
+		o.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
+		if claimed := o.claim(s, topic, keys); len(claimed.Dead) != 1 {
+			t.Fatalf("%s: %d died of the claim, want 1", topic, len(claimed.Dead))
+		}
+	}
+	o.nack(o.store(false), "dead-before") // by a dispatcher without an address
+	if n := o.waiting(); n != 3 {
+		t.Fatalf("%d letters are marked, want 3", n)
+	}
+	one, other := o.notifier(nil), o.notifier(nil)
+	stopOne, stopOther := o.run(one), o.run(other)
+	o.await("three are told", func() bool { return o.notified() == 3 })
+	stopOne()
+	stopOther()
+	if sent := one.Counts().Sent + other.Counts().Sent; sent != 3 || len(o.to.all()) != 3 {
+		t.Errorf("%d counted, and %d told, want 3", sent, len(o.to.all()))
+	}
+	for _, m := range o.to.all() {
+		if m.typ != notify.EventType || m.source != "/outbox/shop/"+m.Topic || m.subject != "42" || m.attempt != "1" {
+			t.Errorf("%s: type %q, source %q, subject %q, attempt %q", m.Topic, m.typ, m.source, m.subject, m.attempt)
+		}
+		if strings.Contains(m.raw, secret) {
+			t.Errorf("%s: it has what the event holds: %s", m.Topic, m.raw)
+		}
+		if m.Event != died[m.Topic].String() || m.Dispatcher != "team/orders" || m.Namespace != "shop" || m.Type != "OrderPlaced" || m.AggregateType != "order" ||
+			m.AggregateID != "42" || !strings.HasPrefix(m.Tenant, "7f3a9c21-") || m.Attempts != 1 || m.DiedAt.IsZero() || m.Advice == "" ||
+			m.ID != scalar[int64](o, `select id from outbox.outbox_dead_letters where event_id = $1`, m.Event) ||
+			m.Group != scalar[string](o, `select fingerprint from outbox.outbox_dead_letters where event_id = $1`, m.Event) {
+			t.Errorf("%s: the notification is %+v", m.Topic, m.Notification)
+		}
+		reason, cause := dispatcher.ReasonProcessingTimeout, dispatcher.Cause{Class: dispatcher.ClassLease}
+		if m.Topic == "nack" {
+			reason, cause = dispatcher.ReasonPermanentFailure, dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"}
+		}
+		if m.Reason != reason || m.Cause != cause || (m.Error == "the consumer answered 422") != (m.Topic == "nack") {
+			t.Errorf("%s: died of %s, %+v, %q", m.Topic, m.Reason, m.Cause, m.Error)
+		}
+	}
+}
+
+// Only the deaths of the namespace and the topics are told.
+func TestOnlyItsTopics(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	for _, topic := range []string{"orders", "bills"} {
+		o.enqueue(topic)
+		o.nack(o.store(true), topic)
+	}
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at) values (gen_random_uuid(), 'bank', 'orders', 'poison_message', 1, now())`)
+	n := o.notifier(func(opts *notify.Options) { opts.Topics = []string{"orders"} })
+	if w, err := n.Waiting(t.Context()); err != nil || w.Deaths != 1 || w.Oldest == nil || w.Seconds < 0 {
+		t.Errorf("waiting is %+v, %v, want 1", w, err)
+	}
+	stop := o.run(n)
+	o.await("one is told", func() bool { return o.notified() == 1 })
+	stop()
+	if all := o.to.all(); len(all) != 1 || all[0].Topic != "orders" {
+		t.Errorf("told of %+v", all)
+	}
+	if w, err := n.Waiting(t.Context()); err != nil || w != (notify.Waiting{}) {
+		t.Errorf("waiting is %+v, %v, want none", w, err)
+	}
+}
+
+// A dispatcher without an address marks no letter: what died then is never told. CONTRACT: C-43
+func TestOffMarksNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("nack")
+	o.nack(o.store(false), "nack")
+	o.enqueue("claim")
+	o.expire(o.store(false), "claim", nil)
+	o.enqueue("keyed")
+	o.expire(o.store(false), "keyed", &dispatcher.KeyOrder{PerKey: 1})
+	if n := scalar[int](o, `select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) = 0`); n != 3 {
+		t.Errorf("%d letters without a mark, want 3", n)
+	}
+	// The setting ends with its transaction, and does not stay in the session.
+	config := o.login.Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	one := o
+	one.login = pool
+	one.enqueue("marked")
+	one.nack(one.store(true), "marked")
+	one.enqueue("after")
+	one.nack(one.store(false), "after")
+	if marked := scalar[string](o, `select string_agg(topic, ' ') from outbox.outbox_dead_letters where notify_at is not null`); marked != "marked" {
+		t.Errorf("marked are %q", marked)
+	}
+}
+
+// An address that answers 503 gets the same notifications later, with the same ids, and in between few requests.
+// CONTRACT: C-43
+func TestToldWhenTheAddressIsBack(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() from generate_series(1, 150)`)
+	o.to.answers(func(*http.Request, told) int { return http.StatusServiceUnavailable })
+	n := o.notifier(nil)
+	o.run(n)
+	o.await("a second look failed", func() bool { return n.Counts().Failed > 8 })
+	if !strings.Contains(n.Problem(), "answered 503") {
+		t.Errorf("the problem is %q", n.Problem())
+	}
+	if n := o.notified(); n != 0 {
+		t.Errorf("%d are told by then", n)
+	}
+	first := o.to.all()
+	o.to.answers(nil)
+	o.await("all are told", func() bool {
+		o.exec(`update outbox.outbox_dead_letters set notify_at = now() where notify_at > now() + interval '10 seconds' and notify_at < now() + interval '90 seconds'`)
+		return o.notified() == 150
+	})
+	o.await("the problem is over", func() bool { return n.Problem() == "" }) // it is told after the letters are written
+	if n.Counts().Sent != 150 {
+		t.Errorf("counted %+v", n.Counts())
+	}
+	ids, attempts := map[int64]string{}, map[string]int{}
+	for _, m := range o.to.all() {
+		if id := ids[m.ID]; id != "" && id != m.id {
+			t.Errorf("letter %d was told as %s and as %s", m.ID, id, m.id)
+		}
+		ids[m.ID] = m.id
+		attempts[m.id]++
+		if m.attempt != fmt.Sprint(attempts[m.id]) {
+			t.Errorf("attempt %s of %s came as number %d", m.attempt, m.id, attempts[m.id])
+		}
+	}
+	if len(ids) != 150 || len(attempts) != 150 || attempts[first[0].id] != 2 {
+		t.Errorf("%d letters were told with %d ids; the first one %d times", len(ids), len(attempts), attempts[first[0].id])
+	}
+}
+
+// One that the address refuses does not hold up the others, and waits longer than they take.
+func TestOneThatIsRefused(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, died_at)
+		select gen_random_uuid(), 'shop', case n when 1 then 'refused' else 'orders' end, 'poison_message', 1, now() - make_interval(secs => n), now() - interval '1 hour' from generate_series(1, 20) as n`)
+	o.to.answers(func(_ *http.Request, m told) int {
+		if m.Topic == "refused" {
+			return http.StatusUnprocessableEntity
+		}
+		return http.StatusOK
+	})
+	n := o.notifier(nil)
+	o.run(n)
+	o.await("the others are told", func() bool { return o.notified() == 19 })
+	o.await("the refusal is written", func() bool {
+		return n.Counts().Failed == 1 && scalar[bool](o, `select bool_and(notify_at is null or topic = 'refused') from outbox.outbox_dead_letters`)
+	})
+	if wait := scalar[float64](o, `select extract(epoch from notify_at - now()) from outbox.outbox_dead_letters where topic = 'refused'`); wait < 60 || wait > 300 {
+		t.Errorf("it waits %.0f s, want 300", wait)
+	}
+}
+
+// After a replay, a second death of the event is another notification. CONTRACT: C-41
+func TestSecondDeath(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	id := o.enqueue("orders")
+	o.nack(o.store(true), "orders")
+	o.run(o.notifier(nil))
+	o.await("the first is told", func() bool { return o.notified() == 1 })
+	o.exec(`update outbox.outbox_events set status = 'pending', attempts = 0, dead_reason = null, next_attempt_at = now() where id = $1`, id)
+	o.nack(o.store(true), "orders")
+	o.await("the second is told", func() bool { return o.notified() == 2 })
+	if all := o.to.all(); len(all) != 2 || all[0].id == all[1].id || all[0].Event != all[1].Event || all[0].ID == all[1].ID {
+		t.Errorf("told %+v", all)
+	}
+}
+
+// A death of which the address could not be told within a day is told no more, and counted.
+func TestGivenUp(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts, died_at)
+		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now(), 7, now() - make_interval(hours => n) from generate_series(23, 25, 2) as n`)
+	n := o.notifier(nil)
+	o.run(n)
+	o.await("one is told and one given up", func() bool { return n.Counts() == (notify.Counts{Sent: 1, GivenUp: 1}) && o.waiting() == 0 })
+	if all := o.to.all(); len(all) != 1 || all[0].attempt != "8" {
+		t.Errorf("told %+v", all)
+	}
+	if left := scalar[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by died_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
+		t.Errorf("the letters say %s", left)
+	}
+}
+
+// A stop waits for no answer, and what was not answered is due again at once.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("orders")
+	o.nack(o.store(true), "orders")
+	asked := make(chan struct{}, 1)
+	o.to.answers(func(r *http.Request, _ told) int {
+		asked <- struct{}{}
+		<-r.Context().Done()
+		return http.StatusOK
+	})
+	n := o.notifier(nil)
+	stop := o.run(n)
+	<-asked
+	stop()
+	if !scalar[bool](o, `select notify_at <= now() and notified_at is null from outbox.outbox_dead_letters`) {
+		t.Error("it is not due")
+	}
+	if n.Counts() != (notify.Counts{}) || n.Problem() != "" {
+		t.Errorf("a stop counts as %+v, %q", n.Counts(), n.Problem())
+	}
+}
+
+// Two processes share the letters, and neither takes what the other has.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() from generate_series(1, 500)`)
+	for range 3 {
+		o.run(o.notifier(nil))
+	}
+	o.await("all are told", func() bool { return o.notified() == 500 })
+	ids := map[string]bool{}
+	for _, m := range o.to.all() {
+		ids[m.id] = true
+	}
+	if len(ids) != 500 || len(o.to.all()) != 500 {
+		t.Errorf("%d requests, with %d ids, want 500", len(o.to.all()), len(ids))
+	}
+}
+
+// Statements run however the driver sends them: as is set for PgBouncer before 1.21, too.
+func TestEveryModeOfTheDriver(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			o := newOutbox(t)
+			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+				select gen_random_uuid(), 'shop', topic, 'poison_message', 1, now() from unnest('{good,bad}'::text[]) as topic`)
+			o.to.answers(func(_ *http.Request, m told) int { return map[string]int{"good": 200, "bad": 500}[m.Topic] })
+			config := o.login.Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			o.login = pool
+			n := o.notifier(nil)
+			stop := o.run(n)
+			o.await("one is told and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
+			stop()
+			if w, err := n.Waiting(t.Context()); err != nil || w.Deaths != 1 {
+				t.Errorf("waiting is %+v, %v", w, err)
+			}
+		})
+	}
+}
+
+// Whatever the planner knows of the table, what is due is found by its own index, and nothing is read from end to end or sorted.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, case when n % 2000 = 0 then now() end from generate_series(1, 20000) as n`)
+	for _, analyze := range []bool{false, true} {
+		if analyze {
+			o.exec(`analyze outbox.outbox_dead_letters`)
+		}
+		for name, want := range map[string]struct{ args, uses string }{
+			"take":    {`'shop', '{orders}', 100, '1 minute', '1 day'`, "outbox_dead_letters_notify"},
+			"waiting": {`'shop', '{orders}', 10001`, "outbox_dead_letters_notify"},
+			"sent":    {`'{1,2}'`, "outbox_dead_letters_pkey"},
+			"again":   {`'{1,2}', '{1,1}', '{1s,1s}', '{0,1}'`, "outbox_dead_letters_pkey"},
+		} {
+			plan := o.explain(notify.Statements()[name], want.args)
+			if !strings.Contains(plan, want.uses) || strings.Contains(plan, "Seq Scan on outbox_dead_letters") || strings.Contains(plan, "Sort") {
+				t.Errorf("%s, analyzed %v:\n%s", name, analyze, plan)
+			}
+		}
+	}
+}
+
+// explain returns the plan that is kept for every argument.
+func (o outbox) explain(sql, args string) string {
+	o.Helper()
+	tx, err := o.Begin(o.Context())
+	if err != nil {
+		o.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(o.Context())) }()
+	for _, statement := range []string{strings.ReplaceAll(notify.Settings, "$1", "'5000'"), `set local plan_cache_mode = force_generic_plan`, `prepare asked as ` + sql} {
+		if _, err := tx.Exec(o.Context(), statement); err != nil {
+			o.Fatalf("%s: %v", statement, err)
+		}
+	}
+	rows, err := tx.Query(o.Context(), `explain execute asked (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		o.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		o.Fatal(err)
+	}
+	if _, err := tx.Exec(o.Context(), `deallocate asked`); err != nil {
+		o.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}

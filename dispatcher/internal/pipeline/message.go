@@ -1,0 +1,92 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
+)
+
+// preset is what a format is short for.
+type preset struct {
+	// headers are as message.headers, which may replace them.
+	headers map[string]string
+	// payload is a transformation that comes after all others.
+	payload string
+	// to is a route, where neither routes nor the sink's topic says otherwise.
+	to string
+}
+
+var presets = map[config.MessageFormat]preset{
+	config.FormatDebezium: {
+		headers: map[string]string{"id": `event.id`},
+		to:      `"outbox.event." + (has(event.aggregateType) ? event.aggregateType : event.topic)`,
+	},
+	config.FormatStorage: {
+		headers: map[string]string{
+			"event_type": `event.type`, "aggregate_id": `event.aggregateId`, "correlation_id": `event.headers.?correlation_id`,
+		},
+		payload: `with(payload, {"metadata": with(event.headers, {"outbox_id": event.id, "sequence_number": has(event.aggregateSequence) ? event.aggregateSequence : event.sequence})})`,
+	},
+}
+
+// envelope is what messages look like beside the payload; nil for CloudEvents alone.
+type envelope struct {
+	bare    bool
+	headers []header // in the order of their names
+	// readsPayload is true when one of them does.
+	readsPayload bool
+}
+
+type header struct {
+	name, field string
+	value       *expression.Expression
+}
+
+// envelope compiles the section, and adds to the pipeline what its format is short for.
+func (c *compiler) envelope(p *Pipeline, cfg config.Config) *envelope {
+	short := presets[cfg.Message.Format]
+	if k := cfg.Sink.Kafka; short.to != "" && len(cfg.Routes) == 0 && k != nil && k.Topic == "" {
+		p.routes = append(p.routes, route{"message.format", nil, c.expression("message.format", short.to, expression.String)})
+	}
+	if short.payload != "" {
+		p.transforms = append(p.transforms, &transform{"message.format", "message.format", nil, c.expression("message.format", short.payload, expression.JSON)})
+	}
+	headers := maps.Clone(short.headers)
+	if headers == nil {
+		headers = map[string]string{}
+	}
+	maps.Copy(headers, cfg.Message.Headers)
+	if len(headers) == 0 && !cfg.Message.Bare() {
+		return nil
+	}
+	m := &envelope{bare: cfg.Message.Bare()}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		field := fmt.Sprintf("message.headers[%q]", name)
+		value := c.expression(field, headers[name], expression.Header)
+		m.headers = append(m.headers, header{name, field, value})
+		m.readsPayload = m.readsPayload || value != nil && value.ReadsPayload()
+	}
+	return m
+}
+
+// of computes what the message of an event looks like. The payload is the one that is sent.
+func (m *envelope) of(ctx context.Context, e *dispatcher.Event, payload any) (dispatcher.Message, error) {
+	made := dispatcher.Message{Bare: m.bare}
+	for _, h := range m.headers {
+		value, err := h.value.Header(ctx, e, payload)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return made, interrupted(ctx.Err())
+		case err != nil:
+			return made, uncomputed(dispatcher.Cause{Class: dispatcher.ClassMessage, Code: h.field}, Finding{Field: h.field}, e, h.field, h.value, err, "or what is enqueued")
+		case value != "":
+			made.Headers = append(made.Headers, dispatcher.Header{Name: h.name, Value: value})
+		}
+	}
+	return made, nil
+}

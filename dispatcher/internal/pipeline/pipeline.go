@@ -1,0 +1,173 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
+)
+
+// Options say where schemas come from.
+type Options struct {
+	// ReadFile reads a schema's file. Defaults to os.ReadFile.
+	ReadFile func(name string) ([]byte, error)
+	// Registry is asked for schemas of the schema registry, for each event: it must remember them. An
+	// error means that the schema is not known, whyever. nil: they are not asked for, as when a
+	// configuration is only checked.
+	Registry func(ctx context.Context, subject string, version int) (Schema, error)
+}
+
+// Schema is what a schema registry has.
+type Schema struct {
+	// ID is the registry's number for it. It never stands for another schema.
+	ID int
+	// Type is JSON for a JSON Schema.
+	Type string
+	// Text is the schema, and References are all that it refers to.
+	Text       string
+	References []Reference
+}
+
+// Reference is a schema that another one refers to by the name.
+type Reference struct{ Name, Text string }
+
+// Pipeline is the compiled routes, validation, transform and message of a configuration.
+type Pipeline struct {
+	routes     []route
+	checks     []*check
+	transforms []*transform
+	message    *envelope
+	selected
+	// large has a place for each event with a large payload that passes.
+	large chan struct{}
+}
+
+type route struct {
+	field  string
+	topics []string
+	to     *expression.Expression
+}
+
+// check is an entry of validation.
+type check struct {
+	field           string
+	types, versions []string
+	schema          schema // nil for none
+	rules           []rule
+}
+
+type rule struct {
+	field, message string
+	holds          *expression.Expression
+}
+
+type transform struct {
+	field string
+	// at is the field of the expression.
+	at      string
+	types   []string
+	payload *expression.Expression
+}
+
+// New compiles cfg's routes, validation, transform and message. Its error joins all that is wrong with them, each
+// with the field's path.
+func New(cfg config.Config, o Options) (*Pipeline, error) {
+	if err := cfg.ValidatePipeline(); err != nil {
+		return nil, err
+	}
+	if o.ReadFile == nil {
+		o.ReadFile = os.ReadFile
+	}
+	c := compiler{Options: o, budget: &budget{}}
+	p := &Pipeline{large: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	for i, r := range cfg.Routes {
+		field := fmt.Sprintf("routes[%d]", i)
+		p.routes = append(p.routes, route{field, r.Topics, c.expression(field+".to", r.To, expression.String)})
+	}
+	for i, v := range cfg.Validation {
+		p.checks = append(p.checks, c.check(fmt.Sprintf("validation[%d]", i), v))
+	}
+	for i, t := range cfg.Transform {
+		field := fmt.Sprintf("transform[%d]", i)
+		p.transforms = append(p.transforms, &transform{field, field + ".payload", t.Types, c.expression(field+".payload", t.Payload, expression.JSON)})
+	}
+	p.message = c.envelope(p, cfg)
+	if err := errors.Join(c.problems...); err != nil {
+		return nil, err
+	}
+	p.selected = p.index()
+	return p, nil
+}
+
+// Route says where in the sink an event goes. It is nil when there are no routes. Its errors name the
+// event or the topic, and the route; they hold nothing of the payload. A route that cannot be computed is
+// a dispatcher.DestinationFault, as a rule is.
+func (p *Pipeline) Route() func(*dispatcher.Event) (string, error) {
+	if len(p.routes) == 0 {
+		return nil
+	}
+	return p.route
+}
+
+func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
+	for _, r := range p.routes {
+		if len(r.topics) > 0 && !slices.Contains(r.topics, e.Topic) {
+			continue
+		}
+		to, err := r.to.String(e)
+		if err == nil && to == "" {
+			err = errors.New("it makes an empty string")
+		}
+		if err != nil {
+			return "", uncomputed(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: r.field}, Finding{Field: r.field + ".to"}, e, r.field+".to", r.to, err, "or what is enqueued")
+		}
+		return to, nil
+	}
+	return "", dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: dispatcher.CodeNoHandler},
+		fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", e.Topic, dispatcher.ErrNoHandler))
+}
+
+// Check tells what was compiled, an entry at a time, and asks the registry for the schemas that it has.
+func (p *Pipeline) Check(ctx context.Context, tell func(name, detail string, err error)) {
+	for _, r := range p.routes {
+		tell(r.field, named("topic", r.topics)+": "+oneLine(r.to.Text()), nil)
+	}
+	for _, c := range p.checks {
+		var parts []string
+		var err error
+		if c.schema != nil {
+			_, err = c.schema.get(ctx)
+			parts = append(parts, c.schema.String())
+		}
+		for _, r := range c.rules {
+			parts = append(parts, oneLine(r.holds.Text()))
+		}
+		tell(c.field, c.concerned()+": "+strings.Join(parts, "; "), err)
+	}
+	for _, t := range p.transforms {
+		tell(t.field, named("type", t.types)+": "+oneLine(t.payload.Text()), nil)
+	}
+	if p.message != nil {
+		for _, h := range p.message.headers {
+			tell(h.field, oneLine(h.value.Text()), nil)
+		}
+	}
+}
+
+// named is a list of topics or types.
+func named(what string, names []string) string {
+	if len(names) == 0 {
+		return "every " + what
+	}
+	return clip(strings.Join(names, ", "))
+}
+
+// oneLine is an expression as it is told.
+func oneLine(expression string) string { return clip(strings.Join(strings.Fields(expression), " ")) }

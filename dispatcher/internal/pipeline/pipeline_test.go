@@ -1,0 +1,292 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+)
+
+const secret = "card-4111-1111"
+
+func event(kind, payload string) *dispatcher.Event {
+	return &dispatcher.Event{ID: uuid.Must(uuid.NewV7()), Namespace: "shop", Topic: "orders", EventType: kind,
+		Headers: map[string]string{"region": "eu"}, Payload: []byte(payload), Attempt: 1}
+}
+
+func compile(t testing.TB, cfg config.Config, o pipeline.Options) *pipeline.Pipeline {
+	t.Helper()
+	cfg.Sink.Kafka = &config.KafkaSink{}
+	p, err := pipeline.New(cfg, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func schema(text string) *config.PayloadSchema { return &config.PayloadSchema{Inline: text} }
+
+// CONTRACT: C-29
+// REQUIREMENT: OVERVIEW-2, STORAGE-9
+func TestRoute(t *testing.T) {
+	p := compile(t, config.Config{Routes: []config.Route{
+		{Topics: []string{"orders", "returns"}, To: `"shop." + event.type + "." + event.headers.region`},
+		{Topics: []string{"refunds"}, To: `event.aggregateId`},
+		{Topics: []string{"invoices"}, To: `event.headers["zone"]`},
+	}}, pipeline.Options{})
+	route := p.Route()
+	e := event("Placed", `{}`)
+	if to, err := route(e); err != nil || to != "shop.Placed.eu" {
+		t.Errorf("%q, %v", to, err)
+	}
+	e.Topic = "refunds"
+	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+": routes[1].to cannot be computed: it makes an empty string; correct the expression (event.aggregateId), or what is enqueued: the event is kept and tried again" || !dispatcher.IsDestinationFault(err) {
+		t.Errorf("%q, %v", to, err)
+	}
+	e.Topic = "invoices"
+	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+`: routes[2].to cannot be computed: line 1, column 14: it asks for a key that is not there; has() tells whether it is; correct the expression (event.headers["zone"]), or what is enqueued: the event is kept and tried again` || !dispatcher.IsDestinationFault(err) {
+		t.Errorf("%q, %v", to, err)
+	}
+	e.Topic = "unheard-of"
+	to, err := route(e)
+	if to != "" || !errors.Is(err, dispatcher.ErrNoHandler) || !strings.Contains(err.Error(), `topic "unheard-of": `) || !strings.Contains(err.Error(), "add one to routes") {
+		t.Errorf("%q, %v", to, err)
+	}
+	if _, permanent := dispatcher.PermanentReason(err); permanent || dispatcher.IsUnavailable(err) {
+		t.Errorf("%v is not retried like any other failure", err)
+	}
+
+	rest := compile(t, config.Config{Routes: []config.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}, pipeline.Options{})
+	if to, err := rest.Route()(e); err != nil || to != "unheard-of" {
+		t.Errorf("the rest goes to %q, %v", to, err)
+	}
+	if compile(t, config.Config{}, pipeline.Options{}).Route() != nil {
+		t.Error("there is a route without routes")
+	}
+}
+
+func TestProblems(t *testing.T) {
+	cfg := config.Config{
+		Sink:   config.Sink{Kafka: &config.KafkaSink{}},
+		Routes: []config.Route{{To: `event.topc`}},
+		Validation: []config.Validation{{
+			Schema: schema(`{"type": "objekt"}`),
+			Rules:  []config.Rule{{Rule: `payload.total >`, Message: "a"}},
+		}, {Schema: &config.PayloadSchema{File: "/nowhere/order.json"}}},
+		Transform: []config.Transformation{{Payload: `payload.card.size()`}},
+	}
+	_, err := pipeline.New(cfg, pipeline.Options{})
+	if err == nil {
+		t.Fatal("everything is fine")
+	}
+	for i, want := range []string{
+		"routes[0].to: line 1, column 6: undefined field 'topc'",
+		"validation[0].schema.inline: it is no JSON Schema: ",
+		"validation[0].rules[0].rule: line 1, column 16: Syntax error",
+		"validation[1].schema.file: open /nowhere/order.json: no such file or directory; name a file that can be read",
+		"transform[0].payload: line 1, column 1: it makes a int; write one that makes a map",
+	} {
+		if lines := strings.Split(err.Error(), "\n"); len(lines) <= i || !strings.HasPrefix(lines[i], want) {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+	}
+	if _, err := pipeline.New(config.Config{Routes: []config.Route{{}}}, pipeline.Options{}); err == nil || !strings.HasPrefix(err.Error(), "routes[0].to is missing") {
+		t.Errorf("without an expression: %v", err)
+	}
+}
+
+// What is invalid is dead at once, and the rest of its batch goes on, in order, with each its own answer.
+//
+// CONTRACT: C-72
+// REQUIREMENT: STORAGE-39, STORAGE-56
+func TestDeliver(t *testing.T) {
+	p := compile(t, config.Config{
+		Validation: []config.Validation{
+			{Types: []string{"Placed"}, Schema: schema(`{"properties": {"total": {"type": "number"}}}`),
+				Rules: []config.Rule{{Rule: `payload.total > 0`, Message: "an order has a total"}}},
+			{Rules: []config.Rule{{Rule: `!has(payload.forbidden)`, Message: "nothing forbidden"}}},
+		},
+		Transform: []config.Transformation{
+			{Payload: `without(payload, ["card"])`},
+			{Types: []string{"Placed"}, Payload: `with(payload, {"by": event.topic, "members": size(payload)})`},
+		},
+	}, pipeline.Options{})
+	inner := &sinktest.Recording{Max: 10}
+	refused := errors.New("refused")
+	s := p.Wrap(&sinktest.Refusing{Sink: inner, Refuse: func(e *dispatcher.Event) error {
+		if e.EventType == "Refused" {
+			return refused
+		}
+		return nil
+	}})
+	batch := []*dispatcher.Event{
+		event("Placed", `{"total": 5, "card": "`+secret+`"}`),
+		event("Placed", `{"total": -1, "card": "`+secret+`"}`),
+		event("Placed", `{"total": "`+secret+`"}`),
+		event("Refused", `{"x": 1}`),
+		event("", `{"forbidden": "`+secret+`", "`+secret+`": 1}`),
+		event("", `{"total": -1}`),
+		event("Placed", `{"card": "`+secret+`"}`),
+	}
+	original := *batch[0]
+	errs := s.Deliver(t.Context(), batch)
+	for i, want := range []string{
+		"",
+		"schema_validation_failed: validation[0].rules[0]: an order has a total (payload.total > 0); correct the producer or the validation, and replay the event",
+		"schema_validation_failed: validation[0].schema, at /total: #/properties/total/type (number, not string); correct the producer or the validation, and replay the event",
+		"refused",
+		"schema_validation_failed: validation[1].rules[0]: nothing forbidden (!has(payload.forbidden)); correct the producer or the validation, and replay the event",
+		"",
+		"schema_validation_failed: validation[0].rules[0]: an order has a total (payload.total > 0 cannot be computed: line 1, column 8: it asks for a key that is not there; has() tells whether it is); correct the producer or the validation, and replay the event",
+	} {
+		if got := fmt.Sprint(errs[i]); got != want && (want != "" || errs[i] != nil) {
+			t.Errorf("event %d: %s\nwant %s", i, got, want)
+		}
+		if reason, permanent := dispatcher.PermanentReason(errs[i]); strings.HasPrefix(want, "schema_") != (permanent && reason == dispatcher.ReasonSchemaValidationFailed) {
+			t.Errorf("event %d: %v is of reason %q", i, errs[i], reason)
+		}
+	}
+	arrived := inner.Events()
+	if len(arrived) != 2 || arrived[0].ID != batch[0].ID || arrived[1].ID != batch[5].ID {
+		t.Fatalf("%d events arrived: %v", len(arrived), arrived)
+	}
+	if got := string(arrived[0].Payload); got != `{"by":"orders","members":1,"total":5}` {
+		t.Errorf("it arrived as %s", got)
+	}
+	if arrived[0].EventType != "Placed" || arrived[0].Headers["region"] != "eu" || arrived[0].Attempt != 1 {
+		t.Errorf("it arrived without its attributes: %+v", arrived[0])
+	}
+	if string(batch[0].Payload) != string(original.Payload) || arrived[0] == batch[0] {
+		t.Error("the engine's own event was changed")
+	}
+	if s.BatchSize() != 10 || s.Probe(t.Context()) != nil || s.Close(t.Context()) != nil {
+		t.Error("the sink behind is hidden")
+	}
+}
+
+// Up to five violations are told.
+func TestManyViolations(t *testing.T) {
+	p := compile(t, config.Config{Validation: []config.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}, pipeline.Options{})
+	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `["a","b","c","d","e","f","g"]`)})[0]
+	if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and 2 more; correct") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// CONTRACT: C-27, C-32
+func TestRegistry(t *testing.T) {
+	var answer pipeline.Schema
+	var failure error
+	asked := 0
+	p := compile(t, config.Config{
+		SchemaRegistry: &config.SchemaRegistry{},
+		Validation:     []config.Validation{{Types: []string{"Placed"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value"}}}},
+	}, pipeline.Options{Registry: func(_ context.Context, subject string, version int) (pipeline.Schema, error) {
+		if asked++; subject != "orders-value" || version != 0 {
+			t.Errorf("asked for version %d of %s", version, subject)
+		}
+		return answer, failure
+	}})
+	inner := &sinktest.Recording{Max: 2}
+	s := p.Wrap(inner)
+	deliver := func(ctx context.Context) (ofType, other error) {
+		errs := s.Deliver(ctx, []*dispatcher.Event{event("Placed", `{"id": "`+secret+`"}`), event("Other", `{}`)})
+		return errs[0], errs[1]
+	}
+	for name, c := range map[string]struct {
+		answer      pipeline.Schema
+		failure     error
+		unavailable bool
+		says        string
+	}{
+		"away":            {failure: dispatcher.Unavailable(errors.New("cannot be reached")), unavailable: true, says: "validation[0].schema.registry: cannot be reached"},
+		"missing":         {failure: errors.New("not registered"), says: "validation[0].schema.registry: not registered"},
+		"Avro":            {answer: pipeline.Schema{ID: 1, Type: "AVRO", Text: `"string"`}, says: "the latest schema of orders-value (id 1) is of type AVRO; name a subject that has a JSON Schema"},
+		"no schema":       {answer: pipeline.Schema{ID: 2, Type: "JSON", Text: `{"type": 1}`}, says: "(id 2): it is no JSON Schema"},
+		"valid":           {answer: pipeline.Schema{ID: 3, Type: "JSON", Text: `{"type": "object"}`}},
+		"a newer version": {answer: pipeline.Schema{ID: 4, Type: "JSON", Text: `{"$ref": "id.json"}`, References: []pipeline.Reference{{Name: "id.json", Text: `{"required": ["sku"]}`}}}, says: "id.json#/required (sku)"},
+	} {
+		answer, failure = c.answer, c.failure
+		before := len(inner.Events())
+		err, other := deliver(t.Context())
+		if other != nil {
+			t.Errorf("%s: an event of another type: %v", name, other)
+		}
+		if c.says == "" && err != nil || c.says != "" && !strings.Contains(fmt.Sprint(err), c.says) || dispatcher.IsUnavailable(err) != c.unavailable {
+			t.Errorf("%s: %v", name, err)
+		}
+		want := 1
+		if c.says == "" {
+			want = 2
+		}
+		if got := len(inner.Events()) - before; got != want {
+			t.Errorf("%s: %d events arrived, want %d", name, got, want)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err, _ := deliver(ended); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+		t.Errorf("after the end of ctx: %v", err)
+	}
+	if asked != 6 {
+		t.Errorf("the registry was asked %d times", asked)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	p := compile(t, config.Config{
+		Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}},
+		Validation: []config.Validation{
+			{Types: []string{"Placed"}, Schema: schema(`{}`), Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}},
+			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value", Version: 3}}},
+		},
+		Transform:      []config.Transformation{{Payload: `without(payload, ["card"])`}},
+		SchemaRegistry: &config.SchemaRegistry{},
+	}, pipeline.Options{Registry: func(context.Context, string, int) (pipeline.Schema, error) {
+		return pipeline.Schema{}, errors.New("away")
+	}})
+	var told []string
+	p.Check(t.Context(), func(name, detail string, err error) {
+		told = append(told, fmt.Sprintf("%s: %s, %v", name, detail, err))
+	})
+	want := []string{
+		"routes[0]: orders, refunds: 'a' + 'b', <nil>",
+		"routes[1]: every topic: event.topic, <nil>",
+		"validation[0]: Placed: an inline schema; payload.total > 0, <nil>",
+		"validation[1]: every type: version 3 of orders-value, validation[1].schema.registry: away",
+		`transform[0]: every type: without(payload, ["card"]), <nil>`,
+	}
+	if got := strings.Join(told, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// A pipeline of nothing costs nothing: the sink itself is called. CONTRACT: C-72
+// REQUIREMENT: STORAGE-56
+func TestNothingConfigured(t *testing.T) {
+	inner := &sinktest.Recording{}
+	if compile(t, config.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {
+		t.Error("the sink is wrapped for nothing")
+	}
+	p := compile(t, config.Config{Transform: []config.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}, pipeline.Options{})
+	s, batch := p.Wrap(silent{}), []*dispatcher.Event{event("Other", `{}`)}
+	if n := testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }); n != 0 {
+		t.Errorf("an event that nothing is configured for costs %v allocations", n)
+	}
+}
+
+// silent takes everything and makes nothing of it.
+type silent struct{}
+
+func (silent) Deliver(context.Context, []*dispatcher.Event) []error { return nil }
+func (silent) Probe(context.Context) error                          { return nil }
+func (silent) BatchSize() int                                       { return 100 }
+func (silent) Close(context.Context) error                          { return nil }

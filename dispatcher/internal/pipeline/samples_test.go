@@ -1,0 +1,106 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
+)
+
+// The samples' expressions and schemas compile, and do what their comments say.
+func TestPipelineSamples(t *testing.T) {
+	for name, events := range map[string][]sampleEvent{
+		"routes.yaml": {
+			{topic: "refund.paid", to: "shop.refunds.eu"},
+			{topic: "order.placed", to: "shop.orders"},
+			{topic: "stock/low", to: "shop.stock.low"},
+		},
+		"validation.yaml": {
+			{kind: "OrderPlaced", payload: `{"id": 1, "total": 5, "items": [{"sku": "a", "quantity": 1}]}`, arrives: `{"id": 1, "total": 5, "items": [{"sku": "a", "quantity": 1}]}`},
+			{kind: "OrderPlaced", payload: `{"id": 1, "voucher": "v", "total": 0, "items": [{"sku": "a", "quantity": 0}]}`},
+			{kind: "OrderPlaced", payload: `{"id": 1, "total": 5, "items": []}`},
+			{kind: "OrderCancelled", payload: `{"id": 1, "reason": "stock"}`, arrives: `{"id": 1, "reason": "stock"}`},
+			{kind: "OrderCancelled", payload: `{"id": 1, "reason": "other"}`},
+		},
+		"transform.yaml": {
+			{kind: "OrderPlaced", payload: `{"card": "4111", "qty": 2, "total": 1.25, "customer": {"email": "ann@example.com", "birthday": "x"}, "items": [{"serial": "12345678"}]}`,
+				arrives: `{"customer":{"email":"***********.com"},"items":[{"serial":"****5678"}],"quantity":2,"total":1.25,"totalCents":125}`},
+			{kind: "Other", payload: `{"card": "4111"}`, arrives: `{}`},
+		},
+	} {
+		p, err := pipeline.New(sample(t, name), pipeline.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		arrived := &arrivals{}
+		for _, e := range events {
+			event := &dispatcher.Event{Topic: e.topic, EventType: e.kind, Payload: []byte(e.payload)}
+			if e.to != "" {
+				if to, err := p.Route()(event); err != nil || to != e.to {
+					t.Errorf("%s: topic %s goes to %q, %v", name, e.topic, to, err)
+				}
+				continue
+			}
+			arrived.payload = ""
+			err := p.Wrap(arrived).Deliver(t.Context(), []*dispatcher.Event{event})[0]
+			if (err == nil) != (e.arrives != "") || arrived.payload != e.arrives {
+				t.Errorf("%s: %s: %v, arrived %s", name, e.payload, err, arrived.payload)
+			}
+		}
+	}
+}
+
+// sampleEvent is an event, and where it goes or how it arrives; with neither it is invalid.
+type sampleEvent struct{ topic, kind, payload, to, arrives string }
+
+// arrivals is a sink that keeps the last payload.
+type arrivals struct {
+	dispatcher.Handlers
+	payload string
+}
+
+func (a *arrivals) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
+	a.payload = string(batch[0].Payload)
+	return make([]error, len(batch))
+}
+
+// sample is the configuration that a sample's spec has, with the schemas of its ConfigMap.
+func sample(t *testing.T, name string) config.Config {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "config", "samples", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second, _ := strings.Cut(string(data), "---\n")
+	var dispatcher struct{ Spec config.Config }
+	var schemas struct {
+		Spec struct {
+			Validation []struct {
+				Schema struct{ ConfigMap struct{ Name, Key string } }
+			}
+		}
+	}
+	var configMap struct{ Data map[string]string }
+	if err := errors.Join(yaml.Unmarshal([]byte(first), &dispatcher), yaml.Unmarshal([]byte(first), &schemas), yaml.Unmarshal([]byte(second), &configMap)); err != nil {
+		t.Fatal(err)
+	}
+	c := dispatcher.Spec
+	for i, v := range schemas.Spec.Validation {
+		if key := v.Schema.ConfigMap.Key; key != "" {
+			if configMap.Data[key] == "" {
+				t.Errorf("%s: the ConfigMap has no key %s", name, key)
+			}
+			c.Validation[i].Schema = &config.PayloadSchema{Inline: configMap.Data[key]}
+		}
+	}
+	return c
+}

@@ -1,0 +1,238 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
+)
+
+// Wrap returns a sink that validates and transforms events, and computes their headers, before it hands them
+// to next. It is next itself when there is nothing of that to do.
+func (p *Pipeline) Wrap(next dispatcher.Sink) dispatcher.Sink {
+	if len(p.checks)+len(p.transforms) == 0 && p.message == nil {
+		return next
+	}
+	return &sink{next, p}
+}
+
+// sink probes, closes and takes batches as the sink that it embeds.
+type sink struct {
+	dispatcher.Sink
+	pipeline *Pipeline
+}
+
+// Deliver hands those events on that pass, and answers for the others itself.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	if !s.concerns(batch) {
+		return s.Sink.Deliver(ctx, batch)
+	}
+	errs := make([]error, len(batch))
+	ready, at := make([]*dispatcher.Event, 0, len(batch)), make([]int, 0, len(batch))
+	for i, e := range batch {
+		passed, err := s.pass(ctx, e)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		ready, at = append(ready, passed), append(at, i)
+	}
+	if len(ready) == 0 {
+		return errs
+	}
+	answers := s.Sink.Deliver(ctx, ready)
+	for i := range ready {
+		if len(answers) != len(ready) {
+			errs[at[i]] = fmt.Errorf("the sink gave %d answers for %d events; it must answer for each", len(answers), len(ready))
+		} else {
+			errs[at[i]] = answers[i]
+		}
+	}
+	return errs
+}
+
+func (s *sink) concerns(batch []*dispatcher.Event) bool {
+	if s.pipeline.message != nil {
+		return true
+	}
+	for _, e := range batch {
+		if s.pipeline.steps(e) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// pass returns the event as it goes on: itself, or a copy when its payload or its headers were made.
+func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event, error) {
+	steps, message := s.pipeline.steps(e), s.pipeline.message
+	if steps == nil && message == nil {
+		return e, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, interrupted(err)
+	}
+	checks, err := steps.checksOf(e)
+	if err != nil {
+		return nil, err
+	}
+	schemas, err := schemasOf(ctx, checks)
+	if err != nil {
+		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err)
+	}
+	changed := *e
+	var payload any
+	if steps != nil || message.readsPayload {
+		if len(e.Payload) > small {
+			select {
+			case s.pipeline.large <- struct{}{}:
+				defer func() { <-s.pipeline.large }()
+			case <-ctx.Done():
+				return nil, interrupted(ctx.Err())
+			}
+		}
+		if payload, err = steps.payload(ctx, &changed, checks, schemas); err != nil {
+			return nil, err
+		}
+	}
+	if message != nil {
+		if changed.Message, err = message.of(ctx, e, payload); err != nil {
+			return nil, err
+		}
+	}
+	return &changed, nil
+}
+
+// payload decodes the event's payload, takes it through the steps, and puts what transformations make of it
+// into the event.
+func (s *steps) payload(ctx context.Context, e *dispatcher.Event, checks []*check, schemas []*jsonSchema) (any, error) {
+	payload, err := expression.Decode(e.Payload)
+	if err != nil {
+		return nil, failed(dispatcher.Cause{Class: dispatcher.ClassDecode}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err), Finding{Field: "payload"})
+	}
+	if s == nil {
+		return payload, nil
+	}
+	if err := validate(ctx, e, payload, checks, schemas); err != nil {
+		return nil, err
+	}
+	if len(s.transforms) == 0 {
+		return payload, nil
+	}
+	for _, t := range s.transforms {
+		if payload, err = t.apply(ctx, e, payload); err != nil {
+			return nil, err
+		}
+	}
+	e.Payload, err = expression.Encode(payload)
+	return payload, err
+}
+
+// small is the size of a payload, in bytes, up to which any number of events pass at once. Of larger ones,
+// which can take 50 times as much memory when they are decoded, as many pass at once as there are CPUs
+// (CONTRACT C-35).
+const small = 64 << 10
+
+func interrupted(err error) error {
+	return fmt.Errorf("the delivery was interrupted before anything was sent: %w", err)
+}
+
+// schemasOf returns the schema of each check, nil for none.
+func schemasOf(ctx context.Context, checks []*check) ([]*jsonSchema, error) {
+	all := make([]*jsonSchema, len(checks))
+	for i, c := range checks {
+		if c.schema == nil {
+			continue
+		}
+		var err error
+		if all[i], err = c.schema.get(ctx); err != nil {
+			return nil, &foundError{err, []Finding{{Field: c.field + ".schema"}}}
+		}
+	}
+	return all, nil
+}
+
+// validate checks the payload against all that is for it. What the payload breaks is final; where it breaks
+// nothing, a rule that cannot be computed holds it.
+func validate(ctx context.Context, e *dispatcher.Event, payload any, checks []*check, schemas []*jsonSchema) error {
+	var all []string
+	var found []Finding
+	var held error
+	var first dispatcher.Cause // of what the payload breaks
+	broken := func(cause dispatcher.Cause, f Finding, text string) {
+		if len(all) == 0 {
+			first = cause
+		}
+		all, found = append(all, text), append(found, f)
+	}
+	for i, c := range checks {
+		if schemas[i] != nil {
+			for _, violation := range schemas[i].violations(payload) {
+				violation.finding.Field = c.field + ".schema"
+				broken(violation.cause, violation.finding, c.field+".schema, "+violation.text)
+			}
+		}
+		for _, r := range c.rules {
+			cause := dispatcher.Cause{Class: dispatcher.ClassRule, Code: r.field}
+			holds, err := r.holds.Bool(ctx, e, payload)
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return interrupted(ctx.Err())
+			case expression.IsMissing(err):
+				broken(cause, r.finding(), fmt.Sprintf("%s: %s (%s cannot be computed: %v)", r.field, r.message, oneLine(r.holds.Text()), err))
+			case err != nil && held == nil:
+				held = uncomputed(cause, r.finding(), e, fmt.Sprintf("%s (%s)", r.field, r.message), r.holds, err, refuseThem)
+			case err == nil && !holds:
+				broken(cause, r.finding(), fmt.Sprintf("%s: %s (%s)", r.field, r.message, oneLine(r.holds.Text())))
+			}
+		}
+	}
+	if len(all) == 0 {
+		return held
+	}
+	return failed(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all)), found...)
+}
+
+func (r rule) finding() Finding {
+	return Finding{Field: r.field, What: fmt.Sprintf("%s (%s)", r.message, oneLine(r.holds.Text()))}
+}
+
+// uncomputed is the failure of an event for which an expression cannot be computed. It is not the event's
+// fault alone: someone may correct the expression. So nothing dies of it while the topic stands still.
+func uncomputed(cause dispatcher.Cause, f Finding, e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
+	return failed(cause, dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
+		e.ID, what, err, oneLine(x.Text()), remedy)), f)
+}
+
+// failed is an error with its cause, which dead letters keep, and the parts of the configuration that it is about.
+func failed(cause dispatcher.Cause, err error, found ...Finding) error {
+	return dispatcher.WithCause(cause, &foundError{err, found})
+}
+
+// refuseThem is what else may be done about payloads that an expression is not made for.
+const refuseThem = "or have a schema refuse such payloads"
+
+// told is how many violations of an event are told.
+const told = 5
+
+func tell(violations []string) error {
+	text := strings.Join(violations[:min(len(violations), told)], "; ")
+	if more := len(violations) - told; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return errors.New(text + "; correct the producer or the validation, and replay the event")
+}
+
+func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any) (any, error) {
+	made, err := t.payload.JSON(ctx, e, payload)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, interrupted(ctx.Err())
+	case err != nil:
+		return nil, uncomputed(dispatcher.Cause{Class: dispatcher.ClassMask, Code: t.field}, Finding{Field: t.at}, e, t.at, t.payload, err, refuseThem)
+	}
+	return made, nil
+}

@@ -1,0 +1,373 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+)
+
+// Planted where it must never come out again (CONTRACT C-73).
+const secret = "secret-4111"
+
+const text = `{"type":"object"}`
+
+// fake is a registry by the author of the client's library, which counts what it is asked.
+type fake struct {
+	*srfake.Registry
+	asked  atomic.Int32
+	answer atomic.Pointer[http.HandlerFunc] // instead of the registry's own
+}
+
+func newFake(t *testing.T, opts ...srfake.Option) *fake {
+	f := &fake{Registry: srfake.New(opts...)}
+	t.Cleanup(f.Close)
+	f.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		f.asked.Add(1)
+		if answer := f.answer.Load(); answer != nil {
+			(*answer)(w, r)
+			return true
+		}
+		return false
+	})
+	return f
+}
+
+// broken makes it answer something else; nil ends that.
+func (f *fake) broken(answer http.HandlerFunc) {
+	if answer == nil {
+		f.answer.Store(nil)
+		return
+	}
+	f.answer.Store(&answer)
+}
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>"+secret, code) }
+}
+
+func open(t *testing.T, cfg config.SchemaRegistry) *Client {
+	t.Helper()
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func register(t *testing.T, f *fake, subject string, s sr.Schema) int {
+	t.Helper()
+	id, _, err := f.RegisterSchema(subject, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestSchema(t *testing.T) {
+	f := newFake(t)
+	c := open(t, config.SchemaRegistry{URL: f.URL() + "/"})
+	first := register(t, f, "shop/orders value", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	second := register(t, f, "shop/orders value", sr.Schema{Schema: `{"type":"object","title":"b"}`, Type: sr.TypeJSON})
+	for version, id := range map[int]int{0: second, 1: first, 2: second} {
+		if got, err := c.Schema(t.Context(), "shop/orders value", version); err != nil || got.ID != id || got.Type != JSON {
+			t.Errorf("version %d: %+v, %v; want id %d", version, got, err, id)
+		}
+	}
+	want := Schema{ID: first, Type: JSON, Text: text}
+	if got, err := c.SchemaByID(t.Context(), first); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("id %d: %+v, %v", first, got, err)
+	}
+}
+
+// A diamond: each schema once, behind all that it needs.
+func TestReferences(t *testing.T) {
+	f := newFake(t)
+	ref := func(name string) sr.SchemaReference { return sr.SchemaReference{Name: name, Subject: name, Version: 1} }
+	text := func(name string) string { return `{"type":"record","name":"` + name + `","fields":[]}` }
+	register(t, f, "d", sr.Schema{Schema: text("d")})
+	register(t, f, "b", sr.Schema{Schema: text("b"), References: []sr.SchemaReference{ref("d")}})
+	register(t, f, "c", sr.Schema{Schema: text("c"), References: []sr.SchemaReference{ref("d")}})
+	register(t, f, "a", sr.Schema{Schema: text("a"), References: []sr.SchemaReference{ref("b"), ref("c")}})
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	got, err := c.Schema(t.Context(), "a", 0)
+	if want := []Reference{{"d", text("d")}, {"b", text("b")}, {"c", text("c")}}; err != nil || got.Type != Avro || !reflect.DeepEqual(got.References, want) {
+		t.Errorf("got  %+v, %v\nwant %v", got, err, want)
+	}
+}
+
+// CONTRACT: C-32
+func TestNotFound(t *testing.T) {
+	f := newFake(t)
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c.pause = 0
+	check := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, ErrNotFound) || dispatcher.IsUnavailable(err) || !strings.Contains(err.Error(), "; register it there, or correct the name") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := c.Schema(t.Context(), "orders", 0)
+	check("a subject", err)
+	_, err = c.SchemaByID(t.Context(), 77)
+	check("an id", err)
+	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
+		t.Errorf("it was registered since: %v", err)
+	}
+	_, err = c.Schema(t.Context(), "orders", 2)
+	check("a version", err)
+	// That a subject was deleted is an answer too.
+	c.answers[question{subject: "orders"}].due = time.Time{}
+	f.Reset()
+	_, err = c.Schema(t.Context(), "orders", 0)
+	check("a deleted subject", err)
+}
+
+// The registry is asked as rarely as can be.
+func TestMemory(t *testing.T) {
+	f := newFake(t)
+	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	if c.refresh != 5*time.Minute || c.pause != 2*time.Second {
+		t.Errorf("refresh %s, pause %s", c.refresh, c.pause)
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for _, version := range []int{0, 1} {
+				if _, err := c.Schema(t.Context(), "orders", version); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := c.SchemaByID(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+			if _, err := c.Schema(t.Context(), "missing", 0); !errors.Is(err, ErrNotFound) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := f.asked.Load(); n != 4 {
+		t.Errorf("the registry was asked %d times for 4 things", n)
+	}
+	// The latest is asked for again, and only that.
+	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
+	if got, _ := c.Schema(t.Context(), "orders", 0); got.ID != id {
+		t.Errorf("got id %d before the refresh", got.ID)
+	}
+	c.answers[question{subject: "orders"}].due = time.Time{}
+	if got, _ := c.Schema(t.Context(), "orders", 0); got.ID != newest {
+		t.Errorf("got id %d, want the newest %d", got.ID, newest)
+	}
+	for _, q := range []question{{subject: "orders", version: 1}, {id: id}} {
+		if due := c.answers[q].due; time.Until(due) < 10*365*24*time.Hour {
+			t.Errorf("%s is asked for again at %s", q, due)
+		}
+	}
+}
+
+// CONTRACT: C-32
+func TestAway(t *testing.T) {
+	f := newFake(t)
+	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c.pause, c.refresh = 0, 0
+	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
+		t.Fatal(err)
+	}
+	f.broken(status(http.StatusServiceUnavailable))
+	if got, err := c.Schema(t.Context(), "orders", 0); err != nil || got.ID != id {
+		t.Errorf("what was known is lost while the registry is away: %+v, %v", got, err)
+	}
+	_, err := c.Schema(t.Context(), "other", 0)
+	away(t, "never known", err, reason.Refusing, "answer 503 Service Unavailable; check schemaRegistry.url")
+	f.broken(nil)
+	if _, err := c.Schema(t.Context(), "other", 0); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the registry is back: %v", err)
+	}
+	f.broken(status(http.StatusNotFound)) // a proxy's
+	if got, err := c.Schema(t.Context(), "orders", 0); err != nil || got.ID != id {
+		t.Errorf("a 404 that is not the registry's: %+v, %v", got, err)
+	}
+}
+
+// away checks an error that is nobody's fault.
+func away(t *testing.T, what string, err error, word, text string) {
+	t.Helper()
+	switch {
+	case !dispatcher.IsUnavailable(err) || errors.Is(err, ErrNotFound) || errors.Is(err, context.Canceled):
+		t.Errorf("%s: want Unavailable, got %v", what, err)
+	case reason.Of(err) != word:
+		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
+	case !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), secret):
+		t.Errorf("%s: the error does not say %q, or holds a secret: %v", what, text, err)
+	}
+}
+
+// A registry that says nothing holds up nobody who knows the schema, and nobody who is told to stop.
+func TestSilent(t *testing.T) {
+	f := newFake(t)
+	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c.refresh = 0
+	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
+		t.Fatal(err)
+	}
+	waiting, release := make(chan struct{}, 9), make(chan struct{})
+	defer close(release)
+	f.broken(func(http.ResponseWriter, *http.Request) { waiting <- struct{}{}; <-release })
+	for range 3 {
+		if got, err := c.Schema(t.Context(), "orders", 0); err != nil || got.ID != id {
+			t.Errorf("a known schema: %+v, %v", got, err)
+		}
+		c.mu.Lock()
+		if c.answers[question{subject: "orders"}].asking == nil {
+			t.Error("the caller waited for the registry to answer")
+		}
+		c.mu.Unlock()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := make(chan error)
+	<-waiting
+	go func() { _, err := c.Schema(ctx, "other", 0); answer <- err }()
+	<-waiting
+	cancel()
+	if err := <-answer; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+		t.Errorf("a caller that was told to stop: %v", err)
+	}
+}
+
+func write(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// CONTRACT: C-73
+func TestCredentials(t *testing.T) {
+	dir := t.TempDir()
+	user, password, token := filepath.Join(dir, "user"), filepath.Join(dir, "password"), filepath.Join(dir, "token")
+	for name, test := range map[string]struct {
+		auth   *config.HTTPAuth
+		header string
+		rotate string
+	}{
+		"basic":  {&config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: user, PasswordFile: password}}, "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:right")), password},
+		"bearer": {&config.HTTPAuth{TokenFile: token}, "Bearer right", token},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t, srfake.WithAuth(test.header))
+			register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+			c := open(t, config.SchemaRegistry{URL: f.URL(), Auth: test.auth})
+			c.pause = 0
+			write(t, user, "alice\n")
+			for _, wrong := range []struct{ content, text string }{
+				{secret, "answer 403 Forbidden; check the credentials in schemaRegistry.auth"},
+				{"", "is empty; write the value into it"},
+				{secret + "\n" + secret, map[string]string{"basic": "answer 403", "bearer": "; write the token alone into it"}[name]},
+			} {
+				write(t, test.rotate, wrong.content)
+				_, err := c.Schema(t.Context(), "orders", 0)
+				away(t, "content "+wrong.content, err, reason.AuthenticationFailed, wrong.text)
+			}
+			write(t, test.rotate, "right\n")
+			if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
+				t.Errorf("the right credentials: %v", err)
+			}
+		})
+	}
+}
+
+// CONTRACT: C-73
+func TestConnections(t *testing.T) {
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	f := newFake(t)
+	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	serve := func(leaf sinktest.Leaf, mutual bool) string {
+		server := httptest.NewUnstartedServer(f.Handler())
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{leaf.TLS}}
+		if mutual {
+			server.TLS.ClientAuth, server.TLS.ClientCAs = tls.RequireAndVerifyClientCert, ca.Pool()
+		}
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	good := serve(ca.Sign(t, "registry", sinktest.InAnHour()), false)
+	expired := serve(ca.Sign(t, "registry", time.Now().Add(-time.Minute)), false)
+	mutual := serve(ca.Sign(t, "registry", sinktest.InAnHour()), true)
+	own := ca.Sign(t, "client", sinktest.InAnHour())
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>" + secret)) }))
+	t.Cleanup(page.Close)
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	dir := t.TempDir()
+	trust := func(a *sinktest.Authority) *config.TLS {
+		return &config.TLS{CAFile: write(t, filepath.Join(dir, a.Cert.Subject.CommonName), a.PEM)}
+	}
+	show := trust(ca)
+	show.ClientCertFile, show.ClientKeyFile = write(t, filepath.Join(dir, "crt"), own.CertPEM), write(t, filepath.Join(dir, "key"), own.KeyPEM)
+	for name, test := range map[string]struct {
+		url        string
+		tls        *config.TLS
+		word, text string // "" means answered
+	}{
+		"TLS":                  {good, trust(ca), "", ""},
+		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set schemaRegistry.tls.ca (in a dispatcher's file: schemaRegistry.tls.caFile)"},
+		"the system's roots":   {good, nil, reason.CertificateInvalid, "; set schemaRegistry.tls.ca"},
+		"expired":              {expired, trust(ca), reason.CertificateInvalid, "expired"},
+		"mutual":               {mutual, show, "", ""},
+		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set schemaRegistry.tls.clientCertificate"},
+		"missing file":         {good, &config.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
+		"gone":                 {"http://" + gone.Addr().String(), nil, reason.ConnectionFailed, "; check that it runs"},
+		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in schemaRegistry.url, and the dispatcher's DNS"},
+		"something else there": {page.URL, nil, reason.Refusing, "the answer is not a registry's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, config.SchemaRegistry{URL: test.url, TLS: test.tls})
+			_, err := c.Schema(t.Context(), "orders", 0)
+			if test.word == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			away(t, name, err, test.word, test.text)
+		})
+	}
+}
+
+func TestNew(t *testing.T) {
+	if c, err := New(config.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "schemaRegistry.url must be") {
+		t.Errorf("no url: %v, %v", c, err)
+	}
+}

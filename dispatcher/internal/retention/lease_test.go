@@ -1,0 +1,272 @@
+package retention_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// One sweeps at a time, whichever sweep it is. When it dies, another goes on where it was, once the lease has
+// ended on the database's clock; should it come back, it stops.
+// CONTRACT: C-60
+func TestOneSweepsAtATime(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', now() - interval '8 days' from generate_series(1, 300)`)
+	pages := scalar[int64](o, `select pg_relation_size('outbox.outbox_events') / 8192`)
+	ctx, die := context.WithCancel(t.Context())
+	defer die()
+	first, frozen, goOn := uuid.New(), make(chan struct{}), make(chan struct{})
+	one := o.sweeper(func(opts *retention.Options) { opts.Worker = first })
+	one.Page()
+	steps := 0
+	one.Rest(func(context.Context, time.Duration) {
+		if steps++; steps == 5 {
+			close(frozen)
+			<-goOn
+		}
+	})
+	ended := make(chan bool, 1)
+	go func() {
+		ran, err := one.Sweep(ctx)
+		if err != nil {
+			t.Errorf("the first one: %v", err)
+		}
+		ended <- ran
+	}()
+	<-frozen
+	left := scalar[int](o, `select count(*) from outbox.outbox_events`)
+	for name, other := range map[string]*retention.Sweeper{
+		"the same sweep":    o.sweeper(nil),
+		"another sweep too": o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "shop" }),
+	} {
+		if ran, err := other.Sweep(t.Context()); ran || err != nil {
+			t.Errorf("%s ran beside it: %v, %v", name, ran, err)
+		}
+	}
+	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != left || n == 300 || n == 0 {
+		t.Errorf("%d rows are left, and %d when the first one had read five pages", n, left)
+	}
+	if !scalar[bool](o, `select holder = $1 and held_until > now() + interval '30 seconds' from outbox.outbox_sweeps where name = 'retention'`, first) {
+		t.Error("the lease is not the first one's")
+	}
+	position := scalar[int64](o, `select position from outbox.outbox_sweeps where name = 'retention'`)
+	if position != 4 { // the fifth is not noted yet
+		t.Errorf("it is noted that page %d is next, want 4", position)
+	}
+
+	o.exec(`update outbox.outbox_sweeps set held_until = now() - interval '1 second'`)
+	second := o.sweeper(nil)
+	second.Page()
+	read := int64(0)
+	second.Rest(func(context.Context, time.Duration) { read++ })
+	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
+		t.Errorf("the second one did not take over: %v, %v", ran, err)
+	}
+	if read != pages-position+3 { // and the letters, the operations, and the journal
+		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+3)
+	}
+	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	if state, err := second.State(t.Context()); err != nil || state.Running || state.Removed.Delivered < 300-60 || !state.Next.After(*state.Ended) {
+		t.Errorf("after it: %+v, %v", state, err)
+	}
+
+	o.exec(`update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`) // a third one's
+	close(goOn)
+	if <-ended {
+		t.Error("the first one goes on, and the lease is another's")
+	}
+	if state, err := second.State(t.Context()); err != nil || state.Removed.Delivered != 300 {
+		t.Errorf("in all %+v were removed, %v; want 300", state.Removed, err)
+	}
+	if scalar[bool](o, `select holder is null from outbox.outbox_sweeps where name = 'retention'`) {
+		t.Error("the first one has given back the lease of another")
+	}
+}
+
+// A run that ended is due again after a 24th of the shortest age; a worker that stops gives the lease back, and the
+// next one goes on.
+func TestNextRun(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	s := o.sweeper(nil)
+	for i, want := range []bool{true, false} {
+		if ran, err := s.Sweep(t.Context()); ran != want || err != nil {
+			t.Errorf("run %d: %v, %v", i, ran, err)
+		}
+	}
+	if !scalar[bool](o, `select next_run - ended_at = interval '6 hours' and holder is null from outbox.outbox_sweeps`) {
+		t.Errorf("the row is %s", scalar[string](o, `select s::text from outbox.outbox_sweeps as s`))
+	}
+	for want, opts := range map[time.Duration]retention.Options{
+		6 * time.Hour:    {Delivered: 7 * day, DeadResolved: 30 * day},
+		5 * time.Minute:  {Delivered: 2 * time.Hour, DeadResolved: 30 * day},
+		time.Minute:      {Delivered: time.Minute, DeadResolved: 30 * day},
+		time.Hour:        {Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: day},
+		90 * time.Minute: {Delivered: 0, DeadResolved: 36 * time.Hour},
+	} {
+		if every := retention.New(nil, opts).Every(); every != want {
+			t.Errorf("%+v: every %s, want %s", opts, every, want)
+		}
+	}
+
+	o.add("delivered", 8, "")
+	o.exec(`update outbox.outbox_sweeps set next_run = now()`)
+	stopping, stop := context.WithCancel(t.Context())
+	s.Rest(func(context.Context, time.Duration) { stop() })
+	if ran, err := s.Sweep(stopping); ran || err == nil {
+		t.Errorf("a run that is stopped: %v, %v", ran, err)
+	}
+	if !scalar[bool](o, `select holder is null and began_at is not null and delivered = 1 from outbox.outbox_sweeps`) {
+		t.Errorf("after a stop the row is %s", scalar[string](o, `select s::text from outbox.outbox_sweeps as s`))
+	}
+	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
+		t.Errorf("the next one: %v, %v", ran, err)
+	}
+}
+
+// While delivery has more to do than it can, a run takes a fiftieth of the time, else a fifth. It asks each time.
+func TestYields(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration][2]time.Duration{
+		10 * time.Millisecond: {40 * time.Millisecond, 490 * time.Millisecond},
+		time.Second:           {4 * time.Second, 10 * time.Second},
+		time.Minute:           {10 * time.Second, 10 * time.Second},
+	} {
+		if free, busy := retention.RestAfter(took, false), retention.RestAfter(took, true); free != want[0] || busy != want[1] {
+			t.Errorf("after %s it rests for %s, and for %s when busy; want %v", took, free, busy, want)
+		}
+	}
+	o := newOutbox(t)
+	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status)
+		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered' from generate_series(1, 100)`)
+	asked, rests := 0, 0
+	s := o.sweeper(func(opts *retention.Options) { opts.Busy = func() bool { asked++; return true } })
+	s.Page()
+	s.Rest(func(_ context.Context, d time.Duration) {
+		if rests++; d <= 0 {
+			t.Errorf("it rests for %s", d)
+		}
+	})
+	o.sweep(s)
+	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the letters, the operations, and the journal
+		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
+	}
+}
+
+// A failure is told with its remedy, once, and tried again; nothing is done before the outbox is ready.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	row := o.add("delivered", 8, "")
+	role := o.sweeps.Config().ConnConfig.User
+	o.exec(`revoke all on outbox.outbox_sweeps from ` + role)
+	var log lines
+	var ready atomic.Bool
+	looked := make(chan struct{}, 100)
+	s := o.sweeper(func(opts *retention.Options) {
+		opts.Logger, opts.LookEvery = slog.New(slog.NewTextHandler(&log, nil)), time.Millisecond
+		opts.Ready = func() bool {
+			select {
+			case looked <- struct{}{}:
+			default:
+			}
+			return ready.Load()
+		}
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	for range 5 {
+		<-looked
+	}
+	if p := s.Problem(); p != "" {
+		t.Errorf("before the outbox is ready it says %q", p)
+	}
+	ready.Store(true)
+	wait(t, "the failure", func() bool {
+		return strings.Contains(s.Problem(), `have the owner run what "dispatcher migrate grants" prints`)
+	})
+	for range 5 {
+		<-looked
+	}
+	o.exec(`grant select, insert, update on outbox.outbox_sweeps to ` + role)
+	wait(t, "the run", func() bool { return s.Problem() == "" && !o.row(row) })
+	wait(t, "the log", func() bool { return strings.Contains(log.String(), "retention works again") })
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("the failure is told %d times:\n%s", n, log.String())
+	}
+}
+
+// wait waits until something is so.
+func wait(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Behind PgBouncer in transaction mode a sweep works, lease and all.
+// CONTRACT: C-60
+func TestBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	if err == nil {
+		_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
+		conn.Close(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := outbox{T: t, Pool: pgtest.Pool(t, srv.DSN("postgres")), namespace: "shop"}
+	if o.sweeps, err = database.Pool(t.Context(), config.Database{DSN: pgtest.Bouncer(t, srv).DSN("postgres")}, "orders"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.sweeps.Close)
+	row, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
+	o.letter(dead, 90, 80)
+	for range 20 {
+		o.sweep(o.sweeper(nil))
+	}
+	if o.row(row) || o.row(dead) {
+		t.Error("the rows are there")
+	}
+}

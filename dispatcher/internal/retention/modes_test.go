@@ -1,0 +1,49 @@
+package retention_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+)
+
+// A run does its work however the driver sends the statements: as is set for PgBouncer before 1.21, too.
+func TestEveryModeOfTheDriver(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			o := newOutbox(t)
+			delivered, resolved, unresolved := o.add("delivered", 8, ""), o.add("dead", 90, ""), o.add("dead", 90, "")
+			o.letter(resolved, 90, 80)
+			o.letter(unresolved, 90, -1)
+			o.operation(3, "delivered", 90, 31)
+			config := o.sweeps.Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			s := retention.New(pool, retention.Options{
+				Name: "dispatcher shop", Namespace: o.namespace, Topics: []string{"orders"},
+				Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: 60 * day,
+			})
+			o.sweep(s)
+			if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.letters(unresolved) != "expired" {
+				t.Errorf("rows stay: %v %v %v; the letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.letters(unresolved))
+			}
+			if n := scalar[int](o, `select count(*) from outbox.outbox_replay_items`); n != 0 {
+				t.Errorf("%d items stay", n)
+			}
+			if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, Letters: 1, Expired: 1}) || state.Next.Before(time.Now()) {
+				t.Errorf("state %+v, %v", state, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package retention_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+)
+
+// Whatever the planner knows of the tables, pages are read by their numbers, letters by an index, and nothing is
+// read from end to end or sorted as a whole table.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	for _, analyzed := range []string{"empty", "small", "large"} {
+		o := newOutbox(t)
+		fill := func(n int) {
+			o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+				select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, n)
+			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+				select id, 'shop', 'orders', 'poison_message', 1 from outbox.outbox_events`)
+			o.operation(n, "requeued", 31, -1)
+		}
+		switch analyzed {
+		case "small":
+			fill(10)
+			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
+			fill(20_000)
+		case "large":
+			fill(20_000)
+			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
+		default:
+			fill(20_000)
+		}
+		ids := fmt.Sprintf("'{%s,%s}'", uuid.New(), uuid.New())
+		for name, query := range map[string]struct{ sql, args, uses string }{
+			"delivered":  {retention.DeliveredSQL(), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
+			"letters":    {retention.LettersSQL(), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
+			"lock":       {retention.LockSQL(), ids, "outbox_events_pkey"},
+			"resolved":   {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"expired":    {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"operations": {retention.OperationsSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
+		} {
+			text := o.explain(query.sql, query.args)
+			if !strings.Contains(text, query.uses) {
+				t.Errorf("%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
+			}
+			for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
+				if seqScans(t, text, table) {
+					t.Errorf("%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
+				}
+			}
+		}
+	}
+}
+
+// explain returns the plan that is kept for every argument, as compact JSON.
+func (o outbox) explain(sql, args string) (text string) {
+	o.Helper()
+	tx, err := o.Begin(o.Context())
+	if err != nil {
+		o.Fatal(err)
+	}
+	defer tx.Rollback(o.Context())
+	if _, err = tx.Exec(o.Context(), retention.Settings, "5000"); err == nil {
+		_, err = tx.Exec(o.Context(), `set local plan_cache_mode = force_generic_plan`)
+	}
+	if err == nil {
+		_, err = tx.Exec(o.Context(), `prepare asked as `+sql)
+	}
+	if err == nil {
+		err = tx.QueryRow(o.Context(), `explain (format json) execute asked (`+args+`)`).Scan(&text)
+	}
+	if err == nil {
+		_, err = tx.Exec(o.Context(), `deallocate asked`)
+	}
+	if err != nil {
+		o.Fatalf("explain: %v", err)
+	}
+	var compact []any
+	if err := json.Unmarshal([]byte(text), &compact); err != nil {
+		o.Fatal(err)
+	}
+	out, _ := json.Marshal(compact)
+	return string(out)
+}
+
+// seqScans reports whether a plan reads a table from end to end.
+func seqScans(t *testing.T, text, table string) bool {
+	t.Helper()
+	type node struct {
+		Type     string `json:"Node Type"`
+		Relation string `json:"Relation Name"`
+		Plans    []node
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	var reads func(n node) bool
+	reads = func(n node) bool {
+		if n.Type == "Seq Scan" && n.Relation == table {
+			return true
+		}
+		for _, part := range n.Plans {
+			if reads(part) {
+				return true
+			}
+		}
+		return false
+	}
+	return reads(plans[0].Plan)
+}

@@ -1,0 +1,328 @@
+package retention_test
+
+import (
+	"fmt"
+	mathrand "math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// outbox is a migrated database, without autovacuum.
+type outbox struct {
+	*testing.T
+	*pgxpool.Pool               // of the owner
+	sweeps        *pgxpool.Pool // with a dispatcher's rights and no other
+	namespace     string        // of what is added
+}
+
+func newOutbox(t *testing.T) outbox {
+	t.Helper()
+	o := outbox{T: t, Pool: pgtest.Pool(t, pgtest.Migrated(t)), namespace: "shop"}
+	o.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+	o.sweeps = pgtest.Pool(t, pgtest.Login(t, o.Pool, migrations.Dispatcher))
+	return o
+}
+
+func (o outbox) exec(sql string, args ...any) {
+	o.Helper()
+	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
+		o.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func scalar[T any](o outbox, sql string, args ...any) (value T) {
+	o.Helper()
+	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
+		o.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+const day = 24 * time.Hour
+
+// sweeper keeps delivered rows for a week, and resolved letters for a month.
+func (o outbox) sweeper(change func(*retention.Options)) *retention.Sweeper {
+	opts := retention.Options{Delivered: 7 * day, DeadResolved: 30 * day}
+	if change != nil {
+		change(&opts)
+	}
+	return retention.New(o.sweeps, opts)
+}
+
+// sweep makes a run due, and does it.
+func (o outbox) sweep(s *retention.Sweeper) {
+	o.Helper()
+	o.exec(`update outbox.outbox_sweeps set next_run = now()`)
+	if ran, err := s.Sweep(o.Context()); err != nil || !ran {
+		o.Fatalf("a run that is due ran: %v, %v", ran, err)
+	}
+}
+
+// add inserts an event that was changed some days ago.
+func (o outbox) add(status string, days int, key string) (id uuid.UUID) {
+	o.Helper()
+	id = uuid.New()
+	o.exec(`insert into outbox.outbox_events (id, namespace, topic, partition_key, payload, status, dead_reason, locked_by, locked_until, updated_at)
+		values ($1, $5, 'orders', nullif($4, ''), '{}', $2::text, case $2::text when 'dead' then 'poison_message' end,
+			case $2::text when 'processing' then gen_random_uuid() end, case $2::text when 'processing' then now() end, now() - make_interval(days => $3))`,
+		id, status, days, key, o.namespace)
+	return id
+}
+
+// letter adds a death of an event some days ago, resolved some days ago; -1 for never.
+func (o outbox) letter(id uuid.UUID, died, resolved int) (letter int64) {
+	o.Helper()
+	return scalar[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, died_at, resolution, resolved_at, resolved_by)
+		select $1, $4, 'orders', e.seq, e.key_hash, 'poison_message', 1, now() - make_interval(days => $2),
+			case when $3::integer >= 0 then 'discarded' end, case when $3::integer >= 0 then now() - make_interval(days => $3) end, case when $3::integer >= 0 then 'ada' end
+		from (select) as one left join outbox.outbox_events as e on e.id = $1
+		returning id`, id, died, resolved, o.namespace)
+}
+
+func (o outbox) row(id uuid.UUID) bool {
+	o.Helper()
+	return scalar[bool](o, `select exists (select from outbox.outbox_events where id = $1)`, id)
+}
+
+// letters are the resolutions of an event's letters, in their order.
+func (o outbox) letters(id uuid.UUID) string {
+	o.Helper()
+	return scalar[string](o, `select coalesce(string_agg(coalesce(resolution, 'open'), ' ' order by id), '') from outbox.outbox_dead_letters where event_id = $1`, id)
+}
+
+// serve notes a worker of all topics of the namespace.
+func (o outbox) serve(blocks bool) {
+	o.Helper()
+	o.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace, blocks) values (gen_random_uuid(), 'shop', $2, $1)`, blocks, o.namespace)
+}
+
+// What goes and what stays, row by row.
+// CONTRACT: C-60
+// REQUIREMENT: STORAGE-54
+func TestWhatGoes(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	for name, test := range map[string]struct {
+		status     string
+		days       int    // since the row was changed
+		key        string // of the row
+		letters    [][2]int
+		unresolved time.Duration
+		serve      []bool // dispatchers with onDead Block, or Continue
+		stays      bool
+		left       string // letters
+	}{
+		"delivered long ago":         {status: "delivered", days: 8},
+		"delivered of late":          {status: "delivered", days: 6, stays: true},
+		"pending for long":           {status: "pending", days: 100, stays: true},
+		"leased for long":            {status: "processing", days: 100, stays: true},
+		"replayed, and live":         {status: "pending", days: 100, letters: [][2]int{{90, 80}}, stays: true, left: "discarded"},
+		"nobody resolved":            {status: "dead", days: 3000, letters: [][2]int{{3000, -1}}, stays: true, left: "open"},
+		"resolved of late":           {status: "dead", days: 90, letters: [][2]int{{90, 29}}, stays: true, left: "discarded"},
+		"resolved long ago":          {status: "dead", days: 90, letters: [][2]int{{90, 31}}},
+		"died again, not resolved":   {status: "dead", days: 90, letters: [][2]int{{90, 80}, {79, -1}}, stays: true, left: "discarded open"},
+		"died again, resolved":       {status: "dead", days: 90, letters: [][2]int{{90, 80}, {79, 31}}},
+		"died again, of late":        {status: "dead", days: 90, letters: [][2]int{{90, 80}, {79, 29}}, stays: true, left: "discarded discarded"},
+		"the earlier one is open":    {status: "dead", days: 90, letters: [][2]int{{90, -1}, {79, 31}}, stays: true, left: "open discarded"},
+		"dead without a letter":      {status: "dead", days: 90, unresolved: day, stays: true},
+		"replayed and delivered":     {status: "delivered", days: 1, letters: [][2]int{{90, 80}}, stays: true},
+		"its event is gone":          {letters: [][2]int{{90, 31}}},
+		"its event is gone, of late": {letters: [][2]int{{90, 29}}, left: "discarded"},
+		"its event is gone, open":    {letters: [][2]int{{90, -1}}, left: "open"},
+
+		"expires":                           {status: "dead", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
+		"does not expire yet":               {status: "dead", days: 90, letters: [][2]int{{59, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"live, and open":                    {status: "pending", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"died again before it expires":      {status: "dead", days: 90, letters: [][2]int{{61, -1}, {59, -1}}, unresolved: 60 * day, stays: true, left: "open open"},
+		"expires after others":              {status: "dead", days: 90, letters: [][2]int{{90, 85}, {61, -1}}, unresolved: 60 * day, left: "discarded expired"},
+		"gone, and expires":                 {letters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
+		"a key, and Continue":               {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false}, left: "expired"},
+		"a key, and Block":                  {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{true}, stays: true, left: "open"},
+		"a key, and both":                   {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false, true}, stays: true, left: "open"},
+		"a key, and nobody serves it":       {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"a key, Block, resolved by someone": {status: "dead", key: "k", days: 90, letters: [][2]int{{61, 31}}, serve: []bool{true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := o
+			o.T, o.namespace = t, name
+			id := uuid.New()
+			if test.status != "" {
+				id = o.add(test.status, test.days, test.key)
+			}
+			for _, l := range test.letters {
+				o.letter(id, l[0], l[1])
+			}
+			for _, blocks := range test.serve {
+				o.serve(blocks)
+			}
+			var told retention.Counts
+			s := o.sweeper(func(opts *retention.Options) {
+				opts.Name, opts.Namespace, opts.DeadUnresolved = name, name, test.unresolved
+				opts.Removed = func(c retention.Counts) { told = c }
+			})
+			o.sweep(s)
+			if o.row(id) != test.stays {
+				t.Errorf("the row stays: %v, want %v", !test.stays, test.stays)
+			}
+			if left := o.letters(id); left != test.left {
+				t.Errorf("the letters are %q, want %q", left, test.left)
+			}
+			state, err := s.State(t.Context())
+			if err != nil || state.Removed != told || state.Ended == nil || state.Running {
+				t.Errorf("the table says %+v, %v; told was %+v", state, err, told)
+			}
+			rows := told.Delivered + told.Dead
+			if gone := test.status != "" && !test.stays; gone != (rows == 1) || rows > 1 {
+				t.Errorf("counted %+v", told)
+			}
+			if expired := strings.Count(test.left, "expired"); told.Expired != int64(expired) {
+				t.Errorf("%d letters are counted as expired, want %d", told.Expired, expired)
+			}
+		})
+	}
+}
+
+// Of random tables, no sweep touches a live row: they are the same in every column, and in their place. What a
+// model says must go is gone, and the rest is there.
+// CONTRACT: C-60
+func TestLiveRowsAreNeverTouched(t *testing.T) {
+	t.Parallel()
+	seed := mathrand.Uint64()
+	random := mathrand.New(mathrand.NewPCG(seed, 1))
+	for round := range 5 {
+		o := newOutbox(t)
+		o.serve(random.IntN(2) == 0)
+		o.exec(`select setseed($1)`, random.Float64())
+		o.exec(`insert into outbox.outbox_events (id, namespace, topic, partition_key, payload, status, dead_reason, locked_by, locked_until, updated_at)
+			select gen_random_uuid(), 'ns' || n % 3, 'topic' || n % 5, case when random() < 0.3 then 'k' || n % 20 end, to_jsonb(repeat('x', n % 700)), s,
+				case s when 'dead' then 'poison_message' end, case s when 'processing' then gen_random_uuid() end, case s when 'processing' then now() end,
+				now() - random() * interval '20 days'
+			from (select n, (array['pending', 'processing', 'delivered', 'dead'])[1 + floor(random() * 4)::integer] as s from generate_series(1, 4000) as n) as made`)
+		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, died_at, resolution, resolved_at, resolved_by)
+			select id, namespace, topic, seq, key_hash, 'poison_message', 1, now() - interval '90 days', case when ok then 'replayed' end,
+				case when ok then now() - random() * interval '60 days' end, case when ok then 'ada' end
+			from (select *, random() < 0.7 as ok from outbox.outbox_events, generate_series(1, 2) as n where status = 'dead' or random() < 0.1) as e`)
+		const live = `select coalesce(md5(string_agg(e::text || ctid::text || xmin::text || xmax::text, ',' order by id)), '') || count(*) from outbox.outbox_events as e where live`
+		const mustGo = `select id from outbox.outbox_events as e where namespace = 'ns1' and (
+			status = 'delivered' and updated_at < now() - interval '7 days'
+			or status = 'dead' and (select bool_and(coalesce(resolved_at < now() - interval '30 days', false)) from outbox.outbox_dead_letters where event_id = e.id))`
+		before := scalar[string](o, live)
+		o.exec(`create table public.gone as ` + mustGo)
+		o.exec(`create table public.kept as select id from outbox.outbox_events where id not in (select id from public.gone)`)
+		if n := scalar[int](o, `select count(*) from public.gone`); n < 100 {
+			t.Fatalf("%d rows are to go: the test shows nothing", n)
+		}
+		o.sweep(o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "ns1" }))
+		if after := scalar[string](o, live); after != before {
+			t.Errorf("round %d, seed %d: live rows were touched", round, seed)
+		}
+		if n := scalar[int](o, `select count(*) from public.gone join outbox.outbox_events using (id)`); n > 0 {
+			t.Errorf("round %d, seed %d: %d rows that must go are there", round, seed, n)
+		}
+		if n := scalar[int](o, `select count(*) from public.kept left join outbox.outbox_events as e using (id) where e.id is null`); n > 0 {
+			t.Errorf("round %d, seed %d: %d rows that must stay are gone", round, seed, n)
+		}
+	}
+}
+
+// A sweep of some topics leaves the others alone.
+func TestScope(t *testing.T) {
+	t.Parallel()
+	for topics, stays := range map[string]bool{"orders": false, "invoices": true, "": false} {
+		o := newOutbox(t)
+		row, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
+		o.letter(dead, 90, 80)
+		o.sweep(o.sweeper(func(opts *retention.Options) {
+			opts.Name, opts.Namespace = "mine", "shop"
+			if topics != "" {
+				opts.Topics = []string{topics}
+			}
+		}))
+		if o.row(row) != stays || o.row(dead) != stays {
+			t.Errorf("topics %q: the rows stay: %v, want %v", topics, o.row(row), stays)
+		}
+	}
+}
+
+// A row that somebody has locked is passed by, and nothing waits for it.
+func TestLockedRowsArePassedBy(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	held, free, dead := o.add("delivered", 8, ""), o.add("delivered", 8, ""), o.add("dead", 90, "")
+	o.letter(dead, 90, 80)
+	tx, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), `select from outbox.outbox_events where id = any ($1) for update`, []uuid.UUID{held, dead}); err != nil {
+		t.Fatal(err)
+	}
+	s := o.sweeper(nil)
+	o.sweep(s)
+	if !o.row(held) || !o.row(dead) || o.row(free) || o.letters(dead) != "discarded" {
+		t.Errorf("locked ones stay: %v %v; the free one stays: %v; letters %q", o.row(held), o.row(dead), o.row(free), o.letters(dead))
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.sweep(s)
+	if o.row(held) || o.row(dead) {
+		t.Error("the rows stay when nobody holds them")
+	}
+}
+
+// A replay that comes between the sweep's look at the letters and its locks is met: the event is live, or dies
+// anew with a letter that is open.
+func TestReplayMeanwhile(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	var ids []uuid.UUID
+	for range 200 {
+		id := o.add("dead", 90, "")
+		o.letter(id, 90, 80)
+		ids = append(ids, id)
+	}
+	replayed := make(chan error, 1)
+	go func() {
+		for _, id := range ids {
+			_, err := o.Exec(t.Context(), `with live as (update outbox.outbox_events set status = 'pending', dead_reason = null where id = $1 and status = 'dead')
+				select`, id)
+			if err == nil {
+				_, err = o.Exec(t.Context(), `with dead as (update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where id = $1 returning id)
+					insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) select id, 'shop', 'orders', 'poison_message', 1 from dead`, id)
+			}
+			if err != nil {
+				replayed <- fmt.Errorf("replay: %w", err)
+				return
+			}
+		}
+		replayed <- nil
+	}()
+	s := o.sweeper(nil)
+	for done := false; !done; {
+		o.sweep(s)
+		select {
+		case err := <-replayed:
+			if done = true; err != nil {
+				t.Fatal(err)
+			}
+		default:
+		}
+	}
+	const lost = `select count(*) from outbox.outbox_dead_letters as l where resolution is null and not exists (select from outbox.outbox_events where id = l.event_id)`
+	if n := scalar[int](o, lost); n > 0 {
+		t.Errorf("%d events that died again are gone, and nobody has resolved that", n)
+	}
+	t.Logf("%d of 200 rows were swept, the others replayed", 200-scalar[int](o, `select count(*) from outbox.outbox_events`))
+}

@@ -1,0 +1,172 @@
+package cloudsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// service is one cloud's way to send messages. Its errors are those of outcome.go. Its methods are safe
+// for concurrent use.
+type service interface {
+	// send sends messages to one destination with one request, and answers for each.
+	send(ctx context.Context, to string, messages []*message) ([]error, error)
+	// probe asks for the configured destination, and sends nothing.
+	probe(ctx context.Context) error
+	close(ctx context.Context) error
+	// check says what is wrong with the name of a destination.
+	check(to string) error
+	// name is the destination as errors name it.
+	name(to string) string
+}
+
+// limits are what a service takes in one request, and of one message.
+type limits struct {
+	messages int
+	bytes    int
+}
+
+type sink struct {
+	service
+	limits
+	class     string // of its failures' causes
+	batchSize int
+	timeout   time.Duration
+	encode    func(*dispatcher.Event) (*message, error)
+	// only is where every event goes; "" when routes or the events' own topics say so.
+	only string
+	// destination is the name of where an event goes, in the service's words.
+	destination func(*dispatcher.Event) (string, error)
+}
+
+var _ dispatcher.Sink = (*sink)(nil)
+
+// to sends events by their routes; without routes all of them to one place, or each to its own topic's.
+func (s *sink) to(route func(*dispatcher.Event) (string, error), name string) *sink {
+	switch {
+	case route != nil:
+		s.destination = route
+	case name != "":
+		s.only = name
+		s.destination = func(*dispatcher.Event) (string, error) { return name, nil }
+	default:
+		s.destination = func(e *dispatcher.Event) (string, error) { return e.Topic, nil }
+	}
+	return s
+}
+
+// BatchSize is 10 for SQS and SNS, whose requests take no more, 500 for Pub/Sub and 100 for Service Bus.
+func (s *sink) BatchSize() int { return s.batchSize }
+
+// Deliver sends the batch in as few requests as the service's limits and the destinations allow.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify(s.class, &errs)
+	errs = make([]error, len(batch))
+	var order []string
+	parcels := map[string][]*message{}
+	for i, e := range batch {
+		to, m, err := s.message(e)
+		if errs[i] = err; err != nil {
+			continue
+		}
+		m.at = i
+		if parcels[to] == nil {
+			order = append(order, to)
+		}
+		parcels[to] = append(parcels[to], m)
+	}
+	for _, to := range order {
+		for chunk := range s.chunks(parcels[to]) {
+			for i, err := range s.request(ctx, to, chunk) {
+				errs[chunk[i].at] = err
+			}
+		}
+	}
+	return errs
+}
+
+// message returns the event as a message, and where it goes.
+func (s *sink) message(e *dispatcher.Event) (to string, m *message, err error) {
+	if to, err = s.destination(e); err == nil {
+		err = s.check(to)
+	}
+	if err != nil {
+		return "", nil, reason.Routed(fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err))
+	}
+	if m, err = s.encode(e); err != nil {
+		return "", nil, cloudevent.Unwritable(s.name(to), e, err)
+	}
+	if size := m.size(); size > s.bytes {
+		return "", nil, s.tooLarge(to, fmt.Errorf("%d bytes of a message, and it takes %d", size, s.bytes))
+	}
+	return to, m, nil
+}
+
+func (s *sink) tooLarge(to string, err error) error {
+	return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
+		fmt.Errorf("%s: the message is too large: %w; make smaller events", s.name(to), err)))
+}
+
+// chunks are the messages of one request each.
+func (s *sink) chunks(messages []*message) func(yield func([]*message) bool) {
+	return func(yield func([]*message) bool) {
+		for len(messages) > 0 {
+			n, bytes := 0, 0
+			for n < len(messages) && n < s.messages && (n == 0 || bytes+messages[n].size() <= s.bytes) {
+				bytes += messages[n].size()
+				n++
+			}
+			if !yield(messages[:n]) {
+				return
+			}
+			messages = messages[n:]
+		}
+	}
+}
+
+// request sends one request, and says what became of each message. One that was refused as a whole, for
+// what may be one message's fault, is sent again message by message: nothing of it was taken.
+func (s *sink) request(ctx context.Context, to string, messages []*message) []error {
+	if ctx.Err() != nil {
+		return slices.Repeat([]error{s.interrupted(ctx, to)}, len(messages))
+	}
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	errs, err := s.send(limited, to, messages)
+	if err == nil {
+		for i := range errs {
+			errs[i] = s.outcome(ctx, limited, to, errs[i])
+		}
+		return errs
+	}
+	var refused *refusal
+	if errors.As(err, &refused) && refused.perMessage && len(messages) > 1 {
+		errs = errs[:0]
+		for i := range messages {
+			errs = append(errs, s.request(ctx, to, messages[i:i+1])...)
+		}
+		return errs
+	}
+	return slices.Repeat([]error{s.outcome(ctx, limited, to, err)}, len(messages))
+}
+
+// Probe asks for the configured destination. It sends nothing.
+func (s *sink) Probe(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.outcome(ctx, limited, "", s.probe(limited))
+}
+
+// Limit is the service's own. Of Service Bus, only the link says it.
+func (s *sink) Limit(context.Context) (bytes int, setting string) {
+	return s.bytes, "the limit of " + s.name("")
+}
+
+// Close ends the connections.
+func (s *sink) Close(ctx context.Context) error { return s.close(ctx) }

@@ -1,0 +1,279 @@
+package cloudsink
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/pstest"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+func newEvent() *dispatcher.Event {
+	return &dispatcher.Event{
+		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1,
+		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
+	}
+}
+
+// largeEvent is larger than every service takes.
+func largeEvent(bytes int) *dispatcher.Event {
+	e := newEvent()
+	e.Payload = []byte(`"` + strings.Repeat(payloadSecret, bytes/len(payloadSecret)+1) + `"`)
+	return e
+}
+
+type class string
+
+const (
+	failed      class = "failed"
+	unavailable class = "unavailable"
+	dead        class = "dead"
+	fault       class = "destination's fault"
+)
+
+// verify checks an error's class, its word, a part of its text, that it is one line with a remedy, and
+// that it holds no secret.
+func verify(t *testing.T, what string, err error, is class, word, text string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error, want %s", what, is)
+		return
+	}
+	got := failed
+	if death, permanent := dispatcher.PermanentReason(err); permanent && death == dispatcher.ReasonPermanentFailure {
+		got = dead
+	} else if dispatcher.IsUnavailable(err) {
+		got = unavailable
+	} else if dispatcher.IsDestinationFault(err) {
+		got = fault
+	}
+	if got != is || reason.Of(err) != word || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: %s, %s: %v\nwant %s, %s: ... %s", what, got, reason.Of(err), err, is, word, text)
+	}
+	for _, secret := range []string{payloadSecret, credentialSecret, "\n"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: the error holds %q: %v", what, secret, err)
+		}
+	}
+	if !strings.Contains(err.Error(), "; ") {
+		t.Errorf("%s: the error has no remedy: %v", what, err)
+	}
+}
+
+func deliver(t *testing.T, s *sink, e *dispatcher.Event) error {
+	return s.Deliver(t.Context(), []*dispatcher.Event{e})[0]
+}
+
+// What every service does alike: a missing destination, a message that is too large, and silence.
+//
+// CONTRACT: C-27, C-32, C-40, C-73
+func TestFaults(t *testing.T) {
+	for name, test := range map[string]struct {
+		open  func(*testing.T) place
+		bytes int
+	}{
+		"SQS":    {func(t *testing.T) place { return newSQS(t, "") }, sqsBytes},
+		"SNS":    {func(t *testing.T) place { return newSNS(t, "") }, snsBytes},
+		"PubSub": {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, pubsubBytes},
+		// The stand-in's limit, which its link tells.
+		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 262144},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := test.open(t)
+			verify(t, "too large", deliver(t, p.sink, largeEvent(test.bytes)), dead, reason.Refusing, "the message is too large")
+			large := p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), largeEvent(test.bytes), newEvent()})
+			if large[0] != nil || large[2] != nil {
+				t.Errorf("events beside one that is too large: %v and %v", large[0], large[2])
+			}
+			verify(t, "too large, of three", large[1], dead, reason.Refusing, "the message is too large")
+
+			inner := p.sink.destination
+			for to, want := range map[string]struct {
+				is   class
+				text string
+			}{p.missing: {fault, "; create "}, "no such name?": {failed, "has no destination"}, "": {failed, "has no destination"}} {
+				p.sink.destination = func(*dispatcher.Event) (string, error) { return to, nil }
+				verify(t, "to "+to, deliver(t, p.sink, newEvent()), want.is, reason.Refusing, want.text)
+			}
+			only := p.sink.only
+			p.sink.only = p.missing
+			p.sink.destination = func(*dispatcher.Event) (string, error) { return p.missing, nil }
+			verify(t, "all to "+p.missing, deliver(t, p.sink, newEvent()), unavailable, reason.Refusing, "; create ")
+			p.sink.only = only
+			p.sink.destination = func(*dispatcher.Event) (string, error) { return "", errors.New("no route; add one") }
+			verify(t, "no route", deliver(t, p.sink, newEvent()), failed, reason.Refusing, "has no destination: no route; add one")
+			p.sink.destination = inner
+
+			if err := deliver(t, p.sink, newEvent()); err != nil { // a connection, that is silent then
+				t.Fatal(err)
+			}
+			p.sink.timeout = 300 * time.Millisecond
+			p.hangUp()
+			err := deliver(t, p.sink, newEvent())
+			verify(t, "slow", err, failed, reason.ConnectionFailed, "gave no answer within 300ms; raise timeout")
+			var slow interface{ Timeout() bool }
+			if !errors.As(err, &slow) || !slow.Timeout() {
+				t.Errorf("metrics count timeouts, and this is none: %v", err)
+			}
+			verify(t, "slow, Probe", p.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "within 300ms")
+			p.close()
+		})
+	}
+}
+
+// AWS counts an attribute's name, its type and its value.
+func TestSize(t *testing.T) {
+	m := message{body: []byte("ab"), contentType: "t", attributes: map[string]string{"ce_id": "7"}}
+	if want := len("ab") + len("content-type"+"String"+"t") + len("ce_id"+"String"+"7"); m.size() != want {
+		t.Errorf("the size is %d, want %d", m.size(), want)
+	}
+}
+
+// awsAnswers is a server that answers what no stand-in can be made to answer.
+func awsAnswers(t *testing.T, status int, body string) *httptest.Server {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// CONTRACT: C-32, C-73
+func TestAWSAnswers(t *testing.T) {
+	for code, want := range map[string]struct {
+		is         class
+		word, text string
+	}{
+		"AccessDeniedException":       {unavailable, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
+		"ExpiredTokenException":       {unavailable, reason.AuthenticationFailed, "renew the credentials"},
+		"InvalidClientTokenId":        {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"UnrecognizedClientException": {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"SignatureDoesNotMatch":       {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"QueueDoesNotExist":           {unavailable, reason.Refusing, "create it"},
+		"NotFound":                    {unavailable, reason.Refusing, "create it"},
+		"ThrottlingException":         {fault, reason.Refusing, "lower concurrency"},
+		"OverLimit":                   {fault, reason.Refusing, "lower concurrency"},
+		"ServiceUnavailable":          {fault, reason.Refusing, "the event is retried"},
+		"SomethingNew":                {failed, reason.Refusing, "AWS's documentation"},
+	} {
+		said := payloadSecret + " echoed"
+		queue := awsAnswers(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
+		topic := awsAnswers(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
+		s, err := NewSQS(config.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
+		verify(t, "SQS "+code, deliver(t, opened(t, s, err), newEvent()), want.is, want.word, want.text)
+		n, err := NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
+		verify(t, "SNS "+code, deliver(t, opened(t, n, err), newEvent()), want.is, want.word, want.text)
+		// Who may only send may not ask, and the service is there.
+		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
+			t.Errorf("SQS %s: Probe returned %v", code, err)
+		}
+	}
+	broken := awsAnswers(t, 200, payloadSecret)
+	s, err := NewSQS(config.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
+	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid answer")
+	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
+	broken = awsAnswers(t, 200, "<a>&"+payloadSecret)
+	s, err = NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
+	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
+}
+
+// Each message of a request has its own answer, and one without is a failure.
+//
+// CONTRACT: C-32
+func TestAWSEntries(t *testing.T) {
+	server := awsAnswers(t, 200, `{
+		"Successful":[],
+		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+payloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
+	s, err := NewSQS(config.SQSSink{QueueURL: server.URL + "/" + account + "/orders"}, nil)
+	all := opened(t, s, err).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
+	verify(t, "0", all[0], fault, reason.Refusing, "answered InternalError; ")
+	verify(t, "1", all[1], failed, reason.Refusing, "answered InvalidMessageContents; ")
+	verify(t, "2", all[2], failed, reason.ConnectionFailed, "gave no valid answer")
+}
+
+// CONTRACT: C-32, C-73
+func TestNoCredentials(t *testing.T) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "/does/not/exist.json")
+	for name, open := range map[string]func() (dispatcher.Sink, error){
+		"SQS": func() (dispatcher.Sink, error) {
+			return NewSQS(config.SQSSink{QueueURL: "http://127.0.0.1:1/" + account + "/orders"}, nil)
+		},
+		"SNS": func() (dispatcher.Sink, error) {
+			return NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: "http://127.0.0.1:1"}, nil)
+		},
+		"PubSub": func() (dispatcher.Sink, error) {
+			return NewPubSub(config.PubSubSink{Project: "shop-test"}, nil)
+		},
+		"ServiceBus": func() (dispatcher.Sink, error) {
+			return newServiceBusSink(t, busServer.get(t).Address, "orders", "", ""), nil
+		},
+	} {
+		s, err := open()
+		sink := opened(t, s, err)
+		verify(t, name, deliver(t, sink, newEvent()), unavailable, reason.AuthenticationFailed, "; give the pods an identity")
+		verify(t, name+", Probe", sink.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "no credentials: ")
+	}
+}
+
+// CONTRACT: C-32, C-73
+func TestPubSubAnswers(t *testing.T) {
+	for code, want := range map[codes.Code]struct {
+		is         class
+		word, text string
+	}{
+		codes.PermissionDenied:  {unavailable, reason.AuthenticationFailed, "roles/pubsub.publisher"},
+		codes.Unauthenticated:   {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
+		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
+		codes.Internal:          {fault, reason.Refusing, "the event is retried"},
+		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid answer"}, // it may have been taken
+	} {
+		p, server := newPubSub(t, config.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
+		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
+			verify(t, code.String(), err, want.is, want.word, want.text)
+		}
+		if n := len(server.Messages()); n != 0 {
+			t.Errorf("%s: %d messages were taken", code, n)
+		}
+	}
+	silent, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
+	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
+	denied, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
+	if err := denied.sink.Probe(t.Context()); err != nil {
+		t.Errorf("who may only publish may not ask, and the service is there: %v", err)
+	}
+}
+
+// CONTRACT: C-32, C-73
+func TestServiceBusAnswers(t *testing.T) {
+	address := busServer.get(t).Address
+	for _, k := range []token{"wrong-" + credentialSecret, "expired-" + credentialSecret} {
+		s := newServiceBusSink(t, address, newName(""), "", k)
+		verify(t, string(k), deliver(t, s, newEvent()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
+		verify(t, string(k), s.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
+	}
+	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
+	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "answered amqp:resource-limit-exceeded; it is full")
+	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
+	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
+	if err := newServiceBusSink(t, address, "", "", "good").Probe(t.Context()); err != nil {
+		t.Errorf("Probe without a queue or topic: %v", err)
+	}
+}

@@ -1,0 +1,111 @@
+package cloudsink
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"strings"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+)
+
+// message is an event as a service takes it.
+type message struct {
+	id, key     string
+	contentType string // empty for a bare message
+	body        []byte
+	// attributes are CloudEvents' with the prefix of the service's binding.
+	attributes map[string]string
+	// at is the event's place in the batch.
+	at int
+}
+
+// attributeType is the type that AWS counts with each attribute.
+const attributeType = "String"
+
+// size is what services count, at most.
+func (m *message) size() int {
+	n := len(m.body) + len("content-type") + len(m.contentType) + len(attributeType) + 2*len(m.key)
+	for name, value := range m.attributes {
+		n += len(name) + len(value) + len(attributeType)
+	}
+	return n
+}
+
+// encoder returns the encoder of a mode. prefix is that of the attributes' names; keep are the ones
+// that go beside the body with contentMode Structured.
+func encoder(kind string, mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
+	return func(e *dispatcher.Event) (*message, error) {
+		ce := cloudevent.New(e)
+		m := &message{id: e.ID.String(), key: e.Key(), attributes: map[string]string{}}
+		set := func(name, value string) { m.attributes[name] = value }
+		if len(keep) == 0 { // there is room beside the attributes
+			cloudevent.Beside(kind, e, set)
+		} else {
+			for _, h := range e.Message.Headers {
+				set(h.Name, h.Value)
+			}
+		}
+		if e.Message.Bare {
+			m.body = e.Payload
+			return m, nil
+		}
+		all := map[string]string{}
+		if err := (*binding.EventMessage)(&ce).ReadBinary(context.Background(), attributes(all)); err != nil {
+			return nil, err
+		}
+		if mode == config.Binary {
+			m.contentType, m.body = all["datacontenttype"], e.Payload
+			delete(all, "datacontenttype")
+			for name, value := range all {
+				m.attributes[prefix+name] = value
+			}
+			return m, nil
+		}
+		for _, name := range keep {
+			if all[name] != "" {
+				m.attributes[prefix+name] = all[name]
+			}
+		}
+		var body bytes.Buffer
+		err := event.WriteJson(&ce, &body)
+		m.contentType, m.body = event.ApplicationCloudEventsJSON, body.Bytes()
+		return m, err
+	}
+}
+
+// attributes takes an event's attributes as text.
+type attributes map[string]string
+
+var _ binding.BinaryWriter = attributes(nil)
+
+func (a attributes) SetAttribute(attribute spec.Attribute, value any) error {
+	return a.SetExtension(attribute.Name(), value)
+}
+
+func (a attributes) SetExtension(name string, value any) (err error) {
+	a[name], err = types.Format(value)
+	return err
+}
+
+func (attributes) Start(context.Context) error { return nil }
+func (attributes) SetData(io.Reader) error     { return nil }
+func (attributes) End(context.Context) error   { return nil }
+
+// shortKey is the key itself, or its SHA-256 in hex when the service does not take it as a group.
+func shortKey(key string, most int, forbidden func(rune) bool) string {
+	if len(key) <= most && (forbidden == nil || !strings.ContainsFunc(key, forbidden)) {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}

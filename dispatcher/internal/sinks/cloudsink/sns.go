@@ -1,0 +1,69 @@
+package cloudsink
+
+import (
+	"context"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sns/types"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// snsBytes is what SNS takes of a message, and of all messages in a request.
+const snsBytes = 256 << 10
+
+// NewSNS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
+// are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
+// topic of the same account and region an event goes to, by name; nil is the configuration's.
+func NewSNS(cfg config.SNSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	cfg.ApplyDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &awsService[*sns.Client]{
+		what: "topic", longest: 256, publish: publishSNS, ask: askSNS, region: strings.Split(cfg.TopicARN, ":")[3],
+		make: func(c aws.Config, http aws.HTTPClient) *sns.Client {
+			return sns.NewFromConfig(c, func(o *sns.Options) {
+				o.HTTPClient = http
+				if cfg.Endpoint != "" {
+					o.BaseEndpoint = &cfg.Endpoint
+				}
+			})
+		},
+	}
+	s.base, s.own = split(cfg.TopicARN, ':')
+	return s.sink("sns", cfg.Timeout.D(), snsBytes, route), nil
+}
+
+func publishSNS(ctx context.Context, client *sns.Client, topic string, entries []awsEntry) (answers, error) {
+	in := &sns.PublishBatchInput{TopicArn: &topic}
+	for _, e := range entries {
+		attributes := map[string]types.MessageAttributeValue{}
+		for name, value := range e.attributes {
+			attributes[name] = types.MessageAttributeValue{DataType: aws.String(attributeType), StringValue: &value}
+		}
+		in.PublishBatchRequestEntries = append(in.PublishBatchRequestEntries, types.PublishBatchRequestEntry{
+			Id: e.id, Message: e.body, MessageAttributes: attributes, MessageGroupId: e.group, MessageDeduplicationId: e.once,
+		})
+	}
+	out, err := client.PublishBatch(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	answers := newAnswers(entries)
+	for _, ok := range out.Successful {
+		answers.set(ok.Id, nil)
+	}
+	for _, failed := range out.Failed {
+		answers.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
+	}
+	return answers, nil
+}
+
+func askSNS(ctx context.Context, client *sns.Client, topic string) error {
+	_, err := client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &topic})
+	return err
+}

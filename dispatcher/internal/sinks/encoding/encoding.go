@@ -1,0 +1,136 @@
+package encoding
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
+)
+
+// The content types of what an encoder returns.
+const (
+	ContentAvro     = "application/avro"
+	ContentProtobuf = "application/protobuf"
+)
+
+// codec encodes payloads by one schema. Its methods are safe for concurrent use.
+type codec interface {
+	// appendTo appends the payload's binary form. An error is a *misfit.
+	appendTo(dst, payload []byte) ([]byte, error)
+}
+
+// kind is one of the encodings.
+type kind struct {
+	schemaType, contentType string
+	codec                   func(registry.Schema) (codec, error)
+	// prefix stands between the schema's id and the encoded payload.
+	prefix []byte
+}
+
+var kinds = map[config.KafkaEncoding]kind{
+	config.KafkaAvro: {schemaType: registry.Avro, contentType: ContentAvro, codec: newAvro},
+	// The path to the message in its file, which is the first one: [0], which is written as 0.
+	config.KafkaProtobuf: {schemaType: registry.Protobuf, contentType: ContentProtobuf, codec: newProtobuf, prefix: []byte{0}},
+}
+
+// Encoder encodes payloads by the latest schemas of subjects. Its methods are safe for concurrent use.
+type Encoder struct {
+	kind
+	registry *registry.Client
+	codecs   sync.Map               // of codec by the schema's id, which never stands for another
+	away     atomic.Pointer[string] // the subject that the registry could not be asked for last
+}
+
+// New returns an encoder to Avro or Protobuf.
+func New(encoding config.KafkaEncoding, cfg config.SchemaRegistry) (*Encoder, error) {
+	k, ok := kinds[encoding]
+	if !ok {
+		return nil, fmt.Errorf("encoding %s needs no schema; choose Avro or Protobuf", encoding)
+	}
+	client, err := registry.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Encoder{kind: k, registry: client}, nil
+}
+
+// ContentType is that of what Encode returns.
+func (e *Encoder) ContentType() string { return e.contentType }
+
+// Encode returns the payload in Confluent's wire format. A payload that does not fit is dead with
+// schema_validation_failed; the error says where and why, and never quotes the payload. While the
+// registry cannot be asked for a schema that it never answered, the error is Unavailable.
+func (e *Encoder) Encode(ctx context.Context, subject string, payload []byte) ([]byte, error) {
+	schema, err := e.schema(ctx, subject)
+	if err != nil {
+		return nil, err
+	}
+	c, err := e.compiled(subject, schema)
+	if err != nil {
+		return nil, err
+	}
+	value := make([]byte, 0, 5+len(e.prefix)+len(payload))
+	value = append(value, 0) // the format's version
+	value = binary.BigEndian.AppendUint32(value, uint32(schema.ID))
+	value = append(value, e.prefix...)
+	if value, err = c.appendTo(value, payload); err != nil {
+		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: e.schemaType}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, fmt.Errorf(
+			"the payload does not fit the schema of subject %s (id %d): %w; correct the row, or register a schema that it fits", subject, schema.ID, err)))
+	}
+	return value, nil
+}
+
+// Probe asks the registry again for what it could not be asked for last.
+func (e *Encoder) Probe(ctx context.Context) error {
+	if subject := e.away.Load(); subject != nil {
+		if _, err := e.schema(ctx, *subject); dispatcher.IsUnavailable(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Encoder) schema(ctx context.Context, subject string) (registry.Schema, error) {
+	schema, err := e.registry.Schema(ctx, subject, 0)
+	if dispatcher.IsUnavailable(err) {
+		e.away.Store(&subject)
+	} else if e.away.Load() != nil {
+		e.away.Store(nil)
+	}
+	return schema, err
+}
+
+func (e *Encoder) compiled(subject string, schema registry.Schema) (codec, error) {
+	if c, ok := e.codecs.Load(schema.ID); ok {
+		return c.(codec), nil
+	}
+	if schema.Type != e.schemaType {
+		return nil, fmt.Errorf("the schema of subject %s (id %d) is of type %s, want %s; correct encoding or subject", subject, schema.ID, schema.Type, e.schemaType)
+	}
+	c, err := e.codec(schema)
+	if err != nil {
+		return nil, fmt.Errorf("the schema of subject %s (id %d) cannot be used: %w; register one that can", subject, schema.ID, err)
+	}
+	e.codecs.Store(schema.ID, c)
+	return c, nil
+}
+
+// misfit says where a payload does not fit its schema, and why.
+type misfit struct {
+	// path is a JSON pointer, such as /lines/0/price, empty for the whole payload.
+	path string
+	// why has no value of the payload in it.
+	why string
+}
+
+func (m *misfit) Error() string {
+	if m.path == "" {
+		return m.why
+	}
+	return m.path + " " + m.why
+}

@@ -1,0 +1,293 @@
+package encoding
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
+)
+
+// Planted in payloads; it must never come out in an error (CONTRACT C-73).
+const secret = "card-4111"
+
+const order = `{"type": "record", "name": "Order", "namespace": "shop", "fields": [
+	{"name": "id", "type": "long"},
+	{"name": "count", "type": "int", "default": 7},
+	{"name": "note", "type": ["null", "string"], "default": null},
+	{"name": "mixed", "type": ["string", "long", "double"], "default": ""},
+	{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 0},
+	{"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 0},
+	{"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}, "default": "\u0000"},
+	{"name": "raw", "type": "bytes", "default": ""},
+	{"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}, "default": "NEW"},
+	{"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}}, "default": []},
+	{"name": "tags", "type": {"type": "map", "values": "string"}, "default": {}},
+	{"name": "to", "type": ["null", {"type": "record", "name": "Address", "fields": [{"name": "zip", "type": "string"}]}], "default": null}
+]}`
+
+const message = `syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Order {
+  int64 id = 1;
+  string customer_name = 2;
+  repeated Line lines = 3;
+  google.protobuf.Timestamp at = 4;
+  map<string, int32> counts = 5;
+  Kind kind = 6;
+  message Line { string sku = 1; int32 n = 2; }
+  enum Kind { NEW = 0; OLD = 1; }
+}
+message Other { string a = 1; }
+`
+
+func codecOf(t *testing.T, encoding config.KafkaEncoding, text string) codec {
+	t.Helper()
+	c, err := kinds[encoding].codec(registry.Schema{Text: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// check encodes a payload behind a prefix; want is the outcome in hex, or what the error says.
+func check(t *testing.T, c codec, payload, want string) {
+	t.Helper()
+	prefix := []byte("prefix")
+	got, err := c.appendTo(prefix, []byte(payload))
+	switch {
+	case err != nil && err.Error() != want:
+		t.Errorf("%s:\n\t%v\nwant\n\t%s", payload, err, want)
+	case err != nil && strings.Contains(err.Error(), secret):
+		t.Errorf("%s: the error holds the payload: %v", payload, err)
+	case err == nil && (!bytes.HasPrefix(got, prefix) || hex.EncodeToString(got[len(prefix):]) != want):
+		t.Errorf("%s:\n\t%x\nwant\n\t%s", payload, got, want)
+	}
+}
+
+// The bytes are worked out by hand from Avro's specification: numbers are zigzag varints, strings and
+// bytes follow their length, a union its branch, an array or a map the number of its items and 0.
+//
+// CONTRACT: C-72, C-73
+func TestAvro(t *testing.T) {
+	c := codecOf(t, config.KafkaAvro, order)
+	//                 id count note mixed at day price raw kind lines tags to
+	const defaults = "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00"
+	for payload, want := range map[string]string{
+		`{"id": 1}`:                                       "02" + defaults,
+		`{"id": -1}`:                                      "01" + defaults,
+		`{"id": 9007199254740993}`:                        "8280808080808020" + defaults, // more than a float64 holds
+		`{"id": 1, "note": "a"}`:                          "02" + "0e" + "020261" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "note": {"string": "a"}}`:              "02" + "0e" + "020261" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "mixed": 3}`:                           "02" + "0e" + "00" + "0206" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "mixed": {"double": 1}}`:               "02" + "0e" + "00" + "04000000000000f03f" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "at": "1970-01-01T00:00:01Z"}`:         "02" + "0e" + "00" + "0000" + "d00f" + "00" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "at": 1000}`:                           "02" + "0e" + "00" + "0000" + "d00f" + "00" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "day": "1970-01-03"}`:                  "02" + "0e" + "00" + "0000" + "00" + "04" + "0200" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "price": 12.34}`:                       "02" + "0e" + "00" + "0000" + "00" + "00" + "0404d2" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "price": "12.3"}`:                      "02" + "0e" + "00" + "0000" + "00" + "00" + "0404ce" + "00" + "00" + "00" + "00" + "00",
+		`{"id": 1, "raw": "a\u00ff"}`:                     "02" + "0e" + "00" + "0000" + "00" + "00" + "0200" + "0461ff" + "00" + "00" + "00" + "00",
+		`{"id": 1, "kind": "OLD"}`:                        "02" + "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "02" + "00" + "00" + "00",
+		`{"id": 1, "lines": [{"sku": "b"}]}`:              "02" + "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "02026200" + "00" + "00",
+		`{"id": 1, "tags": {"k": "v"}}`:                   "02" + "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "02026b027600" + "00",
+		`{"id": 1, "to": {"zip": "z"}}`:                   "02" + "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "02027a",
+		`{"id": 1, "to": {"shop.Address": {"zip": "z"}}}`: "02" + "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "02027a",
+
+		`{}`:                                        "/id is missing, and has no default",
+		`{"id": "card-4111"}`:                       "/id does not fit the Avro type long",
+		`{"id": 1.5}`:                               "/id does not fit the Avro type long",
+		`{"id": null}`:                              "/id does not fit its Avro type",
+		`{"id": 1, "count": 3000000000}`:            "/count does not fit the Avro type int",
+		`{"id": 1, "mixed": true}`:                  "/mixed does not fit the Avro type union",
+		`{"id": 1, "at": "card-4111"}`:              "/at does not fit the Avro type long",
+		`{"id": 1, "price": 12.345}`:                "/price does not fit the Avro type bytes",
+		`{"id": 1, "raw": "card-4111 €"}`:           "/raw does not fit its Avro type",
+		`{"id": 1, "kind": "card-4111"}`:            "/kind does not fit the Avro type enum",
+		`{"id": 1, "to": {"zip": 1}}`:               "/to/zip does not fit the Avro type string",
+		`{"id": 1, "to": {"zap": "card-4111"}}`:     "/to/zip is missing, and has no default",
+		`{"id": 1, "lines": [{"sku": 3}]}`:          "/lines/sku does not fit the Avro type string",
+		`{"id": 1, "extra": "card-4111"}`:           "/extra is not in the schema",
+		`{"id": 1, "to": {"zip": "", "a/b": 1}}`:    "/to/a~1b is not in the schema",
+		`{"id": 1, "lines": [{"sku": "", "x": 1}]}`: "/lines/0/x is not in the schema",
+		`["card-4111"]`:                             "does not fit the Avro type record",
+		`card-4111`:                                 "is not JSON",
+	} {
+		check(t, c, payload, want)
+	}
+}
+
+// A number that a float or a double cannot hold is none of theirs. What is infinity for one of them is not.
+func TestAvroInfinity(t *testing.T) {
+	for text, tests := range map[string]map[string]string{
+		`"double"`: {`1e308`: "a0c8eb85f3cce17f", `1e400`: "does not fit the Avro type double", `-1e400`: "does not fit the Avro type double"},
+		`"float"`:  {`1.5`: "0000c03f", `1e39`: "does not fit the Avro type float"},
+		`{"type":"record","name":"r","fields":[{"name":"a","type":{"type":"array","items":["null","double"]}}]}`: {
+			`{"a": [1, 1e400]}`: "/a/1 does not fit the Avro type double", `{"a": [{"double": 1e400}]}`: "/a/0 does not fit the Avro type double"},
+	} {
+		for payload, want := range tests {
+			check(t, codecOf(t, config.KafkaAvro, text), payload, want)
+		}
+	}
+}
+
+// Bytes are one character each, wherever they are.
+func TestAvroBytes(t *testing.T) {
+	for text, test := range map[string]struct{ payload, want string }{
+		`["null", "bytes"]`:                      {`"a\u00ff"`, "020461ff"},
+		`{"type":"fixed","name":"f","size":2}`:   {`"a\u00ff"`, "61ff"},
+		`{"type":"array","items":"bytes"}`:       {`["\u00ff"]`, "0202ff00"},
+		`{"type":"map","values":"bytes"}`:        {`{"k":"\u00ff"}`, "02026b02ff00"},
+		`{"type":"string","logicalType":"uuid"}`: {`"ab"`, "046162"},
+		`["string", "bytes"]`:                    {`{"bytes":"\u00ff"}`, "0202ff"},
+		`{"type":"fixed","name":"d","size":2,"logicalType":"decimal","precision":4,"scale":2}`: {`"-0.01"`, "ffff"},
+	} {
+		check(t, codecOf(t, config.KafkaAvro, text), test.payload, test.want)
+	}
+}
+
+// The bytes are worked out by hand from Protobuf's description of its encoding.
+//
+// CONTRACT: C-72, C-73
+func TestProtobuf(t *testing.T) {
+	c := codecOf(t, config.KafkaProtobuf, message)
+	for payload, want := range map[string]string{
+		`{}`:                                    "",
+		`{"id": 150}`:                           "089601",
+		`{"id": "150"}`:                         "089601",
+		`{"customerName": "a"}`:                 "120161",
+		`{"customer_name": "a"}`:                "120161",
+		`{"lines": [{"sku": "b", "n": 3}, {}]}`: "1a050a016210031a00",
+		`{"at": "1970-01-01T00:00:05Z"}`:        "22020805",
+		`{"counts": {"k": 2}}`:                  "2a050a016b1002",
+		`{"kind": "OLD"}`:                       "3001",
+
+		`{"id": "card-4111"}`: "/id does not fit the Protobuf message shop.Order",
+		`{"id": 1, "lines": [{"n": 1},` + "\n" + `{"sku": "größe", "n": "card-4111"}]}`: "/lines/1/n does not fit the Protobuf message shop.Order",
+		`{"lines": [{"extra": "card-4111"}]}`:                                           "/lines/0/extra does not fit the Protobuf message shop.Order",
+		`{"at": "card-4111"}`:                                                           "/at does not fit the Protobuf message shop.Order",
+		`{"counts": {"a/b": "card-4111"}}`:                                              "/counts/a~1b does not fit the Protobuf message shop.Order",
+		`{"kind": "card-4111"}`:                                                         "/kind does not fit the Protobuf message shop.Order",
+		`["card-4111"]`:                                                                 "does not fit the Protobuf message shop.Order",
+	} {
+		check(t, c, payload, want)
+	}
+}
+
+// A schema that needs others.
+func TestReferences(t *testing.T) {
+	for encoding, s := range map[config.KafkaEncoding]registry.Schema{
+		config.KafkaAvro: {
+			Text:       `{"type":"record","name":"a","fields":[{"name":"b","type":"shop.b"}]}`,
+			References: []registry.Reference{{Name: "shop.c", Text: `{"type":"enum","name":"shop.c","symbols":["X","Y"]}`}, {Name: "shop.b", Text: `{"type":"record","name":"shop.b","fields":[{"name":"c","type":"shop.c"}]}`}},
+		},
+		config.KafkaProtobuf: {
+			Text:       `syntax = "proto3"; import "b.proto"; message A { B b = 1; }`,
+			References: []registry.Reference{{Name: "c.proto", Text: `syntax = "proto3"; enum C { X = 0; Y = 1; }`}, {Name: "b.proto", Text: `syntax = "proto3"; import "c.proto"; message B { C c = 1; }`}},
+		},
+	} {
+		c, err := kinds[encoding].codec(s)
+		if err != nil {
+			t.Errorf("%s: %v", encoding, err)
+			continue
+		}
+		check(t, c, `{"b": {"c": "Y"}}`, map[config.KafkaEncoding]string{config.KafkaAvro: "02", config.KafkaProtobuf: "0a020801"}[encoding])
+	}
+}
+
+func newEncoder(t *testing.T, encoding config.KafkaEncoding) (*srfake.Registry, *Encoder) {
+	t.Helper()
+	f := srfake.New()
+	t.Cleanup(f.Close)
+	e, err := New(encoding, config.SchemaRegistry{URL: f.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, e
+}
+
+// CONTRACT: C-72, C-73
+func TestEncode(t *testing.T) {
+	for encoding, test := range map[config.KafkaEncoding]struct {
+		schema       sr.Schema
+		content, hex string // of a schema with id 1
+	}{
+		config.KafkaAvro:     {sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"}]}`}, "application/avro", "00" + "00000001" + "0a"},
+		config.KafkaProtobuf: {sr.Schema{Schema: `syntax = "proto3"; message A { int64 b = 1; }`, Type: sr.TypeProtobuf}, "application/protobuf", "00" + "00000001" + "00" + "0805"},
+	} {
+		f, e := newEncoder(t, encoding)
+		if _, err := e.Encode(t.Context(), "orders", []byte(`{"b":5}`)); !errors.Is(err, registry.ErrNotFound) || dispatcher.IsUnavailable(err) {
+			t.Errorf("%s: a missing subject: %v", encoding, err)
+		}
+		f.SeedSchema("orders-value", 1, 1, test.schema)
+		got, err := e.Encode(t.Context(), "orders-value", []byte(`{"b":5}`))
+		if err != nil || hex.EncodeToString(got) != test.hex || e.ContentType() != test.content {
+			t.Errorf("%s: %x, %v, %s; want %s", encoding, got, err, e.ContentType(), test.hex)
+		}
+		_, err = e.Encode(t.Context(), "orders-value", []byte(`{"b":"`+secret+`"}`))
+		if why, dead := dispatcher.PermanentReason(err); !dead || why != dispatcher.ReasonSchemaValidationFailed || strings.Contains(err.Error(), secret) ||
+			!strings.Contains(err.Error(), "the payload does not fit the schema of subject orders-value (id 1): /b does not fit") {
+			t.Errorf("%s: a payload that does not fit: %v", encoding, err)
+		}
+		f.SeedSchema("other", 1, 2, sr.Schema{Schema: `{}`, Type: sr.TypeJSON})
+		if _, err := e.Encode(t.Context(), "other", []byte(`{}`)); err == nil || !strings.HasSuffix(err.Error(), "; correct encoding or subject") {
+			t.Errorf("%s: a JSON Schema: %v", encoding, err)
+		}
+	}
+	f, e := newEncoder(t, config.KafkaProtobuf)
+	f.SeedSchema("broken", 1, 1, sr.Schema{Schema: `syntax = "proto3"; message {`, Type: sr.TypeProtobuf})
+	_, err := e.Encode(t.Context(), "broken", []byte(`{}`))
+	if _, dead := dispatcher.PermanentReason(err); err == nil || dead || !strings.Contains(err.Error(), "cannot be used") {
+		t.Errorf("a schema that is none: %v", err)
+	}
+}
+
+// That the registry is away is not the event's fault, and a probe says when it is back.
+//
+// CONTRACT: C-32
+func TestRegistryAway(t *testing.T) {
+	f, e := newEncoder(t, config.KafkaAvro)
+	f.SeedSchema("known", 1, 1, sr.Schema{Schema: `"string"`})
+	f.SeedSchema("unknown", 1, 2, sr.Schema{Schema: `"string"`})
+	encode := func(ctx context.Context, subject string) error {
+		_, err := e.Encode(ctx, subject, []byte(`"a"`))
+		return err
+	}
+	if err := encode(t.Context(), "known"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Probe(t.Context()); err != nil {
+		t.Errorf("a probe: %v", err)
+	}
+	f.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		http.Error(w, "", http.StatusServiceUnavailable)
+		return true
+	})
+	if err := encode(t.Context(), "unknown"); !dispatcher.IsUnavailable(err) {
+		t.Errorf("a schema that was never asked for: %v", err)
+	}
+	if err := e.Probe(t.Context()); !dispatcher.IsUnavailable(err) {
+		t.Errorf("a probe: %v", err)
+	}
+	if err := encode(t.Context(), "known"); err != nil {
+		t.Errorf("a schema that is known: %v", err)
+	}
+}
+
+func TestNew(t *testing.T) {
+	if _, err := New(config.KafkaJSON, config.SchemaRegistry{URL: "http://a"}); err == nil || !strings.HasSuffix(err.Error(), "; choose Avro or Protobuf") {
+		t.Errorf("JSON: %v", err)
+	}
+	if _, err := New(config.KafkaAvro, config.SchemaRegistry{}); err == nil {
+		t.Error("a registry without a url is taken")
+	}
+}

@@ -1,0 +1,61 @@
+package files
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+)
+
+// TLS reads the files of cfg and returns what a client's connections take. The system's roots are
+// trusted when there is no caFile. ServerName stays empty when cfg has none.
+func TLS(cfg *config.TLS) (*tls.Config, error) {
+	c := &tls.Config{ServerName: cfg.ServerName, MinVersion: tls.VersionTLS12}
+	if cfg.CAFile != "" {
+		pem, err := Read("tls.caFile", cfg.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
+		}
+	}
+	if cfg.ClientCertFile != "" {
+		cert, err := keyPair(cfg.ClientCertFile, cfg.ClientKeyFile)
+		if err != nil {
+			return nil, err
+		}
+		// Not Certificates: a certificate that the server does not ask for by its authority would
+		// be held back, and the server would complain of none instead of a wrong one.
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	return c, nil
+}
+
+// TLSPaths are the files that cfg names, for [Watch].
+func TLSPaths(cfg *config.TLS) (paths []string) {
+	for _, path := range []string{cfg.CAFile, cfg.ClientCertFile, cfg.ClientKeyFile} {
+		if path != "" {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+func keyPair(clientCertFile, clientKeyFile string) (*tls.Certificate, error) {
+	certPEM, err := Read("tls.clientCertFile", clientCertFile)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := Read("tls.clientKeyFile", clientKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("tls.clientCertFile %s and tls.clientKeyFile %s: %w; write a certificate and its key in PEM into them", clientCertFile, clientKeyFile, err)
+	}
+	return &cert, nil
+}

@@ -1,0 +1,131 @@
+package httpsink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
+)
+
+const (
+	// idleTimeout is below the five seconds after which common servers close an idle connection.
+	// A request that meets a closing connection may have been received, and spends an attempt.
+	idleTimeout = 4 * time.Second
+	// maxIdle is the highest concurrency that a dispatcher can be given.
+	maxIdle = 1000
+	// refusalWait is how long a probe waits for a server to refuse our certificate. In TLS 1.3 the
+	// refusal comes after the client's handshake is over.
+	refusalWait = time.Second
+)
+
+// client makes the connections to the destination.
+type client struct {
+	*http.Transport
+	// tls is what Probe uses: the transport changes its own copy.
+	tls *tls.Config
+}
+
+// newClient returns the client for cfg. When a file of tls changes, a new one takes its place; the
+// old one's connections are closed when they have been idle.
+func newClient(cfg *config.TLS, timeout time.Duration, maxConnections int) *files.Watched[*client] {
+	if cfg == nil {
+		cfg = &config.TLS{}
+	}
+	return files.Watch(func() (*client, error) {
+		tlsConfig, err := files.TLS(cfg)
+		if err != nil {
+			return nil, err
+		}
+		tlsConfig.NextProtos = []string{"h2", "http/1.1"}
+		return &client{Transport: transport(tlsConfig.Clone(), timeout, maxConnections), tls: tlsConfig}, nil
+	}, files.TLSPaths(cfg)...)
+}
+
+func transport(tlsConfig *tls.Config, timeout time.Duration, maxConnections int) *http.Transport {
+	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: timeout}).DialContext,
+		TLSClientConfig:        tlsConfig,
+		TLSHandshakeTimeout:    timeout,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConnsPerHost:    maxIdle,
+		MaxConnsPerHost:        maxConnections,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxDrain,
+		DisableCompression:     true, // answers' bodies are not read
+		// A connection that died without a word is found by a ping, or it would be used on and on.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: timeout, PingTimeout: timeout},
+	}
+}
+
+// connect opens and closes a connection as the transport would, without a request.
+func (c *client) connect(ctx context.Context, u *url.URL) error {
+	via, err := c.Proxy(&http.Request{URL: u})
+	if err != nil {
+		return err
+	}
+	to := u
+	if via != nil {
+		to = via
+	}
+	conn, err := c.DialContext(ctx, "tcp", net.JoinHostPort(to.Hostname(), port(to)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if via == nil && u.Scheme == "https" {
+		return handshake(ctx, conn, c.tls.Clone(), u.Hostname())
+	}
+	return nil
+}
+
+func port(u *url.URL) string {
+	switch {
+	case u.Port() != "":
+		return u.Port()
+	case u.Scheme == "https":
+		return "443"
+	case u.Scheme == "socks5", u.Scheme == "socks5h":
+		return "1080"
+	default:
+		return "80"
+	}
+}
+
+// handshake makes a TLS handshake, and waits for the server's refusal if it asked for a certificate.
+func handshake(ctx context.Context, conn net.Conn, c *tls.Config, host string) error {
+	if c.ServerName == "" {
+		c.ServerName = host
+	}
+	asked := false
+	certificate := c.GetClientCertificate
+	c.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		asked = true
+		if certificate == nil {
+			return &tls.Certificate{}, nil
+		}
+		return certificate(info)
+	}
+	client := tls.Client(conn, c)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	if !asked {
+		return nil
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := conn.SetReadDeadline(time.Now().Add(refusalWait)); err != nil {
+		return err
+	}
+	if _, err := client.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package httpsink
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// listen hands each connection to handle, with its number from 1.
+func listen(t *testing.T, handle func(n int, conn net.Conn)) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := 1; ; n++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			wg.Go(func() { handle(n, conn) })
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String()
+}
+
+// closedPort is an address where nothing listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// want checks an error's class, its word, and a part of its text.
+func want(t *testing.T, what string, err error, unavailable bool, word, text string) {
+	t.Helper()
+	switch {
+	case verify(t, err) == nil:
+		t.Errorf("%s: no error", what)
+	case dispatcher.IsUnavailable(err) != unavailable:
+		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
+	case reason.Of(err) != word:
+		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
+	case !strings.Contains(err.Error(), text):
+		t.Errorf("%s: the error does not say %q: %v", what, text, err)
+	}
+	var slow interface{ Timeout() bool } // metrics count timeouts by it
+	if got, want := errors.As(err, &slow) && slow.Timeout(), strings.Contains(text, " within "); got != want {
+		t.Errorf("%s: timeout is %v: %v", what, got, err)
+	}
+}
+
+// Nothing was sent, so the event keeps its attempt.
+//
+// CONTRACT: C-32, C-73
+func TestNoConnection(t *testing.T) {
+	silent := listen(t, func(int, net.Conn) {})
+	for _, test := range []struct{ name, scheme, address, text string }{
+		{"closed port", "http", closedPort(t), "connection refused; check that it runs"},
+		{"closed port, https", "https", closedPort(t), "connection refused; check that it runs"},
+		{"unknown host", "http", "nonexistent.invalid:80", "; check the hosts in url"},
+		{"silent in the TLS handshake", "https", silent, "no answer within 500ms; check that it runs"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := plant(t, test.scheme, test.address)
+			if test.address == silent {
+				cfg.Timeout = config.Duration(500 * time.Millisecond)
+			}
+			s := open(t, cfg)
+			want(t, "Deliver", post(t, s), true, reason.ConnectionFailed, test.text)
+			want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, test.text)
+		})
+	}
+}
+
+// The request may have been received, so its fencing token is spent. The answers that are no HTTP
+// echo the request: nothing of them may be in the error.
+//
+// CONTRACT: C-27, C-73
+func TestConnectionBreaks(t *testing.T) {
+	readAll := func(conn net.Conn) []byte {
+		r, err := http.ReadRequest(bufio.NewReader(conn))
+		if err != nil {
+			return nil // the probe
+		}
+		var request bytes.Buffer
+		_ = r.Write(&request)
+		return request.Bytes()
+	}
+	for _, test := range []struct {
+		name, text string
+		handle     func(net.Conn)
+	}{
+		{"closed at once", "", func(conn net.Conn) { _ = conn.Close() }},
+		{"reset", "closed the connection", func(conn net.Conn) {
+			readAll(conn)
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+		}},
+		{"closed without an answer", "closed the connection", func(conn net.Conn) {
+			readAll(conn)
+			_ = conn.Close()
+		}},
+		{"closed within the answer", "broke off", func(conn net.Conn) {
+			readAll(conn)
+			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-"))
+			_ = conn.Close()
+		}},
+		{"silent", "no answer within 500ms; raise timeout", func(conn net.Conn) { readAll(conn) }},
+		{"an echo", "no valid HTTP answer", func(conn net.Conn) { _, _ = conn.Write(readAll(conn)) }},
+		{"an echo in the headers", "no valid HTTP answer", func(conn net.Conn) {
+			_, _ = conn.Write(append([]byte("HTTP/1.1 200 OK\r\n"), bytes.ReplaceAll(readAll(conn), []byte(":"), nil)...))
+		}},
+		{"an echo in the reason phrase", "answered 400 Bad Request; ", func(conn net.Conn) {
+			line, _, _ := bytes.Cut(readAll(conn), []byte(" HTTP"))
+			_, _ = conn.Write(append(append([]byte("HTTP/1.1 400 "), line...), "\r\nContent-Length: 0\r\n\r\n"...))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			address := listen(t, func(_ int, conn net.Conn) { test.handle(conn) })
+			cfg := plant(t, "http", address)
+			if test.name == "silent" {
+				cfg.Timeout = config.Duration(500 * time.Millisecond)
+			}
+			word := reason.ConnectionFailed
+			if strings.Contains(test.text, "answered") {
+				word = reason.Refusing
+			}
+			s := open(t, cfg)
+			want(t, "Deliver", post(t, s), false, word, test.text)
+			if err := s.Probe(t.Context()); err != nil {
+				t.Errorf("Probe of a host that takes connections: %v", err)
+			}
+		})
+	}
+}
+
+// net/http sends a request again when a kept connection breaks under it and a header makes the
+// request look repeatable. Not here: the second one would carry the same fencing token.
+//
+// CONTRACT: C-27
+func TestNoRequestIsSentTwice(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		finish func(net.Conn)
+	}{
+		{"closed", func(net.Conn) {}},
+		{"reset", func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var requests atomic.Int64
+			address := listen(t, func(_ int, conn net.Conn) {
+				defer conn.Close()
+				reader := bufio.NewReader(conn)
+				for n := 1; ; n++ {
+					r, err := http.ReadRequest(reader)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, r.Body)
+					requests.Add(1)
+					if n == 2 { // the connection is kept, and breaks under the second request
+						test.finish(conn)
+						return
+					}
+					_, _ = conn.Write([]byte("HTTP/1.1 204 No Content\r\n\r\n"))
+				}
+			})
+			cfg := plant(t, "http", address)
+			cfg.Headers["Idempotency-Key"] = "k"
+			s := open(t, cfg)
+			if err := post(t, s); err != nil {
+				t.Fatal(err)
+			}
+			want(t, "Deliver", post(t, s), false, reason.ConnectionFailed, "closed the connection")
+			if n := requests.Load(); n != 2 {
+				t.Errorf("the server got %d requests for 2 events", n)
+			}
+		})
+	}
+}
+
+// In HTTP/2 it is the server's error code that makes net/http send again.
+//
+// CONTRACT: C-27
+func TestNoStreamIsSentTwice(t *testing.T) {
+	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
+		t.Run(code.String(), func(t *testing.T) {
+			ca := sinktest.NewAuthority(t, "test")
+			var requests atomic.Int64
+			address := listenTLS(t, ca.Sign(t, "server", sinktest.InAnHour()), func(conn net.Conn) {
+				resetFirst(t, conn, code, &requests)
+			})
+			cfg := plant(t, "https", address)
+			cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
+			want(t, "Deliver", post(t, open(t, cfg)), false, reason.ConnectionFailed, "")
+			if n := requests.Load(); n != 1 {
+				t.Errorf("the server got %d requests for 1 event", n)
+			}
+		})
+	}
+}
+
+// resetFirst speaks HTTP/2: it reads whole requests, resets the first and answers the others.
+func resetFirst(t *testing.T, conn net.Conn, code http2.ErrCode, requests *atomic.Int64) {
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := io.ReadFull(conn, preface); err != nil {
+		t.Error(err)
+		return
+	}
+	framer := http2.NewFramer(conn, conn)
+	_ = framer.WriteSettings()
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch f := frame.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				_ = framer.WriteSettingsAck()
+			}
+		case *http2.DataFrame:
+			if !f.StreamEnded() {
+				continue
+			}
+			if requests.Add(1) == 1 {
+				_ = framer.WriteRSTStream(f.StreamID, code)
+				continue
+			}
+			var block bytes.Buffer
+			_ = hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: ":status", Value: "204"})
+			_ = framer.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: f.StreamID, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true,
+			})
+		}
+	}
+}

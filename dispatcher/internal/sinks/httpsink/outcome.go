@@ -1,0 +1,130 @@
+package httpsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// maxRetryAfter bounds the pause that a destination may ask for.
+const maxRetryAfter = time.Hour
+
+// answered maps a status. The answer's body, reason phrase and headers are never quoted: they may
+// echo the request (CONTRACT C-73).
+func (t target) answered(resp *http.Response) error {
+	code := resp.StatusCode
+	if code >= 200 && code <= 299 {
+		return nil
+	}
+	err := reason.Coded(strconv.Itoa(code), fmt.Errorf("%s answered %d %s; %s", t.name, code, http.StatusText(code), remedy(code)))
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired:
+		// Whoever answers knows nobody by these credentials, and took nothing: no event is at fault.
+		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, err))
+	case code == http.StatusForbidden:
+		return reason.With(reason.AuthenticationFailed, err)
+	case retried(code):
+		if pause := retryAfter(resp.Header); pause > 0 {
+			err = dispatcher.RetryAfter(pause, err)
+		}
+		if code >= 500 || code == http.StatusTooManyRequests {
+			err = dispatcher.DestinationFault(err)
+		}
+	case code == http.StatusBadRequest, code == http.StatusConflict,
+		code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
+		return refusedContent{err}
+	}
+	return err
+}
+
+// refusedContent is a refusal of what was sent, which may be one event's of a batch.
+type refusedContent struct{ error }
+
+func (r refusedContent) Unwrap() error { return r.error }
+
+// retried are the statuses that tell of the destination's moment, not of the event.
+func retried(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return code >= 500
+}
+
+func remedy(code int) string {
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return "check the credentials in auth, and what they may do there"
+	case code == http.StatusProxyAuthRequired:
+		return "put the proxy's credentials into HTTP_PROXY or HTTPS_PROXY"
+	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone:
+		return "check the path of url, and that it takes POST"
+	case code == http.StatusRequestEntityTooLarge:
+		return "raise the destination's limit, lower batchSize, or make smaller events"
+	case code == http.StatusUnsupportedMediaType:
+		return "choose the contentMode that the destination understands"
+	case code == http.StatusTooManyRequests:
+		return "lower maxConnections, or raise the destination's limit"
+	case retried(code):
+		return "the destination's log says why; the event is retried"
+	case code < 400:
+		return "redirects are not followed, so set url to the final address"
+	default:
+		return "the destination refuses this event, and its log says why"
+	}
+}
+
+// retryAfter reads a pause in seconds or up to a date. The date is compared with the answer's own
+// Date, so that no clock of ours matters; without one it is ignored.
+func retryAfter(h http.Header) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	} else if errors.Is(err, strconv.ErrRange) {
+		return maxRetryAfter
+	}
+	until, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return 0
+	}
+	return max(0, min(until.Sub(now), maxRetryAfter))
+}
+
+// broken is a request without an answer that may have been received.
+func (s *sink) broken(ctx context.Context, to target, err error) error {
+	// Only fixed words: net/http quotes what it cannot parse, which may echo the request.
+	what := errors.New("broke off, or gave no valid HTTP answer; see its log, and check that url names an HTTP server")
+	switch {
+	case ctx.Err() != nil:
+		what = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or make it answer sooner", s.timeout))
+	case errors.Is(err, errSent), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		what = errors.New("closed the connection without an answer; the destination's log may say why")
+	}
+	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have received the event, so this counts as an attempt", to.name, what))
+}
+
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the destination", Hosts: "url", TLS: "tls", Plain: "use an http:// url"}
+
+// unreachable is a failure before anything was sent.
+func (s *sink) unreachable(to target, err error) error {
+	return dispatcher.Unavailable(peer.Unreachable(to.name, s.timeout, err))
+}
+
+func (t target) interrupted(ctx context.Context) error {
+	return fmt.Errorf("posting to %s was interrupted: %w", t.name, ctx.Err())
+}

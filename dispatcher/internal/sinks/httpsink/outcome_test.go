@@ -1,0 +1,313 @@
+package httpsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+)
+
+// CONTRACT: C-32, C-73
+func TestAnswers(t *testing.T) {
+	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC) // a server whose clock is wrong
+	date := now.Format(http.TimeFormat)
+	for _, test := range []struct {
+		status      int
+		retryAfter  string
+		delivered   bool
+		unavailable bool
+		fault       bool
+		pause       time.Duration
+		word        string
+	}{
+		{status: 200, delivered: true},
+		{status: 201, delivered: true},
+		{status: 202, delivered: true},
+		{status: 204, delivered: true},
+		{status: 299, delivered: true},
+		{status: 301, word: reason.Refusing},
+		{status: 302, word: reason.Refusing},
+		{status: 304, word: reason.Refusing},
+		{status: 307, word: reason.Refusing},
+		{status: 400, word: reason.Refusing},
+		{status: 401, unavailable: true, word: reason.AuthenticationFailed},
+		{status: 401, retryAfter: "7", unavailable: true, word: reason.AuthenticationFailed},
+		{status: 403, word: reason.AuthenticationFailed},
+		{status: 404, retryAfter: "7", word: reason.Refusing},
+		{status: 405, word: reason.Refusing},
+		{status: 407, unavailable: true, word: reason.AuthenticationFailed},
+		{status: 408, word: reason.Refusing},
+		{status: 409, word: reason.Refusing},
+		{status: 413, word: reason.Refusing},
+		{status: 415, word: reason.Refusing},
+		{status: 422, word: reason.Refusing},
+		{status: 425, retryAfter: "3", pause: 3 * time.Second, word: reason.Refusing},
+		{status: 429, fault: true, word: reason.Refusing},
+		{status: 429, fault: true, retryAfter: "7", pause: 7 * time.Second, word: reason.Refusing},
+		{status: 429, fault: true, retryAfter: now.Add(90 * time.Second).Format(http.TimeFormat), pause: 90 * time.Second, word: reason.Refusing},
+		{status: 429, fault: true, retryAfter: "soon", word: reason.Refusing},
+		{status: 500, fault: true, word: reason.Refusing},
+		{status: 502, fault: true, word: reason.Refusing},
+		{status: 503, fault: true, retryAfter: "86400", pause: time.Hour, word: reason.Refusing},
+		{status: 504, fault: true, word: reason.Refusing},
+		{status: 507, fault: true, retryAfter: "60", pause: time.Minute, word: reason.Refusing}, // full
+		{status: 599, fault: true, word: reason.Refusing},
+	} {
+		t.Run(fmt.Sprintf("%d %s", test.status, test.retryAfter), func(t *testing.T) {
+			requests := 0
+			address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				requests++
+				w.Header().Set("Location", "/elsewhere?"+querySecret)
+				w.Header().Set("Date", date)
+				if test.retryAfter != "" {
+					w.Header().Set("Retry-After", test.retryAfter)
+				}
+				w.WriteHeader(test.status)
+				_ = r.Write(w) // the answer echoes the request
+			}))
+			err := post(t, open(t, plant(t, "http", address)))
+			if requests != 1 {
+				t.Errorf("%d requests for one event", requests)
+			}
+			if test.delivered {
+				if err != nil {
+					t.Errorf("not delivered: %v", err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("delivered")
+			}
+			if got := dispatcher.IsUnavailable(err); got != test.unavailable {
+				t.Errorf("that the answer spends no attempt: %t, want %t: %v", got, test.unavailable, err)
+			}
+			if got := dispatcher.IsDestinationFault(err); got != test.fault {
+				t.Errorf("that the answer speaks of the destination: %t, want %t: %v", got, test.fault, err)
+			}
+			if _, permanent := dispatcher.PermanentReason(err); permanent {
+				t.Errorf("an answer is never final: %v", err)
+			}
+			if got := dispatcher.RetryAfterDelay(err); got != test.pause {
+				t.Errorf("the pause is %s, want %s", got, test.pause)
+			}
+			if got := reason.Of(err); got != test.word {
+				t.Errorf("the reason is %s, want %s", got, test.word)
+			}
+			if want := fmt.Sprintf("http://%s/events answered %d ", address, test.status); !strings.Contains(err.Error(), want) {
+				t.Errorf("the error does not say %q: %v", want, err)
+			}
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	date := now.Format(http.TimeFormat)
+	for _, test := range []struct {
+		name, retryAfter, date string
+		want                   time.Duration
+	}{
+		{"none", "", date, 0},
+		{"seconds", "30", "", 30 * time.Second},
+		{"zero", "0", date, 0},
+		{"negative", "-5", date, 0},
+		{"fraction", "1.5", date, 0},
+		{"more than an hour", "7200", date, time.Hour},
+		{"more than any integer", "99999999999999999999", date, time.Hour},
+		{"date", now.Add(time.Minute).Format(http.TimeFormat), date, time.Minute},
+		{"date, other format", now.Add(time.Minute).Format(time.ANSIC), date, time.Minute},
+		{"date in the past", now.Add(-time.Minute).Format(http.TimeFormat), date, 0},
+		{"date far away", now.Add(240 * time.Hour).Format(http.TimeFormat), date, time.Hour},
+		{"date without a Date", now.Add(time.Minute).Format(http.TimeFormat), "", 0},
+	} {
+		h := http.Header{}
+		h.Set("Retry-After", test.retryAfter)
+		h.Set("Date", test.date)
+		if got := retryAfter(h); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+// With contentMode Batch the one answer is every event's, unless it may be about a single one: then each is
+// sent by itself, and answered by itself.
+//
+// CONTRACT: C-32
+func TestBatchAnswers(t *testing.T) {
+	var poison string
+	var status, requests int
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests++
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(string(body), poison) {
+			w.WriteHeader(status)
+		}
+	}))
+	cfg := plant(t, "http", address)
+	cfg.ContentMode, cfg.BatchSize = config.Batch, 3
+	s := open(t, cfg)
+	if s.BatchSize() != 3 {
+		t.Errorf("BatchSize is %d, want 3", s.BatchSize())
+	}
+	batch := []*dispatcher.Event{newEvent(), newEvent(), newEvent()}
+	for i := range batch {
+		batch[i].ID = uuid.New()
+	}
+	for _, test := range []struct {
+		status, requests int
+		failed           [3]bool
+	}{
+		{204, 1, [3]bool{}},
+		{400, 4, [3]bool{1: true}},
+		{409, 4, [3]bool{1: true}},
+		{413, 4, [3]bool{1: true}},
+		{422, 4, [3]bool{1: true}},
+		{401, 1, [3]bool{true, true, true}},
+		{404, 1, [3]bool{true, true, true}},
+		{500, 1, [3]bool{true, true, true}},
+	} {
+		poison, status, requests = batch[1].ID.String(), test.status, 0
+		errs := s.Deliver(t.Context(), batch)
+		if len(errs) != 3 || requests != test.requests {
+			t.Fatalf("status %d: %d answers after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
+		}
+		for i, err := range errs {
+			if (verify(t, err) != nil) != test.failed[i] {
+				t.Errorf("status %d: event %d was answered with %v", status, i, err)
+			}
+		}
+	}
+}
+
+// A token that expires between the requests of one delivery: what was taken before is delivered.
+//
+// CONTRACT: C-32
+func TestExpiresWithinBatch(t *testing.T) {
+	var requests int
+	answers := []int{http.StatusBadRequest, http.StatusAccepted, http.StatusUnauthorized, http.StatusForbidden}
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(answers[requests])
+		requests++
+	}))
+	cfg := plant(t, "http", address)
+	cfg.ContentMode = config.Batch
+	errs := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
+	if verify(t, errs[0]) != nil {
+		t.Errorf("an event that was taken: %v", errs[0])
+	}
+	if !dispatcher.IsUnavailable(verify(t, errs[1])) {
+		t.Errorf("an answer of 401 spends an attempt: %v", errs[1])
+	}
+	if verify(t, errs[2]) == nil || dispatcher.IsUnavailable(errs[2]) {
+		t.Errorf("an answer of 403 spends no attempt: %v", errs[2])
+	}
+}
+
+// The status is the answer: a body that never ends does not take it back.
+func TestEndlessBody(t *testing.T) {
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	cfg := plant(t, "http", address)
+	cfg.Timeout = config.Duration(100 * time.Millisecond)
+	if err := post(t, open(t, cfg)); err != nil {
+		t.Errorf("an answer of 200 was taken back: %v", err)
+	}
+}
+
+func TestSwitchingProtocols(t *testing.T) {
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"))
+	}))
+	if err := post(t, open(t, plant(t, "http", address))); err == nil || dispatcher.IsUnavailable(err) {
+		t.Errorf("an answer of 101 is no delivery, and no outage: %v", err)
+	}
+}
+
+// A context that ends is told from a timeout of the sink's own.
+func TestContextEnds(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
+		<-r.Context().Done()
+	}))
+	cfg := plant(t, "http", address)
+	for _, test := range []struct {
+		name  string
+		end   func() (context.Context, context.CancelFunc)
+		wraps error
+	}{
+		{"cancelled", func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, context.Canceled},
+		{"deadline", func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(t.Context(), 100*time.Millisecond)
+		}, context.DeadlineExceeded},
+	} {
+		ctx, cancel := test.end()
+		go func() {
+			<-begun
+			if errors.Is(test.wraps, context.Canceled) {
+				cancel()
+			}
+		}()
+		err := verify(t, open(t, cfg).Deliver(ctx, []*dispatcher.Event{newEvent()})[0])
+		if !errors.Is(err, test.wraps) || dispatcher.IsUnavailable(err) {
+			t.Errorf("%s: got %v, want an error that wraps %v", test.name, err, test.wraps)
+		}
+		cancel()
+		if err := verify(t, open(t, cfg).Probe(ctx)); !errors.Is(err, test.wraps) {
+			t.Errorf("%s: Probe returned %v, want an error that wraps %v", test.name, err, test.wraps)
+		}
+	}
+	cfg.Timeout = config.Duration(50 * time.Millisecond)
+	if err := post(t, open(t, cfg)); err == nil || errors.Is(err, context.DeadlineExceeded) || dispatcher.IsUnavailable(err) {
+		t.Errorf("the sink's own timeout returned %v; want a plain failure", err)
+	}
+}
+
+// The first KiB of an answer that refuses is kept beside the error, and only when it is asked for. No error quotes it.
+// CONTRACT: C-41, C-73
+func TestCaptureResponse(t *testing.T) {
+	answer := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
+	for _, capture := range []bool{true, false} {
+		address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = io.WriteString(w, answer)
+		}))
+		cfg := plant(t, "http", address)
+		cfg.CaptureResponse = capture
+		s := open(t, cfg)
+		err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0]
+		want := ""
+		if capture {
+			want = answer[:1024]
+		}
+		if got := dispatcher.ResponseOf(err); got != want {
+			t.Errorf("captureResponse %t: %d bytes are kept, want %d", capture, len(got), len(want))
+		}
+		if got := dispatcher.CauseOf(err); got != (dispatcher.Cause{Class: "http", Code: "422"}) {
+			t.Errorf("captureResponse %t: the cause is %+v", capture, got)
+		}
+		_ = sinktest.Verify(t, err)
+	}
+}

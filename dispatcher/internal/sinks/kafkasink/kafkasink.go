@@ -1,0 +1,243 @@
+package kafkasink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/encoding"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+const (
+	// batchSize is what one Deliver takes: enough to fill the batches of many partitions.
+	batchSize = 500
+	// linger lets the records of one Deliver meet in a partition's batch. It is only waited for when
+	// there are fewer than a batch. It is as long as handing them over takes: that a stream comes in batches is
+	// the engine's affair, which lets events gather.
+	linger = time.Millisecond
+	// connectTimeout bounds a connection with its TLS handshake, and a probe.
+	connectTimeout = 10 * time.Second
+)
+
+type sink struct {
+	mode     config.ContentMode
+	timeout  time.Duration
+	maxBytes int // of a batch, and so of a record
+	// brokers are those of the configuration, as errors name them.
+	brokers string
+	// topic is where every event goes; "" when routes or the events' own topics say so.
+	topic string
+	// destination is the Kafka topic that an event goes to.
+	destination func(*dispatcher.Event) (string, error)
+	// encoder makes values of payloads, by the schema of subject or else of the Kafka topic. nil: a
+	// payload is the value.
+	encoder *encoding.Encoder
+	subject string
+	options []kgo.Opt
+	dial    dialer
+
+	// shared takes all deliveries. alone takes one record at a time: one that was refused for its
+	// batch's size, which may have been another's fault.
+	shared, alone lane
+	turn          chan struct{} // held by who uses alone
+}
+
+var _ dispatcher.Sink = (*sink)(nil)
+
+// New returns a sink for cfg. It fails when cfg contradicts itself; files, the brokers and the registry
+// are first looked at by Probe and Deliver, so that what is wrong with them can heal. schemas is the
+// registry for encoding Avro and Protobuf, nil for JSON. route says which topic an event goes to; nil
+// is the configuration's, or the one of the event's own topic's name.
+func New(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, schemas, route)
+	if err != nil {
+		return nil, err // not s, which would be a Sink that holds nil
+	}
+	return s, nil
+}
+
+func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+	cfg.ApplyDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &sink{
+		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: cfg.MaxMessageBytes, brokers: strings.Join(cfg.Brokers, ", "),
+		destination: route,
+		subject:     cfg.Subject,
+		dial:        files.Dialer(cfg.TLS, connectTimeout),
+		turn:        make(chan struct{}, 1),
+	}
+	if cfg.Encoding != config.KafkaJSON {
+		if schemas == nil {
+			return nil, fmt.Errorf("kafka sink: encoding %s needs a schema registry; set schemaRegistry, or encoding to JSON", cfg.Encoding)
+		}
+		var err error
+		if s.encoder, err = encoding.New(cfg.Encoding, *schemas); err != nil {
+			return nil, err
+		}
+	}
+	if route == nil {
+		s.topic = cfg.Topic
+		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Topic, e.Topic), nil }
+	}
+	s.options = append(options(cfg), login(cfg.Auth)...)
+	// What kgo finds wrong is found now. Nothing is dialled before the first use.
+	ses, err := s.newSession()
+	if err != nil {
+		return nil, fmt.Errorf("kafka sink: %w", err)
+	}
+	ses.client.Close()
+	return s, nil
+}
+
+func options(cfg config.KafkaSink) []kgo.Opt {
+	compression := map[string]kgo.CompressionCodec{
+		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	}[cfg.Compression]
+	return []kgo.Opt{
+		kgo.SeedBrokers(cfg.Brokers...),
+		kgo.ClientID(cfg.ClientID),
+		kgo.SoftwareNameAndVersion("outbox-dispatcher", kgoVersion()),
+		kgo.RequiredAcks(kgo.AllISRAcks()), // and idempotent, which is kgo's default
+		// The records of a partition that lost its leader are given up even if one may have been written.
+		kgo.AllowIdempotentProduceCancellation(),
+		kgo.ProducerBatchCompression(compression),
+		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)),
+		kgo.ProducerLinger(linger),
+		kgo.ProduceRequestTimeout(min(cfg.Timeout.D(), 10*time.Second)),
+		// The engine bounds what is in flight; Produce must never wait for room.
+		kgo.MaxBufferedRecords(1 << 30),
+		// A topic that is missing is told soon. One that was just made may be unknown to some broker.
+		kgo.MetadataMinAge(250 * time.Millisecond),
+		kgo.UnknownTopicRetries(2),
+		kgo.RetryBackoffFn(backoff),
+		kgo.DisableClientMetrics(),
+	}
+}
+
+// backoff is how long a client waits before it tries again what failed so often: a second at most, as long as
+// the deliveries that wait for it look at the leaders. kgo's own grows to 5 s, which a broker that is back
+// would be waited for.
+func backoff(fails int) time.Duration {
+	return min(leaderWait, 100*time.Millisecond<<min(max(fails, 0), 10))
+}
+
+// BatchSize is 500.
+func (*sink) BatchSize() int { return batchSize }
+
+// Deliver produces the whole batch at once, and answers for each record as the brokers confirm it.
+// When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("kafka", &errs)
+	errs = make([]error, len(batch))
+	var records []*kgo.Record
+	var of []int // the place of each record's event in the batch
+	for i, e := range batch {
+		r, err := s.record(ctx, e)
+		if errs[i] = err; err == nil {
+			records, of = append(records, r), append(of, i)
+		}
+	}
+	if len(records) == 0 {
+		return errs
+	}
+	for i, err := range s.produce(ctx, &s.shared, records) {
+		if errors.Is(err, errBatchTooLarge) {
+			err = s.produceAlone(ctx, records[i])
+		}
+		errs[of[i]] = err
+	}
+	return errs
+}
+
+// produceAlone sends a record in a batch of its own: then what is said of the batch is said of it.
+func (s *sink) produceAlone(ctx context.Context, r *kgo.Record) error {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return s.interrupted(ctx)
+	}
+	err := s.produce(ctx, &s.alone, []*kgo.Record{unused(r)})[0]
+	if errors.Is(err, errBatchTooLarge) {
+		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
+	}
+	return err
+}
+
+// produce sends the records in one session, and answers for each.
+func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []error {
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if ctx.Err() != nil {
+		return slices.Repeat([]error{s.interrupted(ctx)}, len(records))
+	}
+	ses, err := l.session(s.newSession)
+	if err != nil {
+		return slices.Repeat([]error{s.unreachable(ctx, err)}, len(records))
+	}
+	if err := ses.ready(ctx, min(s.timeout, connectTimeout)); err != nil {
+		l.retire(ses) // its connection may hang
+		return slices.Repeat([]error{s.unreachable(ctx, err)}, len(records))
+	}
+	before := ses.sent.Load()
+	errs := ses.produce(limited, records)
+	if slices.ContainsFunc(errs, endsSession) {
+		l.retire(ses)
+	}
+	unsent := ses.retired.Load() && ses.sent.Load() == before // in this order: see conn.Write
+	for i, r := range records {
+		errs[i] = s.outcome(ctx, ses, r, errs[i], unsent)
+	}
+	return errs
+}
+
+// Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers, and for the
+// topic if every event goes there. It also asks the schema registry, if that was away.
+func (s *sink) Probe(ctx context.Context) error {
+	ses, err := s.newSession()
+	if err == nil {
+		defer s.shared.retire(ses)
+		err = ses.ping(ctx, min(s.timeout, connectTimeout))
+	}
+	if err != nil {
+		return s.unreachable(ctx, err)
+	}
+	if s.topic != "" {
+		if err := s.probeTopic(ctx, ses); err != nil {
+			return err
+		}
+	}
+	if s.encoder != nil {
+		return s.encoder.Probe(ctx)
+	}
+	return nil
+}
+
+// Close ends the connections. Nothing is in flight then: Deliver waits for its records.
+func (s *sink) Close(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() {
+		s.shared.close()
+		s.alone.close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kafka sink: closing the connections to %s was interrupted: %w", s.brokers, ctx.Err())
+	}
+}

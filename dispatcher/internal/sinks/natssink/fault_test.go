@@ -1,0 +1,342 @@
+package natssink
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+)
+
+// CONTRACT: C-29, C-32
+func TestMissingStream(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	js := admin(t, srv)
+	if err := js.DeleteStream(t.Context(), stream); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, plainConfig(srv, stream))
+	sinktest.Reaches(t, s, reason.Refusing, "; create one that captures it, as with nats stream add --subjects "+stream)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(t, s); err != nil {
+		t.Errorf("the stream was created, and Deliver fails: %v", err)
+	}
+}
+
+// A stream that appears while the message is tried again.
+func TestStreamAppears(t *testing.T) {
+	srv := server(t)
+	js := admin(t, srv)
+	stream := "late-" + sinktest.NewEvent().ID.String()
+	s := open(t, plainConfig(srv, stream))
+	sent := make(chan struct{}, 10)
+	s.watch(func() { sent <- struct{}{} })
+	answer := make(chan error)
+	go func() { answer <- send(t, s) }()
+	<-sent
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answer; err != nil {
+		t.Errorf("the stream was there at the second try, and Deliver fails: %v", err)
+	}
+}
+
+func TestNoJetStream(t *testing.T) {
+	srv := start(t, nats.Options{NoJetStream: true})
+	s := open(t, plainConfig(srv, "shop"))
+	sinktest.Reaches(t, s, reason.Refusing, "the server has no JetStream; enable it")
+}
+
+// A subject that only others than a stream take: their answers confirm nothing.
+func TestNobodyConfirms(t *testing.T) {
+	srv := server(t)
+	conn := admin(t, srv).Conn()
+	cfg := plainConfig(srv, "echo-"+sinktest.NewEvent().ID.String())
+	cfg.Timeout = config.Duration(500 * time.Millisecond)
+	s := open(t, cfg)
+	for answer, text := range map[string]string{
+		"{}":    "the answer is no confirmation of a stream; create one",
+		"%":     "the answer is no confirmation of a stream; create one",
+		"echo":  "the answer is no confirmation of a stream; create one",
+		"error": "the answer is an error that is not JetStream's; ",
+		"":      "no confirmation within 500ms; check that the servers answer, that a stream captures",
+	} {
+		sub, err := conn.Subscribe(cfg.Subject, func(m *client.Msg) {
+			switch answer {
+			case "echo":
+				_ = m.Respond(m.Data)
+			case "error":
+				_ = m.Respond([]byte(`{"error":{"err_code":1,"description":"` + sinktest.PayloadSecret + `"}}`))
+			case "":
+			default:
+				_ = m.Respond([]byte(answer))
+			}
+		})
+		if err == nil {
+			err = conn.Flush()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		word := reason.Refusing
+		if answer == "" {
+			word = reason.ConnectionFailed
+		}
+		// A subject that no stream takes is the configuration's; who is silent may have taken it.
+		sinktest.Want(t, "an answer "+answer, send(t, s), strings.Contains(text, "no confirmation of a stream"), word, text)
+		if err := errors.Join(sub.Unsubscribe(), conn.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A topic's name that is no subject is that event's own failure, and can do no harm.
+func TestBadSubject(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	cfg := plainConfig(srv, stream)
+	cfg.Subject = ""
+	s := open(t, cfg)
+	for _, topic := range []string{"a b", "a.>", "*", "a..b", "$JS.API.STREAM.DELETE." + stream, "_INBOX.a", strings.Repeat("a", 256)} {
+		bad, good := sinktest.NewEvent(), sinktest.NewEvent()
+		bad.Topic, good.Topic = topic, stream+".a"
+		errs := s.Deliver(t.Context(), []*dispatcher.Event{bad, good})
+		sinktest.Want(t, topic, errs[0], false, reason.Refusing, "; set subject to one without spaces and wildcards")
+		if errs[1] != nil {
+			t.Errorf("an event beside %s: %v", topic, errs[1])
+		}
+	}
+}
+
+// What a stream refuses, and says why.
+//
+// CONTRACT: C-32, C-73
+func TestRefused(t *testing.T) {
+	srv := server(t)
+	for _, test := range []struct {
+		name   string
+		change func(*jetstream.StreamConfig)
+		event  *dispatcher.Event
+		stream string
+		class  string
+		text   string
+	}{
+		{"too large for the stream", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 5000 }, sized(10_000), "", "dead", "; raise the stream's max_msg_size"},
+		{"too large for the server", nil, sized(1 << 20), "", "dead", "; raise its max_payload"},
+		{"too many messages", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew }, sized(10), "", "fault", "maximum messages exceeded (10077); make room"},
+		{"too many bytes", func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 3000, jetstream.DiscardNew }, sized(4000), "", "fault", "maximum bytes exceeded (10077); make room"},
+		{"another stream", nil, sized(10), "others", "unavailable", "; set stream to the one that captures the subject"},
+		{"a sealed stream", nil, sized(10), "", "unavailable", "; let another stream capture the subject"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			stream := newStream(t, srv, test.change)
+			s := open(t, plainConfig(srv, stream))
+			if test.text == "; let another stream capture the subject" {
+				js := admin(t, srv)
+				if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}, Sealed: true}); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := send(t, s); err != nil {
+				t.Fatal(err)
+			}
+			s.stream = test.stream
+			errs := s.Deliver(t.Context(), []*dispatcher.Event{test.event})
+			sinktest.Want(t, "Deliver", errs[0], test.class == "unavailable", reason.Refusing, test.text)
+			sinktest.Fault(t, "Deliver", errs[0], test.class == "fault")
+			if dead, _ := dispatcher.PermanentReason(errs[0]); (dead == dispatcher.ReasonPermanentFailure) != (test.class == "dead") {
+				t.Errorf("want %s: %v", test.class, errs[0])
+			}
+			// That another stream has the subject can be asked.
+			if err := s.Probe(t.Context()); dispatcher.IsUnavailable(err) != (test.stream != "") {
+				t.Errorf("Probe: %v", err)
+			}
+		})
+	}
+}
+
+// The headers' own limit is 64 KB. Only that one is dead.
+func TestTooManyHeaders(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	s := open(t, plainConfig(srv, stream))
+	batch := []*dispatcher.Event{sinktest.NewEvent(), sinktest.NewEvent(), sinktest.NewEvent()}
+	batch[1].Headers = map[string]string{"long": strings.Repeat("7", 70_000)}
+	errs := s.Deliver(t.Context(), batch)
+	sinktest.Want(t, "long headers", errs[1], false, reason.Refusing, "; use contentMode Structured, or fewer and shorter headers")
+	if dead, _ := dispatcher.PermanentReason(errs[1]); dead != dispatcher.ReasonPermanentFailure || errs[0] != nil || errs[2] != nil {
+		t.Errorf("got %v", errs)
+	}
+}
+
+// The account may store no more.
+func TestAccountFull(t *testing.T) {
+	srv := start(t, nats.Options{Settings: "accounts: {A: {users: [{user: a, password: a}], jetstream: {max_file: 100KB}}}\nno_auth_user: a\n"})
+	stream := newStream(t, srv, nil)
+	s := open(t, plainConfig(srv, stream))
+	for range 20 {
+		if err := s.Deliver(t.Context(), []*dispatcher.Event{sized(10_000)})[0]; err != nil {
+			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; raise the limits of JetStream")
+			sinktest.Fault(t, "Deliver", err, true)
+			return
+		}
+	}
+	t.Error("200 KB are in an account of 100 KB")
+}
+
+// A server that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
+//
+// CONTRACT: C-27, C-32
+func TestSilentServer(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	cfg := plainConfig(srv, stream)
+	cfg.Timeout = config.Duration(time.Second)
+	connected, fresh := open(t, cfg), open(t, cfg)
+	sinktest.Silent(t, connected, fresh, srv, "no confirmation within 1s; check that the servers answer", "no answer within 1s; check that it runs")
+}
+
+// A server that reads nothing holds nats.go up, with its lock: Deliver still ends with its context, and
+// what is left is never sent.
+//
+// CONTRACT: C-27, C-31
+func TestInterruptedIsNeverSentLater(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	cfg := plainConfig(srv, stream)
+	cfg.Timeout = config.Duration(time.Minute)
+	s := open(t, cfg)
+	gate := s.gate()
+	if err := send(t, s); err != nil {
+		t.Fatal(err)
+	}
+	blocked := gate.shut()
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := make(chan []error)
+	go func() { answer <- s.Deliver(ctx, large(100)) }()
+	<-blocked
+	cancel()
+	for _, err := range <-answer {
+		if sinktest.Verify(t, err) == nil || !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+			t.Fatalf("a delivery that was interrupted: %v", err)
+		}
+	}
+	gate.open()
+	for range 3 {
+		if err := send(t, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(consume(t, srv, stream)); n != 4 {
+		t.Errorf("%d messages arrived, want the 4 that were confirmed", n)
+	}
+}
+
+// A connection that breaks: what may have been sent counts as an attempt, what was not is given back.
+//
+// CONTRACT: C-27, C-32
+func TestConnectionBreaks(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	s := open(t, plainConfig(srv, stream))
+	gate := s.gate()
+	if err := send(t, s); err != nil {
+		t.Fatal(err)
+	}
+	blocked := gate.shut()
+	answer := make(chan []error)
+	go func() { answer <- s.Deliver(t.Context(), large(10)) }()
+	<-blocked
+	gate.cut()
+	errs := <-answer
+	sinktest.Want(t, "a message that may have been sent", errs[0], false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
+	sinktest.Want(t, "a message that was not", errs[9], true, reason.ConnectionFailed, "the connection was lost before the message was sent; check that the servers run")
+	gate.open()
+	if err := send(t, s); err != nil {
+		t.Errorf("the next: %v", err)
+	}
+
+	sent := make(chan struct{}, 10)
+	s = open(t, plainConfig(srv, stream))
+	s.watch(func() { sent <- struct{}{} })
+	if err := send(t, s); err != nil {
+		t.Fatal(err)
+	}
+	<-sent
+	srv.Pause()
+	one := make(chan error)
+	go func() { one <- send(t, s) }()
+	<-sent
+	kill(t, srv)
+	sinktest.Want(t, "a message that was sent", <-one, false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
+	sinktest.Want(t, "the next", send(t, s), true, reason.ConnectionFailed, "connection refused; check that it runs")
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "connection refused; check that it runs")
+}
+
+func large(n int) []*dispatcher.Event {
+	batch := make([]*dispatcher.Event, n)
+	for i := range batch {
+		batch[i] = sized(500_000)
+	}
+	return batch
+}
+
+// A retry within the duplicate window is stored once, and confirmed.
+//
+// CONTRACT: C-27, C-42
+func TestDuplicates(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	s := open(t, plainConfig(srv, stream))
+	e := sinktest.NewEvent()
+	for attempt := range 3 { // at last a replay by a person
+		e.LeaseNumber = int64(attempt + 1)
+		if err := sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0]); err != nil {
+			t.Errorf("attempt %d: %v", attempt, err)
+		}
+	}
+	kill(t, srv)
+	restart(t, srv)
+	for { // the connection that was killed
+		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; sinktest.Verify(t, err) == nil {
+			break
+		}
+	}
+	got := consume(t, srv, stream)
+	if len(got) != 1 || got[0].Headers().Get("ce-fencingtoken") != "0000000000000000001" {
+		t.Errorf("%d messages are stored, want the first attempt's", len(got))
+	}
+
+	// The stream knows it also when it is gone.
+	e = sinktest.NewEvent()
+	deliver := func() {
+		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	deliver()
+	all, err := admin(t, srv).Stream(t.Context(), stream)
+	if err == nil {
+		err = all.DeleteMsg(t.Context(), all.CachedInfo().State.LastSeq)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	deliver()
+	if n := len(consume(t, srv, stream)); n != 1 {
+		t.Errorf("%d messages are stored, want one: the other was removed", n)
+	}
+}

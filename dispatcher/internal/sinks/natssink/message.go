@@ -1,0 +1,102 @@
+package natssink
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+	"github.com/nats-io/nats.go"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// The headers beside those of the attributes.
+const (
+	contentType    = "content-type"
+	dataType       = "ce-datacontenttype"
+	messageID      = "Nats-Msg-Id"
+	expectedStream = "Nats-Expected-Stream"
+)
+
+// message returns the event as a message (CONTRACT C-70). Its id is the event's, at each attempt: so the
+// stream stores a retry once.
+func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
+	subject, err := s.destination(e)
+	if err != nil {
+		return nil, reason.Routed(fmt.Errorf("nats sink: %w", err))
+	}
+	if !config.ValidNATSSubject(subject) {
+		return nil, reason.Routed(fmt.Errorf("nats sink: %q is no subject that events can go to; set subject to one without spaces and wildcards, that does not start with $ or _INBOX", subject))
+	}
+	m := &nats.Msg{Subject: subject, Header: make(nats.Header, 22+len(e.Headers))}
+	ce := cloudevent.New(e)
+	if s.mode == config.Structured {
+		var body bytes.Buffer
+		err = event.WriteJson(&ce, &body)
+		m.Data = body.Bytes()
+		headers(m.Header).set(contentType, event.ApplicationCloudEventsJSON)
+	} else {
+		m.Data = e.Payload
+	}
+	if s.mode != config.Structured && !e.Message.Bare {
+		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), headers(m.Header))
+	}
+	if err != nil {
+		return nil, cloudevent.Unwritable("nats sink", e, err)
+	}
+	cloudevent.Beside("nats", e, func(name, value string) { headers(m.Header).set(name, cloudevent.HeaderText(value)) })
+	headers(m.Header).set(messageID, ce.ID())
+	if s.stream != "" {
+		headers(m.Header).set(expectedStream, s.stream)
+	}
+	return m, nil
+}
+
+// size is what the message takes of the server's max_payload.
+func size(m *nats.Msg) int {
+	n := len("NATS/1.0\r\n\r\n") + len(m.Data)
+	for name, values := range m.Header {
+		n += len(name) + len(values[0]) + len(": \r\n")
+	}
+	return n
+}
+
+// headers takes an event's attributes in the binary mode of the CloudEvents NATS binding.
+type headers nats.Header
+
+var _ binding.BinaryWriter = headers(nil)
+
+// set takes the name as it is: consumers in Go look for exactly that.
+func (h headers) set(name, value string) { h[name] = []string{value} }
+
+// SetAttribute writes the type of the data twice: the binding says ce-datacontenttype, the CloudEvents
+// SDKs read content-type.
+func (h headers) SetAttribute(a spec.Attribute, value any) error {
+	if a.Kind() == spec.DataContentType {
+		h.set(contentType, value.(string))
+		h.set(dataType, value.(string))
+		return nil
+	}
+	return h.SetExtension(a.Name(), value)
+}
+
+func (h headers) SetExtension(name string, value any) error {
+	text, err := types.Format(value)
+	if err != nil {
+		return err
+	}
+	h.set("ce-"+name, cloudevent.PercentEncode(text))
+	return nil
+}
+
+func (headers) Start(context.Context) error { return nil }
+func (headers) SetData(io.Reader) error     { return nil }
+func (headers) End(context.Context) error   { return nil }

@@ -1,0 +1,204 @@
+package natssink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+const (
+	// batchSize is what one Deliver takes: enough to keep a stream busy while the acks travel.
+	batchSize = 500
+	// connectTimeout bounds a connection with TLS and login, and a probe.
+	connectTimeout = 10 * time.Second
+	// A stream that was just made, or has just lost its leader, takes nothing for a moment: then the
+	// message is published again, as NATS' own clients do.
+	again      = 2
+	againAfter = 250 * time.Millisecond
+)
+
+type sink struct {
+	mode    config.ContentMode
+	stream  string
+	timeout time.Duration
+	// servers are those of the configuration, as errors name them.
+	servers string
+	// subject is where every event goes; "" when routes or the events' own topics say so.
+	subject string
+	// destination is the subject that an event goes to.
+	destination func(*dispatcher.Event) (string, error)
+	// options returns how to connect, from the files as they are now.
+	options func() (nats.Options, error)
+	dial    dialer
+
+	mu      sync.Mutex
+	current *session
+	running sync.WaitGroup // sessions
+}
+
+var _ dispatcher.Sink = (*sink)(nil)
+
+// New returns a sink for cfg. It fails when cfg contradicts itself; files and the servers are first
+// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which subject an
+// event goes to; nil is the configuration's, or the one of the event's own topic's name.
+func New(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, route)
+	if err != nil {
+		return nil, err // not s, which would be a Sink that holds nil
+	}
+	return s, nil
+}
+
+func build(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+	cfg.ApplyDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &sink{
+		mode: cfg.ContentMode, stream: cfg.Stream, timeout: cfg.Timeout.D(),
+		servers:     strings.Join(cfg.Servers, ", "),
+		destination: route,
+		options:     func() (nats.Options, error) { return options(cfg) },
+		dial:        dial,
+	}
+	if route == nil {
+		s.subject = cfg.Subject
+		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Subject, e.Topic), nil }
+	}
+	return s, nil
+}
+
+// BatchSize is 500.
+func (*sink) BatchSize() int { return batchSize }
+
+// Deliver publishes the whole batch at once, and answers for each message as its stream confirms it.
+// When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("nats", &errs)
+	errs = make([]error, len(batch))
+	var msgs []*nats.Msg
+	var of []int // the place of each message's event in the batch
+	for i, e := range batch {
+		m, err := s.message(e)
+		if errs[i] = err; err == nil {
+			msgs, of = append(msgs, m), append(of, i)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	for round := 0; len(msgs) > 0; round++ {
+		answers := s.publish(ctx, limited, msgs)
+		left := 0
+		for i, err := range answers {
+			errs[of[i]] = err
+			if errors.Is(err, errNoStream) {
+				msgs[left], of[left] = msgs[i], of[i]
+				left++
+			}
+		}
+		msgs, of = msgs[:left], of[:left]
+		if round == again || left == 0 || !sleep(limited, againAfter) {
+			break
+		}
+	}
+	return errs
+}
+
+// sleep reports whether ctx outlasts d.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// publish sends the messages in one session, and answers for each. limited is ctx with the timeout.
+func (s *sink) publish(ctx, limited context.Context, msgs []*nats.Msg) []error {
+	all := func(err error) []error { return slices.Repeat([]error{err}, len(msgs)) }
+	if limited.Err() != nil {
+		return all(s.unreachable(ctx, limited.Err()))
+	}
+	ses := s.session()
+	if err := ses.wait(limited); err != nil {
+		return all(s.unreachable(ctx, err))
+	}
+	errs := ses.publish(limited, msgs)
+	for i, m := range msgs {
+		errs[i] = s.outcome(ctx, limited, ses, m, errs[i])
+	}
+	return errs
+}
+
+// session returns the one that deliveries share, which may still be connecting, or have failed to just
+// now.
+func (s *sink) session() *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil || s.current.over() {
+		s.current = s.open()
+	}
+	return s.current
+}
+
+// leave has the next delivery open another session. Those that run end in this one.
+func (s *sink) leave(ses *session) {
+	s.mu.Lock()
+	if s.current == ses {
+		s.current = nil
+	}
+	s.mu.Unlock()
+	ses.leave()
+}
+
+// Probe logs in to a server on a connection of its own, and has it answer. If every event goes to one
+// subject, it asks which stream takes that.
+func (s *sink) Probe(ctx context.Context) error {
+	s.mu.Lock()
+	ses := s.open()
+	s.mu.Unlock()
+	defer ses.retire()
+	if err := ses.wait(ctx); err != nil {
+		return s.unreachable(ctx, err)
+	}
+	if s.subject == "" {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, min(s.timeout, connectTimeout))
+	defer cancel()
+	return s.probeStream(ctx, limited, ses)
+}
+
+// Close ends the connections. Nothing is in flight then: Deliver waits for its answers.
+func (s *sink) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.current != nil {
+		s.current.retire()
+	}
+	s.mu.Unlock()
+	closed := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("nats sink: closing the connection to %s was interrupted: %w", s.servers, ctx.Err())
+	}
+}

@@ -1,0 +1,353 @@
+package natssink
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+)
+
+// Each way to log in, on the real server, as it should be and as it should not.
+//
+// CONTRACT: C-32, C-73
+func TestLogin(t *testing.T) {
+	key, stranger := newKey(t, nkeys.CreateUser), newKey(t, nkeys.CreateUser)
+	users := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %q}, {nkey: %s},
+		{user: mute, password: %q, permissions: {publish: {deny: "secret.>"}}},
+		{user: deaf, password: %q, permissions: {subscribe: {deny: "_INBOX.>"}}}]}}`, sinktest.PasswordSecret, key.public, sinktest.PasswordSecret, sinktest.PasswordSecret)})
+	token := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {token: %q}", sinktest.PasswordSecret)})
+	op := newOperator(t)
+	jwt := start(t, nats.Options{Settings: op.settings()})
+	in := time.Now().Add(time.Hour)
+	plain := server(t)
+	streams := map[*nats.Server]string{
+		users: newStream(t, users, nil, client.UserInfo("alice", sinktest.PasswordSecret)),
+		token: newStream(t, token, nil, client.Token(sinktest.PasswordSecret)),
+		jwt:   newStream(t, jwt, nil, client.UserCredentials(sinktest.File(t, "admin", op.user(t, key, in)))),
+		plain: newStream(t, plain, nil),
+	}
+	basic := func(user, password string) *config.NATSAuth {
+		return &config.NATSAuth{Basic: sinktest.Login(t, user, password)}
+	}
+	creds := func(content string) *config.NATSAuth {
+		return &config.NATSAuth{CredentialsFile: sinktest.File(t, "user.creds", content)}
+	}
+	seed := func(content string) *config.NATSAuth {
+		return &config.NATSAuth{NKeyFile: sinktest.File(t, "seed", content)}
+	}
+	tok := func(content string) *config.NATSAuth {
+		return &config.NATSAuth{TokenFile: sinktest.File(t, "token", content)}
+	}
+	const check, refused = "; add auth, or check what its files hold", reason.AuthenticationFailed
+	for _, test := range []struct {
+		name       string
+		server     *nats.Server
+		auth       *config.NATSAuth
+		word, text string // "" means delivered
+	}{
+		{"password", users, basic("alice", sinktest.PasswordSecret), "", ""},
+		{"wrong password", users, basic("alice", sinktest.WrongSecret), refused, check},
+		{"unknown user", users, basic(sinktest.WrongSecret, sinktest.PasswordSecret), refused, check},
+		{"no login", users, nil, refused, check},
+		{"empty password", users, basic("alice", ""), refused, "password is empty; write the value into it"},
+		{"may not subscribe", users, basic("deaf", sinktest.PasswordSecret), refused, "; allow _INBOX.> in the permissions"},
+		{"NKey", users, seed(key.seed + "\n"), "", ""},
+		{"unknown NKey", users, seed(stranger.seed), refused, check},
+		{"no NKey", users, seed(sinktest.WrongSecret), refused, "seed holds no seed of a user; write a user's seed, which starts with SU into it"},
+		{"NKey that nobody asked for", plain, seed(key.seed), refused, "; no NKey is known there"},
+		{"token", token, tok(sinktest.PasswordSecret + "\n"), "", ""},
+		{"wrong token", token, tok(sinktest.WrongSecret), refused, check},
+		{"credentials", jwt, creds(op.user(t, key, in)), "", ""},
+		{"credentials of another operator", jwt, creds(newOperator(t).user(t, key, in)), refused, check},
+		{"credentials that expired", jwt, creds(op.user(t, key, time.Now().Add(-time.Minute))), refused, "; "},
+		{"no credentials", jwt, creds(sinktest.WrongSecret), refused, "user.creds holds no seed of a user; write a .creds file"},
+		{"a password that nobody asked for", plain, basic("alice", sinktest.PasswordSecret), "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := plainConfig(test.server, streams[test.server])
+			cfg.Auth = test.auth
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
+		})
+	}
+}
+
+// Where every event goes to a subject that the user may not publish to, none spends an attempt. Probe says
+// so when the user may ask.
+//
+// CONTRACT: C-32
+func TestNoRight(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %[1]q},
+		{user: mute, password: %[1]q, permissions: {publish: ["other.>"], subscribe: ["_INBOX.>"]}},
+		{user: asks, password: %[1]q, permissions: {publish: ["other.>", "$JS.API.STREAM.NAMES", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>"]}},
+		{user: denied, password: %[1]q, permissions: {publish: {deny: ["*.events"]}}}]}}`, sinktest.PasswordSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
+	for user, probed := range map[string]bool{"mute": false, "asks": true, "denied": true} {
+		cfg := plainConfig(srv, stream)
+		cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, user, sinktest.PasswordSecret)}
+		s := open(t, cfg)
+		const text = "; allow it in the permissions of the dispatcher's user, under publish"
+		sinktest.Want(t, user+", Deliver", send(t, s), true, reason.AuthenticationFailed, text)
+		if err := s.Probe(t.Context()); probed {
+			sinktest.Want(t, user+", Probe", err, true, reason.AuthenticationFailed, text)
+		} else if err != nil {
+			t.Errorf("%s may not ask: %v", user, err)
+		}
+	}
+}
+
+func TestCovers(t *testing.T) {
+	for pattern, want := range map[string]bool{
+		"a.b.c": true, "a.*.c": true, "a.>": true, ">": true, "*.*.*": true,
+		"a.b": false, "a.b.c.d": false, "a.b.c.>": false, "*": false, "a.*.d": false,
+	} {
+		if covers(pattern, "a.b.c") != want {
+			t.Errorf("%s covers a.b.c: %v, want %v", pattern, !want, want)
+		}
+	}
+}
+
+// A message that the user may not publish fails soon, alone, and is told from one that is lost.
+//
+// CONTRACT: C-32
+func TestNotAuthorized(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %q},
+		{user: mute, password: %q, permissions: {publish: ["*.may.>"], subscribe: ["_INBOX.>"]}}]}}`, sinktest.PasswordSecret, sinktest.PasswordSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
+	cfg := plainConfig(srv, stream)
+	cfg.Subject = ""
+	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "mute", sinktest.PasswordSecret)}
+	s := open(t, cfg)
+	batch := make([]*dispatcher.Event, batchSize)
+	for i := range batch { // the refusals come before the others are stored
+		batch[i] = sinktest.NewEvent()
+		batch[i].Topic = stream + ".may.é"
+		if i < 10 {
+			batch[i].Topic = stream + []string{".not.é", ".not.é.may"}[i%2]
+		}
+	}
+	for i, err := range s.Deliver(t.Context(), batch) {
+		if i >= 10 {
+			if err != nil {
+				t.Errorf("a message that the user may publish: %v", err)
+			}
+		} else {
+			sinktest.Want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
+			sinktest.Fault(t, "a message that the user may not publish", err, true)
+		}
+	}
+	if err := s.Probe(t.Context()); err != nil {
+		t.Errorf("Probe needs no more than that: %v", err)
+	}
+	if n := len(consume(t, srv, stream, client.UserInfo("alice", sinktest.PasswordSecret))); n != batchSize-10 {
+		t.Errorf("%d messages arrived, want %d", n, batchSize-10)
+	}
+}
+
+// CONTRACT: C-32
+func TestTLS(t *testing.T) {
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	own, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
+	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
+	serve := func(leaf sinktest.Leaf, more string) *nats.Server {
+		return start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q %s}", sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), more)})
+	}
+	good := serve(ca.Sign(t, "server", sinktest.InAnHour()), "")
+	expired := serve(ca.Sign(t, "server", time.Now().Add(-time.Minute)), "")
+	elsewhere := serve(ca.Sign(t, "server", sinktest.InAnHour(), "nats.example"), "")
+	mutual := serve(ca.Sign(t, "server", sinktest.InAnHour()), fmt.Sprintf(", ca_file: %q, verify: true", sinktest.File(t, "ca", ca.PEM)))
+	plain := server(t)
+	stream := map[*nats.Server]string{plain: newStream(t, plain, nil), expired: "any"}
+	for _, srv := range []*nats.Server{good, elsewhere, mutual} {
+		trusting := &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own.TLS}, MinVersion: tls.VersionTLS12}
+		if srv == elsewhere {
+			trusting.ServerName = "nats.example"
+		}
+		stream[srv] = newStream(t, srv, nil, client.Secure(trusting))
+	}
+	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
+	show := func(l sinktest.Leaf) *config.TLS {
+		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
+	}
+	named := trust(ca.PEM)
+	named.ServerName = "nats.example"
+	const authority, cert = "; set tls.ca (in a dispatcher's file: tls.caFile)", reason.CertificateInvalid
+	for _, test := range []struct {
+		name       string
+		server     *nats.Server
+		tls        *config.TLS
+		scheme     string
+		word, text string
+	}{
+		{"TLS", good, trust(ca.PEM), "nats", "", ""},
+		{"TLS by scheme", good, trust(ca.PEM), "tls", "", ""},
+		{"two authorities", good, trust(other.PEM + ca.PEM), "nats", "", ""},
+		{"other authority", good, trust(other.PEM), "nats", cert, authority},
+		{"the system's roots", good, &config.TLS{}, "nats", cert, authority},
+		{"the system's roots by scheme", good, nil, "tls", cert, authority},
+		{"TLS wanted", good, nil, "nats", cert, authority},
+		{"expired", expired, trust(ca.PEM), "nats", cert, "; renew the server's certificate"},
+		{"other host", elsewhere, trust(ca.PEM), "nats", cert, "; use hosts in servers that the certificate names"},
+		{"server name", elsewhere, named, "nats", "", ""},
+		{"no TLS there", plain, trust(ca.PEM), "nats", reason.ConnectionFailed, "; no TLS is spoken there"},
+		{"no TLS there, by scheme", plain, nil, "tls", reason.ConnectionFailed, "; no TLS is spoken there"},
+		{"mutual", mutual, show(own), "nats", "", ""},
+		{"mutual, none", mutual, trust(ca.PEM), "nats", cert, "does not accept the client certificate"},
+		{"mutual, stranger", mutual, show(stranger), "nats", cert, "does not accept the client certificate"},
+		{"mutual, expired", mutual, show(late), "nats", cert, "does not accept the client certificate"},
+		{"no certificate in the file", good, trust("none"), "nats", cert, "holds no certificate in PEM; write"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := plainConfig(test.server, stream[test.server])
+			cfg.Servers, cfg.TLS = []string{test.scheme + "://" + test.server.Address()}, test.tls
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
+		})
+	}
+}
+
+// Nobody there, or somebody else.
+//
+// CONTRACT: C-32
+func TestUnreachable(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	for address, text := range map[string]string{
+		"nats://127.0.0.1:1":              "connection refused; check that it runs",
+		"nats://nats.invalid:4222":        "; check the hosts in servers, and the dispatcher's DNS",
+		"nats://" + hello(t, "HTTP/1.1 "): "; no NATS is spoken there: correct the ports in servers",
+		"nats://" + hello(t, ""):          "closed without an answer; check that it runs",
+	} {
+		cfg := plainConfig(srv, stream)
+		cfg.Servers = []string{address}
+		sinktest.Reaches(t, open(t, cfg), reason.ConnectionFailed, text)
+		cfg.Servers = append(cfg.Servers, srv.URL())
+		sinktest.Reaches(t, open(t, cfg), "", "") // the other one will do
+	}
+}
+
+// Files are read for each connection, so a rotated credential needs no restart.
+func TestFilesAreReadAgain(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
+	cfg := plainConfig(srv, stream)
+	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "alice", sinktest.WrongSecret)}
+	s := open(t, cfg)
+	if err := send(t, s); err != nil {
+		t.Fatal(err)
+	}
+	// The server's password changes while it runs: it sends away who has the old one.
+	s.mu.Lock()
+	old := s.current
+	s.mu.Unlock()
+	if err := srv.Configure(nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.PasswordSecret)}); err != nil {
+		t.Fatal(err)
+	}
+	<-old.gone
+	sinktest.Want(t, "the old password", send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
+	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret+"\n")
+	if err := send(t, s); err != nil {
+		t.Errorf("the new password: %v", err)
+	}
+
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	leaf, own := ca.Sign(t, "server", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
+	srv = start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q, ca_file: %q, verify: true}",
+		sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), sinktest.File(t, "ca", ca.PEM))})
+	stream = newStream(t, srv, nil, client.Secure(&tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own.TLS}, MinVersion: tls.VersionTLS12}))
+	cfg = plainConfig(srv, stream)
+	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", own.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
+	s = open(t, cfg)
+	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
+	sinktest.Write(t, cfg.TLS.ClientKeyFile, own.KeyPEM)
+	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
+	if err := send(t, s); err != nil {
+		t.Errorf("the right authority: %v", err)
+	}
+}
+
+// key is an NKey.
+type key struct {
+	pair         nkeys.KeyPair
+	public, seed string
+}
+
+func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) key {
+	t.Helper()
+	pair, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key{pair, public, string(seed)}
+}
+
+// operator signs an account, which signs users: what nsc does.
+type operator struct {
+	account, system            key
+	jwt, accountJWT, systemJWT string
+}
+
+func newOperator(t *testing.T) operator {
+	root, account, system := newKey(t, nkeys.CreateOperator), newKey(t, nkeys.CreateAccount), newKey(t, nkeys.CreateAccount)
+	sign := func(subject string, storage int, about map[string]any) string {
+		about["version"] = 2
+		about["limits"] = map[string]any{"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1, "mem_storage": storage, "disk_storage": storage}
+		return signed(t, root, subject, time.Time{}, about)
+	}
+	return operator{
+		account: account, system: system,
+		jwt:        sign(root.public, 0, map[string]any{"type": "operator", "system_account": system.public}),
+		accountJWT: sign(account.public, -1, map[string]any{"type": "account"}),
+		systemJWT:  sign(system.public, 0, map[string]any{"type": "account"}),
+	}
+}
+
+func (o operator) settings() string {
+	return fmt.Sprintf("operator: %s\nresolver: MEMORY\nresolver_preload: {%s: %s, %s: %s}\n",
+		o.jwt, o.account.public, o.accountJWT, o.system.public, o.systemJWT)
+}
+
+// user is a .creds file.
+func (o operator) user(t *testing.T, k key, until time.Time) string {
+	jwt := signed(t, o.account, k.public, until, map[string]any{"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1})
+	return "-----BEGIN NATS USER JWT-----\n" + jwt + "\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n" + k.seed + "\n------END USER NKEY SEED------\n"
+}
+
+func signed(t *testing.T, by key, subject string, until time.Time, about map[string]any) string {
+	t.Helper()
+	claims := map[string]any{"jti": "x", "iat": time.Now().Unix(), "iss": by.public, "sub": subject, "name": subject, "nats": about}
+	if !until.IsZero() {
+		claims["exp"] = until.Unix()
+	}
+	body, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"typ":"JWT","alg":"ed25519-nkey"}`)) + "." + base64.RawURLEncoding.EncodeToString(body)
+	sig, err := by.pair.Sign([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text + "." + base64.RawURLEncoding.EncodeToString(sig)
+}

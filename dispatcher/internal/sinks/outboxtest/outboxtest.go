@@ -1,0 +1,196 @@
+// Package outboxtest delivers a whole outbox to a real destination, and compares what arrived with what
+// was committed: the test of a sink together with the engine and the database.
+package outboxtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+)
+
+// patience bounds a run. Only a test that fails waits for it.
+const patience = 4 * time.Minute
+
+// Run is one outbox and where it goes. A test package with a Run needs pgtest.Main.
+type Run struct {
+	// Sink is what delivers. Deliver closes it.
+	Sink dispatcher.Sink
+	// Topic of the events. Defaults to orders.
+	Topic string
+	// Events is how many there are, and Keys how many aggregates they are of, in turns. They default
+	// to 100,000 and 1,000.
+	Events, Keys int
+	// Halfway is called once, beside the deliveries, when half of the events were confirmed: to kill
+	// the destination and start it again. nil: nothing happens to it, and nothing may arrive twice.
+	Halfway func()
+	// Arrived returns all messages that the destination has, in its order for each key.
+	Arrived func() []sinktest.Message
+}
+
+// Deliver commits the events, delivers them in the order of their keys, and checks that each arrived,
+// with its payload and its key, in the order of its key, and confirmed ones no second time. It logs the
+// rate and how many arrived twice.
+func Deliver(t *testing.T, run Run) {
+	t.Helper()
+	if run.Topic == "" {
+		run.Topic = "orders"
+	}
+	if run.Events == 0 {
+		run.Events, run.Keys = 100_000, 1000
+	}
+	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	exec(t, pool, `insert into outbox.outbox_events (id, namespace, topic, aggregate_type, aggregate_id, payload)
+		select gen_random_uuid(), 'shop', $1::text, 'order', 'key-' || n % $3::integer, jsonb_build_object('n', n, 'pad', repeat('x', 180))
+		from generate_series(0, $2::integer - 1) as n`, run.Topic, run.Events, run.Keys)
+	exec(t, pool, `analyze outbox.outbox_events`)
+	took := deliver(t, pool, run)
+	compare(t, pool, run)
+	t.Logf("%d events in %.1f s: %.0f a second", run.Events, took.Seconds(), float64(run.Events)/took.Seconds())
+}
+
+// deliver runs the engine until every row is delivered.
+func deliver(t *testing.T, pool *pgxpool.Pool, run Run) time.Duration {
+	t.Helper()
+	store := pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
+	progress := &progress{half: int64(run.Events / 2), all: int64(run.Events), halfway: make(chan struct{}), done: make(chan struct{})}
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	d, err := dispatcher.New(store, run.Sink, dispatcher.Config{
+		Topics: []string{run.Topic}, Ordering: dispatcher.OrderingKey, BatchSize: 2000, MaxAttempts: 1000,
+		Backoff: dispatcher.ExponentialBackoff(50*time.Millisecond, time.Second), Logger: log, Observer: progress,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	var wg sync.WaitGroup
+	began := time.Now()
+	wg.Go(func() {
+		if err := d.Run(ctx); err != nil {
+			t.Errorf("the engine: %v", err)
+		}
+	})
+	if run.Halfway != nil {
+		select {
+		case <-progress.halfway:
+			run.Halfway()
+		case <-ctx.Done():
+		}
+	}
+	select {
+	case <-progress.done:
+	case <-ctx.Done():
+		t.Errorf("%d of %d events were delivered within %s; the engine says: %+v", progress.acked.Load(), run.Events, patience, d.Snapshot())
+	}
+	took := time.Since(began)
+	stop()
+	wg.Wait()
+	if err := run.Sink.Close(t.Context()); err != nil {
+		t.Errorf("close the sink: %v", err)
+	}
+	return took
+}
+
+// compare reads both ends.
+func compare(t *testing.T, pool *pgxpool.Pool, run Run) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `select id::text, seq, aggregate_id, (payload->>'n')::integer as n from outbox.outbox_events where status = 'delivered'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type committed struct {
+		ID  string
+		Seq int64
+		Key string `db:"aggregate_id"`
+		N   int
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[committed])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != run.Events {
+		t.Errorf("%d rows are marked delivered, want %d", len(all), run.Events)
+	}
+	byID := make(map[string]committed, len(all))
+	for _, c := range all {
+		byID[c.ID] = c
+	}
+	seen, last, twice := make(map[string]bool, len(all)), map[string]int64{}, 0
+	for _, m := range run.Arrived() {
+		c, known := byID[m.Attributes["id"]]
+		switch {
+		case !known:
+			t.Fatalf("event %s arrived and was never committed", m.Attributes["id"])
+		case seen[c.ID]:
+			twice++
+			continue
+		case m.Attributes["aggregateid"] != c.Key || m.Attributes["partitionkey"] != c.Key || m.Attributes["sequence"] != fmt.Sprintf("%019d", c.Seq):
+			t.Fatalf("event %s of %+v arrived with %v", c.ID, c, m.Attributes)
+		case c.Seq <= last[c.Key]:
+			t.Fatalf("key %s: event %d arrived after event %d", c.Key, c.Seq, last[c.Key])
+		case number(m.Payload) != c.N:
+			t.Fatalf("event %s: the payload arrived as %s, want n = %d", c.ID, m.Payload, c.N)
+		}
+		seen[c.ID], last[c.Key] = true, c.Seq
+	}
+	if len(seen) != run.Events {
+		t.Errorf("%d of %d events arrived", len(seen), run.Events)
+	}
+	if twice > 0 && run.Halfway == nil {
+		t.Errorf("%d events arrived twice, and nothing failed", twice)
+	}
+	t.Logf("%d events arrived, %d of them twice", len(seen), twice)
+}
+
+// number is the payload's n, or -1.
+func number(payload string) int {
+	p := struct{ N int }{-1}
+	if json.Unmarshal([]byte(payload), &p) != nil {
+		return -1
+	}
+	return p.N
+}
+
+func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// progress tells when half of the events, and all, are marked delivered.
+type progress struct {
+	half, all     int64
+	acked         atomic.Int64
+	halfway, done chan struct{}
+}
+
+func (p *progress) Acked(*dispatcher.Event, time.Duration) {
+	switch p.acked.Add(1) {
+	case p.half:
+		close(p.halfway)
+	case p.all:
+		close(p.done)
+	}
+}
+
+func (*progress) Claimed(string, int)                                           {}
+func (*progress) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
+func (*progress) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
+func (*progress) Died(dispatcher.Death)                                         {}
+func (*progress) LeaseLost(int)                                                 {}
+func (*progress) Refused(int)                                                   {}

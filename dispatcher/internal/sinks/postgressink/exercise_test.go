@@ -1,0 +1,168 @@
+package postgressink
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+)
+
+// CONTRACT: C-32, C-70, C-71, C-73
+func TestExercise(t *testing.T) {
+	srv, dsn := server(t)
+	sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+		exec(t, dsn, `truncate inbox_events; drop table if exists refused; create table refused (id uuid);
+			create or replace function refuse() returns trigger language plpgsql as $$ begin
+				if exists (select from refused where id = new.id) then raise 'not this one: %', new.payload; end if;
+				return new;
+			end $$;
+			create or replace trigger refuse before insert on inbox_events for each row execute function refuse()`)
+		return sinktest.Destination{
+			Sink:    open(t, settings(dsn)),
+			Arrived: func() []sinktest.Message { return rows(t, dsn) },
+			Refuse:  func(id uuid.UUID) { exec(t, dsn, `insert into refused values ('`+id.String()+`')`) },
+			Refused: dispatcher.Cause{Class: "postgres", Code: "P0001"},
+			Stop:    srv.Kill,
+			Start: func() {
+				if err := srv.Restart(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Hang: func() <-chan struct{} { return locked(t, dsn) },
+			// The pool asks a connection that was idle for a second whether it lives.
+			Idle: func() {
+				exec(t, dsn, `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'outbox-dispatcher/inbox'; select pg_sleep(1.2)`)
+			},
+			Missing: func() func() {
+				exec(t, dsn, `alter table inbox_events rename to elsewhere`)
+				return func() { exec(t, dsn, `alter table elsewhere rename to inbox_events`) }
+			},
+		}
+	})
+}
+
+// locked locks the table, and tells when a statement waits for it.
+func locked(t *testing.T, dsn string) <-chan struct{} {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	tx, err := conn.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `lock table inbox_events in access exclusive mode`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan struct{}, 1)
+	go func() {
+		for n := 0; n == 0; {
+			err := conn.QueryRow(t.Context(), `select count(*) from pg_locks where relation = 'inbox_events'::regclass and not granted`).Scan(&n)
+			if err != nil {
+				return // the test has ended
+			}
+		}
+		waiting <- struct{}{}
+	}()
+	return waiting
+}
+
+// An outbox of 20,000 events (of OUTBOX_TEST_EVENTS, if set) arrives whole, in the order of its keys,
+// and nothing of it twice, though the server is killed half-way.
+//
+// CONTRACT: C-50, C-70, C-71
+func TestNothingIsLostOrDoubled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
+	srv, dsn := server(t)
+	// A table that takes an event twice would show it: every insert is counted, also those that are undone
+	// by nobody but the primary key.
+	exec(t, dsn, `create table arrivals (id uuid);
+		create function note() returns trigger language plpgsql as $$ begin insert into arrivals values (new.id); return null; end $$;
+		create trigger note after insert on inbox_events for each row execute function note()`)
+	events := 20_000
+	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS")); err == nil {
+		events = n
+	}
+	outboxtest.Deliver(t, outboxtest.Run{
+		Sink: open(t, settings(dsn)), Events: events, Keys: events / 100,
+		Halfway: func() {
+			srv.Kill()
+			if err := srv.Restart(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Arrived: func() []sinktest.Message { return rows(t, dsn) },
+	})
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var all, distinct int
+	if err := conn.QueryRow(t.Context(), `select count(*), count(distinct id) from arrivals`).Scan(&all, &distinct); err != nil {
+		t.Fatal(err)
+	}
+	if all != events || distinct != events {
+		t.Errorf("%d inserts of %d events, want %d of each", all, distinct, events)
+	}
+}
+
+// An event that is there already is delivered, and its row stays as it was.
+//
+// CONTRACT: C-70
+func TestSecondDelivery(t *testing.T) {
+	dsn := inbox(t)
+	s := open(t, settings(dsn))
+	batch := newEvents(10)
+	for range 2 {
+		for _, err := range s.Deliver(t.Context(), batch) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		for _, e := range batch {
+			e.LeaseNumber++
+		}
+	}
+	all := rows(t, dsn)
+	if len(all) != 10 {
+		t.Errorf("%d rows are there, want 10", len(all))
+	}
+	for _, m := range all {
+		if m.Attributes["fencingtoken"] != "0000000000000000001" {
+			t.Errorf("a second delivery changed the row: %v", m.Attributes)
+		}
+	}
+}
+
+func TestRoutesDoNotApply(t *testing.T) {
+	route := func(*dispatcher.Event) (string, error) { return "elsewhere", nil }
+	if _, err := New(settings("postgres://localhost/x"), route); err == nil || !strings.Contains(err.Error(), "; ") && !strings.Contains(err.Error(), "remove them") {
+		t.Errorf("a route is taken: %v", err)
+	}
+}
+
+// What doc.go says about the table is what the tests make.
+func TestTableIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(Table) {
+		if !strings.Contains(string(doc), "//\t"+line) {
+			t.Errorf("doc.go does not have the line %q of inbox.sql", line)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package postgressink
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"net/url"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+)
+
+// What the server answers to all events, each answer made by the real one.
+//
+// CONTRACT: C-32, C-73
+func TestAnswers(t *testing.T) {
+	raise := `create function f() returns trigger language plpgsql as $$ begin %s end $$;
+		create trigger f before insert on inbox_events for each statement execute function f()`
+	for _, test := range []struct {
+		name, setup string
+		unavailable bool
+		word, text  string
+	}{
+		{"no table", `drop table inbox_events`, true, reason.Refusing, `table public.inbox_events: relation "public.inbox_events" does not exist (SQLSTATE 42P01); create it`},
+		{"no column", `alter table inbox_events drop headers`, true, reason.Refusing, "; add the column"},
+		{"no primary key", `alter table inbox_events drop constraint inbox_events_pkey`, true, reason.Refusing, "; make id its primary key"},
+		{"only reads", strings.Replace(raise, "%s", `raise 'cannot execute INSERT in a read-only transaction' using errcode = '25006';`, 1), true, reason.ConnectionFailed, "; name all servers with commas"},
+		{"disk full", strings.Replace(raise, "%s", `raise 'could not extend file "base/1": No space left on device' using errcode = '53100';`, 1), false, reason.Refusing, "; free space on the server's disk"},
+		{"statement timeout", strings.Replace(raise, "%s", `perform pg_sleep(100); return null;`, 1) + `; do $$ begin execute format('alter database %I set statement_timeout = 100', current_database()); end $$`, false, reason.Refusing, "statement_timeout"},
+		{"connection ended", strings.Replace(raise, "%s", `perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(1); return null;`, 1), false, reason.ConnectionFailed, "may have been inserted, so this counts as an attempt"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dsn := inbox(t)
+			exec(t, dsn, test.setup)
+			s := open(t, settings(dsn))
+			for _, err := range s.Deliver(t.Context(), newEvents(5)) {
+				sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
+				sinktest.Fault(t, "Deliver", err, test.name == "disk full")
+			}
+			if strings.HasPrefix(test.name, "no ") {
+				sinktest.Want(t, "Probe", s.Probe(t.Context()), true, test.word, test.text)
+			}
+		})
+	}
+}
+
+// One event of a batch is refused, and the others are inserted.
+//
+// CONTRACT: C-32, C-73
+func TestRefused(t *testing.T) {
+	for _, test := range []struct {
+		name, setup, text string
+		dead              bool
+	}{
+		{"check", `alter table inbox_events add constraint small check (sequence <> 38)`, `the constraint "small" refuses the event (SQLSTATE 23514); drop the table's constraint`, false},
+		{"unique", `create unique index one on inbox_events (dedupe_key) where sequence >= 37`, `the constraint "one" refuses the event (SQLSTATE 23505)`, false},
+		{"not null", `alter table inbox_events alter dedupe_key set not null`, `the constraint "dedupe_key" refuses the event (SQLSTATE 23502)`, false},
+		{"trigger", `create function f() returns trigger language plpgsql as $$ begin if new.sequence = 38 then raise 'no: %', new.payload; end if; return new; end $$;
+			create trigger f before insert on inbox_events for each row execute function f()`, "; a trigger of the table refuses the event", false},
+		{"deferred", `create function f() returns trigger language plpgsql as $$ begin if new.sequence = 38 then raise 'no: %', new.payload; end if; return new; end $$;
+			create constraint trigger f after insert on inbox_events deferrable initially deferred for each row execute function f()`, "; a trigger of the table refuses the event", false},
+		{"data", `alter table inbox_events add number integer generated always as (100 / (sequence - 38)) stored`, "SQLSTATE 22012", false},
+		{"too large", `create index on inbox_events (dedupe_key)`, "; the event is too large for the table", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dsn := inbox(t)
+			exec(t, dsn, test.setup)
+			batch := newEvents(100)
+			for _, e := range batch {
+				e.DedupeKey = e.ID.String()
+			}
+			switch test.name {
+			case "unique":
+				batch[37].DedupeKey = batch[36].DedupeKey
+			case "not null":
+				batch[37].DedupeKey = ""
+			case "too large":
+				random := make([]string, 1000)
+				for i := range random {
+					random[i] = newEvents(1)[0].ID.String()
+				}
+				batch[37].DedupeKey = strings.Join(random, "")
+			}
+			for i, err := range open(t, settings(dsn)).Deliver(t.Context(), batch) {
+				if i != 37 {
+					if err != nil {
+						t.Errorf("event %d: %v", i, err)
+					}
+					continue
+				}
+				sinktest.Want(t, "the event", err, false, reason.Refusing, test.text)
+				if _, dead := dispatcher.PermanentReason(err); dead != test.dead {
+					t.Errorf("dead is %v: %v", dead, err)
+				}
+			}
+			if n := len(rows(t, dsn)); n != 99 {
+				t.Errorf("%d rows are there, want 99", n)
+			}
+		})
+	}
+}
+
+// CONTRACT: C-32, C-73
+func TestLogin(t *testing.T) {
+	_, dsn := server(t)
+	exec(t, dsn, `create role outbox login password '`+sinktest.PasswordSecret+`'; grant usage on schema public to outbox;
+		grant insert, select (id) on public.inbox_events to outbox; create role mallory login password '`+sinktest.PasswordSecret+`'`)
+	as := func(user, password, db string) config.PostgresSink {
+		u, err := url.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User, u.Path = url.UserPassword(user, password), "/"+db
+		return config.PostgresSink{Database: config.InboxDatabase{DSNFile: sinktest.File(t, "dsn", u.String())}}
+	}
+	for _, test := range []struct {
+		name       string
+		cfg        config.PostgresSink
+		word, text string
+	}{
+		{"wrong password", as("outbox", sinktest.WrongSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
+		{"unknown user", as("nobody", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
+		{"no such database", as("outbox", sinktest.PasswordSecret, "none"), reason.Refusing, "; create the database"},
+		{"no file", config.PostgresSink{Database: config.InboxDatabase{DSNFile: "/nowhere/dsn"}}, reason.AuthenticationFailed, "; create the file"},
+		{"no right", as("mallory", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := open(t, test.cfg)
+			sinktest.Want(t, "Deliver", send(t, s), true, test.word, test.text)
+			sinktest.Want(t, "Probe", s.Probe(t.Context()), true, test.word, test.text)
+		})
+	}
+	// A password that is rotated needs no restart.
+	cfg := as("outbox", sinktest.WrongSecret, "postgres")
+	s := open(t, cfg)
+	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	good := as("outbox", sinktest.PasswordSecret, "postgres")
+	cfg.Database.DSNFile, good.Database.DSNFile = good.Database.DSNFile, cfg.Database.DSNFile
+	copyFile(t, cfg.Database.DSNFile, good.Database.DSNFile)
+	if err := send(t, s); err != nil {
+		t.Errorf("the right password, with the rights that doc.go names: %v", err)
+	}
+}
+
+// CONTRACT: C-32
+func TestTLS(t *testing.T) {
+	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+	_, dsn := server(t)
+	for _, test := range []struct {
+		name       string
+		leaf       sinktest.Leaf
+		trusted    string
+		word, text string // "" means delivered
+	}{
+		{"no TLS there", sinktest.Leaf{}, ca.PEM, reason.ConnectionFailed, "; turn it on there"},
+		{"trusted", ca.Sign(t, "db", sinktest.InAnHour()), ca.PEM, "", ""},
+		{"other authority", ca.Sign(t, "db", sinktest.InAnHour()), other.PEM, reason.CertificateInvalid, "; set the database's tls.ca (in a dispatcher's file: caFile)"},
+		{"expired", ca.Sign(t, "db", time.Now().Add(-time.Minute)), ca.PEM, reason.CertificateInvalid, "expired"},
+		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; set the database's tls.ca (in a dispatcher's file: caFile)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.leaf.CertPEM != "" {
+				speakTLS(t, dsn, test.leaf)
+			}
+			cfg := settings(strings.Replace(dsn, "sslmode=disable", "", 1))
+			cfg.Database.CAFile = sinktest.File(t, "ca.crt", test.trusted)
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
+		})
+	}
+}
+
+// speakTLS gives a server its certificate: the server itself writes the files that it reads.
+func speakTLS(t *testing.T, dsn string, leaf sinktest.Leaf) {
+	t.Helper()
+	for name, pem := range map[string]string{"server.crt": leaf.CertPEM, "server.key": leaf.KeyPEM} {
+		exec(t, dsn, `do $do$ begin execute format('copy (select %L) to program %L', replace($$`+pem+`$$, E'\n', '|'), 'umask 077; tr "|" "\n" > `+name+`'); end $do$`)
+	}
+	exec(t, dsn, `alter system set ssl = on`)
+	exec(t, dsn, `select pg_reload_conf()`)
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); { // until the server has read them
+		if served(t, dsn) == leaf.CertPEM {
+			return
+		}
+	}
+	t.Fatal("the server does not show its new certificate")
+}
+
+// A server that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
+//
+// CONTRACT: C-32
+func TestSilentServer(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells the children of a process")
+	}
+	srv, dsn := server(t)
+	cfg := settings(dsn)
+	cfg.Timeout = config.Duration(time.Second)
+	connected, fresh := open(t, cfg), open(t, cfg)
+	if err := send(t, connected); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Thaw)
+	err := send(t, connected)
+	sinktest.Want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; see what the statement waits for")
+	var slow interface{ Timeout() bool } // metrics count timeouts by it
+	if !errors.As(err, &slow) || !slow.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no timeout of the sink's own: %v", err)
+	}
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer in time")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer in time")
+	srv.Thaw()
+	for _, s := range []*sink{connected, fresh} {
+		if err := send(t, s); err != nil {
+			t.Errorf("the server is back: %v", err)
+		}
+	}
+}
+
+// Of several servers the one that takes writes is used.
+//
+// CONTRACT: C-32
+func TestStandby(t *testing.T) {
+	srv, dsn := server(t)
+	standby := pgtest.Standby(t, srv)
+	sinktest.Want(t, "a standby alone", send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := url.Parse(standby.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = first.Host + "," + u.Host
+	if err := send(t, open(t, settings(u.String()))); err != nil {
+		t.Errorf("a standby and its primary: %v", err)
+	}
+}
+
+// served is the certificate that the server shows.
+func served(t *testing.T, dsn string) (pemText string) {
+	t.Helper()
+	cfg, err := pgconn.ParseConfig(strings.Replace(dsn, "sslmode=disable", "sslmode=require", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.TLSConfig.VerifyConnection = func(state tls.ConnectionState) error {
+		pemText = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: state.PeerCertificates[0].Raw}))
+		return nil
+	}
+	if conn, err := pgconn.ConnectConfig(t.Context(), cfg); err == nil {
+		_ = conn.Close(t.Context())
+	}
+	return pemText
+}

@@ -1,0 +1,251 @@
+package rabbitsink
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+)
+
+// The users that the broker knows.
+const (
+	alice   = "alice"   // may write everywhere, and no more
+	mallory = "mallory" // may log in
+	nobody  = "nobody"  // has no rights in the vhost
+	client  = "client"  // as alice, by the certificate of this name
+)
+
+// messageLimit is the broker's max_message_size.
+const messageLimit = 100_000
+
+// theBroker is the one real broker of this process. The first test that needs it starts it. Tests that
+// share it do not run in parallel: some stop it.
+var theBroker struct {
+	once sync.Once
+	*rabbitmq.Broker
+	err       error
+	ca, other *sinktest.Authority
+}
+
+func TestMain(m *testing.M) { pgtest.Main(tests{m}) }
+
+// tests stops the broker after the tests.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	code := m.M.Run()
+	if theBroker.Broker != nil {
+		if err := theBroker.Stop(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+func broker(t testing.TB) *rabbitmq.Broker {
+	t.Helper()
+	theBroker.once.Do(func() {
+		theBroker.ca, theBroker.other = sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
+		good := theBroker.ca.Sign(t, "broker", sinktest.InAnHour())
+		expired := theBroker.ca.Sign(t, "broker", time.Now().Add(-time.Minute))
+		elsewhere := theBroker.ca.Sign(t, "broker", sinktest.InAnHour(), "rabbitmq.example")
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		write := [3]string{"^$", ".*", "^$"}
+		theBroker.Broker, theBroker.err = rabbitmq.Start(ctx, rabbitmq.Options{
+			Users:       map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret, nobody: sinktest.PasswordSecret, client: ""},
+			Permissions: map[string][3]string{alice: write, client: write, mallory: {"^$", "^$", "^$"}},
+			Settings:    map[string]string{"max_message_size": fmt.Sprint(messageLimit)},
+			Listeners: []rabbitmq.Listener{
+				{Name: "TLS", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
+				{Name: "MUTUAL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM, ClientCAPEM: theBroker.ca.PEM},
+				{Name: "EXPIRED", CertPEM: expired.CertPEM, KeyPEM: expired.KeyPEM},
+				{Name: "ELSEWHERE", CertPEM: elsewhere.CertPEM, KeyPEM: elsewhere.KeyPEM},
+			},
+		})
+	})
+	need.Server(t, theBroker.err, rabbitmq.ErrMissing)
+	return theBroker.Broker
+}
+
+// flush brings what was declared to the broker's disk: it answers before, and forgets it when it is killed.
+func flush(t testing.TB) {
+	t.Helper()
+	control(t, "eval", "ok = mnesia:sync_log().")
+}
+
+// kill ends the broker with kill -9. It is there again for the next test.
+func kill(t testing.TB) {
+	theBroker.Kill()
+	t.Cleanup(func() {
+		if conn, err := amqp.Dial(theBroker.URL()); err != nil {
+			restart(t)
+		} else {
+			_ = conn.Close()
+		}
+	})
+}
+
+func restart(t testing.TB) {
+	t.Helper()
+	if err := theBroker.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func control(t testing.TB, args ...string) {
+	t.Helper()
+	if _, err := broker(t).Control(context.Background(), args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// admin returns a channel of a user who may do everything.
+func admin(t testing.TB) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(broker(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // broken, if the test killed the broker
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
+
+// newQueue makes a durable queue with a name of its own.
+func newQueue(t testing.TB, args amqp.Table) string {
+	t.Helper()
+	queue, err := admin(t).QueueDeclare("queue-"+uuid.NewString(), true, false, false, false, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return queue.Name
+}
+
+// newExchange makes a durable exchange with a queue that gets all that has a routing key.
+func newExchange(t testing.TB, kind string, keys ...string) (exchange, queue string) {
+	t.Helper()
+	exchange, queue = "exchange-"+uuid.NewString(), newQueue(t, nil)
+	channel := admin(t)
+	if err := channel.ExchangeDeclare(exchange, kind, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if err := channel.QueueBind(queue, key, exchange, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return exchange, queue
+}
+
+// consume takes all that is in a queue.
+func consume(t testing.TB, queue string) (all []amqp.Delivery) {
+	t.Helper()
+	channel := admin(t)
+	state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(all) < state.Messages {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				t.Fatalf("%d of %d messages were read", len(all), state.Messages)
+			}
+			all = append(all, d)
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d messages were read", len(all), state.Messages)
+		}
+	}
+	return all
+}
+
+// received reads a message as the RabbitMQ binding of CloudEvents says. Its names are those of the
+// HTTP binding, which the SDK reads without any client of RabbitMQ.
+func received(t *testing.T, d amqp.Delivery) sinktest.Message {
+	t.Helper()
+	h := http.Header{"Content-Type": {d.ContentType}}
+	for name, value := range d.Headers {
+		if name, ours := strings.CutPrefix(name, "ce-"); ours {
+			h.Set("ce-"+name, value.(string))
+		}
+	}
+	m := sinktest.MessageOf(t, cehttp.NewMessage(h, io.NopCloser(bytes.NewReader(d.Body))))
+	kind := m.Attributes["type"]
+	if len(kind) > 255 {
+		kind = "" // it does not fit into the property
+	}
+	if d.MessageId != m.Attributes["id"] || d.Type != kind || d.DeliveryMode != amqp.Persistent {
+		t.Errorf("message-id %q, type %q, delivery-mode %d: want the event's, and 2", d.MessageId, d.Type, d.DeliveryMode)
+	}
+	if at, err := time.Parse(time.RFC3339Nano, m.Attributes["time"]); err != nil || d.Timestamp.Unix() != at.Unix() {
+		t.Errorf("timestamp %s, want the event's time %s", d.Timestamp, m.Attributes["time"])
+	}
+	return m
+}
+
+// plainConfig is the configuration for a queue on the listener without TLS.
+func plainConfig(t testing.TB, queue string) config.RabbitMQSink {
+	return config.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Auth: password(t, alice, sinktest.PasswordSecret)}
+}
+
+func password(t testing.TB, user, password string) *config.RabbitMQAuth {
+	return &config.RabbitMQAuth{Basic: sinktest.Login(t, user, password)}
+}
+
+func open(t testing.TB, cfg config.RabbitMQSink) *sink {
+	t.Helper()
+	s, err := build(cfg, nil)
+	return sinktest.Opened(t, s, err)
+}
+
+func newEvents(n int) []*dispatcher.Event {
+	batch := make([]*dispatcher.Event, n)
+	for i := range batch {
+		batch[i] = sinktest.NewEvent()
+	}
+	return batch
+}
+
+// send delivers one new event.
+func send(t testing.TB, s *sink) error {
+	t.Helper()
+	return sinktest.Verify(t, s.Deliver(t.Context(), newEvents(1))[0])
+}
+
+// eventually repeats try until it succeeds.
+func eventually(t testing.TB, what string, try func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); !try(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}

@@ -1,0 +1,364 @@
+package rabbitsink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+)
+
+// CONTRACT: C-29, C-32
+func TestMissingExchange(t *testing.T) {
+	queue := newQueue(t, nil)
+	cfg := plainConfig(t, "shop.orders")
+	cfg.Exchange = "missing-" + queue
+	s := open(t, cfg)
+	for i, err := range s.Deliver(t.Context(), newEvents(50)) {
+		sinktest.Want(t, "Deliver", err, true, reason.Refusing, `exchange "`+cfg.Exchange+`" at `)
+		if i == 0 {
+			sinktest.Want(t, "Deliver", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
+		}
+	}
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "does not exist; declare it, or correct exchange")
+	channel := admin(t)
+	err := errors.Join(channel.ExchangeDeclare(cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil),
+		channel.QueueBind(queue, "shop.orders", cfg.Exchange, false, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(send(t, s), s.Probe(t.Context())); err != nil {
+		t.Errorf("the exchange was declared: %v", err)
+	}
+	if err := channel.ExchangeDelete(cfg.Exchange, false, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range s.Deliver(t.Context(), newEvents(50)) {
+		sinktest.Want(t, "the exchange was deleted", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
+	}
+}
+
+// A message that no queue takes is a failure, and those beside it are not.
+//
+// CONTRACT: C-29
+func TestUnroutable(t *testing.T) {
+	exchange, queue := newExchange(t, amqp.ExchangeTopic, "shop.#")
+	for name, test := range map[string]struct {
+		exchange, key, text string
+	}{
+		"default exchange": {"", queue, `queue "elsewhere" at`},
+		"topic exchange":   {exchange, "shop.orders", "no queue is bound for it; bind one, or correct routingKey"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := plainConfig(t, "")
+			cfg.Exchange = test.exchange
+			s := open(t, cfg)
+			batch := newEvents(batchSize)
+			for i, e := range batch {
+				e.Topic = test.key
+				if i%3 == 0 {
+					e.Topic = "elsewhere"
+				}
+			}
+			for i, err := range s.Deliver(t.Context(), batch) {
+				if i%3 == 0 {
+					sinktest.Want(t, "no queue", err, false, reason.Refusing, test.text)
+					sinktest.Fault(t, "no queue", err, true)
+				} else if err != nil {
+					t.Errorf("an event beside one without a queue: %v", err)
+				}
+			}
+			if n := len(consume(t, queue)); n != batchSize-(batchSize+2)/3 {
+				t.Errorf("%d messages arrived", n)
+			}
+		})
+	}
+}
+
+// Where every event goes to one queue by the default exchange, Probe asks for that.
+//
+// CONTRACT: C-32
+func TestMissingQueue(t *testing.T) {
+	queue := "missing-" + sinktest.NewEvent().ID.String()
+	s := open(t, plainConfig(t, queue))
+	sinktest.Reaches(t, s, reason.Refusing, `queue "`+queue+`" at`)
+	if _, err := admin(t).QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(send(t, s), s.Probe(t.Context())); err != nil {
+		t.Errorf("the queue was declared: %v", err)
+	}
+}
+
+// An event that is too large is dead. Those that were sent with it are not.
+//
+// CONTRACT: C-32, C-73
+func TestTooLarge(t *testing.T) {
+	queue := newQueue(t, nil)
+	s := open(t, plainConfig(t, queue))
+	batch := newEvents(50)
+	batch[20].Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", messageLimit) + `"`)
+	batch[30].Headers["large"] = strings.Repeat("7", 200_000) // more than a frame
+	batch[31].Headers[strings.Repeat("n", 253)] = "a name that is too long"
+	for i, err := range s.Deliver(t.Context(), batch) {
+		dead, _ := dispatcher.PermanentReason(err)
+		switch i {
+		case 20:
+			sinktest.Want(t, "a large event", err, false, reason.Refusing, "PRECONDITION_FAILED: the message is too large: ")
+		case 30:
+			sinktest.Want(t, "large headers", err, false, reason.Refusing, "bytes of headers, and the broker takes frames of 131072; make them smaller")
+		case 31:
+			sinktest.Want(t, "a long name", err, false, reason.Refusing, "a header's name has 256 bytes, and RabbitMQ takes 255")
+		default:
+			if err != nil {
+				t.Errorf("event %d, of few bytes: %v", i, err)
+			}
+			continue
+		}
+		if dead != dispatcher.ReasonPermanentFailure {
+			t.Errorf("event %d is to be retried: %v", i, err)
+		}
+	}
+	distinct := map[string]bool{}
+	all := consume(t, queue)
+	for _, d := range all {
+		distinct[d.MessageId] = true
+	}
+	if len(distinct) != 47 {
+		t.Errorf("%d events arrived, want 47", len(distinct))
+	}
+	t.Logf("%d messages for 47 events", len(all))
+}
+
+// CONTRACT: C-32
+func TestNotAuthorized(t *testing.T) {
+	exchange, queue := newExchange(t, amqp.ExchangeTopic, "#")
+	cfg := plainConfig(t, "shop.orders")
+	cfg.Exchange, cfg.Auth = exchange, password(t, mallory, sinktest.PasswordSecret)
+	s := open(t, cfg)
+	for _, err := range s.Deliver(t.Context(), newEvents(3)) {
+		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
+	}
+	if err := s.Probe(t.Context()); err != nil {
+		t.Errorf("Probe asks for more than a login: %v", err)
+	}
+	control(t, "set_topic_permissions", alice, exchange, "^shop[.]", "^$")
+	cfg.Auth, cfg.RoutingKey = password(t, alice, sinktest.PasswordSecret), ""
+	s = open(t, cfg)
+	batch := newEvents(20)
+	for i, e := range batch {
+		e.Topic = "shop.orders"
+		if i == 7 {
+			e.Topic = "bank.orders"
+		}
+	}
+	for i, err := range s.Deliver(t.Context(), batch) {
+		if i == 7 {
+			sinktest.Fault(t, "a routing key", err, true)
+			sinktest.Want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
+		} else if err != nil {
+			t.Errorf("an event beside one with a forbidden key: %v", err)
+		}
+	}
+	if n := len(consume(t, queue)); n < 19 {
+		t.Errorf("%d messages arrived, want 19", n)
+	}
+}
+
+// A queue that is full takes no more, until there is room.
+func TestFullQueue(t *testing.T) {
+	queue := newQueue(t, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	s := open(t, plainConfig(t, queue))
+	var full error
+	eventually(t, "the queue is full", func() bool { full = send(t, s); return full != nil })
+	sinktest.Want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
+	sinktest.Fault(t, "a full queue", full, true)
+	if _, err := admin(t).QueuePurge(queue, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(t, s); err != nil {
+		t.Errorf("there is room: %v", err)
+	}
+}
+
+// While the broker has an alarm nothing new is sent, and nothing dies.
+//
+// CONTRACT: C-32
+func TestBlocked(t *testing.T) {
+	for name, alarm := range map[string]struct{ on, off []string }{
+		"low on memory": {[]string{"set_vm_memory_high_watermark", "0.00001"}, []string{"set_vm_memory_high_watermark", "0.4"}},
+		"low on disk":   {[]string{"set_disk_free_limit", "1000000GB"}, []string{"set_disk_free_limit", "50MB"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queue := newQueue(t, nil)
+			cfg := plainConfig(t, queue)
+			cfg.Timeout = config.Duration(2 * time.Second)
+			used, fresh := open(t, cfg), open(t, cfg)
+			if err := send(t, used); err != nil {
+				t.Fatal(err)
+			}
+			control(t, alarm.on...)
+			t.Cleanup(func() { control(t, alarm.off...) })
+			for what, s := range map[string]*sink{"used": used, "fresh": fresh} {
+				// The broker says so to who publishes. What was sent by then waits, and may be written.
+				sent := 0
+				eventually(t, "the sink knows of the alarm", func() bool {
+					for _, err := range s.Deliver(t.Context(), newEvents(100)) {
+						switch {
+						case err == nil:
+							sent++
+						case dispatcher.IsUnavailable(err):
+							sinktest.Want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
+						default:
+							sinktest.Want(t, what, err, false, reason.Refusing, "has blocked publishers: "+name+"; free some")
+							sent++
+						}
+					}
+					return s.live() != nil && s.blocked() != nil
+				})
+				if s == fresh && sent > 1 {
+					t.Errorf("a new connection sent %d messages, want 1", sent)
+				}
+				for _, err := range s.Deliver(t.Context(), newEvents(100)) {
+					sinktest.Want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
+				}
+				sinktest.Want(t, what+": Probe", s.Probe(t.Context()), true, reason.Refusing, "has blocked publishers: "+name+"; free some")
+			}
+			control(t, alarm.off...)
+			for _, s := range []*sink{used, fresh} {
+				eventually(t, "the alarm is over", func() bool { return s.Probe(t.Context()) == nil })
+				if err := send(t, s); err != nil {
+					t.Errorf("the alarm is over: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// On a new connection one message goes alone: a broker that takes none costs that one an attempt, and the
+// others are known not to have been sent.
+//
+// CONTRACT: C-32
+func TestFirstMessageGoesAlone(t *testing.T) {
+	cfg := plainConfig(t, newQueue(t, nil))
+	cfg.Timeout = config.Duration(2 * time.Second)
+	s := open(t, cfg)
+	l, err := s.takeLane(t.Context())
+	if err == nil {
+		err = l.ready(t.Context(), s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.returnLane(l)
+	theBroker.Pause()
+	t.Cleanup(theBroker.Resume)
+	for i, err := range s.Deliver(t.Context(), newEvents(20)) {
+		if i == 0 {
+			sinktest.Want(t, "the first", err, false, reason.ConnectionFailed, "no confirmation within 2s; check that the broker runs")
+		} else {
+			sinktest.Want(t, "the others", err, true, reason.ConnectionFailed, "did not confirm the first message on a connection, so no more were sent")
+		}
+	}
+}
+
+// A broker that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
+//
+// CONTRACT: C-32
+func TestSilentBroker(t *testing.T) {
+	queue := newQueue(t, nil)
+	cfg := plainConfig(t, queue)
+	cfg.Timeout = config.Duration(2 * time.Second)
+	connected, fresh := open(t, cfg), open(t, cfg)
+	sinktest.Silent(t, connected, fresh, theBroker.Broker, "no confirmation within 2s; check that the broker runs", "no answer within 2s; check that it runs")
+}
+
+// A message whose delivery was interrupted is never sent later: another worker may send it by then.
+//
+// CONTRACT: C-27, C-31
+func TestInterruptedIsNeverSentLater(t *testing.T) {
+	type delivery struct {
+		sink   *sink
+		queue  string
+		batch  []*dispatcher.Event
+		cancel context.CancelFunc
+		answer chan []error
+	}
+	deliveries := map[string]*delivery{}
+	for name, size := range map[string]int{"waiting for confirmations": 10, "waiting for room in the socket": messageLimit / 2} {
+		queue := newQueue(t, nil)
+		d := &delivery{sink: open(t, plainConfig(t, queue)), queue: queue, batch: newEvents(batchSize), answer: make(chan []error)}
+		for _, e := range d.batch {
+			e.Payload = []byte(`"` + strings.Repeat("7", size) + `"`)
+		}
+		if err := send(t, d.sink); err != nil {
+			t.Fatal(err)
+		}
+		deliveries[name] = d
+	}
+	flush(t)
+	theBroker.Pause()
+	for _, d := range deliveries {
+		written := watch(d.sink)
+		ctx, cancel := context.WithCancel(t.Context())
+		d.cancel = cancel
+		go func() { d.answer <- d.sink.Deliver(ctx, d.batch) }()
+		<-written
+	}
+	for name, d := range deliveries {
+		d.cancel()
+		for _, err := range <-d.answer {
+			if err := sinktest.Verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+				t.Fatalf("%s: a delivery that was interrupted: %v", name, err)
+			}
+		}
+	}
+	kill(t) // with what was sent to it, and not read
+	restart(t)
+	for name, d := range deliveries {
+		eventually(t, "the broker is back", func() bool { return send(t, d.sink) == nil })
+		if err := send(t, d.sink); err != nil {
+			t.Error(err)
+		}
+		if n := len(consume(t, d.queue)); n != 3 {
+			t.Errorf("%s: %d messages arrived, want the 3 that were confirmed", name, n)
+		}
+	}
+}
+
+// A connection that an operator closed is made again, and a node that is away passed over.
+//
+// CONTRACT: C-32
+func TestReconnect(t *testing.T) {
+	queue := newQueue(t, nil)
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := plainConfig(t, queue)
+	cfg.Addresses = []string{unused.Addr().String(), broker(t).Address(rabbitmq.Plain)}
+	if err := unused.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, cfg)
+	for range 2 {
+		if err := send(t, s); err != nil {
+			t.Fatal(err)
+		}
+		control(t, "close_all_connections", "--vhost", "/", "test")
+		eventually(t, "the sink knows", func() bool { return s.live() == nil })
+	}
+	if err := send(t, s); err != nil {
+		t.Errorf("after the connection was closed: %v", err)
+	}
+}

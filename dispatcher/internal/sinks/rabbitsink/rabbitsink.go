@@ -1,0 +1,205 @@
+package rabbitsink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+const (
+	// batchSize is what one Deliver takes, and so the most messages of a channel that wait for their
+	// confirmations.
+	batchSize = 500
+	// connectTimeout bounds a connection with its TLS handshake and login, and the opening of a channel.
+	connectTimeout = 10 * time.Second
+	// closeTimeout bounds the farewell to a broker that may not answer.
+	closeTimeout = time.Second
+)
+
+type sink struct {
+	cfg     config.RabbitMQSink
+	timeout time.Duration
+	// addresses are those of the configuration, as errors name them.
+	addresses string
+	// key is that of every event; "" when routes or the events' topics say so.
+	key string
+	// routingKey is that of an event.
+	routingKey func(*dispatcher.Event) (string, error)
+	// turns are held by deliveries that use a lane. idle are the other lanes; the last one used comes
+	// first, for it has a channel.
+	turns chan struct{}
+	idle  []*lane
+
+	open       context.Context // until Close
+	close      context.CancelFunc
+	connecting singleflight.Group
+	mu         sync.Mutex // of idle and current
+	current    *session   // nil: none yet
+}
+
+var _ dispatcher.Sink = (*sink)(nil)
+
+// New returns a sink for cfg. It fails when cfg contradicts itself; files and the broker are first
+// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which routing
+// key an event has; nil is the configuration's, or the name of the event's own topic.
+func New(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, route)
+	if err != nil {
+		return nil, err // not s, which would be a Sink that holds nil
+	}
+	return s, nil
+}
+
+func build(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+	if cfg.Auth != nil {
+		auth := *cfg.Auth // the caller's
+		cfg.Auth = &auth
+	}
+	cfg.ApplyDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &sink{
+		cfg: cfg, timeout: cfg.Timeout.D(), addresses: strings.Join(cfg.Addresses, ", "),
+		routingKey: route,
+		turns:      make(chan struct{}, cfg.Channels),
+	}
+	if route == nil {
+		s.key = cfg.RoutingKey
+		s.routingKey = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.RoutingKey, e.Topic), nil }
+	}
+	s.open, s.close = context.WithCancel(context.Background())
+	for range cfg.Channels {
+		s.idle = append(s.idle, &lane{})
+	}
+	return s, nil
+}
+
+// BatchSize is 500.
+func (*sink) BatchSize() int { return batchSize }
+
+// Deliver publishes the whole batch on one channel, and answers for each message as the broker
+// confirms it. It waits for a channel that no other delivery uses.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("rabbitmq", &errs)
+	errs = make([]error, len(batch))
+	var messages []*message
+	var of []int // the place of each message's event in the batch
+	for i, e := range batch {
+		m, err := s.message(e)
+		if errs[i] = err; err == nil {
+			messages, of = append(messages, m), append(of, i)
+		}
+	}
+	if len(messages) == 0 {
+		return errs
+	}
+	for i, err := range s.publish(ctx, messages) {
+		errs[of[i]] = err
+	}
+	return errs
+}
+
+// publish takes a lane for the messages. When the broker closed the channel because of one of them,
+// those without an answer are sent again, each alone: then it is known which one is to blame.
+func (s *sink) publish(ctx context.Context, messages []*message) []error {
+	l, err := s.takeLane(ctx)
+	if err != nil {
+		return slices.Repeat([]error{err}, len(messages))
+	}
+	defer s.returnLane(l)
+	errs := s.send(ctx, l, messages)
+	for i, err := range errs {
+		var r *refusal
+		if !errors.As(err, &r) || !r.ofOne {
+			continue
+		}
+		if len(messages) > 1 {
+			err = s.send(ctx, l, messages[i:i+1])[0]
+		}
+		if errors.As(err, &r) && r.forGood {
+			err = dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
+		}
+		errs[i] = err
+	}
+	return errs
+}
+
+// takeLane waits for a lane. It does not wait while the broker takes no messages.
+func (s *sink) takeLane(ctx context.Context) (*lane, error) {
+	if ctx.Err() != nil {
+		return nil, s.interrupted(ctx)
+	}
+	if err := s.blocked(); err != nil {
+		return nil, err
+	}
+	select {
+	case s.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, s.interrupted(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.idle) - 1
+	l := s.idle[last]
+	s.idle = s.idle[:last]
+	return l, nil
+}
+
+func (s *sink) returnLane(l *lane) {
+	s.mu.Lock()
+	s.idle = append(s.idle, l)
+	s.mu.Unlock()
+	<-s.turns
+}
+
+// Probe logs in on a connection of its own, opens a channel, and asks for the exchange, or for the queue
+// if every event goes to one by the default exchange. Every user may ask. A connection that the broker blocks is known only by one that has published.
+func (s *sink) Probe(ctx context.Context) error {
+	if err := s.blocked(); err != nil {
+		return err
+	}
+	ses, err := s.connect(ctx)
+	if err != nil {
+		return s.unreachable(ctx, err)
+	}
+	defer ses.close(closeTimeout)
+	err = s.checkPlace(ctx, ses)
+	var answer *amqp.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answer) && answer.Code == amqp.NotFound:
+		return s.noPlace()
+	default:
+		return s.unreachable(ctx, err)
+	}
+}
+
+// Close ends the connection. Nothing is in flight then: Deliver waits for its messages.
+func (s *sink) Close(context.Context) error {
+	s.close()
+	_, _, _ = s.connecting.Do("", func() (any, error) { return nil, nil }) // after one that was being made
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		s.current.close(closeTimeout)
+	}
+	return nil
+}
+
+func (s *sink) interrupted(ctx context.Context) error {
+	return fmt.Errorf("publishing to %s was interrupted: %w", s.addresses, ctx.Err())
+}

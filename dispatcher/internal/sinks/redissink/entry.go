@@ -1,0 +1,78 @@
+package redissink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// The fields that are no attributes.
+const (
+	fieldData  = "data"
+	fieldEvent = "event"
+)
+
+// entry returns the event as an XADD (CONTRACT C-70).
+func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
+	stream, err := s.destination(e)
+	if err == nil && stream == "" {
+		err = errors.New("the event's stream has no name; set stream, or correct the route")
+	}
+	if err != nil {
+		return nil, reason.Routed(fmt.Errorf("redis sink: %w", err))
+	}
+	f := append(make(fields, 0, 48+2*len(e.Headers)), "xadd", stream)
+	if s.cfg.MaxLen > 0 {
+		f = append(f, "maxlen", "~", s.cfg.MaxLen)
+	}
+	f = append(f, "*")
+	ce := cloudevent.New(e)
+	if s.cfg.ContentMode == config.Structured {
+		var body bytes.Buffer
+		err = event.WriteJson(&ce, &body)
+		f = append(f, fieldEvent, body.Bytes())
+	} else {
+		if !e.Message.Bare {
+			err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), &f)
+		}
+		f = append(f, fieldData, []byte(e.Payload))
+	}
+	for _, h := range e.Message.Headers {
+		f = append(f, h.Name, h.Value)
+	}
+	if err != nil {
+		return nil, cloudevent.Unwritable("redis sink", e, err)
+	}
+	return &entry{stream: stream, args: f}, nil
+}
+
+// fields takes an event's attributes, each as a field of its name.
+type fields []any
+
+var _ binding.BinaryWriter = (*fields)(nil)
+
+func (f *fields) SetAttribute(a spec.Attribute, value any) error {
+	return f.SetExtension(a.Name(), value)
+}
+
+func (f *fields) SetExtension(name string, value any) error {
+	text, err := types.Format(value)
+	*f = append(*f, name, text)
+	return err
+}
+
+func (*fields) Start(context.Context) error { return nil }
+func (*fields) SetData(io.Reader) error     { return nil }
+func (*fields) End(context.Context) error   { return nil }

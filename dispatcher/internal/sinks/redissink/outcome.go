@@ -1,0 +1,192 @@
+package redissink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+// refused is the outcome of an entry that was sent and not confirmed.
+func (s *sink) refused(ctx context.Context, en *entry, err error) error {
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return reason.Coded(prefix(answer), s.answered(en, answer))
+	}
+	if ctx.Err() != nil {
+		return s.interrupted(ctx)
+	}
+	return reason.With(reason.ConnectionFailed, fmt.Errorf(
+		"stream %s at %s: no confirmation: %w; check that the server runs and answers in time, or raise timeout. The event may have been added, so this counts as an attempt", en.stream, en.address, cause(err, s.cfg.Timeout.D())))
+}
+
+// answered is what Redis says of an entry that it has not added.
+func (s *sink) answered(en *entry, answer redis.Error) error {
+	say := func(remedy string, args ...any) error {
+		return fmt.Errorf("stream %s at %s: %w; %s", en.stream, en.address, quote(answer), fmt.Sprintf(remedy, args...))
+	}
+	away := func(remedy string) error {
+		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("%s", remedy)))
+	}
+	fault := func(remedy string) error { return dispatcher.DestinationFault(say("%s", remedy)) }
+	word, _, _ := strings.Cut(answer.Error(), " ")
+	switch word {
+	case "LOADING":
+		return away("wait until the server has read its data")
+	case "READONLY":
+		return away("set addresses to the master: this server is its replica")
+	case "MASTERDOWN":
+		return away("bring the replica's master back, or promote the replica")
+	case "CLUSTERDOWN":
+		return away("bring the cluster's missing masters back, or promote their replicas")
+	case "TRYAGAIN", "BUSY":
+		return away("wait until the server has done what it is busy with: a script, or the move of a slot")
+	case "NOAUTH":
+		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say(noLogin)))
+	case "NOPERM":
+		return reason.NoDestination(en.stream == s.stream, reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream)))
+	case "WRONGTYPE":
+		return s.noStream(en, quote(answer))
+	case "OOM":
+		return fault("raise maxmemory, set maxLen, or have consumers and XTRIM remove what is read")
+	case "MISCONF":
+		return fault("free space on the server's disk: it cannot save its data, and its log says why")
+	case "NOREPLICAS":
+		return fault("bring replicas back, or lower the server's min-replicas-to-write")
+	case "MOVED", "ASK":
+		if s.cluster == nil {
+			return fault("the server is a node of a cluster: set cluster to true")
+		}
+		return fault("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
+	}
+	if isTooLarge(answer) {
+		return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
+			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en))))
+	}
+	return say("the server's log says more")
+}
+
+// prefix is the first word of an answer, which Redis writes in capital letters, or ERR.
+func prefix(answer redis.Error) string {
+	word, _, _ := strings.Cut(answer.Error(), " ")
+	if len(word) > 32 || strings.ContainsFunc(word, func(r rune) bool { return r < 'A' || r > 'Z' }) {
+		return "ERR"
+	}
+	return word
+}
+
+// noStream is for a key that holds something else.
+func (s *sink) noStream(en *entry, err error) error {
+	return reason.NoDestination(en.stream == s.stream, reason.With(reason.Refusing, fmt.Errorf(
+		"stream %s at %s: %w; set stream to another key, or have the key removed that is no stream", en.stream, en.address, err)))
+}
+
+// quote is an answer without what it quotes of the command, which may be the payload, and without a full
+// stop: a remedy follows.
+func quote(answer redis.Error) error {
+	text, _, _ := strings.Cut(answer.Error(), ", with args")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "")
+	}
+	if text = strings.TrimSuffix(text, "."); text == answer.Error() {
+		return answer
+	}
+	return errors.New(text)
+}
+
+// size is about what the entry takes.
+func size(en *entry) (n int) {
+	for _, arg := range en.args {
+		switch v := arg.(type) {
+		case string:
+			n += len(v)
+		case []byte:
+			n += len(v)
+		}
+	}
+	return n
+}
+
+// unreachable is a failure before anything of a delivery was sent, or one of a probe.
+func (s *sink) unreachable(ctx context.Context, address string, err error) error {
+	if ctx.Err() != nil {
+		return s.interrupted(ctx)
+	}
+	if s.cluster != nil {
+		s.cluster.ReloadState(ctx) // in the background: the node may have lost its slots
+	}
+	return dispatcher.Unavailable(s.connectFailure(address, err))
+}
+
+// peer is who connections are made to.
+var peer = reason.Peer{Name: "the server", Hosts: "addresses", TLS: "tls", Plain: "remove tls"}
+
+// connectFailure says why there is no connection that takes events.
+func (s *sink) connectFailure(address string, err error) error {
+	var answer redis.Error
+	switch {
+	case errors.As(err, &answer):
+		word, remedy := loginFailure(answer)
+		err = reason.With(word, fmt.Errorf("%w; %s", quote(answer), remedy))
+	case errors.Is(err, errReplica):
+		err = reason.With(reason.ConnectionFailed, fmt.Errorf("%w; set addresses to the master, or promote this server", err))
+	case errors.Is(err, net.ErrClosed): // by who waited no longer
+		err = context.DeadlineExceeded
+	}
+	return peer.Unreachable("Redis at "+address, min(s.cfg.Timeout.D(), connectTimeout), err)
+}
+
+// loginFailure is what the server answered before it took anything.
+func loginFailure(answer redis.Error) (word, remedy string) {
+	text := answer.Error()
+	switch {
+	case strings.HasPrefix(text, "NOAUTH"):
+		return reason.AuthenticationFailed, noLogin
+	case strings.HasPrefix(text, "NOPERM"):
+		return reason.AuthenticationFailed, "allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots"
+	case redis.IsAuthError(answer):
+		return reason.AuthenticationFailed, "check the user and the password in the Secret of auth (in a dispatcher's file: usernameFile and passwordFile)"
+	case strings.HasPrefix(text, "DENIED"):
+		return reason.AuthenticationFailed, "give the server a password, and name it in auth (in a dispatcher's file: auth.passwordFile), or turn its protected-mode off"
+	case redis.IsMaxClientsError(answer):
+		return reason.ConnectionFailed, "raise the server's maxclients"
+	case strings.Contains(text, "DB index"):
+		return reason.Refusing, "set database to a number that the server has, or raise its databases"
+	case strings.Contains(text, "cluster support disabled"):
+		return reason.Refusing, "the server is no cluster: remove cluster"
+	case redis.IsLoadingError(answer):
+		return reason.ConnectionFailed, "wait until the server has read its data"
+	case strings.HasPrefix(text, "MISCONF"):
+		return reason.Refusing, "free space on the server's disk: it cannot save its data, and its log says why"
+	case redis.IsMasterDownError(answer):
+		return reason.ConnectionFailed, "bring the replica's master back, or promote the replica"
+	default:
+		return reason.Refusing, "the server's log says more"
+	}
+}
+
+const noLogin = "a login is wanted there: name the Secret that holds it in auth (in a dispatcher's file: usernameFile and passwordFile)"
+
+// cause is why an answer is missing, without the words for who ended the connection.
+func cause(err error, limit time.Duration) error {
+	switch {
+	case errors.Is(err, net.ErrClosed), reason.IsTimeout(err):
+		return reason.TimedOut(fmt.Sprintf("no answer within %s", limit))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the server closed the connection")
+	default:
+		return err
+	}
+}
+
+func (s *sink) interrupted(ctx context.Context) error {
+	return fmt.Errorf("adding to streams at %s was interrupted: %w", s.servers, ctx.Err())
+}

@@ -1,0 +1,204 @@
+package redissink
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+)
+
+const (
+	// batchSize is what one Deliver takes: one round trip for all of them.
+	batchSize = 500
+	// connectTimeout bounds a connection with its TLS handshake and login, and a probe.
+	connectTimeout = 10 * time.Second
+	// idleTimeout is how long an idle connection is kept.
+	idleTimeout = 30 * time.Second
+	// maxRedirects is how often a cluster may send an event to another node in one delivery.
+	maxRedirects = 4
+)
+
+type sink struct {
+	cfg config.RedisSink
+	// servers are those of the configuration, as errors name them.
+	servers string
+	// stream is where every event goes; "" when routes or the events' own topics say so.
+	stream string
+	// destination is the stream that an event goes to.
+	destination func(*dispatcher.Event) (string, error)
+	dial        dialer
+	// cluster knows which node has a stream. nil: there is one server.
+	cluster *redis.ClusterClient
+
+	mu   sync.Mutex
+	idle map[string][]*lane // by address, the one used last at the end
+}
+
+var _ dispatcher.Sink = (*sink)(nil)
+
+// New returns a sink for cfg. It fails when cfg contradicts itself; files and the server are first
+// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which stream an
+// event goes to; nil is the configuration's, or the one of the event's own topic's name.
+func New(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	s, err := build(cfg, route)
+	if err != nil {
+		return nil, err // not s, which would be a Sink that holds nil
+	}
+	return s, nil
+}
+
+func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+	cfg.ApplyDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	logging.Disable() // what it writes is not JSON, and the sink's errors say all of it
+	s := &sink{
+		cfg: cfg, servers: strings.Join(cfg.Addresses, ", "), destination: route,
+		dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*lane{},
+	}
+	if route == nil {
+		s.stream = cfg.Stream
+		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Stream, e.Topic), nil }
+	}
+	if cfg.Topology == config.RedisCluster {
+		s.cluster = s.newCluster()
+	}
+	return s, nil
+}
+
+// BatchSize is 500.
+func (*sink) BatchSize() int { return batchSize }
+
+// entry is an event on its way, and its answer.
+type entry struct {
+	stream  string
+	args    []any // of XADD
+	address string
+	asking  bool // the node does not have the stream's slot yet: see redirect
+	err     error
+}
+
+// Deliver adds the batch to its streams in one pipeline, in a cluster one for each node, and answers for
+// each event as Redis does. When ctx ends, or the timeout, nothing of it is sent any more.
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
+	defer reason.Classify("redis", &errs)
+	errs = make([]error, len(batch))
+	if ctx.Err() != nil {
+		return slices.Repeat([]error{s.interrupted(ctx)}, len(batch))
+	}
+	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout.D())
+	defer cancel()
+	var entries []*entry
+	var of []int // the place of each entry's event in the batch
+	address := s.addresses(ctx, limited)
+	for i, e := range batch {
+		en, err := s.entry(e)
+		if err == nil {
+			en.address, err = address(en.stream)
+		}
+		if errs[i] = err; err == nil {
+			entries, of = append(entries, en), append(of, i)
+		}
+	}
+	left := entries
+	for range maxRedirects {
+		if left = s.send(ctx, limited, left); len(left) == 0 {
+			break
+		}
+	}
+	for i, en := range entries {
+		errs[of[i]] = en.err
+	}
+	return errs
+}
+
+// send gives the entries to their nodes, and returns those that go on to another one.
+func (s *sink) send(ctx, limited context.Context, entries []*entry) (redirected []*entry) {
+	type node struct {
+		address string
+		asking  bool
+	}
+	nodes := map[node][]*entry{}
+	for _, en := range entries {
+		n := node{en.address, en.asking}
+		nodes[n] = append(nodes[n], en)
+	}
+	var wg sync.WaitGroup
+	for n, entries := range nodes {
+		if len(nodes) == 1 {
+			s.sendTo(ctx, limited, n.address, entries)
+			continue
+		}
+		wg.Go(func() { s.sendTo(ctx, limited, n.address, entries) })
+	}
+	wg.Wait()
+	for _, en := range entries {
+		if s.redirect(en) {
+			redirected = append(redirected, en)
+		}
+	}
+	return redirected
+}
+
+// sendTo adds the entries at one server. One that is too large has the server refuse the rest of the
+// pipeline unread, which is then sent again: so it is known which one is to blame.
+func (s *sink) sendTo(ctx, limited context.Context, address string, entries []*entry) {
+	for len(entries) > 0 {
+		unread := s.pipeline(ctx, limited, address, entries)
+		entries = entries[len(entries)-unread:]
+	}
+}
+
+// Probe logs in on a connection of its own, to every master of a cluster, and asks whether it takes
+// commands and is no replica. If every event goes to one stream, it asks whether that may be written.
+func (s *sink) Probe(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, min(s.cfg.Timeout.D(), connectTimeout))
+	defer cancel()
+	addresses, err := s.masters(limited)
+	if err != nil {
+		return s.unreachable(ctx, s.servers, err)
+	}
+	for _, address := range addresses {
+		if err := s.ping(limited, address); err != nil {
+			return s.unreachable(ctx, address, err)
+		}
+	}
+	if s.stream == "" {
+		return nil
+	}
+	address, err := s.addresses(ctx, limited)(s.stream)
+	if err != nil {
+		return err
+	}
+	return s.probeStream(ctx, limited, address)
+}
+
+// Close ends the connections. Nothing is in flight then: Deliver waits for its answers.
+func (s *sink) Close(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, lanes := range s.idle {
+		for _, l := range lanes {
+			l.close()
+		}
+	}
+	clear(s.idle)
+	if s.cluster != nil {
+		if err := s.cluster.Close(); err != nil {
+			return fmt.Errorf("redis sink: close the connections to %s: %w; they end with the process", s.servers, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package tracing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/tracing"
+)
+
+const (
+	traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
+	parent  = "00-" + traceID + "-00f067aa0ba902b7-01"
+	secret  = "s3cr3t"
+)
+
+// destination is a sink that keeps what it gets.
+type destination struct {
+	dispatcher.Handlers
+	ctx    context.Context
+	got    []*dispatcher.Event
+	answer func(i int) error
+}
+
+func (d *destination) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	d.ctx, d.got = ctx, batch
+	errs := make([]error, len(batch))
+	for i := range errs {
+		if d.answer != nil {
+			errs[i] = d.answer(i)
+		}
+	}
+	return errs
+}
+
+func event(headers map[string]string) *dispatcher.Event {
+	return &dispatcher.Event{
+		ID: uuid.MustParse("0190b2d4-0000-7000-8000-000000000001"), Namespace: "shop", Topic: "orders", EventType: "OrderPlaced", AggregateID: secret,
+		Payload: []byte(`{"card": "` + secret + `"}`), Headers: headers, Attempt: 1,
+	}
+}
+
+// traced returns a traced sink, and what it has recorded.
+func traced(d *destination) (dispatcher.Sink, *tracetest.SpanRecorder) {
+	recorder := tracetest.NewSpanRecorder()
+	return tracing.Sink(d, sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)), "kafka"), recorder
+}
+
+func attributes(span sdk.ReadOnlySpan) map[string]any {
+	all := map[string]any{}
+	for _, a := range span.Attributes() {
+		all[string(a.Key)] = a.Value.AsInterface()
+	}
+	return all
+}
+
+func traceparent(span sdk.ReadOnlySpan) string {
+	return fmt.Sprintf("00-%s-%s-01", span.SpanContext().TraceID(), span.SpanContext().SpanID())
+}
+
+// The span hangs below the producer's, and the message carries the span. CONTRACT: C-70
+func TestSpan(t *testing.T) {
+	d := &destination{}
+	s, recorder := traced(d)
+	headers := map[string]string{"traceparent": parent, "tracestate": "vendor=1", "baggage": "a=b", "correlation_id": secret}
+	e := event(headers)
+	before := maps.Clone(headers)
+	for e.Attempt = 1; e.Attempt <= 2; e.Attempt++ { // attempts are siblings
+		if errs := s.Deliver(t.Context(), []*dispatcher.Event{e}); len(errs) != 1 || errs[0] != nil {
+			t.Fatal(errs)
+		}
+		span := recorder.Ended()[e.Attempt-1]
+		if span.Name() != "publish orders" || span.SpanKind() != trace.SpanKindProducer || span.Parent().SpanID().String() != "00f067aa0ba902b7" ||
+			span.SpanContext().TraceID().String() != traceID || !span.Parent().IsRemote() || len(span.Links()) != 0 || span.Status().Code != codes.Unset {
+			t.Errorf("the span is %v", span)
+		}
+		if got, want := attributes(span), map[string]any{
+			"messaging.system": "kafka", "messaging.operation.name": "publish", "messaging.operation.type": "send",
+			"messaging.destination.name": "orders", "messaging.message.id": e.ID.String(), "messaging.message.body.size": int64(len(e.Payload)),
+			"outbox.namespace": "shop", "outbox.event_type": "OrderPlaced", "outbox.attempt": int64(e.Attempt), "outbox.outcome": "confirmed",
+		}; !reflect.DeepEqual(got, want) {
+			t.Errorf("the span says %v, want %v", got, want)
+		}
+		want := maps.Clone(before)
+		want["traceparent"] = traceparent(span)
+		if sent := d.got[0]; !maps.Equal(sent.Headers, want) || sent.ID != e.ID || sent.Attempt != e.Attempt || string(sent.Payload) != string(e.Payload) {
+			t.Errorf("sent %+v", sent)
+		}
+		if trace.SpanFromContext(d.ctx).SpanContext().SpanID() != span.SpanContext().SpanID() {
+			t.Error("the handler's context does not hold the span")
+		}
+	}
+	if !maps.Equal(headers, before) {
+		t.Errorf("the event was changed: %v", headers)
+	}
+}
+
+// Each event of a batch has its own span below its own producer.
+func TestBatch(t *testing.T) {
+	d := &destination{answer: func(i int) error {
+		if i == 1 {
+			return errors.New("refused")
+		}
+		return nil
+	}}
+	s, recorder := traced(d)
+	batch := []*dispatcher.Event{event(map[string]string{"traceparent": parent}), event(nil), event(map[string]string{"traceparent": "00-broken", "tracestate": "of=another"})}
+	engine, stop := sdk.NewTracerProvider().Tracer("").Start(t.Context(), "engine")
+	defer stop.End()
+	if errs := s.Deliver(engine, batch); errs[0] != nil || errs[1] == nil || errs[2] != nil {
+		t.Fatal(errs)
+	}
+	spans := recorder.Ended()
+	if len(spans) != 3 {
+		t.Fatalf("%d spans, want 3", len(spans))
+	}
+	for i, span := range spans {
+		if got := d.got[i].Headers["traceparent"]; got != traceparent(span) || d.got[i].Headers["tracestate"] != "" {
+			t.Errorf("event %d carries %v", i, d.got[i].Headers)
+		}
+		if (span.SpanContext().TraceID().String() == traceID) != (i == 0) || span.Parent().IsValid() != (i == 0) {
+			t.Errorf("event %d: trace %s, parent %s", i, span.SpanContext().TraceID(), span.Parent().SpanID())
+		}
+		a := attributes(span)
+		if a["messaging.batch.message_count"] != int64(3) || (a["outbox.outcome"] == "failed") != (i == 1) {
+			t.Errorf("event %d: %v", i, a)
+		}
+	}
+	if !trace.SpanFromContext(d.ctx).SpanContext().Equal(stop.SpanContext()) {
+		t.Error("what the sink does for the batch is below one of its events")
+	}
+}
+
+// A failure is told by its class and its word, and by nothing else. CONTRACT: C-73
+func TestOutcomes(t *testing.T) {
+	inner := errors.New("refused " + secret)
+	for name, c := range map[string]struct {
+		err                error
+		outcome, errorType string
+	}{
+		"failed":       {inner, "failed", reason.Refusing},
+		"broken":       {reason.With(reason.ConnectionFailed, inner), "failed", reason.ConnectionFailed},
+		"unavailable":  {dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, inner)), "unavailable", reason.AuthenticationFailed},
+		"schema":       {dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, inner), "permanent", "schema_validation_failed"},
+		"made up":      {dispatcher.Permanent(secret, inner), "permanent", "permanent_failure"},
+		"slow":         {fmt.Errorf("%w: %w", inner, context.DeadlineExceeded), "failed", "timeout"},
+		"slow network": {fmt.Errorf("post: %w", &net.DNSError{Err: secret, IsTimeout: true}), "failed", "timeout"},
+		"stopped":      {fmt.Errorf("%w: %w", inner, context.Canceled), "failed", "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, recorder := traced(&destination{answer: func(int) error { return c.err }})
+			if errs := s.Deliver(t.Context(), []*dispatcher.Event{event(map[string]string{"authorization": secret})}); !errors.Is(errs[0], c.err) {
+				t.Errorf("the error became %v", errs[0])
+			}
+			span := recorder.Ended()[0]
+			a := attributes(span)
+			if a["outbox.outcome"] != c.outcome || a["error.type"] != c.errorType || span.Status() != (sdk.Status{Code: codes.Error, Description: c.errorType}) {
+				t.Errorf("the span says %v, %v", a, span.Status())
+			}
+			if text := fmt.Sprint(tracetest.SpanStubFromReadOnlySpan(span)); strings.Contains(text, secret) {
+				t.Errorf("the span shows a secret: %s", text)
+			}
+		})
+	}
+}
+
+// A span has an end, whatever the sink does.
+func TestPanic(t *testing.T) {
+	s, recorder := traced(&destination{answer: func(int) error { panic("stop") }})
+	func() {
+		defer func() {
+			if recover() != "stop" {
+				t.Error("the panic was kept from the engine")
+			}
+		}()
+		s.Deliver(t.Context(), []*dispatcher.Event{event(nil)})
+	}()
+	if spans := recorder.Ended(); len(spans) != 1 || attributes(spans[0])["error.type"] != "panic" {
+		t.Errorf("the spans are %v", spans)
+	}
+}
+
+// What the producer chose not to sample stays so, here and behind.
+func TestNotSampled(t *testing.T) {
+	d := &destination{}
+	s, recorder := traced(d)
+	s.Deliver(t.Context(), []*dispatcher.Event{event(map[string]string{"traceparent": strings.TrimSuffix(parent, "1") + "0"})})
+	got := d.got[0].Headers["traceparent"]
+	if len(recorder.Started()) != 0 || !strings.HasPrefix(got, "00-"+traceID) || !strings.HasSuffix(got, "-00") {
+		t.Errorf("%d spans; sent %s", len(recorder.Started()), got)
+	}
+}
+
+// Every kind has a name; those that the conventions know have theirs.
+func TestSystem(t *testing.T) {
+	for kind, want := range map[string]string{"kafka": "kafka", "sns": "aws.sns", "sqs": "aws_sqs", "pubSub": "gcp_pubsub", "serviceBus": "servicebus", "postgres": "postgresql", "http": "http"} {
+		if got := tracing.System(kind); got != want {
+			t.Errorf("%s is %q, want %q", kind, got, want)
+		}
+	}
+	page, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := range reflect.TypeFor[config.Sink]().Fields() {
+		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+		if !regexp.MustCompile(`messaging\.system .*\b` + regexp.QuoteMeta(tracing.System(name)) + `\b`).Match(page) {
+			t.Errorf("doc.go does not have %s, the messaging.system of %s", tracing.System(name), name)
+		}
+	}
+	if tracing.Sink(&destination{}, sdk.NewTracerProvider(), "kafka").BatchSize() != 1 {
+		t.Error("the batch size is not the sink's")
+	}
+}
+
+// BenchmarkDeliver shows what tracing costs a delivery of one event; "off" is what runs when nothing
+// is configured.
+func BenchmarkDeliver(b *testing.B) {
+	for name, provider := range map[string]trace.TracerProvider{
+		"off": nil, "unsampled": sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample())), "sampled": sdk.NewTracerProvider(),
+	} {
+		b.Run(name, func(b *testing.B) {
+			var s dispatcher.Sink = dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }}
+			if provider != nil {
+				s = tracing.Sink(s, provider, "kafka")
+			}
+			batch := []*dispatcher.Event{event(map[string]string{"traceparent": parent})}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Deliver(b.Context(), batch)
+			}
+		})
+	}
+}

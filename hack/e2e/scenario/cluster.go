@@ -1,0 +1,168 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
+)
+
+// Cluster is a Kubernetes cluster as its user sees it: through kubectl.
+type Cluster struct {
+	// Kubectl is the program, Kubeconfig the file it uses.
+	Kubectl, Kubeconfig string
+	// HostIP is the address under which pods reach this machine; HostListen is where a server on this
+	// machine listens for them.
+	HostIP, HostListen string
+
+	scripts, cache, name string
+}
+
+// Run runs kubectl and returns what it prints on standard output.
+func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
+	return c.run(ctx, "", args...)
+}
+
+// Apply applies manifests.
+func (c *Cluster) Apply(ctx context.Context, manifests string) error {
+	_, err := c.run(ctx, manifests, "apply", "-f", "-")
+	return err
+}
+
+func (c *Cluster) run(ctx context.Context, stdin string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.Kubectl, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+c.cache)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}
+
+// Until asks again until done, and fails with the last answer when ctx ends first.
+func Until(ctx context.Context, what string, done func() (bool, string)) error {
+	last := "none"
+	for {
+		ok, now := done()
+		if ok {
+			return nil
+		}
+		if ctx.Err() == nil { // else it is about the end of the waiting
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not in time; the last answer was: %s", what, last)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// Dispatcher is an OutboxDispatcher on a cluster, as a Stage.
+type Dispatcher struct {
+	*Cluster
+	Namespace, Name string
+}
+
+// Columns is `kubectl get outboxdispatchers`.
+func (d *Dispatcher) Columns(ctx context.Context) (string, error) {
+	return d.Run(ctx, "-n", d.Namespace, "get", "outboxdispatchers", d.Name)
+}
+
+// Pods names the dispatcher's pods that run.
+func (d *Dispatcher) Pods(ctx context.Context) ([]string, error) {
+	out, err := d.Run(ctx, "-n", d.Namespace, "get", "pods", "-l", "outbox.dev/component=dispatcher,outbox.dev/dispatcher="+d.Name,
+		"--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
+	return strings.Fields(out), err
+}
+
+// Status is what a pod says of itself.
+func (d *Dispatcher) Status(ctx context.Context, pod string) (status.Status, error) {
+	var s status.Status
+	out, err := d.Run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy%s", d.Namespace, pod, status.Path))
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal([]byte(out), &s)
+}
+
+// FreezeOne freezes the process of the pod that holds the most rows.
+func (d *Dispatcher) FreezeOne(ctx context.Context) (Frozen, error) {
+	pods, err := d.Pods(ctx)
+	if err != nil {
+		return Frozen{}, err
+	}
+	var victim string
+	var worker uuid.UUID
+	held := -1
+	for _, pod := range pods {
+		s, err := d.Status(ctx, pod)
+		if err != nil {
+			return Frozen{}, err
+		}
+		if s.InFlight.Rows > held {
+			victim, held = pod, s.InFlight.Rows
+			if worker, err = uuid.Parse(s.Worker); err != nil {
+				return Frozen{}, fmt.Errorf("the worker id of pod %s: %w", pod, err)
+			}
+		}
+	}
+	if victim == "" {
+		return Frozen{}, fmt.Errorf("no pod of %s/%s runs", d.Namespace, d.Name)
+	}
+	pid, err := d.PID(ctx, d.Namespace, victim, "dispatcher")
+	if err != nil {
+		return Frozen{}, err
+	}
+	return Freeze(pid, worker)
+}
+
+// PID is the first process of a pod's container, as this machine counts. It finds the process by its cgroup.
+func (c *Cluster) PID(ctx context.Context, namespace, pod, container string) (int, error) {
+	id, err := c.Run(ctx, "-n", namespace, "get", "pod", pod, "-o", fmt.Sprintf("jsonpath={.status.containerStatuses[?(@.name==%q)].containerID}", container))
+	if err != nil {
+		return 0, err
+	}
+	_, id, _ = strings.Cut(id, "://")
+	if id == "" {
+		return 0, fmt.Errorf("container %s of pod %s has no id yet", container, pod)
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), id) {
+			continue // a process that just ended, or another container's
+		}
+		var pid int
+		_, err = fmt.Sscanf(file, "/proc/%d/cgroup", &pid)
+		return pid, err
+	}
+	return 0, fmt.Errorf("container %s has no process on this machine: it must run here to be reached from here", id)
+}
+
+// Shell writes arguments as a person would type them.
+func Shell(args []string) string {
+	words := make([]string, len(args))
+	for i, a := range args {
+		words[i] = a
+		if strings.ContainsAny(a, " {}()'\"\\*?$") {
+			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}

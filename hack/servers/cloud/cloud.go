@@ -1,0 +1,94 @@
+// Package cloud runs stand-ins for the clouds' queues, for tests: Moto for Amazon SQS and SNS, and a
+// small AMQP 1.0 server on Qpid Proton for Azure Service Bus. Both come from the Python Package Index
+// into an environment of their own in the user's cache, which takes python3 with its module venv.
+package cloud
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/testing/python"
+)
+
+// ErrMissing is returned when this machine has no stand-ins and cannot get them.
+var ErrMissing = errors.New("no stand-ins for cloud services on this machine; install python3 with its module venv, and let pip reach its index")
+
+var (
+	//go:embed requirements.txt
+	requirements []byte
+	//go:embed servicebus.py
+	serviceBus string
+)
+
+// Server is one stand-in. On Linux it ends with this process at the latest. It keeps everything in
+// memory. Its methods are not for concurrent use.
+type Server struct {
+	// Address is its host:port, on 127.0.0.1.
+	Address string
+
+	dir     string
+	lock    *os.File // of dir
+	process *daemon.Process
+}
+
+// AWS runs a stand-in for SQS and SNS, at http://Address, which takes any credentials.
+func AWS(ctx context.Context) (*Server, error) {
+	return start(ctx, func(bin, port string) *exec.Cmd {
+		return exec.CommandContext(context.Background(), filepath.Join(bin, "moto_server"), "-H", "127.0.0.1", "-p", port)
+	})
+}
+
+// ServiceBus runs a stand-in for Azure Service Bus, which speaks AMQP 1.0 at Address without TLS. Queues
+// appear as they are used; servicebus.py says which ones it refuses.
+func ServiceBus(ctx context.Context) (*Server, error) {
+	return start(ctx, func(bin, port string) *exec.Cmd {
+		return exec.CommandContext(context.Background(), filepath.Join(bin, "python3"), "-c", serviceBus, port)
+	})
+}
+
+// Pause stops it as SIGSTOP does: connections stay, and nothing answers.
+func (s *Server) Pause() { s.process.Pause() }
+
+// Resume ends Pause.
+func (s *Server) Resume() { s.process.Resume() }
+
+// Stop ends it.
+func (s *Server) Stop() error {
+	if s.process != nil {
+		s.process.End(syscall.SIGKILL)
+	}
+	if err := errors.Join(os.RemoveAll(s.dir), s.lock.Close()); err != nil {
+		return fmt.Errorf("remove the stand-in's directory: %w; remove it by hand", err)
+	}
+	return nil
+}
+
+func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Server, error) {
+	bin, err := python.Environment(ctx, "cloud", requirements)
+	if err != nil {
+		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
+	}
+	port, err := daemon.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+	if s.dir, s.lock, err = daemon.TempDir("outbox-cloud-*"); err != nil {
+		return nil, err
+	}
+	cmd := command(bin, strconv.Itoa(port))
+	cmd.Dir = s.dir
+	if s.process, err = daemon.Serve(ctx, "the stand-in", cmd, nil, syscall.SIGKILL, filepath.Join(s.dir, "log"), daemon.Listens(s.Address)); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}

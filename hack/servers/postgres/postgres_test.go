@@ -1,0 +1,233 @@
+package postgres_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+)
+
+func start(t *testing.T, opts postgres.Options) *postgres.Server {
+	t.Helper()
+	srv, err := postgres.Start(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return srv
+}
+
+// query runs SQL on a connection of its own and returns the one value, or the error.
+func query(t *testing.T, srv *postgres.Server, sql string) (value string, err error) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.Background())) }()
+	err = conn.QueryRow(t.Context(), sql).Scan(&value)
+	return value, err
+}
+
+func want(t *testing.T, srv *postgres.Server, sql, value string) {
+	t.Helper()
+	if got, err := query(t, srv, sql); err != nil || got != value {
+		t.Errorf("%s is %q, %v, want %q", sql, got, err, value)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	srv := start(t, postgres.Options{})
+	want(t, srv, `show fsync`, "off")
+	want(t, srv, `show synchronous_commit`, "on")
+	want(t, srv, `show autovacuum`, "on")
+	want(t, srv, `show max_connections`, "300")
+	want(t, srv, `show listen_addresses`, "127.0.0.1")
+	want(t, srv, `show unix_socket_directories`, "")
+	dir, err := query(t, srv, `show data_directory`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := pgx.ParseConfig(srv.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger.Password = "wrong"
+	if conn, err := pgx.ConnectConfig(t.Context(), stranger); err == nil {
+		_ = conn.Close(t.Context())
+		t.Error("a wrong password was let in")
+	}
+	if err := srv.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the directory %s is still there after Stop: %v", dir, err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "postgres-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	port := freePort(t)
+	srv := start(t, postgres.Options{
+		Dir: dir, Port: port, Listen: []string{"127.0.0.1", "127.0.0.2"}, Durable: true,
+		Settings: map[string]string{"max_connections": "17", "cluster_name": "it's"},
+	})
+	want(t, srv, `show port`, strconv.Itoa(port))
+	want(t, srv, `show fsync`, "on")
+	want(t, srv, `show max_connections`, "17")
+	want(t, srv, `show cluster_name`, "it's")
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", strconv.Itoa(port)))
+	if err != nil {
+		t.Fatalf("the second address does not answer: %v", err)
+	}
+	_ = conn.Close()
+
+	_, err = postgres.Start(t.Context(), postgres.Options{Port: port})
+	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) {
+		t.Errorf("a second server on the port: error is %v, want one that names it", err)
+	}
+	if err := srv.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data", "PG_VERSION")); err != nil {
+		t.Errorf("the user's directory lost its data at Stop: %v", err)
+	}
+	if _, err := postgres.Start(t.Context(), postgres.Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a directory with data: error is %v, want one that names it", err)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// What was committed is there after a crash and after a restart, at the same address.
+func TestKillAndRestart(t *testing.T) {
+	t.Parallel()
+	srv := start(t, postgres.Options{})
+	if _, err := query(t, srv, `create table kept as select 1 as n`); !errors.Is(err, pgx.ErrNoRows) {
+		t.Fatal(err)
+	}
+	dsn := srv.DSN("postgres")
+	srv.Kill()
+	if _, err := query(t, srv, `select 'ok'`); err == nil {
+		t.Error("a killed server answers")
+	}
+	for range 2 { // the first starts it, the second restarts it
+		if err := srv.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, srv, `select count(*)::text from kept`, "1")
+	}
+	if srv.DSN("postgres") != dsn {
+		t.Errorf("the connection string changed from %s to %s", dsn, srv.DSN("postgres"))
+	}
+}
+
+// A server does not outlive the process that started it, however that ends.
+func TestKilledParent(t *testing.T) {
+	if os.Getenv("OUTBOX_TEST_PARENT") != "" {
+		srv := start(t, postgres.Options{})
+		fmt.Println("DSN", srv.DSN("postgres"))
+		select {} // until it is killed
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells a child of its parent's death")
+	}
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledParent$")
+	cmd.Env = append(os.Environ(), "OUTBOX_TEST_PARENT=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var dsn string
+	for lines := bufio.NewScanner(out); dsn == "" && lines.Scan(); {
+		dsn, _ = strings.CutPrefix(lines.Text(), "DSN ")
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dir string
+	if err := conn.QueryRow(t.Context(), `show data_directory`).Scan(&dir); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// The server closes the connection when it ends.
+	if _, err := conn.WaitForNotification(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("a minute after its parent was killed the server still runs: %v", err)
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for gone := false; !gone && ctx.Err() == nil; <-tick.C {
+		_, err := os.Stat(filepath.Join(dir, "postmaster.pid"))
+		gone = os.IsNotExist(err)
+	}
+	start(t, postgres.Options{})
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("what it left in %s is not removed by the next server: %v", dir, err)
+	}
+}
+
+// The environment chooses another PostgreSQL than the machine's: a major whose build is fetched, or a
+// directory of binaries.
+func TestVariable(t *testing.T) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("the pinned builds are for Linux on amd64")
+	}
+	majors := postgres.Majors()
+	if len(majors) != 5 || majors[0] != "14" || majors[4] != "18" {
+		t.Errorf("there are builds of %v, want those of 14 to 18", majors)
+	}
+	bin, err := postgres.Build(t.Context(), majors[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{majors[0], bin} {
+		t.Setenv(postgres.Variable, value)
+		want(t, start(t, postgres.Options{}), `select (current_setting('server_version_num')::integer / 10000)::text`, majors[0])
+	}
+	t.Setenv(postgres.Variable, "13")
+	if _, err := postgres.Start(t.Context(), postgres.Options{}); err == nil || !strings.Contains(err.Error(), `OUTBOX_TEST_PG is "13"`) {
+		t.Errorf("a major without a build: error is %v, want one that names the variable", err)
+	}
+}

@@ -1,0 +1,72 @@
+package pgtest_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// Each test has a database to itself, at the same time as others.
+func TestMigrated(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"one", "two", "three"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Migrated(t))
+			var events int
+			_, err := pool.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`)
+			if err == nil {
+				err = pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events`).Scan(&events)
+			}
+			if err != nil || events != 1 {
+				t.Errorf("%d events, %v, want the test's own alone", events, err)
+			}
+		})
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Empty(t))
+	var outbox bool
+	if err := pool.QueryRow(t.Context(), `select to_regnamespace('outbox') is not null`).Scan(&outbox); err != nil || outbox {
+		t.Errorf("an empty database has an outbox: %t, %v", outbox, err)
+	}
+}
+
+// Processes that share a server do not get in each other's way, and leave nothing there.
+func TestSharedServer(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(pgtest.DSNVariable) != "" {
+		t.Skip("this process shares a server itself")
+	}
+	dsn := pgtest.Server(t).DSN("postgres")
+	var group errgroup.Group
+	for range 3 {
+		group.Go(func() error {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestMigrated|TestEmpty)$", "-test.v")
+			cmd.Env = append(os.Environ(), pgtest.DSNVariable+"="+dsn)
+			out, err := cmd.CombinedOutput()
+			if err != nil || strings.Contains(string(out), "no tests to run") {
+				t.Errorf("%v: %s", err, out)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the goroutines report themselves
+	var databases []string
+	pool := pgtest.Pool(t, dsn)
+	if err := pool.QueryRow(t.Context(), `select array_agg(datname order by datname) from pg_database`).Scan(&databases); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(databases, " "); got != "postgres template0 template1" {
+		t.Errorf("the server has the databases %s", got)
+	}
+}

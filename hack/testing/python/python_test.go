@@ -1,0 +1,19 @@
+package python_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/python"
+)
+
+func TestCommand(t *testing.T) {
+	for range 2 { // the second finds what the first has installed
+		cmd, err := python.Command(t.Context(), []string{"psycopg[binary]==3.2.10"}, "-c", "import psycopg; print(psycopg.__version__)")
+		need.Server(t, err, python.ErrMissing)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "3.2.10" {
+			t.Errorf("%s, %v", out, err)
+		}
+	}
+}
