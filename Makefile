@@ -66,7 +66,7 @@ verify: ## Generated files are up to date, go.mod is tidy, linters are content.
 ##@ Change it
 
 .PHONY: generate
-generate: ## Regenerate deep copies, the CRD, the manager's role, what the chart has of config/, and the page of requirements.
+generate: ## Regenerate deep copies, the CRD, the manager's role, and what the chart has of config/.
 	@hack/pins/tools/generate.sh
 
 .PHONY: lint

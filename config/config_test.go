@@ -158,11 +158,13 @@ func install() client.Client {
 	return c
 }
 
-// manifests returns a copy of this directory. To copy is also to open: Go runs a test again only
-// when a file has changed that the test itself opened, and does not see what kubectl opens.
+// manifests returns a copy of this directory, next to one of the chart, which has the CRDs. To copy is also to open: Go
+// runs a test again only when a file has changed that the test itself opened, and does not see what kubectl opens.
 func manifests() string {
 	GinkgoHelper()
-	dir := GinkgoTB().TempDir()
-	Expect(os.CopyFS(dir, os.DirFS("."))).To(Succeed())
-	return dir
+	root := GinkgoTB().TempDir()
+	for _, dir := range []string{"config", "charts"} {
+		Expect(os.CopyFS(filepath.Join(root, dir), os.DirFS(filepath.Join("..", dir)))).To(Succeed())
+	}
+	return filepath.Join(root, "config")
 }

@@ -123,7 +123,7 @@ type schema struct {
 // specSchema are the fields of spec.
 func specSchema(t *testing.T) map[string]schema {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "config", "crd", "outbox.dev_outboxdispatchers.yaml"))
+	text, err := os.ReadFile(filepath.Join("..", "charts", "outbox-operator", "files", "crds", "outbox.dev_outboxdispatchers.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

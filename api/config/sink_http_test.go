@@ -10,7 +10,7 @@ import (
 
 // The resource refuses the headers that the file refuses, and names them.
 func TestReservedHeadersAreThoseOfTheResource(t *testing.T) {
-	crd, err := os.ReadFile("../../config/crd/outbox.dev_outboxdispatchers.yaml")
+	crd, err := os.ReadFile("../../charts/outbox-operator/files/crds/outbox.dev_outboxdispatchers.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

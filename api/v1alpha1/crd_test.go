@@ -12,12 +12,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+const chartCRDs = "../../charts/outbox-operator/files/crds"
+
 // crds are the files of the kinds.
 var crds = map[string]string{
-	"OutboxDispatcher": filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxdispatchers.yaml"),
-	"Outbox":           filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxes.yaml"),
-	"DeadLetterReplay": filepath.Join("..", "..", "config", "crd", "outbox.dev_deadletterreplays.yaml"),
-	"OutboxConsumer":   filepath.Join("..", "..", "config", "crd", "outbox.dev_outboxconsumers.yaml"),
+	"OutboxDispatcher": filepath.Join(chartCRDs, "outbox.dev_outboxdispatchers.yaml"),
+	"Outbox":           filepath.Join(chartCRDs, "outbox.dev_outboxes.yaml"),
+	"DeadLetterReplay": filepath.Join(chartCRDs, "outbox.dev_deadletterreplays.yaml"),
+	"OutboxConsumer":   filepath.Join(chartCRDs, "outbox.dev_outboxconsumers.yaml"),
 }
 
 // kubectl apply keeps the whole object as JSON in an annotation. All annotations of an object may have 256 KiB.

@@ -110,7 +110,7 @@ func withColumn() string {
 	GinkgoHelper()
 	dir := GinkgoTB().TempDir()
 	Expect(os.CopyFS(dir, os.DirFS(chart))).To(Succeed())
-	file := filepath.Join(dir, "files", "crds", "customresourcedefinition-outboxdispatchers.outbox.dev.yaml")
+	file := filepath.Join(dir, "files", "crds", "outbox.dev_outboxdispatchers.yaml")
 	text, err := os.ReadFile(file)
 	Expect(err).NotTo(HaveOccurred())
 	const columns = "  - additionalPrinterColumns:\n"

@@ -2,7 +2,8 @@
 // config/, the roles of a watched namespace, the schema of the chart's values, and the table of values in its page.
 //
 // The templates take from the copies what both say: rules of roles, the container, ports, alerts. So a change in
-// config/ is a change of the chart, by `make generate`, and `make verify` finds one that was forgotten.
+// config/ is a change of the chart, by `make generate`, and `make verify` finds one that was forgotten. The CRDs are
+// not copied: the chart has the files, and config/crd refers to them.
 package main
 
 import (

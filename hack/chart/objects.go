@@ -18,9 +18,8 @@ type object struct {
 	text             []byte
 }
 
-// copies says which files of config/ go into which folder of the chart's files/.
+// copies says which files of config/ go into which folder of the chart's files/, where they are all that is there.
 var copies = []struct{ from, to string }{
-	{"crd/*.yaml", "crds"},
 	{"admission/*.yaml", "admission"},
 	{"rbac/users.yaml", "users"},
 	{"rbac/*.yaml", "rbac"},
@@ -34,11 +33,11 @@ var ownKinds = []string{"Kustomization", "Namespace", "ServiceAccount", "PodDisr
 
 // copyObjects writes each object into a file of its own, by folder, kind and name.
 func copyObjects(config, files string) error {
-	if err := os.RemoveAll(files); err != nil {
-		return err
-	}
 	seen := map[string]bool{}
 	for _, c := range copies {
+		if err := os.RemoveAll(filepath.Join(files, c.to)); err != nil {
+			return err
+		}
 		found, err := filepath.Glob(filepath.Join(config, filepath.FromSlash(c.from)))
 		if err != nil || len(found) == 0 {
 			return fmt.Errorf("config/%s: no such file (%w)", c.from, err)

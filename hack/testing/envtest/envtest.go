@@ -1,5 +1,5 @@
 // Package envtest gives tests a real API server: etcd and kube-apiserver on 127.0.0.1, with the
-// CRDs of config/crd. There is no controller manager, scheduler or kubelet, so nothing happens to
+// CRDs of the chart. There is no controller manager, scheduler or kubelet, so nothing happens to
 // an object unless a test does it.
 //
 //	func TestMain(m *testing.M) { envtest.Main(m) }
@@ -146,7 +146,7 @@ func start() error {
 	for range 2 {
 		env := &envtest.Environment{
 			BinaryAssetsDirectory:    assets,
-			CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd")},
+			CRDDirectoryPaths:        []string{filepath.Join(root, "charts", "outbox-operator", "files", "crds")},
 			ErrorIfCRDPathMissing:    true,
 			ControlPlaneStartTimeout: 2 * time.Minute,
 		}

@@ -2,23 +2,18 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// The page is what the requirements and the tests make of it, and nothing is wrong with these.
+// Nothing is wrong with the requirements and their tests, and the page has a row for each.
 func TestPage(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
-	want, err := render(root)
+	page, err := render(filepath.Join("..", "..", ".."))
 	if err != nil {
 		t.Fatal(err)
-	}
-	got, err := os.ReadFile(filepath.Join(root, page))
-	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what its generator makes: run 'make generate' (%v)", page, err)
 	}
 	documents, err := load(".")
 	if err != nil {
@@ -26,7 +21,13 @@ func TestPage(t *testing.T) {
 	}
 	for i, least := range []int{14, 23, 19, 72} {
 		n := 0
-		each(documents[i:i+1], func(requirement) { n++ })
+		each(documents[i:i+1], func(r requirement) {
+			n++
+			row := regexp.MustCompile(`\n\| ` + r.ID + ` \| .+ \| .+ \| (.*) \|\n`).FindSubmatch(page)
+			if row == nil || r.Refused+r.Open == "" && !bytes.Contains(row[1], []byte("_test.go)")) {
+				t.Errorf("the page has no row of %s with its tests", r.ID)
+			}
+		})
 		if n < least {
 			t.Errorf("%s.yaml has %d requirements, want all of its document: at least %d", sources[i], n, least)
 		}
