@@ -39,10 +39,10 @@ var criteria = []criterion{
 		aheadOf(oursWoken, "River, default", "Graphile Worker, default", "pg-boss, default")},
 	{"Latency at 500/s, wake-up", "p50 and p99 ahead of River's best", aheadOf(oursWoken, "River")},
 
-	{"Claim under a held snapshot", "at most 1.5 × the fresh table's buffers", besides(caseHeld)},
-	{"Claim beside rows not yet due", "at most 1.5 × the fresh table's buffers", besides(backlogs[0].name)},
-	{"Claim beside delivered rows", "at most 1.5 × the fresh table's buffers", besides(backlogs[1].name)},
-	{"Claim beside another topic's rows", "at most 1.5 × the fresh table's buffers", besides(backlogs[2].name)},
+	{"Claim under a held snapshot", "at most 1.5 × the fresh table's buffers", nextTo(caseHeld)},
+	{"Claim next to rows not yet due", "at most 1.5 × the fresh table's buffers", nextTo(backlogs[0].name)},
+	{"Claim next to delivered rows", "at most 1.5 × the fresh table's buffers", nextTo(backlogs[1].name)},
+	{"Claim next to another topic's rows", "at most 1.5 × the fresh table's buffers", nextTo(backlogs[2].name)},
 	{"100 topics of unequal load", "each topic's p99 at most 2 × the median topic's", evenTopics},
 
 	{"WAL, claim and ack, kept", "at most 450 B/event", atMost("drain", oursKept, caseOne, walWork, 450)},
@@ -66,7 +66,7 @@ var criteria = []criterion{
 
 	{"A stream of 500/s into Kafka, polling", "p50 at most 10 ms", binaryAtMost("kafka", "500/s", p50, 10)},
 	{"A stream of 500/s into Kafka, polling", "p99 at most 40 ms", binaryAtMost("kafka", "500/s", p99, 40)},
-	{"After an outage of Kafka", "the first record at most 3 s after the broker answers", binaryAtMost("outage", "", firstAfter, 3)},
+	{"After an outage of Kafka", "the first record at most 3 s after the broker responds", binaryAtMost("outage", "", firstAfter, 3)},
 	{"Into Kafka", "at least 20,000/s", sinkReaches(kafkaDestination())},
 	{"Into NATS JetStream, file storage", "at least 20,000/s", sinkReaches(natsDestination())},
 	{"Into Redis", "at least 25,000/s", sinkReaches(redisDestination())},
@@ -202,8 +202,8 @@ func aheadOf(s func() system, others ...string) check {
 	}
 }
 
-// besides compares the buffers of a claim, in the worse of our modes, with those on a fresh table.
-func besides(c string) check {
+// nextTo compares the buffers of a claim, in the worse of our modes, with those on a fresh table.
+func nextTo(c string) check {
 	return func(r *results) (measured string, met, ok bool) {
 		met = true
 		for _, s := range []system{oursKept(), oursDeleted()} {

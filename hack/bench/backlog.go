@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// backlog is rows that are in the way of nobody, or should not be.
+// backlog is rows that are in no claim's way, or should not be.
 type backlog struct {
 	name   string // as a case of the table
 	values string // status, next_attempt_at and topic of the rows, in SQL
@@ -24,7 +24,7 @@ var backlogs = []backlog{
 // fill adds n rows of a backlog, by the server over two connections, and makes the indexes after them:
 // some µs of CPU a row. The ids rise with time, as those of producers do.
 func (l backlog) fill(ctx context.Context, db *database, n int) error {
-	indexes, err := ask[[]string](ctx, db.conn, `select array_agg(indexdef) from pg_indexes
+	indexes, err := queryOne[[]string](ctx, db.conn, `select array_agg(indexdef) from pg_indexes
 		where schemaname = 'outbox' and tablename = 'outbox_events' and indexname <> 'outbox_events_pkey'`)
 	if err != nil {
 		return err
@@ -67,10 +67,10 @@ func (l backlog) rows(ctx context.Context, db *database, from, to int) error {
 	return err
 }
 
-// beside drains events beside a backlog, by each of the systems in turn, all on our table.
-func (b *bench) beside(ctx context.Context, l backlog, of load, systems []system) {
+// nextTo drains events next to a backlog, by each of the systems in turn, all on our table.
+func (b *bench) nextTo(ctx context.Context, l backlog, of load, systems []system) {
 	c := thousands(int64(b.size.backlog)) + " " + l.name
-	db, err := b.besideSetup(ctx, l)
+	db, err := b.nextToSetup(ctx, l)
 	if db != nil {
 		defer db.drop()
 	}
@@ -88,7 +88,7 @@ func (b *bench) beside(ctx context.Context, l backlog, of load, systems []system
 	}
 }
 
-func (b *bench) besideSetup(ctx context.Context, l backlog) (*database, error) {
+func (b *bench) nextToSetup(ctx context.Context, l backlog) (*database, error) {
 	db, err := b.srv.database(ctx)
 	if err != nil {
 		return nil, err

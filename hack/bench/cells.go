@@ -47,7 +47,7 @@ var (
 	}
 )
 
-// cell is one question of the benchmark, and one of its tables.
+// cell is one subject of the benchmark, and one of its tables.
 type cell struct {
 	name, title, about string
 	columns            []metric
@@ -75,7 +75,7 @@ var cells = []cell{
 	{
 		name: "keys", title: "Order per key", minutes: 3, run: runKeys,
 		columns: []metric{perSecond, othersRate, inversions, dbCPU, clientCPU, walWork},
-		about:   "The drain of events with keys: without order, with ordering Key, and beside as many again of one hot key.",
+		about:   "The drain of events with keys: without order, with ordering Key, and next to as many again of one hot key.",
 	},
 	{
 		name: "topics", title: "A hundred topics", minutes: 1.5, run: runTopics,
@@ -96,9 +96,9 @@ var cells = []cell{
 			"pods, and can drop.",
 	},
 	{
-		name: "backlog", title: "Beside a backlog", minutes: 6, run: runBacklog,
+		name: "backlog", title: "Next to a backlog", minutes: 6, run: runBacklog,
 		columns: []metric{claimBuffers, claimMillis, perSecond, dbCPU, clientCPU, walWork},
-		about: "What a claim costs, in buffers that it reads and in time, beside rows that are not its business, " +
+		about: "What a claim costs, in buffers that it reads and in time, next to rows that are not its business, " +
 			"and while a transaction holds a snapshot from before the insert to the end. One run.",
 	},
 	{
@@ -135,7 +135,7 @@ var cells = []cell{
 	{
 		name: "sinks", title: "Into real destinations", minutes: 6, run: runSinks,
 		columns: []metric{perSecond, toolRate, dbCPU, clientCPU, brokerCPU, peakMemMiB},
-		about: "The drain into a real server on the same machine, each message confirmed; rows kept. Beside it what the server's " +
+		about: "The drain into a real server on the same machine, each message confirmed; rows kept. In addition what the server's " +
 			"own benchmark tool reaches there with bodies of 200 bytes, the same durability and no outbox: our messages have the same " +
 			"body, and some 500 bytes of attributes.",
 	},
@@ -147,7 +147,7 @@ var cells = []cell{
 	},
 	{
 		name: "outage", title: "An outage of Kafka", minutes: 6, run: runOutage, columns: []metric{firstAfter, allAfter, startTook},
-		about: "The broker is killed while events come, and started again: from its answer that the partition has a leader to the first record.",
+		about: "The broker is killed while events come, and started again: from its response that the partition has a leader to the first record.",
 	},
 }
 
@@ -235,7 +235,7 @@ func runBacklog(ctx context.Context, b *bench) {
 		b.measureDrain(ctx, "backlog", s, caseHeld, drainOf{load: of, held: true, limit: time.Minute})
 	}
 	for _, l := range backlogs {
-		b.beside(ctx, l, of, ours)
+		b.nextTo(ctx, l, of, ours)
 	}
 }
 

@@ -53,7 +53,7 @@ func (b *bench) drainIn(ctx context.Context, db *database, s system, o drainOf) 
 	kept := int64(0)
 	if s.delivered != "" {
 		var err error
-		if kept, err = ask[int64](ctx, db.conn, s.delivered); err != nil {
+		if kept, err = queryOne[int64](ctx, db.conn, s.delivered); err != nil {
 			return nil, err
 		}
 	}
@@ -92,7 +92,7 @@ func (b *bench) drainIn(ctx context.Context, db *database, s system, o drainOf) 
 		m[inversions] = float64(sum.Inversions)
 	}
 	if s.delivered != "" {
-		if n, err := ask[int64](ctx, db.conn, s.delivered); err != nil || n-kept != int64(o.events) {
+		if n, err := queryOne[int64](ctx, db.conn, s.delivered); err != nil || n-kept != int64(o.events) {
 			return nil, errors.Join(err, fmt.Errorf("%d events were inserted, and %d rows are kept as delivered", o.events, n-kept))
 		}
 	}
@@ -181,7 +181,7 @@ func untilNothingLeft(ctx context.Context, conn *pgx.Conn, left string, handled 
 	defer cancel()
 	for first := true; ; first = false {
 		at := now()
-		more, err := ask[bool](ctx, conn, left)
+		more, err := queryOne[bool](ctx, conn, left)
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("wait for the outcomes to be written: %w", err)

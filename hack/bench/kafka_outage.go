@@ -24,7 +24,7 @@ func runOutage(ctx context.Context, b *bench) {
 	})
 }
 
-// outage kills the broker while events come, and measures the time from its first answer to the first record.
+// outage kills the broker while events come, and measures the time from its first response to the first record.
 func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, error) {
 	if _, err := r.produceSteadily(ctx, 20, 40); err != nil {
 		return nil, err
@@ -41,13 +41,13 @@ func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, err
 	if err := cmp.Or(sleep(ctx, away), <-produced); err != nil {
 		return nil, err
 	}
-	answered := make(chan time.Time, 1)
-	go func() { answered <- r.firstAnswer(ctx) }()
+	responded := make(chan time.Time, 1)
+	go func() { responded <- r.firstResponse(ctx) }()
 	restarted := time.Now()
 	if err := r.broker.Restart(ctx); err != nil {
 		return nil, err
 	}
-	at := <-answered
+	at := <-responded
 	if err := r.await(ctx, 41); err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, err
 	}, nil
 }
 
-// firstAnswer is when the broker says that the topic's partition has a leader.
-func (r *kafkaRun) firstAnswer(ctx context.Context) time.Time {
+// firstResponse is when the broker says that the topic's partition has a leader.
+func (r *kafkaRun) firstResponse(ctx context.Context) time.Time {
 	for ctx.Err() == nil {
 		try, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 		client, err := kgo.NewClient(kgo.SeedBrokers(r.broker.Address(kafka.Plain)), kgo.RequestRetries(0))

@@ -1,4 +1,4 @@
-// Command bench measures the dispatcher beside what its user could pick instead, one system at a time,
+// Command bench measures the dispatcher next to what its user could pick instead, one system at a time,
 // on a PostgreSQL of its own. It writes a table, the numbers as JSON, and plots.
 //
 //	go run . -quick          # does everything work? seconds
@@ -6,7 +6,7 @@
 //	go run . -cells drain    # a part
 //
 // It runs on Linux and needs PostgreSQL's server binaries (as root on Debian it installs them), and npm
-// for the peers in Node.js: without it, it says so and goes on without them. Run it in its directory.
+// for the peers in Node.js: without it, it says so and continues without them. Run it in its directory.
 // All that runs shares the machine's cores. Each run checks itself: what is delivered must be what was
 // inserted, or the row is marked as failed.
 package main

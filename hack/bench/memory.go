@@ -121,7 +121,7 @@ func (db *database) watchBusy(ctx context.Context, pid, n int, d time.Duration) 
 			return nil, err
 		}
 		var err error
-		if more, err = ask[bool](ctx, db.conn, `select exists (select from outbox.outbox_events where live)`); err != nil {
+		if more, err = queryOne[bool](ctx, db.conn, `select exists (select from outbox.outbox_events where live)`); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +134,7 @@ func (db *database) watchBusy(ctx context.Context, pid, n int, d time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	left, err := ask[int](ctx, db.conn, `select count(*) from outbox.outbox_events where live`)
+	left, err := queryOne[int](ctx, db.conn, `select count(*) from outbox.outbox_events where live`)
 	if err == nil && left == n {
 		err = fmt.Errorf("no event was delivered in %s", d)
 	}

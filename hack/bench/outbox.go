@@ -161,7 +161,7 @@ type nothing struct {
 	job job
 }
 
-// Deliver looks at the events as far as the cell asks for it.
+// Deliver looks at the events as far as the cell requests it.
 func (s *nothing) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
 	errs := make([]error, len(batch))
 	for i, e := range batch {

@@ -66,7 +66,7 @@ func latencyBars(r *results) (all []barGroup) {
 
 func isOurs(system string) bool { return strings.HasPrefix(system, "ours") }
 
-// latencyAxis ends a little after the bars of the faster systems, so that they can be told apart.
+// latencyAxis ends a little after the bars of the faster systems, so that they can be distinguished.
 // Longer bars are cut, visibly, and have their numbers.
 func latencyAxis(groups []barGroup) float64 {
 	limit := 0.0

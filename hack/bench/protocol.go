@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// job tells a worker process what to do. It is the process's last argument, as JSON; the Node.js
+// job says what a worker process does. It is the process's last argument, as JSON; the Node.js
 // peers read the same one.
 type job struct {
 	// System is which worker to be: outbox, raw, river, graphile, pgboss, or consumer, which takes HTTP
@@ -52,7 +52,7 @@ type job struct {
 // report is a line that a worker process prints.
 type report struct {
 	Ready bool `json:"ready,omitempty"`
-	// Handled counts events that the handler has seen and, where the system tells, that are written
+	// Handled counts events that the handler has seen and, where the system reports, that are written
 	// back. At is when the last of them was, on the machine's monotonic clock in nanoseconds.
 	Handled int64 `json:"handled,omitempty"`
 	At      int64 `json:"at,omitempty"`
@@ -70,7 +70,7 @@ type report struct {
 type stamp [2]int64
 
 // now is the machine's monotonic clock: the same for all processes, Node.js's hrtime too. It is no system
-// call, which a worker that asks for each event would spend a tenth of its time with.
+// call, which a worker that requests each event would spend a tenth of its time with.
 func now() int64 { return began.ticks + int64(time.Since(began.at)) }
 
 // began is one moment on that clock and on Go's, which runs with it.
@@ -97,14 +97,14 @@ func payload(n, size int) []byte {
 
 // noise is 2 MiB of text that is the same each time.
 var noise = sync.OnceValue(func() string {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	var text strings.Builder
 	x := uint64(88172645463325252)
 	for range 2 << 20 {
 		x ^= x << 13
 		x ^= x >> 7
 		x ^= x << 17
-		text.WriteByte(letters[x>>58])
+		text.WriteByte(alphabet[x>>58])
 	}
 	return text.String()
 })()
@@ -168,8 +168,8 @@ func (c *counter) read() report {
 	return c.report
 }
 
-// obey is the life of a Go worker: it says that it is ready, starts when told, tells how far it is,
-// and stops when told. work returns when its channel is closed.
+// obey is the life of a Go worker: it says that it is ready, starts on command, says how far it is,
+// and stops on command. work returns when its channel is closed.
 func (c *counter) obey(work func(stop <-chan struct{}) error) error {
 	out := json.NewEncoder(os.Stdout)
 	if err := out.Encode(report{Ready: true}); err != nil {
@@ -186,7 +186,7 @@ func (c *counter) obey(work func(stop <-chan struct{}) error) error {
 	}()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for told := int64(0); ; {
+	for reported := int64(0); ; {
 		select {
 		case err := <-stopped:
 			r := c.read()
@@ -198,8 +198,8 @@ func (c *counter) obey(work func(stop <-chan struct{}) error) error {
 			}
 			return out.Encode(r)
 		case <-tick.C:
-			if r := c.read(); r.Handled > told {
-				told = r.Handled
+			if r := c.read(); r.Handled > reported {
+				reported = r.Handled
 				if err := out.Encode(r); err != nil {
 					return err
 				}

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
-// settings are PostgreSQL's, beside its defaults: the same for every system, and printed.
+// settings are PostgreSQL's, next to its defaults: the same for every system, and printed.
 var settings = map[string]string{
 	"shared_buffers":           "2GB",
 	"max_wal_size":             "16GB",
@@ -114,8 +114,8 @@ func (db *database) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// ask returns the one value of a query.
-func ask[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (value T, err error) {
+// queryOne returns the one value of a query.
+func queryOne[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (value T, err error) {
 	err = conn.QueryRow(ctx, sql, args...).Scan(&value)
 	return value, err
 }
@@ -128,7 +128,7 @@ type usage struct {
 }
 
 func (s *server) usage(ctx context.Context) (u usage, err error) {
-	if u.wal, err = ask[int64](ctx, s.admin, `select (pg_current_wal_insert_lsn() - '0/0')::bigint`); err != nil {
+	if u.wal, err = queryOne[int64](ctx, s.admin, `select (pg_current_wal_insert_lsn() - '0/0')::bigint`); err != nil {
 		return u, err
 	}
 	u.cpu, err = treeCPU(s.pid)
@@ -160,7 +160,7 @@ func (db *database) statements(ctx context.Context) (s statements, err error) {
 
 // hotShare is the share of updates that touched no index, of all of the database's tables.
 func (db *database) hotShare(ctx context.Context) (share float64, err error) {
-	return ask[float64](ctx, db.conn, `select coalesce(sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup_upd), 0), -1) from pg_stat_user_tables`)
+	return queryOne[float64](ctx, db.conn, `select coalesce(sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup_upd), 0), -1) from pg_stat_user_tables`)
 }
 
 // machine describes where the benchmark ran.

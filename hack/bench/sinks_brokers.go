@@ -34,7 +34,7 @@ func rate(cmd *exec.Cmd, pattern string) (float64, error) {
 	}
 	found := regexp.MustCompile(pattern).FindAllStringSubmatch(out, -1)
 	if len(found) == 0 {
-		return 0, fmt.Errorf("%s told no rate: %s", cmd.Path, tailOf(out))
+		return 0, fmt.Errorf("%s printed no rate: %s", cmd.Path, tailOf(out))
 	}
 	return strconv.ParseFloat(strings.ReplaceAll(found[len(found)-1][1], ",", ""), 64)
 }

@@ -21,11 +21,11 @@ func httpBatch() destination {
 	return httpDestination("HTTP, batches of 100", config.Batch, 20_000)
 }
 
-// httpDestination is a consumer that reads each request, counts its events and answers 200.
+// httpDestination is a consumer that reads each request, counts its events and responds with 200.
 func httpDestination(name string, mode config.ContentMode, target float64) destination {
 	d := destination{
 		name: name, events: 200_000, target: target,
-		settings: fmt.Sprintf("mode %s, all else default; a consumer with net/http that reads, counts and answers. HTTP has no benchmark tool of its own", mode),
+		settings: fmt.Sprintf("mode %s, all else default; a consumer with net/http that reads, counts and responds. HTTP has no benchmark tool of its own", mode),
 	}
 	if mode == config.Binary {
 		d.events = 60_000
@@ -53,7 +53,7 @@ func httpDestination(name string, mode config.ContentMode, target float64) desti
 		return &destinationRun{
 			sink: config.Sink{HTTP: &config.HTTPSink{URL: "http://" + address + "/events", ContentMode: mode}},
 			arrived: func(context.Context) (int64, error) {
-				time.Sleep(100 * time.Millisecond) // it tells every 10 ms
+				time.Sleep(100 * time.Millisecond) // it reports every 10 ms
 				sum, err := (group{w}).read()
 				return sum.Handled, err
 			},

@@ -18,7 +18,7 @@ type system struct {
 	Settings string // what was chosen, for the tables
 	Peer     bool   // not ours
 
-	job    job // what a worker process is told
+	job    job // what a worker process does
 	script string
 	// setup makes the schema, insert adds events through the public bulk call.
 	setup  func(ctx context.Context, dsn string) error

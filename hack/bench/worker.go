@@ -98,7 +98,7 @@ func (w *worker) read() (report, error) {
 	return w.latest, w.err
 }
 
-// begin tells the process to start working.
+// begin has the process start working.
 func (w *worker) begin() error {
 	_, err := w.stdin.Write([]byte("\n"))
 	return err

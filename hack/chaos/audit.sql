@@ -24,7 +24,7 @@ create table chaos.audit (
     worker       uuid,
     until        timestamptz,
     waits        boolean, -- it is not due yet
-    reason       text,    -- of a death
+    reason       text,    -- of a row that is marked dead
     error        text
 );
 
@@ -65,7 +65,7 @@ $$;
 create trigger chaos_gate before update on outbox.outbox_events
     for each statement execute function chaos.gate();
 
--- The fault "veto": the deaths of these events are refused.
+-- The fault "veto": marking these events dead is refused.
 create table chaos.vetoed (id uuid primary key);
 
 create function chaos.veto() returns trigger language plpgsql security definer set search_path from current as $$

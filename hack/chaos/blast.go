@@ -11,18 +11,18 @@ import (
 // unreadableType is the event type of rows that no dispatcher can decode.
 const unreadableType = "OrderUnreadable"
 
-// checkDeaths checks that each death has its record, and that an event died of what is wrong with itself: one
+// checkDeadLetters checks that each dead letter has its record, and that an event is dead for what is wrong with itself: one
 // that cannot be decoded as poison, one that the consumer always refuses of that, and any other only of
 // attempts that the consumer refused one by one: of 404, which is the event's own. An outage kills none (CONTRACT C-32, C-33, C-41).
-func (l *ledger) checkDeaths(h *history, e *event) {
-	if deaths, replays := e.count(die), e.count(replay); e.letters != deaths || e.replayed != replays {
-		l.violate(unrecorded, e, "%d letters for %d deaths, %d of them replayed for %d replays", e.letters, deaths, e.replayed, replays)
+func (l *ledger) checkDeadLetters(h *history, e *event) {
+	if dead, replays := e.count(toDead), e.count(replay); e.deadLetters != dead || e.replayed != replays {
+		l.violate(unrecorded, e, "%d dead letters for %d times dead, %d of them replayed for %d replays", e.deadLetters, dead, e.replayed, replays)
 	}
 	if e.eventType == unreadableType && len(e.deliveries) > 0 {
 		l.violate(misjudged, e, "it cannot be decoded, and was delivered")
 	}
 	for i, m := range e.moves {
-		if m.verb != die {
+		if m.verb != toDead {
 			continue
 		}
 		spent := m.reason == "max_retries_exceeded" || m.reason == "processing_timeout"

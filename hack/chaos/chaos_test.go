@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 func testAll(m *testing.M) int {
-	if testing.Short() || !asked("TestShortRuns") {
+	if testing.Short() || !named("TestShortRuns") {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "outbox-chaos-")
@@ -39,8 +39,8 @@ func testAll(m *testing.M) int {
 	return m.Run()
 }
 
-// asked reports whether the command asks for a test.
-func asked(name string) bool {
+// named reports whether the command names a test.
+func named(name string) bool {
 	run, skip := flag.Lookup("test.run").Value.String(), flag.Lookup("test.skip").Value.String()
 	runs, err := regexp.MatchString(strings.SplitN(run, "/", 2)[0], name)
 	if skip == "" {

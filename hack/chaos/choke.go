@@ -14,7 +14,7 @@ const (
 )
 
 // choke has a dispatcher stop half-way through a claim: the server has leased rows that it cannot send. Until
-// the claim's transaction is over they are locked, and nobody else can have them.
+// the claim's transaction is over they are locked, and no other worker can claim them.
 //
 // To make sure of it, all dispatchers stand still for a moment, and the victim's next claim waits at a gate,
 // after it has its snapshot.

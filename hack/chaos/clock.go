@@ -44,7 +44,7 @@ func buildDispatcher(ctx context.Context, output string, flags ...string) error 
 
 // buildWrongClock builds the same code with a wrong clock: a copy of Go's package time, in which Now
 // adds what the environment says to the wall clock. The monotonic clock stays right, as it does when
-// somebody sets a machine's clock.
+// a person sets a machine's clock.
 func buildWrongClock(ctx context.Context, dir, output string) error {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {

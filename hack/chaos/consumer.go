@@ -16,28 +16,28 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// consumer is the story's consumer, which in addition can be told by POST /answer to
+// consumer is the story's consumer, which POST /instruct also makes
 //   - refuse a topic or all of them: status=503&topic=orders, and status=0 for an end of it;
-//   - leave one request in so many without an answer: mute=3, and mute=0 for an end of it;
+//   - leave one request in so many without a response: mute=3, and mute=0 for an end of it;
 //   - take what it refuses for good: repaired=true.
 type consumer struct {
 	scenario.Consumer
-	patience time.Duration // of those that ask
-	mu       sync.Mutex
-	answers  map[string]int // by topic; "" is for all
-	mute     int
-	repaired bool
+	clientTimeout time.Duration // of those that send
+	mu            sync.Mutex
+	statuses      map[string]int // by topic; "" is for all
+	mute          int
+	repaired      bool
 }
 
 func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/answer" {
-		if err := c.told(r); err != nil {
+	if r.URL.Path == "/instruct" {
+		if err := c.instructed(r); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
 		return
 	}
 	c.mu.Lock()
-	status := max(c.answers[""], c.answers[r.Header.Get("ce-topic")])
+	status := max(c.statuses[""], c.statuses[r.Header.Get("ce-topic")])
 	silent := c.mute > 0 && rand.IntN(c.mute) == 0
 	if c.repaired && r.Header.Get("ce-type") == scenario.PoisonType {
 		r.Header.Set("ce-type", "OrderRepaired")
@@ -45,20 +45,20 @@ func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Unlock()
 	switch {
 	case status != 0:
-		_, _ = io.Copy(io.Discard, r.Body) // that it ends early is the sender's affair
-		http.Error(w, "told to", status)
+		_, _ = io.Copy(io.Discard, r.Body) // whether it ends early is the sender's concern
+		http.Error(w, "instructed to", status)
 	case silent:
-		c.leave(r)
+		c.abandon(r)
 	default:
 		c.Consumer.ServeHTTP(w, r)
 	}
 }
 
-func (c *consumer) told(r *http.Request) (err error) {
+func (c *consumer) instructed(r *http.Request) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if text := r.FormValue("status"); text != "" {
-		c.answers[r.FormValue("topic")], err = strconv.Atoi(text)
+		c.statuses[r.FormValue("topic")], err = strconv.Atoi(text)
 	}
 	if text := r.FormValue("mute"); text != "" && err == nil {
 		c.mute, err = strconv.Atoi(text)
@@ -69,25 +69,25 @@ func (c *consumer) told(r *http.Request) (err error) {
 	return err
 }
 
-// leave gives no answer for longer than anybody waits. Half of the requests are done all the same.
-func (c *consumer) leave(r *http.Request) {
+// abandon gives no response for longer than a sender waits. Half of the requests are done all the same.
+func (c *consumer) abandon(r *http.Request) {
 	if rand.IntN(2) == 0 {
-		c.Consumer.ServeHTTP(nobody{}, r)
+		c.Consumer.ServeHTTP(discard{}, r)
 	}
 	_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the sender is gone
 	select {
-	case <-time.After(2 * c.patience):
+	case <-time.After(2 * c.clientTimeout):
 	case <-r.Context().Done():
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// nobody gets an answer.
-type nobody struct{}
+// discard drops the response.
+type discard struct{}
 
-func (nobody) Header() http.Header         { return http.Header{} }
-func (nobody) Write(b []byte) (int, error) { return len(b), nil }
-func (nobody) WriteHeader(int)             {}
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}
 
 // consume is the consumer's process.
 func consume(ctx context.Context, args []string) error {
@@ -107,7 +107,7 @@ func consume(ctx context.Context, args []string) error {
 	}
 	defer stalls.Close()
 	go func() { _ = noteStalls(ctx, stalls) }() // what is missing there explains nothing
-	handler := &consumer{Consumer: scenario.Consumer{Work: *work, Journal: journal}, patience: sinkTimeout, answers: map[string]int{}}
+	handler := &consumer{Consumer: scenario.Consumer{Work: *work, Journal: journal}, clientTimeout: sinkTimeout, statuses: map[string]int{}}
 	server := &http.Server{Addr: *address, Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
@@ -121,21 +121,21 @@ func appendTo(file string) (*os.File, error) {
 	return os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// answer tells a consumer how to answer; see consumer.
-func answer(ctx context.Context, url, what string) error {
+// instruct says how a consumer statuses; see consumer.
+func instruct(ctx context.Context, url, what string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/answer?"+what, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/instruct?"+what, nil)
 	if err != nil {
 		return err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("tell the consumer what to answer: %w", err)
+		return fmt.Errorf("instruct the consumer: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("tell the consumer what to answer: it says %s", resp.Status)
+		return fmt.Errorf("instruct the consumer: it says %s", resp.Status)
 	}
 	return nil
 }

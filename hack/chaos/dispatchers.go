@@ -20,7 +20,7 @@ import (
 
 const (
 	// maxAttempts is the default. With the backoff below they last for some seconds: longer than three
-	// dispatchers take to notice an outage that answers, and less than the shortest gateway fault.
+	// dispatchers take to notice an outage with responses, and less than the shortest gateway fault.
 	maxAttempts = 20
 	sinkTimeout = 1500 * time.Millisecond
 	gracePeriod = 10 * time.Second
@@ -39,8 +39,8 @@ type dispatching struct {
 	ending chan struct{} // closed before it is made to end
 }
 
-// startDispatcher starts one and waits until it tells its worker id. It may be called while the
-// database and the consumer are away. clockError is for the binary with the wrong clock.
+// startDispatcher starts one and waits until it reports its worker id. It may be called while the
+// database and the consumer are unreachable. clockError is for the binary with the wrong clock.
 func (w *world) startDispatcher(ctx context.Context, binary, clockError string) (*dispatching, error) {
 	name := w.next("d")
 	file, logFile := filepath.Join(w.dir, name+".yaml"), filepath.Join(w.dir, name+".log")
@@ -105,7 +105,7 @@ func (w *world) config() config.Config {
 	return c
 }
 
-// workerOf asks the dispatcher that writes this log, at the address that its first line tells.
+// workerOf queries the dispatcher that writes this log, at the address in its first line.
 func workerOf(ctx context.Context, logFile string) (uuid.UUID, error) {
 	text, err := os.ReadFile(logFile)
 	if err != nil {

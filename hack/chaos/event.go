@@ -42,7 +42,7 @@ type holding struct {
 	acked    bool
 }
 
-// held tells of the last claim under a lease number that was made before a time.
+// held returns the last claim under a lease number that was made before a time.
 func (e *event) held(lease int64, before time.Time) (h holding) {
 	for _, m := range e.moves {
 		switch {
@@ -72,14 +72,14 @@ func (e *event) claimed() time.Time {
 	return m.began
 }
 
-// over is when the later ones of its key need no longer wait for it: a replay comes after those that went on.
+// over is when the later ones of its key need no longer wait for it: a replay comes after those that continued.
 func (e *event) over() time.Time {
 	at := e.arrived()
 	if at.IsZero() {
 		at = endless
 	}
-	if death, dead := e.first(die); dead && death.at.Before(at) {
-		at = death.at
+	if end, dead := e.first(toDead); dead && end.at.Before(at) {
+		at = end.at
 	}
 	return at
 }

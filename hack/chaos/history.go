@@ -37,7 +37,7 @@ type history struct {
 // consumer got.
 type event struct {
 	id          uuid.UUID
-	known       bool // a producer tells of it
+	known       bool // a producer reports it
 	committed   bool
 	committedAt time.Time // when the producer knew; zero when it never learned
 	seq         int64
@@ -46,8 +46,8 @@ type event struct {
 	maxAttempts int // its own; 0 for the dispatchers'
 	moves       []move
 	deliveries  []delivery
-	// letters are the records of its deaths, and replayed those that say that it was replayed.
-	letters, replayed int
+	// deadLetters are its records, and replayed those that say that it was replayed.
+	deadLetters, replayed int
 }
 
 // move is a transition of a row.
@@ -56,7 +56,7 @@ type move struct {
 	at       time.Time
 	verb     verb
 	from, to state
-	reason   string // of a death
+	reason   string // why it is dead
 	err      string // that it wrote
 }
 
@@ -79,7 +79,7 @@ func (w *world) load(ctx context.Context) (*history, error) {
 	if err := h.readAudit(ctx, w); err != nil {
 		return nil, fmt.Errorf("read the audit: %w", err)
 	}
-	if err := h.readLetters(ctx, w); err != nil {
+	if err := h.readDeadLetters(ctx, w); err != nil {
 		return nil, fmt.Errorf("read the dead letters: %w", err)
 	}
 	files, err := filepath.Glob(filepath.Join(w.dir, "*.transactions"))
@@ -152,19 +152,19 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 	return err
 }
 
-func (h *history) readLetters(ctx context.Context, w *world) error {
+func (h *history) readDeadLetters(ctx context.Context, w *world) error {
 	rows, err := w.admin.Query(ctx, `select event_id, count(*), count(*) filter (where resolution = 'replayed')
 		from outbox.outbox_dead_letters group by event_id`)
 	if err != nil {
 		return err
 	}
 	var (
-		id                [16]byte
-		letters, replayed int
+		id                    [16]byte
+		deadLetters, replayed int
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &letters, &replayed}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &deadLetters, &replayed}, func() error {
 		e := h.event(id)
-		e.letters, e.replayed = letters, replayed
+		e.deadLetters, e.replayed = deadLetters, replayed
 		return nil
 	})
 	return err

@@ -19,7 +19,7 @@ type injected struct {
 	// worker is the dispatcher that it hit. The zero UUID means that it hit no one dispatcher.
 	worker uuid.UUID
 	event  uuid.UUID // of a veto
-	status int       // that the consumer answers, of a refuse
+	status int       // of the consumer's responses, of a refuse
 	note   string
 }
 
@@ -69,7 +69,7 @@ func (w *world) inject(ctx context.Context, f fault) error {
 	case unreadable:
 		return w.addUnreadable(ctx, f)
 	case veto:
-		return w.vetoDeath(ctx, f)
+		return w.vetoDeadLetter(ctx, f)
 	case revive:
 		return w.reviveDead(ctx, f)
 	default:
@@ -133,13 +133,13 @@ func (w *world) breakDatabase(ctx context.Context, f fault) error {
 }
 
 func (w *world) breakConsumer(ctx context.Context, f fault) error {
-	// told has the consumer do something for a while.
-	told := func(what, end string) error {
-		if err := answer(ctx, "http://"+w.address, what); err != nil {
+	// instructed has the consumer do something for a while.
+	instructed := func(what, end string) error {
+		if err := instruct(ctx, "http://"+w.address, what); err != nil {
 			return err
 		}
 		sleep(ctx, f.lasts)
-		return answer(context.WithoutCancel(ctx), "http://"+w.address, end)
+		return instruct(context.WithoutCancel(ctx), "http://"+w.address, end)
 	}
 	switch f.kind {
 	case refuse, gateway:
@@ -148,11 +148,11 @@ func (w *world) breakConsumer(ctx context.Context, f fault) error {
 		if f.kind == gateway {
 			status, topic = []int{503, 500, 502, 504}[f.pick%4], ""
 		}
-		defer w.beginFault(injected{kind: f.kind, status: status}, "answers %d to topic %q for %s", status, topic, f.lasts)()
-		return told(fmt.Sprintf("status=%d&topic=%s", status, topic), "status=0&topic="+topic)
+		defer w.beginFault(injected{kind: f.kind, status: status}, "responds with %d to topic %q for %s", status, topic, f.lasts)()
+		return instructed(fmt.Sprintf("status=%d&topic=%s", status, topic), "status=0&topic="+topic)
 	case mute:
-		defer w.begin(f.kind, uuid.Nil, "leaves one request in three without an answer for %s", f.lasts)()
-		return told("mute=3", "mute=0")
+		defer w.begin(f.kind, uuid.Nil, "leaves one request in three without a response for %s", f.lasts)()
+		return instructed("mute=3", "mute=0")
 	case hang:
 		defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
 		w.consumer.Signal(syscall.SIGSTOP)
@@ -187,7 +187,7 @@ func (w *world) holdSnapshot(ctx context.Context, f fault) error {
 	defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
 	conn, err := pgx.Connect(ctx, w.shop.Admin)
 	if err != nil {
-		return nil // the database is away: there is no snapshot to hold
+		return nil // the database is unreachable: there is no snapshot to hold
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	_, err = conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from outbox.outbox_events")
@@ -226,7 +226,7 @@ func (w *world) beginFault(f injected, format string, args ...any) (end func()) 
 	i := len(w.faults)
 	w.faults = append(w.faults, f)
 	w.mu.Unlock()
-	w.tell(f.kind, "%s", f.note)
+	w.log(f.kind, "%s", f.note)
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -234,8 +234,8 @@ func (w *world) beginFault(f injected, format string, args ...any) (end func()) 
 	}
 }
 
-// tell shows what happens.
-func (w *world) tell(k kind, format string, args ...any) {
+// log shows what happens.
+func (w *world) log(k kind, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.verbose {

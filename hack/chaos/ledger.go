@@ -39,9 +39,9 @@ const (
 	tokenTwice  = "fencing token published twice"
 	unexplained = "delivery without ack, and no fault explains it"
 	inverted    = "keys out of order"
-	starved     = "died of an outage"
+	starved     = "dead of an outage"
 	misjudged   = "dead for another reason than its own"
-	unrecorded  = "dead letters and deaths differ"
+	unrecorded  = "dead letters and dead events differ"
 	stoodStill  = "others stood still"
 	broken      = "process"
 )
@@ -58,7 +58,7 @@ func balance(h *history) *ledger {
 		l.followRow(e)
 		l.checkStops(h, e)
 		l.explain(h, e)
-		l.checkDeaths(h, e)
+		l.checkDeadLetters(h, e)
 	}
 	l.checkLeases(h)
 	l.checkOthers(h)
@@ -93,7 +93,7 @@ func (l *ledger) account(e *event) {
 	switch last := e.moves[len(e.moves)-1]; {
 	case last.verb == ack && len(e.deliveries) > 0:
 		l.delivered++
-	case last.verb == die:
+	case last.verb == toDead:
 		l.dead[last.reason]++
 	default:
 		l.violate(lost, e, "committed, and neither delivered nor dead")

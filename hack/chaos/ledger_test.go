@@ -18,9 +18,9 @@ var (
 
 func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
 
-// told is a history in few words: an event goes through verbs, one each 10 ms, from its commit at 0.
+// story is a history in few words: an event goes through verbs, one each 10 ms, from its commit at 0.
 // "confirm" is the consumer's.
-func told(ordered bool, faults []injected, stories ...string) *history {
+func story(ordered bool, faults []injected, stories ...string) *history {
 	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, dispatchers: 2, lease: 10 * time.Millisecond, bound: time.Second, began: noon, ended: at(10_000)}
 	number := int64(0) // of the last claim
 	for i, story := range stories {
@@ -54,8 +54,8 @@ func told(ordered bool, faults []injected, stories ...string) *history {
 				e.deliveries = append(e.deliveries, delivery{ID: e.id, Token: token, At: when})
 				h.arrivals = append(h.arrivals, when)
 				continue
-			case "letter":
-				e.letters++
+			case "record":
+				e.deadLetters++
 				continue
 			case "insert":
 				next = state{status: "pending"}
@@ -79,10 +79,10 @@ func told(ordered bool, faults []injected, stories ...string) *history {
 				next = state{status: "pending", attempts: now.attempts - 1, lease: now.lease}
 			case "postpone":
 				next = state{status: "pending", attempts: now.attempts - 1, lease: now.lease, waits: true}
-			case "die", "refused", "timeout", "spent":
+			case "dead", "refused", "timeout", "spent":
 				next = state{status: "dead", attempts: now.attempts, lease: now.lease}
-				reason = map[string]string{"die": "poison_message", "refused": "permanent_failure", "timeout": "processing_timeout", "spent": "max_retries_exceeded"}[word]
-				e.letters++
+				reason = map[string]string{"dead": "poison_message", "refused": "permanent_failure", "timeout": "processing_timeout", "spent": "max_retries_exceeded"}[word]
+				e.deadLetters++
 			case "replay":
 				next = state{status: "pending", lease: now.lease}
 				e.replayed++
@@ -116,62 +116,62 @@ func TestLedger(t *testing.T) {
 		history *history
 		want    []string
 	}{
-		{"delivered", told(true, nil, "insert alice confirm ack", "insert wait wait wait bob confirm ack"), nil},
-		{"retried", told(false, nil, "insert alice nack bob release alice confirm ack"), nil},
-		{"found nobody", told(true, nil, "insert alice postpone bob postpone bob confirm ack"), nil},
-		{"given back after it was sent", told(false, nil, "insert "+strings.Repeat("alice postpone ", 2*maxAttempts)+"alice confirm ack"), nil},
-		{"dead", told(false, refusing, "insert "+budget+"bob spent"), nil},
-		{"refused for good", told(false, nil, "poison insert alice refused"), nil},
-		{"unreadable", told(false, nil, "unreadable insert alice die"), nil},
-		{"replayed", told(true, nil, "poison insert alice refused replay bob confirm ack", "insert wait wait alice confirm ack"), nil},
-		{"replayed, and dead again", told(false, nil, "poison insert alice refused replay bob refused"), nil},
-		{"rolled back", told(false, nil, "rollback"), nil},
-		{"killed", told(false, killed, "insert alice confirm bob confirm ack"), nil},
-		{"crashed", told(false, crashed, "insert alice confirm bob confirm ack"), nil},
-		{"claimed again under a number that a crash took back", told(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), nil},
-		{"arrived late, from one that froze", told(false, []injected{{kind: freeze, start: at(5), end: at(60), worker: alice}}, "insert alice bob confirm ack late"), nil},
+		{"delivered", story(true, nil, "insert alice confirm ack", "insert wait wait wait bob confirm ack"), nil},
+		{"retried", story(false, nil, "insert alice nack bob release alice confirm ack"), nil},
+		{"found the consumer unreachable", story(true, nil, "insert alice postpone bob postpone bob confirm ack"), nil},
+		{"given back after it was sent", story(false, nil, "insert "+strings.Repeat("alice postpone ", 2*maxAttempts)+"alice confirm ack"), nil},
+		{"dead", story(false, refusing, "insert "+budget+"bob spent"), nil},
+		{"refused for good", story(false, nil, "poison insert alice refused"), nil},
+		{"unreadable", story(false, nil, "unreadable insert alice dead"), nil},
+		{"replayed", story(true, nil, "poison insert alice refused replay bob confirm ack", "insert wait wait alice confirm ack"), nil},
+		{"replayed, and dead again", story(false, nil, "poison insert alice refused replay bob refused"), nil},
+		{"rolled back", story(false, nil, "rollback"), nil},
+		{"killed", story(false, killed, "insert alice confirm bob confirm ack"), nil},
+		{"crashed", story(false, crashed, "insert alice confirm bob confirm ack"), nil},
+		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), nil},
+		{"arrived late, from one that froze", story(false, []injected{{kind: freeze, start: at(5), end: at(60), worker: alice}}, "insert alice bob confirm ack late"), nil},
 
-		{"lost", told(false, nil, "insert alice nack"), []string{lost}},
-		{"lost without a row", told(false, nil, "wait"), []string{lost}},
-		{"lost after a replay", told(false, nil, "poison insert alice refused replay"), []string{lost}},
-		{"stuck", told(false, nil, "insert alice"), []string{lost}},
-		{"ghost", told(false, nil, "rollback confirm"), []string{ghost, unexplained}},
-		{"visible", told(false, nil, "insert alice confirm ack rollback"), []string{ghost}},
-		{"hollow", told(false, nil, "insert alice ack"), []string{lost, hollowAck}},
-		{"acked twice", told(false, nil, "insert alice confirm ack ack"), []string{unlawful, doubleAck, lost}},
-		{"redelivered", told(false, nil, "insert alice confirm ack bob confirm ack"), []string{unlawful}},
-		{"jump", told(false, nil, "insert alice confirm jump alice ack"), []string{unlawful, hollowAck, unexplained}},
-		{"early", told(false, killed, "insert steal alice confirm ack"), []string{early}},
-		{"released at a stop", told(false, stopped, "insert alice release bob confirm ack"), nil},
-		{"left at a stop", told(false, stopped, "insert alice bob confirm ack"), []string{abandoned}},
-		{"left at a stop, since its death is refused", told(false, vetoed, "poison insert alice bob refused"), nil},
-		{"claimed again before a stop", told(false, []injected{{kind: freeze, start: at(5), end: at(30), worker: alice}, {kind: stop, start: at(70), end: at(80), worker: alice}}, "insert alice confirm bob confirm ack"), nil},
-		{"left without a database", told(false, cutOff, "insert alice bob confirm ack"), nil},
-		{"overspent", told(false, nil, "insert "+budget+"alice nack alice nack alice confirm ack"), []string{overspent}},
-		{"a replay's budget is a new one", told(false, refusing, "insert "+budget+"bob spent replay "+budget+"alice confirm ack"), nil},
-		{"duplicate", told(false, frozen, "insert alice confirm bob confirm ack"), []string{unexplained}},
-		{"duplicate after a stall", told(false, []injected{{kind: stall, start: at(5), end: at(30)}}, "insert alice confirm bob confirm ack"), nil},
-		{"duplicate beside a choke", told(false, []injected{{kind: choke, start: at(5), end: at(30), worker: bob}}, "insert alice confirm bob confirm ack"), nil},
-		{"duplicate after no answer", told(false, []injected{{kind: mute, start: at(5), end: at(30)}}, "insert alice confirm nack bob confirm ack"), nil},
-		{"forgotten without a crash", told(false, nil, "insert alice confirm undone bob nack alice confirm ack"), []string{unexplained}},
-		{"token", told(false, nil, "insert alice confirm confirm ack"), []string{tokenTwice}},
-		{"token after a kill", told(false, killed, "insert alice confirm confirm bob confirm ack"), []string{tokenTwice}},
-		{"token of a replay", told(false, nil, "poison insert alice refused replay again confirm ack"), []string{tokenFell, leaseTwice}},
-		{"token after a retry", told(false, nil, "insert alice nack again confirm ack"), []string{tokenFell, leaseTwice}},
-		{"token after a release", told(false, nil, "insert alice postpone again confirm ack"), []string{tokenFell, leaseTwice}},
-		{"token that a release took away", told(false, nil, "insert alice reset bob confirm ack"), []string{unlawful}},
-		{"token that arrived late", told(false, nil, "insert alice nack bob confirm ack late"), []string{tokenFell, unexplained}},
-		{"token of two claims", told(false, nil, "insert alice confirm ack forgotten", "insert wait wait bob confirm ack"), []string{leaseTwice}},
-		{"inverted", told(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
-		{"inverted by a dead one", told(true, refusing, "insert "+budget+"alice spent", "insert alice confirm ack"), []string{inverted}},
-		{"killed by an outage", told(false, failing, "insert "+budget+"bob spent"), []string{starved}},
-		{"killed beside an unreadable one", told(false, nil, "insert "+budget+"bob timeout"), []string{starved}},
-		{"dead as poison, and it was none", told(false, nil, "insert alice die"), []string{misjudged}},
-		{"unreadable, and tried to the end", told(false, refusing, "unreadable insert "+budget+"bob timeout"), []string{misjudged}},
-		{"unreadable, and read", told(false, nil, "unreadable insert alice confirm ack"), []string{misjudged}},
-		{"a death too many", told(false, nil, "poison insert alice refused letter"), []string{unrecorded}},
-		{"stood still", told(false, []injected{{kind: veto, start: at(0), end: at(1500)}}, "insert alice confirm ack"), []string{stoodStill}},
-		{"stood still, as all did", told(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: away, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
+		{"lost", story(false, nil, "insert alice nack"), []string{lost}},
+		{"lost without a row", story(false, nil, "wait"), []string{lost}},
+		{"lost after a replay", story(false, nil, "poison insert alice refused replay"), []string{lost}},
+		{"stuck", story(false, nil, "insert alice"), []string{lost}},
+		{"ghost", story(false, nil, "rollback confirm"), []string{ghost, unexplained}},
+		{"visible", story(false, nil, "insert alice confirm ack rollback"), []string{ghost}},
+		{"hollow", story(false, nil, "insert alice ack"), []string{lost, hollowAck}},
+		{"acked twice", story(false, nil, "insert alice confirm ack ack"), []string{unlawful, doubleAck, lost}},
+		{"redelivered", story(false, nil, "insert alice confirm ack bob confirm ack"), []string{unlawful}},
+		{"jump", story(false, nil, "insert alice confirm jump alice ack"), []string{unlawful, hollowAck, unexplained}},
+		{"early", story(false, killed, "insert steal alice confirm ack"), []string{early}},
+		{"released at a stop", story(false, stopped, "insert alice release bob confirm ack"), nil},
+		{"left at a stop", story(false, stopped, "insert alice bob confirm ack"), []string{abandoned}},
+		{"left at a stop, since marking it dead is refused", story(false, vetoed, "poison insert alice bob refused"), nil},
+		{"claimed again before a stop", story(false, []injected{{kind: freeze, start: at(5), end: at(30), worker: alice}, {kind: stop, start: at(70), end: at(80), worker: alice}}, "insert alice confirm bob confirm ack"), nil},
+		{"left without a database", story(false, cutOff, "insert alice bob confirm ack"), nil},
+		{"overspent", story(false, nil, "insert "+budget+"alice nack alice nack alice confirm ack"), []string{overspent}},
+		{"a replay's budget is a new one", story(false, refusing, "insert "+budget+"bob spent replay "+budget+"alice confirm ack"), nil},
+		{"duplicate", story(false, frozen, "insert alice confirm bob confirm ack"), []string{unexplained}},
+		{"duplicate after a stall", story(false, []injected{{kind: stall, start: at(5), end: at(30)}}, "insert alice confirm bob confirm ack"), nil},
+		{"duplicate during a choke", story(false, []injected{{kind: choke, start: at(5), end: at(30), worker: bob}}, "insert alice confirm bob confirm ack"), nil},
+		{"duplicate after no response", story(false, []injected{{kind: mute, start: at(5), end: at(30)}}, "insert alice confirm nack bob confirm ack"), nil},
+		{"forgotten without a crash", story(false, nil, "insert alice confirm undone bob nack alice confirm ack"), []string{unexplained}},
+		{"token", story(false, nil, "insert alice confirm confirm ack"), []string{tokenTwice}},
+		{"token after a kill", story(false, killed, "insert alice confirm confirm bob confirm ack"), []string{tokenTwice}},
+		{"token of a replay", story(false, nil, "poison insert alice refused replay again confirm ack"), []string{tokenFell, leaseTwice}},
+		{"token after a retry", story(false, nil, "insert alice nack again confirm ack"), []string{tokenFell, leaseTwice}},
+		{"token after a release", story(false, nil, "insert alice postpone again confirm ack"), []string{tokenFell, leaseTwice}},
+		{"token that a release took away", story(false, nil, "insert alice reset bob confirm ack"), []string{unlawful}},
+		{"token that arrived late", story(false, nil, "insert alice nack bob confirm ack late"), []string{tokenFell, unexplained}},
+		{"token of two claims", story(false, nil, "insert alice confirm ack forgotten", "insert wait wait bob confirm ack"), []string{leaseTwice}},
+		{"inverted", story(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
+		{"inverted by a dead one", story(true, refusing, "insert "+budget+"alice spent", "insert alice confirm ack"), []string{inverted}},
+		{"killed by an outage", story(false, failing, "insert "+budget+"bob spent"), []string{starved}},
+		{"killed with an unreadable one", story(false, nil, "insert "+budget+"bob timeout"), []string{starved}},
+		{"dead as poison, and it was none", story(false, nil, "insert alice dead"), []string{misjudged}},
+		{"unreadable, and tried to the end", story(false, refusing, "unreadable insert "+budget+"bob timeout"), []string{misjudged}},
+		{"unreadable, and read", story(false, nil, "unreadable insert alice confirm ack"), []string{misjudged}},
+		{"a dead letter too many", story(false, nil, "poison insert alice refused record"), []string{unrecorded}},
+		{"stood still", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}}, "insert alice confirm ack"), []string{stoodStill}},
+		{"stood still, as all did", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: away, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
@@ -187,7 +187,7 @@ func TestLedger(t *testing.T) {
 			}
 		})
 	}
-	h := told(false, nil)
+	h := story(false, nil)
 	h.wrong = []string{"a dispatcher ended"}
 	if got := balance(h).violations; len(got) != 1 || got[0].rule != broken {
 		t.Errorf("found %v, want what was wrong with a process", got)
@@ -197,7 +197,7 @@ func TestLedger(t *testing.T) {
 // Recovery is measured from a kill to the last event that the victim held.
 func TestRecovery(t *testing.T) {
 	killed := injected{kind: kill, start: at(15), end: at(500), worker: alice}
-	h := told(false, []injected{killed}, "insert alice wait wait wait bob confirm ack", "insert bob wait wait wait wait wait wait confirm ack", "insert alice ack")
+	h := story(false, []injected{killed}, "insert alice wait wait wait bob confirm ack", "insert bob wait wait wait wait wait wait confirm ack", "insert alice ack")
 	times := times{lease: time.Second, poll: time.Second}
 	all := recoveries(h, times)
 	if len(all) != 1 || all[0].held != 2 || all[0].rows != 55*time.Millisecond {
@@ -214,14 +214,14 @@ func TestRecovery(t *testing.T) {
 	if found := tardy(h, all, times); len(found) != 0 || all[0].rows == unknown {
 		t.Error("a machine that stood still is no failure")
 	}
-	waits := told(true, []injected{killed}, "insert alice nack wait wait wait wait wait bob confirm ack", "insert alice wait wait wait wait wait wait wait wait bob confirm ack")
+	waits := story(true, []injected{killed}, "insert alice nack wait wait wait wait wait bob confirm ack", "insert alice wait wait wait wait wait wait wait wait bob confirm ack")
 	if all := recoveries(waits, times); all[0].held != 0 {
 		t.Errorf("an event that waits for a refused one of its key says nothing of the kill: %+v", all)
 	}
-	astray := told(true, []injected{killed}, "insert alice postpone wait wait wait wait wait bob confirm ack")
+	astray := story(true, []injected{killed}, "insert alice postpone wait wait wait wait wait bob confirm ack")
 	if all := recoveries(astray, times); all[0].held != 1 || all[0].rows != 85*time.Millisecond {
-		t.Errorf("measured %+v, want 1 event back after 85 ms, though it found nobody", all)
-	} else if _, told := all[0].last.first(postpone); !told {
+		t.Errorf("measured %+v, want 1 event back after 85 ms, though it found the consumer unreachable", all)
+	} else if _, ok := all[0].last.first(postpone); !ok {
 		t.Errorf("its history does not say so: %+v", all[0].last.moves)
 	}
 	h.faults = append(h.faults, injected{kind: hang, start: at(600), end: at(700)})
@@ -230,7 +230,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// What was held waits for nobody while no dispatcher runs: that time is not the ones' that come back.
+// While no dispatcher runs, no time counts against those that come back.
 func TestUnattended(t *testing.T) {
 	t.Parallel()
 	times := times{lease: 3 * time.Second, poll: 500 * time.Millisecond}
@@ -243,22 +243,22 @@ func TestUnattended(t *testing.T) {
 		more []injected
 		want time.Duration
 	}{
-		"both are away":                 {nil, time.Second},
-		"one more was there":            {[]injected{{kind: scale, worker: carol, start: at(500), end: at(1800)}}, 200 * time.Millisecond},
-		"the one more left":             {[]injected{{kind: clock, worker: carol, start: at(-9), end: at(500)}, {kind: stop, worker: carol, start: at(500), end: at(900)}}, time.Second},
-		"the consumer was away besides": {[]injected{{kind: away, start: at(0), end: at(4000)}}, time.Second},
+		"both are unreachable":                 {nil, time.Second},
+		"one more was there":                   {[]injected{{kind: scale, worker: carol, start: at(500), end: at(1800)}}, 200 * time.Millisecond},
+		"the one more left":                    {[]injected{{kind: clock, worker: carol, start: at(-9), end: at(500)}, {kind: stop, worker: carol, start: at(500), end: at(900)}}, time.Second},
+		"the consumer was unreachable durings": {[]injected{{kind: away, start: at(0), end: at(4000)}}, time.Second},
 	} {
-		h := told(true, slices.Concat(both, test.more))
+		h := story(true, slices.Concat(both, test.more))
 		if got := h.unattended(at(0), at(3000)); got != test.want {
 			t.Errorf("%s: no dispatcher ran for %v, want %v", name, got, test.want)
 		}
 	}
-	h := told(true, both)
+	h := story(true, both)
 	late := []recovery{{fault: both[0], rows: 3 * time.Second}}
 	if found := tardy(h, late, times); len(found) != 0 {
-		t.Errorf("a second of it nobody was there: %+v", found)
+		t.Errorf("a second of it no dispatcher ran: %+v", found)
 	}
 	if late[0].rows = 3*time.Second + 501*time.Millisecond; len(tardy(h, late, times)) != 1 {
-		t.Error("more than a poll and slack of somebody's time was not found to be late")
+		t.Error("more than a poll and slack of running time was not found to be late")
 	}
 }

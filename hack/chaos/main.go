@@ -6,16 +6,16 @@
 //	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
 //
 // Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
-// hang, go away, leave requests without an answer, or answer 5xx for long. Rows are odd, too: they cannot be
-// decoded, are larger than the buffers of a socket while their reader is frozen, or may not die; and dead ones
-// are replayed while all this goes on. schedule.go has the list.
+// hang, become unreachable, leave requests without a response, or respond with 5xx for long. Rows are odd, too: they cannot be
+// decoded, are larger than the buffers of a socket while their reader is frozen, or may not be marked dead; and dead ones
+// are replayed while all this continues. schedule.go has the list.
 //
 // The ledger knows a claim of a row by its lease number. It finds what is lost, what was delivered without a
 // commit or twice without a cause, illegal transitions, tokens that fall, are published twice or belong to two
-// claims, leases acked twice, budgets overspent, keys out of order, events that died of an outage or beside an
-// odd one, deaths without their record, and others that stood still beside an odd row. The product's own journal
+// claims, leases acked twice, budgets overspent, keys out of order, events that are dead of an outage or next to an
+// odd one, dead events without their record, and others that stood still next to an odd row. The product's own journal
 // is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
-// is told as SLOW, and fails the run too.
+// is reported as SLOW, and fails the run too.
 //
 // The schedule and the mode follow from the seed, so a run that failed can be played again; what the
 // processes make of it differs a little each time. It stops by itself and leaves nothing behind but, when
@@ -105,7 +105,7 @@ func chaos(ctx context.Context, args []string) error {
 	o.verbose = true
 	flags := flag.NewFlagSet("chaos", flag.ExitOnError)
 	flags.Uint64Var(&o.seed, "seed", rand.Uint64N(1_000_000), "what the schedule and the mode are drawn from")
-	flags.DurationVar(&o.total, "for", o.total, "how long producers and faults go on")
+	flags.DurationVar(&o.total, "for", o.total, "how long producers and faults continue")
 	flags.DurationVar(&o.lease, "lease", o.lease, "the dispatchers' lease")
 	flags.DurationVar(&o.poll, "poll", o.poll, "the dispatchers' poll interval")
 	flags.IntVar(&o.dispatchers, "dispatchers", o.dispatchers, "how many dispatchers")

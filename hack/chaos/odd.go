@@ -36,7 +36,7 @@ func newOdd(eventType, key string) odd {
 	return odd{id: uuid.Must(uuid.NewV7()), eventType: eventType, key: key, headers: "{}"}
 }
 
-// insertOdd commits rows that are inserted directly, and notes them in a journal. They go beside the
+// insertOdd commits rows that are inserted directly, and notes them in a journal. They go around the
 // first that wait.
 func (w *world) insertOdd(ctx context.Context, rows ...odd) error {
 	return w.hand.commit(ctx, func(tx pgx.Tx) (ids []uuid.UUID, err error) {
@@ -55,7 +55,7 @@ func (w *world) insertOdd(ctx context.Context, rows ...odd) error {
 	}, func() bool { return true })
 }
 
-// addUnreadable commits rows that no dispatcher can decode, beside others of their keys: headers that are
+// addUnreadable commits rows that no dispatcher can decode, between others of their keys: headers that are
 // nested too deeply for the client's decoder or, where the schema refuses those, a policy of retries that is
 // none.
 func (w *world) addUnreadable(ctx context.Context, f fault) error {
@@ -78,13 +78,13 @@ func (w *world) addUnreadable(ctx context.Context, f fault) error {
 		return unlessAway(err)
 	}
 	defer w.begin(f.kind, uuid.Nil, "%d rows with %s", len(rows), what)()
-	sleep(ctx, f.lasts) // what happens meanwhile happens beside them
+	sleep(ctx, f.lasts) // what happens meanwhile happens with them present
 	return nil
 }
 
-// vetoDeath commits an event that the consumer refuses for good, and has a trigger refuse its death for a
-// while. Half of them have one attempt, so that a claim is to bury them.
-func (w *world) vetoDeath(ctx context.Context, f fault) error {
+// vetoDeadLetter commits an event that the consumer refuses for good, and has a trigger refuse to mark it dead for a
+// while. Half of them have one attempt, so that a claim is to mark them dead.
+func (w *world) vetoDeadLetter(ctx context.Context, f fault) error {
 	row := newOdd(scenario.PoisonType, "customer-0")
 	if f.pick%2 == 0 {
 		one := 1
@@ -107,16 +107,16 @@ func (w *world) vetoDeath(ctx context.Context, f fault) error {
 }
 
 // reviveDead has the consumer take what it refused for good, and replays dead events as dispatcher/README.md
-// tells a person to.
+// reports a person to.
 func (w *world) reviveDead(ctx context.Context, f fault) error {
-	_ = answer(ctx, "http://"+w.address, "repaired=true") // else they die once more
+	_ = instruct(ctx, "http://"+w.address, "repaired=true") // else they are dead again
 	replayed := 0
 	end := w.begin(f.kind, uuid.Nil, "for %s", f.lasts)
 	defer end()
 	for until := time.Now().Add(f.lasts); time.Now().Before(until); sleep(ctx, 500*time.Millisecond) {
 		rows, err := w.admin.Query(ctx, "select event_id::text from outbox.outbox_dead_letters where resolution is null order by random() limit 5")
 		if err != nil {
-			continue // the database is away
+			continue // the database is unreachable
 		}
 		ids, _ := pgx.CollectRows(rows, pgx.RowTo[string])
 		for _, id := range ids {
@@ -125,12 +125,12 @@ func (w *world) reviveDead(ctx context.Context, f fault) error {
 			}
 		}
 	}
-	w.tell(f.kind, "%d events were replayed", replayed)
-	_ = answer(context.WithoutCancel(ctx), "http://"+w.address, "repaired=false")
+	w.log(f.kind, "%d events were replayed", replayed)
+	_ = instruct(context.WithoutCancel(ctx), "http://"+w.address, "repaired=false")
 	return nil
 }
 
-// unlessAway is an error that is not the end of a connection, nor a database that is away.
+// unlessAway is an error that is not the end of a connection, nor a database that is unreachable.
 func unlessAway(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && !strings.HasPrefix(pg.Code, "57") && !strings.HasPrefix(pg.Code, "08") {

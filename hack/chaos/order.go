@@ -33,7 +33,7 @@ func (l *ledger) checkEarlier(e *event, earlier []*event) {
 			continue // two producers of one key, side by side, have no order
 		}
 		if over := other.over(); over.After(e.arrived()) {
-			l.violate(inverted, e, "key %q: seq %d arrived at %s, and seq %d (%s) arrived or died at %s", e.key, e.seq,
+			l.violate(inverted, e, "key %q: seq %d arrived at %s, and seq %d (%s) arrived or was dead at %s", e.key, e.seq,
 				e.arrived().Format(clockTime), other.seq, other.id, over.Format(clockTime))
 		}
 	}

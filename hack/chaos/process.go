@@ -38,7 +38,7 @@ func start(logFile string, env []string, program string, args ...string) (*proce
 // kill ends the process at once, also when it is stopped by a signal.
 func (p *process) kill() { p.End(syscall.SIGKILL) }
 
-// stop asks the process to end, and reports an error unless it does so in order and in time.
+// stop signals the process to end, and reports an error unless it does so in order and in time.
 func (p *process) stop(within time.Duration) error {
 	p.Signal(syscall.SIGTERM)
 	select {

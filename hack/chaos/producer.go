@@ -101,7 +101,7 @@ func (s *shop) write(ctx context.Context, every time.Duration) {
 		}
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		if err := s.transaction(limited, events, func() bool { return rand.IntN(10) > 0 }); err != nil {
-			fmt.Fprintln(os.Stderr, err) // the database is away
+			fmt.Fprintln(os.Stderr, err) // the database is unreachable
 		}
 		cancel()
 	}
@@ -161,7 +161,7 @@ func (s *shop) commit(ctx context.Context, add func(pgx.Tx) ([]uuid.UUID, error)
 		err = tx.Rollback(ctx)
 	}
 	if err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) {
-		return err // unknown: the row tells in the end
+		return err // unknown: the row reports in the end
 	}
 	if committed = committed && err == nil; committed && s.waker != nil && rand.IntN(2) == 0 {
 		s.waker.Wake(scenario.Namespace)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// recovery is how one fault was got over. unknown where other faults came too near to tell.
+// recovery is how one fault was got over. unknown where other faults came too near.
 type recovery struct {
 	fault injected
 	// held is the number of events that the victim held, or any dispatcher when the database was the
@@ -59,7 +59,7 @@ func (h *history) alone(f injected, bound time.Duration) bool {
 }
 
 // rowsBack looks at the rows that the fault's victim held when it began. One that waits afterwards since it
-// found nobody counts: the consumer was there.
+// found an unreachable consumer counts: it was there.
 func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Duration, slowest *event) {
 	var last time.Time
 	failing := h.failing(f.start)
@@ -78,7 +78,7 @@ func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Dura
 				over = m.at
 			}
 		}
-		if mine && e.count(nack)+e.count(die) == 0 && !failing[e.line()] { // else it waits for a backoff too
+		if mine && e.count(nack)+e.count(toDead) == 0 && !failing[e.line()] { // else it waits for a backoff too
 			held++
 			if over.After(last) {
 				last, slowest = over, e

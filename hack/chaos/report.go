@@ -114,7 +114,7 @@ func (e *event) print(w io.Writer) {
 	}
 }
 
-// short is enough of a worker's id to tell one from another.
+// short is enough of a worker's id to distinguish two.
 func short(worker uuid.UUID) string {
 	if worker == uuid.Nil {
 		return "none"

@@ -18,12 +18,12 @@ const (
 	crash   kind = "crash"   // immediate stop of PostgreSQL, and its start
 	cut     kind = "cut"     // pg_terminate_backend of dispatchers' connections
 	bouncer kind = "bouncer" // restart of PgBouncer
-	refuse  kind = "refuse"  // the consumer answers with an error, for all topics or one
-	hang    kind = "hang"    // the consumer does not answer, and later does what it was asked
+	refuse  kind = "refuse"  // the consumer responds with an error, for all topics or one
+	hang    kind = "hang"    // the consumer does not respond, and later does what was requested
 	away    kind = "away"    // kill -9 of the consumer, and its start
 	choke   kind = "choke"   // SIGSTOP of a dispatcher half-way through a claim that no socket buffer holds
-	mute    kind = "mute"    // the consumer leaves some requests without an answer until they time out
-	gateway kind = "gateway" // everything is answered with 502, 503, 504 or 500, for long
+	mute    kind = "mute"    // the consumer leaves some requests without a response until they time out
+	gateway kind = "gateway" // every response is 502, 503, 504 or 500, for long
 )
 
 // The faults in the background: they last, and the others happen meanwhile.
@@ -33,7 +33,7 @@ const (
 	clock      kind = "clock"      // one more dispatcher, whose clock is an hour wrong
 	scale      kind = "scale"      // one more dispatcher, which leaves again
 	unreadable kind = "unreadable" // rows that no dispatcher can decode
-	veto       kind = "veto"       // a trigger refuses the death of one event
+	veto       kind = "veto"       // a trigger refuses to mark one event dead
 	revive     kind = "revive"     // dead events are replayed, by the statement of dispatcher/README.md
 )
 
@@ -49,7 +49,7 @@ type fault struct {
 	at, lasts time.Duration
 	// slot is the dispatcher that it hits, when it hits one.
 	slot int
-	// pick chooses among variants: which topic, which answer, fast or slow.
+	// pick chooses among variants: which topic, which status, fast or slow.
 	pick int
 }
 

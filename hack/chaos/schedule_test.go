@@ -51,7 +51,7 @@ func TestSchedule(t *testing.T) {
 	}
 	for _, f := range draw(7, time.Minute, []kind{kill, late}) {
 		if f.kind != kill && f.kind != late {
-			t.Errorf("%s was not asked for", f.kind)
+			t.Errorf("%s was not requested", f.kind)
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestShortRunsHaveEveryFault(t *testing.T) {
 	}
 }
 
-// What a revival runs is what the README tells a person to run.
+// What a revival runs is what the README reports a person to run.
 // CONTRACT: C-42
 func TestReplayIsTheReadmes(t *testing.T) {
 	text, err := os.ReadFile("../../dispatcher/README.md")

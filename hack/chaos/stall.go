@@ -11,7 +11,7 @@ import (
 // can make a delivery time out, or a lease end, as a hanging consumer or a frozen dispatcher does.
 const stall kind = "stall"
 
-// nap is no fault of the schedule either: a dispatcher stands still for a moment beside a choke.
+// nap is no fault of the schedule either: a dispatcher stands still for a moment during a choke.
 const nap kind = "nap"
 
 const (

@@ -1,6 +1,6 @@
 package main
 
-// verb is what made a transition, as far as the row tells.
+// verb is what made a transition, as far as the row reports.
 type verb string
 
 const (
@@ -11,7 +11,7 @@ const (
 	nack     verb = "nack"
 	release  verb = "release"
 	postpone verb = "postpone" // a release that waits
-	die      verb = "die"
+	toDead   verb = "dead"
 	replay   verb = "replay"
 	illegal  verb = "illegal"
 )
@@ -44,7 +44,7 @@ func verbOf(from, to state) verb {
 		}
 		return legal(back, gain == -1 && same && free)
 	case [2]string{"processing", "dead"}, [2]string{"pending", "dead"}:
-		return legal(die, gain == 0 && same && free)
+		return legal(toDead, gain == 0 && same && free)
 	case [2]string{"dead", "pending"}:
 		return legal(replay, to.attempts == 0 && same && free)
 	default:

@@ -142,7 +142,7 @@ func (w *world) addRoute(name string, port int) error {
 	return os.WriteFile(file, []byte(w.shop.DSN(w.shop.Dispatcher, "127.0.0.1", port)), 0o600)
 }
 
-// startConsumer starts one and waits until it answers.
+// startConsumer starts one and waits until it responds.
 func (w *world) startConsumer(ctx context.Context) (err error) {
 	w.consumer, err = w.self("consumer", "-address", w.address, "-journal", w.deliveriesFile(), "-work", w.work.String())
 	if err != nil {
@@ -150,8 +150,8 @@ func (w *world) startConsumer(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	return scenario.Until(ctx, "the consumer answers", func() (bool, string) {
-		err := answer(ctx, "http://"+w.address, "status=0")
+	return scenario.Until(ctx, "the consumer responds", func() (bool, string) {
+		err := instruct(ctx, "http://"+w.address, "status=0")
 		return err == nil, fmt.Sprint(err)
 	})
 }

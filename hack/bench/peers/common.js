@@ -40,7 +40,7 @@ export function done(n) {
   at = now();
 }
 
-/** Records that event n reached the handler, if that was asked for. */
+/** Records that event n reached the handler, if that was requested. */
 export function stamp(n) {
   if (job.stamp) stamps.push([n, Number(now())]);
 }
@@ -50,16 +50,16 @@ export function committed(n) {
   stamps.push([n, Number(now())]);
 }
 
-/** Waits for the command to start, calls start, and calls the stop that it returned when told to. */
+/** Waits for the command to start, calls start, and calls the stop that it returned on command. */
 export async function obey(start) {
   await say({ ready: true });
   let begun;
   const begin = new Promise((resolve) => (begun = resolve));
   const end = new Promise((resolve) => process.stdin.on("data", begun).on("end", resolve));
   if ((await Promise.race([begin, end])) === undefined) return;
-  let told = 0;
+  let reported = 0;
   const tick = setInterval(() => {
-    if (handled > told) say({ handled: (told = handled), at });
+    if (handled > reported) say({ handled: (reported = handled), at });
   }, 10);
   let error;
   try {
