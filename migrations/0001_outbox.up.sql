@@ -278,7 +278,7 @@ create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash
     where state in ('waiting', 'requeued') and key_hash is not null;
 
 -- outbox_resolve does with letters of an operation what it is for, and returns how many items had their turn. It is
--- all that an operator's login may change of events and letters: a dead row goes back to pending, an open letter is
+-- all that a replay login may change of events and letters: a dead row goes back to pending, an open letter is
 -- resolved, and each says who asked for it and why.
 --
 -- A letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Operation, letters

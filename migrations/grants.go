@@ -12,9 +12,9 @@ const (
 	Dispatcher Kind = "dispatcher"
 	// Producer calls enqueue and enqueue_batch.
 	Producer Kind = "producer"
-	// Operator replays and discards dead letters. It reads letters, and of events no payload, no header and no key. All
-	// that it may change of them is what outbox_resolve does.
-	Operator Kind = "operator"
+	// ReplayLogin replays and discards dead letters. It reads dead letters, and events without payload, headers and keys.
+	// It changes them only by outbox_resolve.
+	ReplayLogin Kind = "replay"
 	// M10Worker claims, completes and publishes by the functions of M10, which [UpM10] installs.
 	M10Worker Kind = "m10"
 	// OverviewProducer inserts into the view that [UpOverview] makes, and reads it.
@@ -51,7 +51,7 @@ func Grants(schema, role string, kind Kind) []string {
 		grants = append(grants,
 			"grant execute on function "+on("enqueue")+to,
 			"grant execute on function "+on("enqueue_batch")+to)
-	case Operator:
+	case ReplayLogin:
 		grants = append(grants,
 			"grant select (id, seq, namespace, topic, key_hash, live, status) on table "+on("outbox_events")+to,
 			"grant select on table "+on("outbox_dead_letters")+to,

@@ -134,23 +134,23 @@ func TestGrantsDispatcher(t *testing.T) {
 	}
 }
 
-// An operator replays and discards with its grants in package replay. Here is what it may not do: of events and
+// A replay login replays and discards with its grants in package replay. Here is what it may not do: of events and
 // letters it changes nothing but by outbox_resolve, and that does nothing but what an operation is for.
 // CONTRACT: C-42
 // REQUIREMENT: STORAGE-55
-func TestGrantsOperator(t *testing.T) {
+func TestGrantsReplayLogin(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t, pgtest.Migrated(t))
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
 	owner.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
 		select id, namespace, topic, 'poison_message', 1, case n when 2 then 'discarded' end, case n when 2 then now() end, case n when 2 then 'bob' end
 		from outbox.outbox_events cross join generate_series(1, 2) as n`)
-	operator := owner.as(migrations.Operator)
-	if _, err := migrations.Status(t.Context(), operator.Conn, "outbox"); err != nil {
-		t.Errorf("status with an operator's rights: %v", err)
+	login := owner.as(migrations.ReplayLogin)
+	if _, err := migrations.Status(t.Context(), login.Conn, "outbox"); err != nil {
+		t.Errorf("status with the rights of a replay login: %v", err)
 	}
-	operator.exec(`select * from outbox.outbox_dead_letters`)
-	operator.wantRefused(
+	login.exec(`select * from outbox.outbox_dead_letters`)
+	login.wantRefused(
 		`select payload from outbox.outbox_events`,
 		`select headers from outbox.outbox_events`,
 		`select dedupe_key from outbox.outbox_events`,
@@ -174,10 +174,10 @@ func TestGrantsOperator(t *testing.T) {
 
 	// The event is not dead: a replay of its open letter changes neither, whatever the item says. A discard resolves
 	// the open letter, and leaves the one that bob resolved.
-	operator.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
+	login.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
 		select ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'shop', case n when 1 then 'replay' else 'discard' end, 'CHG', 'alice', '{}', 1, 0, 0, 'none'
 		from generate_series(1, 2) as n`)
-	operator.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq)
+	login.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq)
 		select id, letter, gen_random_uuid(), 1 from outbox.outbox_replays cross join generate_series(1, 2) as letter`)
 	state := func() (text string) {
 		t.Helper()
@@ -190,7 +190,7 @@ func TestGrantsOperator(t *testing.T) {
 	}
 	resolve := func(operation, letters string) {
 		t.Helper()
-		operator.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + operation + `', '` + letters + `')`)
+		login.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + operation + `', '` + letters + `')`)
 	}
 	resolve("1", "{1,2}")
 	resolve("2", "{}")

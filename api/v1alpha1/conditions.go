@@ -35,7 +35,7 @@ const (
 	// started anew.
 	//
 	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound,
-	// ConfigMapKeyNotFound, OutboxNotFound; of a DeadLetterReplay also DispatcherNotFound, OperatorLoginMissing,
+	// ConfigMapKeyNotFound, OutboxNotFound; of a DeadLetterReplay also DispatcherNotFound, ReplayLoginMissing,
 	// TopicNotDelivered; of an OutboxConsumer DispatcherNotFound and OutboxNotFound alone. Unknown: NotObserved (no pod
 	// has started yet).
 	ReferencesResolvedCondition = "ReferencesResolved"
@@ -157,7 +157,7 @@ const (
 	// needs, and goes on by itself. Absent when not.
 	//
 	// True: Progressing, Running, Stopping, Migrating, MigrationFailed, Adopting, AdoptionFailed, SecretNotFound, SecretKeyNotFound,
-	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound, OperatorLoginMissing; in a rollout that hangs, what new pods say: a
+	// ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound, ReplayLoginMissing; in a rollout that hangs, what new pods say: a
 	// reason of SourceReachable, SchemaReady or SinkReachable.
 	ReconcilingCondition = "Reconciling"
 
@@ -262,7 +262,7 @@ const (
 	ReasonRefused                  = "Refused"
 	ReasonJobFailed                = "JobFailed"
 	ReasonDispatcherNotFound       = "DispatcherNotFound"
-	ReasonOperatorLoginMissing     = "OperatorLoginMissing"
+	ReasonReplayLoginMissing       = "ReplayLoginMissing"
 	ReasonTopicNotDelivered        = "TopicNotDelivered"
 	ReasonRegistered               = "Registered"
 	ReasonConsumerIDTaken          = "ConsumerIDTaken"

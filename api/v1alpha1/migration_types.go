@@ -89,10 +89,10 @@ type M10 struct {
 	Publish string `json:"publish,omitempty"`
 }
 
-// OperatorLogin is the login by which a person's orders are carried out: replays and discards of dead letters.
+// ReplayLogin is the database login with which the Job of a DeadLetterReplay replays and discards dead letters.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.user)",message="operator must have a secret, or a user that needs no password; add one, or remove operator"
-type OperatorLogin struct {
+// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.user)",message="replayLogin must have a secret, or a user that needs no password; add one, or remove replayLogin"
+type ReplayLogin struct {
 	// secret holds the login. When not set: user says it, and there is no password.
 	// +optional
 	Secret *DatabaseSecret `json:"secret,omitempty"`

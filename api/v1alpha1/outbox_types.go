@@ -68,7 +68,7 @@ type OutboxObjectSpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['disable', 'prefer'])",fieldPath=".tls",message="tls must not have the mode disable or prefer with iam, whose token is for connections with TLS; set mode to require or verify-full, or leave it out with a ca"
 // +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secret) ? !has(self.migration.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.migration.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".migration",message="migration.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
 // +kubebuilder:validation:XValidation:rule="!has(self.journal) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".journal",message="journal is set by the migration Job; add migration with policy Job, or remove journal and run dispatcher migrate up with journal in its file"
-// +kubebuilder:validation:XValidation:rule="!has(self.operator) || !has(self.operator.user) || (has(self.operator.secret) ? !has(self.operator.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.operator.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".operator",message="operator.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayLogin) || !has(self.replayLogin.user) || (has(self.replayLogin.secret) ? !has(self.replayLogin.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.replayLogin.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".replayLogin",message="replayLogin.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
 type OutboxSpec struct {
 	// secret holds the dispatcher's login. It needs only the rights that
 	// `dispatcher migrate grants` prints. When not set: server and user say what
@@ -110,10 +110,10 @@ type OutboxSpec struct {
 	// +optional
 	Migration *Migration `json:"migration,omitempty"`
 
-	// operator is the login of DeadLetterReplays: the one that `dispatcher migrate
-	// grants --for operator` is for. When not set: none may run.
+	// replayLogin is the login of DeadLetterReplays: the one that `dispatcher migrate
+	// grants --for replay` is for. When not set: none may run.
 	// +optional
-	Operator *OperatorLogin `json:"operator,omitempty"`
+	ReplayLogin *ReplayLogin `json:"replayLogin,omitempty"`
 
 	// retention says how long rows are kept. That of an Outbox is for all rows of its
 	// tables; that of a dispatcher with a database of its own is for the rows of its

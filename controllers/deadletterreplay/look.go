@@ -61,7 +61,7 @@ func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.
 	if seen.left != nil {
 		return nil
 	}
-	if resolved.Database != nil && resolved.Database.Operator != nil {
+	if resolved.Database != nil && resolved.Database.ReplayLogin != nil {
 		if seen.missing, err = references.Missing(ctx, r.Client, references.OfReplay(resolved), all); err != nil {
 			return err
 		}

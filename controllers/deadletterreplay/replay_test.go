@@ -163,10 +163,10 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		edit(c, dispatcher, func() { dispatcher.Spec.Topics = []string{"bills", "orders"} })
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOutboxNotFound, "orders"})
 		outbox := c.outbox()
-		outbox.Spec.Operator = nil
+		outbox.Spec.ReplayLogin = nil
 		c.create(outbox)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOperatorLoginMissing, "Outbox orders: spec.operator is not set"})
-		edit(c, outbox, func() { outbox.Spec.Operator = c.outbox().Spec.Operator })
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonReplayLoginMissing, "Outbox orders: spec.replayLogin is not set"})
+		edit(c, outbox, func() { outbox.Spec.ReplayLogin = c.outbox().Spec.ReplayLogin })
 		job := c.job()
 		Expect(fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name).Data).To(And(
 			HaveKeyWithValue("config.yaml", And(ContainSubstring("namespace: shop"), ContainSubstring("- orders"), Not(ContainSubstring("bills")))),
@@ -177,7 +177,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.create(&corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: c.namespace}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID}, LastTimestamp: metav1.Now(),
 			Message: `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`})
-		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-operator", which Outbox orders: spec.operator.secret names`})
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-replay", which Outbox orders: spec.replayLogin.secret names`})
 	})
 })
 

@@ -43,9 +43,9 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 		}
 		found.Database, found.Field = &database.Spec.OutboxSpec, "Outbox "+outbox.Name+": spec"
 	}
-	if found.Database.Operator == nil {
-		return found, waiting(api.ReasonOperatorLoginMissing,
-			"%s.operator is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for operator`, and name its Secret there.", found.Field)
+	if found.Database.ReplayLogin == nil {
+		return found, waiting(api.ReasonReplayLoginMissing,
+			"%s.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.", found.Field)
 	}
 	return found, nil
 }

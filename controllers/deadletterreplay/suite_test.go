@@ -139,10 +139,10 @@ func (c *cluster) questions() int {
 	return c.asked
 }
 
-// outbox is an Outbox with a login for operators.
+// outbox is an Outbox with a login for replays.
 func (c *cluster) outbox() *api.Outbox {
 	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{
-		Secret: api.DatabaseSecret{Name: "orders-db"}, Operator: &api.OperatorLogin{Secret: &api.DatabaseSecret{Name: "orders-operator"}},
+		Secret: api.DatabaseSecret{Name: "orders-db"}, ReplayLogin: &api.ReplayLogin{Secret: &api.DatabaseSecret{Name: "orders-replay"}},
 	}}}
 }
 

@@ -136,7 +136,7 @@ func sameTables(a, b *v1alpha1.OutboxSpec) bool {
 func sameMigration(a, b *v1alpha1.OutboxSpec) bool {
 	one, other := *a, *b
 	one.Retention, other.Retention = v1alpha1.Retention{}, v1alpha1.Retention{} // of which a migration knows nothing
-	one.Operator, other.Operator = nil, nil                                     // likewise
+	one.ReplayLogin, other.ReplayLogin = nil, nil                               // likewise
 	return equality.Semantic.DeepEqual(one, other)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
-// DB is a pgx pool or connection. The login needs what `dispatcher migrate grants --for operator` prints.
+// DB is a pgx pool or connection. The login needs what `dispatcher migrate grants --for replay` prints.
 type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
@@ -268,7 +268,7 @@ func (r *Replays) transaction(ctx context.Context, what string, mode pgx.TxAcces
 					continue
 				}
 			case "42501":
-				remedy = "; have the owner run what `dispatcher migrate grants --for operator` prints"
+				remedy = "; have the owner run what `dispatcher migrate grants --for replay` prints"
 			case "42P01", "42703", "3F000":
 				remedy = "; run `dispatcher migrate up`"
 			}

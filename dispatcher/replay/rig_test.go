@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // patience bounds what must happen soon. Only a test that fails waits for it.
 const patience = 2 * time.Minute
 
-// rig is an outbox in a database of its own, and its operations, which have an operator's rights and no other.
+// rig is an outbox in a database of its own, and its operations, which have the rights of a replay login and no others.
 type rig struct {
 	*testing.T
 	pool    *pgxpool.Pool // of the owner
@@ -34,7 +34,7 @@ func newRig(t *testing.T) rig {
 			$$ begin insert into public.requeued values (new.id); return new; end $$;
 		create trigger note after update on outbox.outbox_events for each row
 			when (old.status = 'dead' and new.status = 'pending') execute function public.note()`)
-	r.replays = replay.New(pgtest.Pool(t, pgtest.Login(t, r.pool, migrations.Operator)), replay.Options{})
+	r.replays = replay.New(pgtest.Pool(t, pgtest.Login(t, r.pool, migrations.ReplayLogin)), replay.Options{})
 	return r
 }
 

@@ -41,11 +41,11 @@ func newNight() *night {
 	n.apply(strings.NewReplacer(
 		"maxAttempts: 3", `maxAttempts: 2
   validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]`,
-		"    migration:", "    operator: {secret: {name: orders-operator}}\n    migration:",
+		"    migration:", "    replayLogin: {secret: {name: orders-replay}}\n    migration:",
 		strconv.Quote(n.manifests.SinkURL), strconv.Quote(n.manifests.SinkURL)+", timeout: 5s",
 	).Replace(n.manifests.Dispatcher()))
 	n.must(n.dispatcher.WaitReady(n.ctx, 3*time.Minute))
-	n.operatorLogin()
+	n.replayLogin()
 	return n
 }
 

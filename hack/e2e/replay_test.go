@@ -21,7 +21,7 @@ var _ = It("replays dead events as an object, through whatever breaks", Label("r
 	const rows = 300
 	w := newWorld("replay")
 	w.ready()
-	w.operatorLogin()
+	w.replayLogin()
 	w.produce(rows)
 	count := func(where string) func() int64 {
 		return func() int64 { return w.number("select count(*) from outbox.outbox_events where " + where) }
@@ -36,8 +36,8 @@ var _ = It("replays dead events as an object, through whatever breaks", Label("r
 	w.apply(w.replay("first"))
 	Eventually(func() string {
 		return w.kubectl("get", "dlr", "first", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)
-	}).WithTimeout(time.Minute).Should(Equal("OperatorLoginMissing"))
-	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", `{"spec": {"database": {"operator": {"secret": {"name": "orders-operator"}}}}}`)
+	}).WithTimeout(time.Minute).Should(Equal("ReplayLoginMissing"))
+	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", `{"spec": {"database": {"replayLogin": {"secret": {"name": "orders-replay"}}}}}`)
 	w.apply(w.replay("second"))
 	done := func(name string) func() int {
 		return func() int {
@@ -86,14 +86,14 @@ spec:
 `, name, w.manifests.Namespace, user)
 }
 
-// operatorLogin makes the login for replays, and its Secret orders-operator.
-func (w *world) operatorLogin() {
+// replayLogin makes the login for replays, and its Secret orders-replay.
+func (w *world) replayLogin() {
 	w.Helper()
-	operator := scenario.Login{User: w.shop.Database + "_operator", Password: "operator"}
-	w.exec(fmt.Sprintf("create role %s login password '%s'", operator.User, operator.Password))
-	for _, grant := range migrations.Grants("outbox", operator.User, migrations.Operator) {
+	login := scenario.Login{User: w.shop.Database + "_replay", Password: "replay"}
+	w.exec(fmt.Sprintf("create role %s login password '%s'", login.User, login.Password))
+	for _, grant := range migrations.Grants("outbox", login.User, migrations.ReplayLogin) {
 		w.exec(grant)
 	}
-	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-operator, namespace: %s}\nstringData: {dsn: %q}\n",
-		w.manifests.Namespace, w.shop.DSN(operator, cluster.HostIP, w.server.Port)))
+	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-replay, namespace: %s}\nstringData: {dsn: %q}\n",
+		w.manifests.Namespace, w.shop.DSN(login, cluster.HostIP, w.server.Port)))
 }

@@ -43,15 +43,15 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 	return c
 }
 
-// operator is how the Job of a replay reaches the outbox: as the dispatchers do, but with a login of its own and
+// replayDatabase is how the Job of a replay reaches the outbox: as the dispatchers do, but with a login of its own and
 // with nothing of theirs.
-func (m *mounts) operator(field string, d *v1alpha1.OutboxSpec) config.Database {
-	own, c := d.Operator, config.Database{Schema: d.Schema}
+func (m *mounts) replayDatabase(field string, d *v1alpha1.OutboxSpec) config.Database {
+	own, c := d.ReplayLogin, config.Database{Schema: d.Schema}
 	var secret v1alpha1.DatabaseSecret
 	if own.Secret != nil {
 		secret = *own.Secret
 	}
-	c.DSNFile, c.Connection = m.connection(field+".operator.secret", d, secret, own.User)
+	c.DSNFile, c.Connection = m.connection(field+".replayLogin.secret", d, secret, own.User)
 	if own.ClientCertificate == nil {
 		m.secure(field, d, &c)
 		return c
@@ -61,7 +61,7 @@ func (m *mounts) operator(field string, d *v1alpha1.OutboxSpec) config.Database 
 		bare.TLS.ClientCertificate = nil
 	}
 	m.secure(field, bare, &c)
-	c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".operator.clientCertificate", own.ClientCertificate)
+	c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".replayLogin.clientCertificate", own.ClientCertificate)
 	return c
 }
 

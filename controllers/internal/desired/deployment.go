@@ -60,7 +60,7 @@ func specHash(obd *v1alpha1.OutboxDispatcher) string {
 	spec.Replicas, spec.State = nil, ""
 	if spec.Database != nil {
 		spec.Database = spec.Database.DeepCopy()
-		spec.Database.Operator = nil
+		spec.Database.ReplayLogin = nil
 	}
 	return Hash(spec)
 }

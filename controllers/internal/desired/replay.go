@@ -44,7 +44,7 @@ type Replay struct {
 	*v1alpha1.DeadLetterReplay
 	// Dispatcher is the one that it names, nil when it names an Outbox.
 	Dispatcher *v1alpha1.OutboxDispatcher
-	// Database is where the outbox is; its operator is set. Field is the field that says it, for who has to mend it.
+	// Database is where the outbox is; its replayLogin is set. Field is the field that says it, for who has to mend it.
 	Database *v1alpha1.OutboxSpec
 	Field    string
 }
@@ -64,7 +64,7 @@ func (r Replay) file() (config.Config, []Ref) {
 	c := withoutDefaults(func() config.Config {
 		m := &mounts{dir: "database"}
 		c := config.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)),
-			Database: m.operator(r.Field, r.Database)}
+			Database: m.replayDatabase(r.Field, r.Database)}
 		if d := r.Dispatcher; d != nil {
 			c.Namespace = d.Spec.Namespace
 			if len(c.Topics) == 0 {
@@ -204,7 +204,7 @@ func (r Replay) StopJob(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 // template is the pod of a Job: with the operator's podTemplate, else with the dispatcher's.
 func (r Replay) template(p Platform, component, configMap string, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
 	base := podTemplate(r.DeadLetterReplay, p, component, configMap, r.Refs())
-	field, users := r.Field+".operator.podTemplate", r.Database.Operator.PodTemplate
+	field, users := r.Field+".replayLogin.podTemplate", r.Database.ReplayLogin.PodTemplate
 	if d := r.Dispatcher; d != nil {
 		base.Spec.ImagePullSecrets = nil
 		base.Spec.WithServiceAccountName(accountName(d)).WithImagePullSecrets(pullSecrets(d, p)...)

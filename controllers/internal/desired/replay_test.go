@@ -36,7 +36,7 @@ func replayed() Replay {
 		},
 		Database: &v1alpha1.OutboxSpec{
 			Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}, Schema: "outbox",
-			Operator: &v1alpha1.OperatorLogin{Secret: &v1alpha1.DatabaseSecret{Name: "orders-operator"}},
+			ReplayLogin: &v1alpha1.ReplayLogin{Secret: &v1alpha1.DatabaseSecret{Name: "orders-replay"}},
 		},
 		Field: "Outbox orders: spec",
 	}
@@ -83,7 +83,7 @@ func TestReplayFiles(t *testing.T) {
 		}
 	}
 	for _, ref := range r.Refs() {
-		if ref.Secret != "orders-operator" {
+		if ref.Secret != "orders-replay" {
 			t.Errorf("the Job reads %+v, and it needs no login but its own", ref)
 		}
 	}
@@ -121,8 +121,8 @@ func TestReplayOfADispatcher(t *testing.T) {
 	if pod := job.Spec.Template; pod.Labels["team"] != "shop" || *pod.Spec.ServiceAccountName != "orders-dispatcher" {
 		t.Errorf("the pod has the labels %v and runs as %s", pod.Labels, *pod.Spec.ServiceAccountName)
 	}
-	r.Database.Operator.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)}
-	if _, err := r.Job(flags); !errors.Is(err, ErrPodTemplate) || !strings.Contains(err.Error(), "Outbox orders: spec.operator.podTemplate") {
+	r.Database.ReplayLogin.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)}
+	if _, err := r.Job(flags); !errors.Is(err, ErrPodTemplate) || !strings.Contains(err.Error(), "Outbox orders: spec.replayLogin.podTemplate") {
 		t.Errorf("a template that takes our labels: %v", err)
 	}
 }
@@ -132,25 +132,25 @@ func TestReplayLogins(t *testing.T) {
 	r := replayed()
 	r.Database = &v1alpha1.OutboxSpec{
 		Server: &v1alpha1.DatabaseServer{Host: "db", Port: 5432, Database: "orders"}, User: "dispatcher", Schema: "outbox",
-		TLS:      &v1alpha1.DatabaseTLS{Mode: "require", ClientCertificate: &v1alpha1.ClientCertificate{Name: "dispatcher-cert"}},
-		Operator: &v1alpha1.OperatorLogin{User: "operator", ClientCertificate: &v1alpha1.ClientCertificate{Name: "operator-cert"}},
+		TLS:         &v1alpha1.DatabaseTLS{Mode: "require", ClientCertificate: &v1alpha1.ClientCertificate{Name: "dispatcher-cert"}},
+		ReplayLogin: &v1alpha1.ReplayLogin{User: "replay", ClientCertificate: &v1alpha1.ClientCertificate{Name: "replay-cert"}},
 	}
 	_, c := r.read(t)
-	if c.Database.Connection.User != "operator" || c.Database.SSLMode != "require" {
+	if c.Database.Connection.User != "replay" || c.Database.SSLMode != "require" {
 		t.Errorf("the connection is %+v, %+v", c.Database, c.Database.Connection)
 	}
 	mounted := r.Refs()
-	if len(mounted) != 2 || mounted[0].Secret != "operator-cert" || c.Database.ClientCertFile != mounted[0].File() || c.Database.ClientKeyFile != mounted[1].File() {
+	if len(mounted) != 2 || mounted[0].Secret != "replay-cert" || c.Database.ClientCertFile != mounted[0].File() || c.Database.ClientKeyFile != mounted[1].File() {
 		t.Errorf("%+v is mounted, and the file names %s", mounted, c.Database.ClientCertFile)
 	}
 }
 
-// What an operator may do rolls no pod of a dispatcher.
-func TestOperatorLoginRollsNoPod(t *testing.T) {
+// The login for replays rolls no pod of a dispatcher.
+func TestReplayLoginRollsNoPod(t *testing.T) {
 	obd := minimal()
 	before := specHash(obd)
-	obd.Spec.Database.Operator = &v1alpha1.OperatorLogin{User: "operator"}
+	obd.Spec.Database.ReplayLogin = &v1alpha1.ReplayLogin{User: "replay"}
 	if specHash(obd) != before || render(Config(obd)) != render(Config(minimal())) {
-		t.Error("a login for operators changes the dispatcher's pods")
+		t.Error("a login for replays changes the dispatcher's pods")
 	}
 }

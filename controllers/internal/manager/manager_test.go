@@ -127,7 +127,7 @@ func exercise(ctx context.Context, admin client.Client) {
 // exerciseReplay takes a DeadLetterReplay from its beginning to its deletion, when its time is over.
 func exerciseReplay(ctx context.Context, admin client.Client) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{
-		Secret: v1alpha1.DatabaseSecret{Name: "db"}, Operator: &v1alpha1.OperatorLogin{Secret: &v1alpha1.DatabaseSecret{Name: "operator"}}}}}
+		Secret: v1alpha1.DatabaseSecret{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{Secret: &v1alpha1.DatabaseSecret{Name: "replay"}}}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
 		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: &metav1.Duration{},

@@ -238,14 +238,14 @@ func (t *target) user(ctx context.Context) (string, error) {
 // hasLogin says when nobody has said by which login replays are done. Who may not read the Outbox hears it from the
 // object's status.
 func (t *target) hasLogin(ctx context.Context, obd *v1alpha1.OutboxDispatcher) error {
-	const remedy = "a login that has what `dispatcher migrate grants --for operator` prints"
-	if obd.Spec.Database != nil && obd.Spec.Database.Operator == nil {
-		return fmt.Errorf("the OutboxDispatcher %s names no login for replays; set its spec.database.operator to %s", obd.Name, remedy)
+	const remedy = "a login that has what `dispatcher migrate grants --for replay` prints"
+	if obd.Spec.Database != nil && obd.Spec.Database.ReplayLogin == nil {
+		return fmt.Errorf("the OutboxDispatcher %s names no login for replays; set its spec.database.replayLogin to %s", obd.Name, remedy)
 	}
 	if ref := obd.Spec.OutboxRef; ref != nil {
 		var outbox v1alpha1.Outbox
-		if err := t.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: ref.Name}, &outbox); err == nil && outbox.Spec.Operator == nil {
-			return fmt.Errorf("the Outbox %s names no login for replays; set its spec.operator to %s", ref.Name, remedy)
+		if err := t.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: ref.Name}, &outbox); err == nil && outbox.Spec.ReplayLogin == nil {
+			return fmt.Errorf("the Outbox %s names no login for replays; set its spec.replayLogin to %s", ref.Name, remedy)
 		}
 	}
 	return nil

@@ -112,10 +112,10 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 	It("fails when it cannot go on", func(ctx SpecContext) {
 		report := status(metav1.ConditionFalse, "NoLogin", 0, 0)
 		report.Matched, report.Done = nil, nil
-		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.operator.", LastTransitionTime: metav1.NewTime(noon)})
+		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.replayLogin.", LastTransitionTime: metav1.NewTime(noon)})
 		w.operator(report)
 		r := w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812")
-		Expect(r.err).To(MatchError("chg-812 cannot go on: NoLogin: Set spec.operator.; `kubectl delete deadletterreplay chg-812 --namespace " + w.namespace + "` gives it up"))
+		Expect(r.err).To(MatchError("chg-812 cannot go on: NoLogin: Set spec.replayLogin.; `kubectl delete deadletterreplay chg-812 --namespace " + w.namespace + "` gives it up"))
 		Expect(r.out).To(HaveSuffix("replay chg-812: NoLogin: As it is.\n"))
 		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox replays orders`")))
 	})
@@ -200,7 +200,7 @@ spec:
 		Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
 			Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}})).To(Succeed())
 		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
-			"set its spec.operator to a login that has what `dispatcher migrate grants --for operator` prints"))
+			"set its spec.replayLogin to a login that has what `dispatcher migrate grants --for replay` prints"))
 		Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bills"},
 			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Database: &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}},
 				Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}})).To(Succeed())

@@ -153,7 +153,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"check", "-f", slow}, 1, []string{"FAIL config: pollInterval must be", "FAIL config: concurrency is -1", "ok   database: "}},
 		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
 		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
-		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher, producer, operator, m10 or overview`}},
+		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher, producer, replay, m10 or overview`}},
 		{[]string{"migrate", "grants", "--role", "a", "--apply"}, 1, []string{"name the owner's file with -f"}},
 		{[]string{"version"}, 0, []string{"dev\n"}},
 		{[]string{"--help"}, 0, []string{"Exit codes: 0 for success, 78 when the configuration is refused"}},

@@ -34,7 +34,7 @@ type night struct {
 	*testing.T
 	*outbox
 	*process
-	file   string // with an operator's login
+	file   string // with a replay login
 	mended atomic.Bool
 }
 

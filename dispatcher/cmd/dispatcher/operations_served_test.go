@@ -24,8 +24,8 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	o, file := operating(t)
 	o.enqueue(t, 10)
 	o.die(t)
-	operator := strings.TrimSuffix(o.owner, "owner") + "operator"
-	o.exec(t, "revoke insert on outbox.outbox_replays from "+operator)
+	login := strings.TrimSuffix(o.owner, "owner") + "replay"
+	o.exec(t, "revoke insert on outbox.outbox_replays from "+login)
 	orderFile, message := filepath.Join(t.TempDir(), "order.yaml"), filepath.Join(t.TempDir(), "message")
 	check(t, os.WriteFile(orderFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
 	check(t, os.WriteFile(message, nil, 0o600))
@@ -45,10 +45,10 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 		return s
 	}
 	await(t, "the missing right is told", func() bool { return current().Source.Reason == "PermissionDenied" })
-	if s := current(); !strings.Contains(s.Source.Message, "--for operator") || s.Schema.State != "Ready" || s.Replay != nil {
+	if s := current(); !strings.Contains(s.Source.Message, "--for replay") || s.Schema.State != "Ready" || s.Replay != nil {
 		t.Errorf("without a right it says %+v", s)
 	}
-	o.exec(t, "grant insert on outbox.outbox_replays to "+operator)
+	o.exec(t, "grant insert on outbox.outbox_replays to "+login)
 	await(t, "the canary is told", func() bool { s := current(); return s.Replay != nil && s.Replay.Pending == 4 })
 	if s := current(); s.Source.State != status.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
 		t.Errorf("it says %+v, %+v", s, s.Replay)

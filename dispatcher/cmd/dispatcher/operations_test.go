@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// operating is a migrated outbox with an operator's login, and its file.
+// operating is a migrated outbox with a replay login, and its file.
 func operating(t testing.TB) (o *outbox, file string) {
 	t.Helper()
 	return operatingOn(t, pgtest.Empty(t))
@@ -23,16 +23,16 @@ func operating(t testing.TB) (o *outbox, file string) {
 func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
 	t.Helper()
 	o = newOutbox(t, superuser).migrated(t)
-	operator := strings.TrimSuffix(o.owner, "owner") + "operator"
-	o.exec(t, fmt.Sprintf("create role %s login password '%s'", operator, secret))
-	o.login(t, operator, secret)
+	login := strings.TrimSuffix(o.owner, "owner") + "replay"
+	o.exec(t, fmt.Sprintf("create role %s login password '%s'", login, secret))
+	o.login(t, login, secret)
 	t.Cleanup(func() {
-		if _, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", operator)); err != nil {
+		if _, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", login)); err != nil {
 			t.Errorf("drop the role: %v", err)
 		}
 	})
-	run(t, "", "migrate", "grants", "--role", operator, "--for", "operator", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted an operator's rights on schema outbox to "+operator)
-	return o, o.file(t, operator, "namespace: shop\n")
+	run(t, "", "migrate", "grants", "--role", login, "--for", "replay", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted a replay login's rights on schema outbox to "+login)
+	return o, o.file(t, login, "namespace: shop\n")
 }
 
 // die makes the pending events dead.
@@ -66,11 +66,11 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose letters", "or add --all")
 	run(t, "", "dead", "replay", "-f", file, "--reason", " ", "--all").ended(t, 1, "reason: it is missing; say why")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--rate", "-1").ended(t, 1, "rate: -1 is not from 1 to")
-	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, "namespace: shop\n"), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for operator")
+	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, "namespace: shop\n"), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for replay")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--dead-reason", "poison_message", "--dry-run").ok(t, "would replay 0 of 0\n")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3", "--dry-run").ok(t, "would replay 3 of 3\n")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 10 of 10\n")
-	others := strings.TrimSuffix(o.owner, "owner") + "operator"
+	others := strings.TrimSuffix(o.owner, "owner") + "replay"
 	run(t, "", "dead", "replay", "-f", o.file(t, others, "namespace: shop\ntopics: [bills]\n"), "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 0 of 0\n")
 	if n := o.count(t, "status = 'dead'"); n != 10 {
 		t.Fatalf("%d dead after refusals and dry runs, want 10", n)
@@ -80,7 +80,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--by", "alice", "--topic", "orders", "--rate", "1000").ok(t, "7 of 7 done, 7 discarded\n")
 	var who string
 	check(t, o.admin.QueryRow(t.Context(), `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`).Scan(&who))
-	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "operator CHG-812"; who != want {
+	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "replay CHG-812"; who != want {
 		t.Errorf("the letters say %q, want %q", who, want)
 	}
 	if dead, pending := o.count(t, "status = 'dead'"), o.count(t, "status = 'pending'"); dead != 7 || pending != 3 {

@@ -103,7 +103,7 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter dead
 	return letter, err
 }
 
-// now adds to a letter what its event is now. An operator's login reads the status, and not the row.
+// now adds to a letter what its event is now. A replay login reads the status, and not the row.
 func (r *Reader) now(ctx context.Context, tx pgx.Tx, letter *deadletters.Letter, payload bool) error {
 	var event *deadletters.Event
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {

@@ -39,13 +39,13 @@ func TestReadsOnly(t *testing.T) {
 	}
 }
 
-// An operator's login reads what a letter says, and what its event is now. It is told what else it may not read, and what
+// A replay login reads what a letter says, and what its event is now. It is told what else it may not read, and what
 // to do.
-func TestOperatorsLogin(t *testing.T) {
+func TestReplayLogin(t *testing.T) {
 	t.Parallel()
 	pool, _ := outbox(t)
 	story(t, pool)
-	login := pgtest.Login(t, pool, migrations.Operator)
+	login := pgtest.Login(t, pool, migrations.ReplayLogin)
 	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, login) }, Options{Namespace: "shop"})
 	letter, err := r.Show(t.Context(), eventID(1), true)
 	if err != nil || letter.Status != "dead" || letter.Error == "" || len(letter.Failures) != 1 || letter.Payload != nil || !strings.Contains(letter.PayloadOmitted, "such as the dispatcher's") {

@@ -94,7 +94,7 @@ func remedy(err error, timeout time.Duration) string {
 		return fmt.Sprintf("; a question may take %s: narrow it by topic, group or time", timeout)
 	case "42501":
 		if errors.Is(err, errRow) {
-			return "; use a login that may select on outbox_events, such as the dispatcher's; `dead show` tells of an operator's login what the dead letter says"
+			return "; use a login that may select on outbox_events, such as the dispatcher's; `dead show` shows a replay login what the dead letter says"
 		}
 		return "; have the owner run what `dispatcher migrate grants` prints"
 	case "42P01", "42703", "3F000":

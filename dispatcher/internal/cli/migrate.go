@@ -110,14 +110,14 @@ func migrateGrantsCommand() *cobra.Command {
 	var file, schema, role, kind string
 	var apply bool
 	cmd := &cobra.Command{
-		Use: "grants --role NAME [--for dispatcher|producer|operator|m10|overview] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
+		Use: "grants --role NAME [--for dispatcher|producer|replay|m10|overview] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
 		Short: "Print, or apply, what a login needs",
-		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or an operator, who
+		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or a replay login, which
 replays and discards dead letters, or a worker that calls the M10 functions, or a producer of the Overview contract, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
-			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.Operator, migrations.M10Worker, migrations.OverviewProducer}, k) {
-				return fmt.Errorf("--for is %q; choose dispatcher, producer, operator, m10 or overview", kind)
+			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.ReplayLogin, migrations.M10Worker, migrations.OverviewProducer}, k) {
+				return fmt.Errorf("--for is %q; choose dispatcher, producer, replay, m10 or overview", kind)
 			}
 			if apply && file == "" {
 				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
@@ -143,7 +143,7 @@ replays and discards dead letters, or a worker that calls the M10 functions, or 
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the configuration file, for its schema, and with --apply for its login")
 	cmd.Flags().StringVar(&schema, "schema", "outbox", "the schema, when there is no file")
 	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
-	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, operator, m10 or overview")
+	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, replay, m10 or overview")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
 	cmd.MarkFlagsMutuallyExclusive("file", "schema")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
@@ -251,8 +251,8 @@ func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrat
 
 func article(kind migrations.Kind) string {
 	switch kind {
-	case migrations.Operator:
-		return "an operator"
+	case migrations.ReplayLogin:
+		return "a replay login"
 	case migrations.M10Worker:
 		return "an M10 worker"
 	case migrations.OverviewProducer:

@@ -43,7 +43,7 @@ func operationCommand(action replay.Action, use, short, long, example string) *c
 
 The set is fixed when the command begins: the open letters that match, of the file's namespace and topics. It is
 in the database: when the command is broken off, "dispatcher replay run --id" goes on with it. Whoever has the
-login may do it; it needs what "migrate grants --for operator" prints.`,
+login may do it; it needs what "migrate grants --for replay" prints.`,
 	}
 	filter := deadcmd.FilterFlags(cmd)
 	cmd.RunE = work(func(cmd *cobra.Command) (err error) {
