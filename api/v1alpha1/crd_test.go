@@ -126,32 +126,6 @@ func checkDefault(t *testing.T, s *apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// CONTRACT: C-101
-func TestEveryRuleHasAnInvalidSample(t *testing.T) {
-	var expected strings.Builder
-	for _, file := range files("invalid-samples") {
-		expected.WriteString(strings.Join(expectations(t, file), "\n") + "\n")
-	}
-	rules := 0
-	check := func(path string, s *apiextensionsv1.JSONSchemaProps) {
-		for _, rule := range s.XValidations {
-			if rules++; strings.Contains(rule.Rule, "oldSelf") {
-				continue // no sample changes an object; a spec does
-			}
-			if rule.Message == "" || !strings.Contains(expected.String(), rule.Message) {
-				t.Errorf("%s: no file of config/invalid-samples expects %q (rule %s)", path, rule.Message, rule.Rule)
-			}
-		}
-	}
-	for kind := range crds {
-		check("", root(t, kind))
-		walk(t, kind, check)
-	}
-	if rules < 20 {
-		t.Errorf("only %d rules were found", rules)
-	}
-}
-
 // The rules that list the kinds of sinks, and what the one for the union says, list all of them.
 func TestRulesKnowEverySink(t *testing.T) {
 	spec := root(t, "OutboxDispatcher").Properties["spec"]

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -32,23 +31,11 @@ var _ = BeforeSuite(func() {
 
 var _ = Describe("a sample", Label("samples"), func() {
 	// CONTRACT: C-100
-	for _, file := range files("samples") {
+	for _, file := range files("..", "..", "config", "samples") {
 		It(filepath.Base(file)+" is accepted", func(ctx SpecContext) {
 			for _, obj := range objects(file) {
 				Expect(strict.Create(ctx, obj, client.DryRunAll)).To(Succeed(), "%s %s", obj.GetKind(), obj.GetName())
 			}
-		})
-	}
-})
-
-// Every file starts with what the API server answers, word for word: "# expect: " and a complaint,
-// once for each.
-//
-// CONTRACT: C-28, C-101
-var _ = Describe("an invalid sample", Label("samples", "refusal"), func() {
-	for _, file := range files("invalid-samples") {
-		It(filepath.Base(file)+" is refused with its words", func(ctx SpecContext) {
-			Expect(complaints(strict.Create(ctx, objects(file)[0], client.DryRunAll))).To(Equal(expectations(GinkgoTB(), file)))
 		})
 	}
 })
@@ -73,31 +60,11 @@ func complaints(err error) []string {
 	return said
 }
 
-// expectations are the sentences of the file's "# expect: " lines, sorted.
-func expectations(t testing.TB, file string) []string {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var expected []string
-	for line := range strings.Lines(string(data)) {
-		if sentence, ok := strings.CutPrefix(strings.TrimSpace(line), "# expect: "); ok {
-			expected = append(expected, sentence)
-		}
-	}
-	if len(expected) == 0 {
-		t.Fatalf("%s has no line \"# expect: \" that says what the API server answers", file)
-	}
-	slices.Sort(expected)
-	return expected
-}
-
-// files are those of a directory of config.
-func files(dir string) []string {
-	files, err := filepath.Glob(filepath.Join("..", "..", "config", dir, "*.yaml"))
+// files are the YAML files of the directory.
+func files(dir ...string) []string {
+	files, err := filepath.Glob(filepath.Join(append(dir, "*.yaml")...))
 	if err != nil || len(files) == 0 {
-		panic(fmt.Sprintf("no files in config/%s: %v", dir, err))
+		panic(fmt.Sprintf("no files in %s: %v", filepath.Join(dir...), err))
 	}
 	return files
 }
