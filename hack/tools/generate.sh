@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Writes everything that is generated, from the types in api/ and the markers in controllers/: deep
 # copies, the CRD, the manager's role; and from these in config/ what the chart and config/namespaced
-# say too. hack/tools/go.mod pins the generator. Then the page of what is required, from the tests.
+# say too. hack/tools/go.mod pins the generator. Then the tables of fields in the pages, and the page of what is
+# required, from the tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -9,4 +10,5 @@ go tool -modfile=hack/tools/go.mod controller-gen \
   object crd rbac:roleName=outbox-operator paths=./api/... paths=./controllers/... \
   output:crd:dir=config/crd output:rbac:dir=config/rbac
 go run ./hack/chart
+go run ./hack/fields
 go run ./hack/requirements
