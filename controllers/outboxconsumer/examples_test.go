@@ -1,0 +1,27 @@
+package outboxconsumer
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+)
+
+// The page of the kind has an example of each condition, as the operator writes it.
+// CONTRACT: C-82
+func TestExamplesOnThePage(t *testing.T) {
+	consumer := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing"}, Spec: api.OutboxConsumerSpec{
+		EventTypes: []string{"order.placed", "payment.*"}, Retention: &metav1.Duration{Duration: 24 * time.Hour}}}
+	fed := observed{consumer: consumer, feeds: []feed{{
+		dispatcher: &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders"},
+			Status: api.OutboxDispatcherStatus{EventTypes: []api.SeenEventType{{Type: "order.placed"}}}},
+		database: &api.OutboxSpec{}}}}
+	alone := observed{consumer: consumer, missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonDispatcherNotFound,
+		`OutboxDispatcher "orders", which spec.dispatcherRefs names, does not exist in namespace "shop"; create it, or correct the name.`)}
+	operatortest.CheckExamples(t, "outboxconsumer.md", slices.Concat(conditions(fed), conditions(alone))...)
+}
