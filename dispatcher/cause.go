@@ -61,10 +61,7 @@ func CauseOf(err error) Cause {
 	if cause.Class != "" {
 		return cause.bounded()
 	}
-	var panicked *panicError
 	switch {
-	case errors.As(err, &panicked):
-		cause = cause.or(Cause{Class: ClassHandler, Code: CodePanic})
 	case errors.Is(err, ErrNoHandler):
 		cause = cause.or(Cause{Class: ClassHandler, Code: CodeNoHandler})
 	case errors.Is(err, context.DeadlineExceeded):

@@ -3,11 +3,9 @@ package dispatcher
 import (
 	"log/slog"
 	"time"
-
-	"github.com/google/uuid"
 )
 
-// Config says how a [Dispatcher] works. The zero value of a field means its default.
+// Config is the configuration of an engine. The zero value of a field means its default.
 type Config struct {
 	// Topics to deliver. None means all of the namespace, found again now and then.
 	Topics []string
@@ -97,91 +95,3 @@ type Observer interface {
 	// Refused: the database refused the outcomes of n rows, which are delivered again when their leases end.
 	Refused(n int)
 }
-
-// Snapshot is what a running [Dispatcher] knows of itself, without asking the database.
-type Snapshot struct {
-	// Draining is true after Run's context has ended.
-	Draining bool
-	// Paused is true while nothing is claimed because of Config.Paused or Pause.
-	Paused bool
-	// LookedAt is when the claim loop last went round, on this process's clock; zero before Run. It
-	// does so every few seconds even when there is nothing to do: one that has not for a minute is
-	// stuck.
-	LookedAt time.Time
-	// InFlightRows and InFlightBytes are claimed and not yet written back.
-	InFlightRows  int
-	InFlightBytes int64
-	// Source is the state of the database as the engine sees it.
-	Source LinkState
-	// Outcomes is not OK while the database answers, and refuses what is written back of some rows.
-	Outcomes LinkState
-	// Stuck are the calls of the sink that do not return although their time is over, the longest first, at
-	// most StuckListed; StuckCalls is their number.
-	Stuck      []StuckCall
-	StuckCalls int
-	// Schema is the last comparison; its State is empty before the first.
-	Schema Schema
-	// Sink is the state of the destination as a whole, and Breaker why claiming is paused, if it is.
-	Sink    LinkState
-	Breaker BreakerState
-	// Held are the topics that are held back while others go on, by name. Empty while Breaker is
-	// not Closed: then all are.
-	Held []HeldTopic
-	// Gated are the topics that are held for the type of their next event, by name: see [Dispatcher.Admit].
-	Gated []GatedTopic
-	// EventTypes are the types of the events that were claimed, by name: the first EventTypesListed that came.
-	EventTypes []SeenEventType
-	// LastError is the newest failure of a delivery, and when it was seen; empty for none.
-	LastError   string
-	LastErrorAt time.Time
-}
-
-// StuckListed is the most calls in [Snapshot.Stuck].
-const StuckListed = 20
-
-// StuckCall is a call of Sink.Deliver that did not return when it was cancelled. It takes a place of
-// Config.Concurrency for as long as it lasts (CONTRACT C-34).
-type StuckCall struct {
-	Topic string
-	// EventID is the first event of the call, and Events their number.
-	EventID uuid.UUID
-	Events  int
-	// Since is when the call began, on this process's clock.
-	Since time.Time
-}
-
-// HeldTopic is a topic whose destination fails while others' do not.
-type HeldTopic struct {
-	Topic string
-	// Breaker is Unreachable or Refusing.
-	Breaker BreakerState
-	// Err is the newest failure, and Since when the topic was first held, on this process's clock.
-	Err   error
-	Since time.Time
-}
-
-// LinkState is the state of something at the other end of a connection.
-type LinkState struct {
-	// Known is false until it was tried once.
-	Known bool
-	// OK is true when the last try succeeded.
-	OK bool
-	// Err is the last try's error when OK is false.
-	Err error
-	// Since is when OK last changed, on this process's clock.
-	Since time.Time
-}
-
-// BreakerState says whether and why claiming is held back (CONTRACT C-32).
-type BreakerState string
-
-// The states of the breaker.
-const (
-	// BreakerClosed: claiming goes on.
-	BreakerClosed BreakerState = "Closed"
-	// BreakerUnreachable: the destination cannot be reached; claiming waits for a probe to succeed.
-	BreakerUnreachable BreakerState = "Unreachable"
-	// BreakerRefusing: the destination answers, and refused the last deliveries one and all; a few
-	// rows at a time are tried until one succeeds.
-	BreakerRefusing BreakerState = "Refusing"
-)

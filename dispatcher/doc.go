@@ -1,9 +1,11 @@
-// Package dispatcher delivers the events of a transactional outbox: it claims rows of
-// outbox_events under a lease, hands them to a [Sink], and writes the outcome back.
+// Package dispatcher has the types that all parts of a dispatcher share: [Event], [Store], [Sink], [Config],
+// [Snapshot] and the errors of a delivery.
 //
-// It is a library first: a Go service embeds it with a [Store] (package pgstore) and a [Sink]
-// (package sink, or [Handlers] for code in the same process). The dispatcher binary and the
-// Kubernetes operator run the same engine. CONTRACT.md beside this file has the rules that comments cite.
+// A dispatcher delivers the events of a transactional outbox: it claims rows of outbox_events under a
+// lease, hands them to a Sink, and writes the outcome back. Package engine does that. It is a library first:
+// a Go service calls engine.New with a Store (package pgstore) and a Sink (package sink, or [Handlers] for
+// code in the same process). The dispatcher binary and the Kubernetes operator run the same engine.
+// CONTRACT.md in this folder has the rules that comments cite.
 //
 // # Guarantees
 //

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -187,7 +188,7 @@ func runDispatcher(t *testing.T, pool *pgxpool.Pool, url string, events int) {
 	sink, err := httpsink.New(config.HTTPSink{URL: url}, nil)
 	check(t, err)
 	defer func() { check(t, sink.Close(context.Background())) }()
-	d, err := dispatcher.New(pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()}), sink, dispatcher.Config{
+	d, err := engine.New(pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()}), sink, dispatcher.Config{
 		Topics: []string{"orders"}, MaxAttempts: 1000, Concurrency: 16, Backoff: dispatcher.ExponentialBackoff(50*time.Millisecond, time.Second),
 		Logger: slog.New(slog.DiscardHandler),
 	})

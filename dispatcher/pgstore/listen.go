@@ -27,7 +27,7 @@ var errPooled = errors.New("a pooler between here and the server, such as PgBoun
 	"let the dispatcher connect to the server itself or to a pool in session mode, or set wakeUp to None")
 
 // Listen calls wake for each wake-up that a producer sends for the namespace (package producer, Waker),
-// until ctx ends. wake must not block: pass [dispatcher.Dispatcher.Wake].
+// until ctx ends. wake must not block: pass the Wake of an engine's Dispatcher.
 //
 // A wake-up is a notification on the channel with the name of the schema, and its payload is the
 // namespace. Listen holds one connection of its own from connect, makes a new one after growing waits

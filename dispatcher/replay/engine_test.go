@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
@@ -71,7 +72,7 @@ func (*fenced) Close(context.Context) error { return nil }
 // engine runs a dispatcher with order per key until the test ends.
 func (r rig) engine(sink dispatcher.Sink, onDead dispatcher.OnDead) {
 	r.Helper()
-	d, err := dispatcher.New(pgstore.New(r.pool, pgstore.Options{Namespace: "shop"}), sink, dispatcher.Config{
+	d, err := engine.New(pgstore.New(r.pool, pgstore.Options{Namespace: "shop"}), sink, dispatcher.Config{
 		Ordering: dispatcher.OrderingKey, OnDead: onDead, BatchSize: 20, Concurrency: 4, Lease: 30 * time.Second,
 		PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -138,7 +139,7 @@ func outboxWork(ctx context.Context, j job) error {
 		return err
 	}
 	store := pgstore.New(pool, pgstore.Options{Namespace: namespace, Worker: uuid.New(), DeleteDelivered: j.Delete})
-	d, err := dispatcher.New(store, destination, config)
+	d, err := engine.New(store, destination, config)
 	if err != nil {
 		return err
 	}

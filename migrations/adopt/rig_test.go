@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
@@ -157,7 +158,7 @@ func number(payload string) int {
 func (r rig) dispatch(l *ledger) (stop func()) {
 	r.Helper()
 	store := pgstore.New(r.pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
-	d, err := dispatcher.New(store, l, dispatcher.Config{Ordering: dispatcher.OrderingKey, Logger: slog.New(slog.DiscardHandler)})
+	d, err := engine.New(store, l, dispatcher.Config{Ordering: dispatcher.OrderingKey, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		r.Fatal(err)
 	}

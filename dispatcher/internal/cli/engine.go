@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
@@ -23,9 +24,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
-// engine is a dispatcher with what it is made of.
-type engine struct {
-	*dispatcher.Dispatcher
+// process is a running dispatcher and what it is made of.
+type process struct {
+	*engine.Dispatcher
 	pipeline *pipeline.Pipeline
 	worker   uuid.UUID
 	pool     *pgxpool.Pool
@@ -37,14 +38,14 @@ type engine struct {
 	log      *slog.Logger
 }
 
-// newEngine makes an engine that logs to logs, and whose log sink writes to events. It connects to
+// newProcess makes a process that logs to logs, and whose log sink writes to events. It connects to
 // nothing: what is wrong with the database or the destination is for the engine to meet.
-func newEngine(ctx context.Context, version string, cfg config.Config, observer dispatcher.Observer, events, logs io.Writer) (*engine, error) {
+func newProcess(ctx context.Context, version string, cfg config.Config, observer dispatcher.Observer, events, logs io.Writer) (*process, error) {
 	worker, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
-	e := &engine{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
+	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
 	if e.pipeline, err = sink.Pipeline(cfg); err != nil {
 		return nil, refused{err}
 	}
@@ -60,7 +61,7 @@ func newEngine(ctx context.Context, version string, cfg config.Config, observer 
 	e.store = pgstore.New(e.pool, storeOptions(cfg, worker))
 	settings := settings(cfg)
 	settings.Logger, settings.Observer = e.log, observer
-	e.Dispatcher, err = dispatcher.New(e.store, e.sink, settings)
+	e.Dispatcher, err = engine.New(e.store, e.sink, settings)
 	if err != nil {
 		e.close(ctx)
 		return nil, refused{err}
@@ -95,7 +96,7 @@ func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 }
 
 // trace records a span for each delivery, if the environment asks for it.
-func (e *engine) trace(ctx context.Context, version string, cfg config.Config) (err error) {
+func (e *process) trace(ctx context.Context, version string, cfg config.Config) (err error) {
 	e.spans, err = otlp.NewProvider(ctx, otlp.Process{Dispatcher: cfg.Name, Version: version, Worker: e.worker.String()}, e.log)
 	if e.spans != nil {
 		e.sink = tracing.Sink(e.sink, e.spans, tracing.System(cfg.Sink.Kind()))
@@ -104,7 +105,7 @@ func (e *engine) trace(ctx context.Context, version string, cfg config.Config) (
 }
 
 // listen wakes the engine when a producer says so, over a connection of its own, until ctx ends.
-func (e *engine) listen(ctx context.Context, cfg config.Config) {
+func (e *process) listen(ctx context.Context, cfg config.Config) {
 	pgstore.Listen(ctx, connector(cfg), cfg.Database.Schema, cfg.Namespace, e.Wake, e.log)
 }
 
@@ -113,7 +114,7 @@ func connector(cfg config.Config) func(context.Context) (*pgx.Conn, error) {
 	return func(ctx context.Context) (*pgx.Conn, error) { return database.Connect(ctx, cfg.Database, cfg.Name) }
 }
 
-func (e *engine) close(ctx context.Context) {
+func (e *process) close(ctx context.Context) {
 	if err := e.sink.Close(ctx); err != nil {
 		e.log.Warn("the sink did not close cleanly", "error", err)
 	}

@@ -17,7 +17,7 @@ const (
 
 // heartbeat keeps this worker's row in the table outbox_workers, with how its deliveries ended of late, until ctx ends, and removes it then. Failures
 // are logged at debug only: whether the database answers is told by what needs it.
-func (e *engine) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
+func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()
 	for ctx.Err() == nil {

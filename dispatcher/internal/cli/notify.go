@@ -54,7 +54,7 @@ func notifyOptions(cfg config.Config) notify.Options {
 
 // newNotifier makes what tells the address until its context ends, and has the status and the metrics tell of it. Without
 // an address that does nothing.
-func (e *engine) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (tell func(context.Context), err error) {
+func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (tell func(context.Context), err error) {
 	to, err := address(cfg)
 	if err != nil || to == nil {
 		return func(context.Context) {}, err

@@ -17,7 +17,7 @@ import (
 const rereadEvery = time.Second
 
 // reread looks at the files until ctx ends, and logs each problem once.
-func (e *engine) reread(ctx context.Context) {
+func (e *process) reread(ctx context.Context) {
 	tick := time.NewTicker(rereadEvery)
 	defer tick.Stop()
 	told := map[string]string{} // the last problem of a field
@@ -102,7 +102,7 @@ func readFile(field, path, remedy string, most int64) (string, error) {
 }
 
 // fileProblems are files that cannot be used as they are now.
-func (e *engine) fileProblems() (all []status.FileProblem) {
+func (e *process) fileProblems() (all []status.FileProblem) {
 	if e.state != nil {
 		all = e.state.problems()
 	}

@@ -27,7 +27,7 @@ func sweepOptions(cfg config.Config, worker uuid.UUID) retention.Options {
 }
 
 // newSweeper makes the sweep, which goes slower while more events wait than a claim takes.
-func (e *engine) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth, observer *metrics.Metrics) *retention.Sweeper {
+func (e *process) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth, observer *metrics.Metrics) *retention.Sweeper {
 	opts := sweepOptions(cfg, e.worker)
 	opts.Logger = e.log
 	opts.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.Letters, c.Expired) }
@@ -37,7 +37,7 @@ func (e *engine) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth,
 }
 
 // usable reports whether the outbox can be worked with.
-func (e *engine) usable() bool {
+func (e *process) usable() bool {
 	s := e.Snapshot()
 	return s.Source.OK && s.Schema.State == dispatcher.SchemaReady
 }
@@ -53,7 +53,7 @@ func waiting(depth *dispatcher.Depth) (n int64) {
 }
 
 // watchRetention has the status and the metrics tell of the sweep.
-func (e *engine) watchRetention(ctx context.Context, sweeper *retention.Sweeper, sources *monitor.Sources, observer *metrics.Metrics) {
+func (e *process) watchRetention(ctx context.Context, sweeper *retention.Sweeper, sources *monitor.Sources, observer *metrics.Metrics) {
 	sources.Retention = monitor.NewRetention(ctx, sweeper.State, e.log).Get
 	sources.RetentionProblem = sweeper.Problem
 	observer.WatchRetention(func() *metrics.Retention {

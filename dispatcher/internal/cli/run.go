@@ -49,7 +49,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind(), cfg.Topics...)
 	outcomes := &tally{Observer: observer}
-	e, err := newEngine(ctx, version, cfg, outcomes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	e, err := newProcess(ctx, version, cfg, outcomes, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ destination that is away. The exit code is 1 unless every delivery succeeded.`,
 
 func once(cmd *cobra.Command, version string, cfg config.Config, n int) error {
 	ctx := cmd.Context()
-	e, err := newEngine(ctx, version, cfg, nil, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	e, err := newProcess(ctx, version, cfg, nil, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestNoTracingNoCost(t *testing.T) {
 	}
 	for endpoint, traced := range map[string]bool{"": false, "http://127.0.0.1:1": true} {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-		e, err := newEngine(t.Context(), "v1", cfg, nil, io.Discard, io.Discard)
+		e, err := newProcess(t.Context(), "v1", cfg, nil, io.Discard, io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 	}); !reflect.DeepEqual(engine, want) {
 		t.Errorf("the engine gets\n%+v\nwant\n%+v", engine, want)
 	}
-	differ(t, engine, settings(smallest), "Logger", "Observer") // which newEngine adds
+	differ(t, engine, settings(smallest), "Logger", "Observer") // which newProcess adds
 
 	store := storeOptions(whole, worker)
 	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, DeleteDelivered: true, Notify: true}); store != want {
@@ -112,7 +112,7 @@ func TestSinkGetsTheFile(t *testing.T) {
 		path, body = r.URL.Path, string(text)
 	}))
 	t.Cleanup(server.Close)
-	e, err := newEngine(t.Context(), "v1", whole(t, server.URL), nil, io.Discard, io.Discard)
+	e, err := newProcess(t.Context(), "v1", whole(t, server.URL), nil, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -43,7 +44,7 @@ func BenchmarkBesideDelivery(b *testing.B) {
 	}
 	pool := pgtest.Pool(b, srv.DSN("postgres"))
 	seen := &latencies{}
-	d, err := dispatcher.New(pgstore.New(pool, pgstore.Options{Namespace: "shop"}), nothing{}, dispatcher.Config{Topics: []string{"orders"}, Observer: seen})
+	d, err := engine.New(pgstore.New(pool, pgstore.Options{Namespace: "shop"}), nothing{}, dispatcher.Config{Topics: []string{"orders"}, Observer: seen})
 	if err != nil {
 		b.Fatal(err)
 	}

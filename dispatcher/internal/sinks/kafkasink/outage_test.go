@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -29,7 +30,7 @@ func TestFirstDeliveryAfterAnOutage(t *testing.T) {
 	}
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
-	d, err := dispatcher.New(store, s, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
+	d, err := engine.New(store, s, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

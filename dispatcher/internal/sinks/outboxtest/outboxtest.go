@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -68,7 +69,7 @@ func deliver(t *testing.T, pool *pgxpool.Pool, run Run) time.Duration {
 	store := pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
 	progress := &progress{half: int64(run.Events / 2), all: int64(run.Events), halfway: make(chan struct{}), done: make(chan struct{})}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	d, err := dispatcher.New(store, run.Sink, dispatcher.Config{
+	d, err := engine.New(store, run.Sink, dispatcher.Config{
 		Topics: []string{run.Topic}, Ordering: dispatcher.OrderingKey, BatchSize: 2000, MaxAttempts: 1000,
 		Backoff: dispatcher.ExponentialBackoff(50*time.Millisecond, time.Second), Logger: log, Observer: progress,
 	})

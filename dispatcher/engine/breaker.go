@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const (
+	// goneRun is how many calls of the sink in a row must find nobody. When nothing is delivered for
+	// goneFor meanwhile, goneLeast are enough: calls that wait for an answer in vain. Behind a topic
+	// may be several hosts: while half of them are away, fifty calls in a row meet those once in 10^15.
+	// The run is short all the same, since a row that found nobody is tried again at once,
+	// unless others of its topic are delivered.
+	goneRun   = 50
+	goneLeast = 3
+	goneFor   = time.Second
+	// refusingRun is how many deliveries in a row must fail, of refusingEvents different events, in
+	// refusingCalls calls: one call that fails with all its events is one failure.
+	refusingRun    = 30
+	refusingEvents = 5
+	refusingCalls  = 3
+	// refusingFor is how long a topic stays Refusing after its last failure when trials find no row.
+	refusingFor = time.Minute
+	// trialRows is how many rows are claimed to try a held topic. Each may cost an attempt while it
+	// refuses. Then the number doubles with each trial that fails: it may be the events that are bad,
+	// and good ones behind them must have their turn.
+	trialRows = 5
+)
+
+// breaker decides whether a topic is claimed from (CONTRACT C-32). It is a state machine without clock
+// or lock: the time is passed in, and health serializes its calls.
+//
+//	Closed ──a run of unavailable──▶ Unreachable ──a delivery succeeds, or no row is left to try──▶ Closed
+//	Closed ──a run of failures──▶ Refusing ──a delivery succeeds──▶ Closed
+//	Unreachable ──a run of failures──▶ Refusing ──a run of unavailable──▶ Unreachable
+//
+// While it is open the topic is held, and tried with a few rows at a time. The waits between trials
+// grow until a delivery succeeds.
+type breaker struct {
+	state dispatcher.BreakerState
+	since time.Time // when it was opened
+	next  time.Time // when the next trial is due
+	// The waits between trials.
+	unreachable, refusing ramp
+
+	deliveredAt time.Time // the last success
+	// Since then: calls that found nobody, and since when nobody was found.
+	gone      int
+	goneSince time.Time
+	// Since then: deliveries that failed, in how many calls, of which events (refusingEvents at most), and
+	// when the last one did.
+	run, runCalls int
+	failed        []uuid.UUID
+	failedAt      time.Time
+}
+
+func newBreaker() breaker {
+	return breaker{
+		state:       dispatcher.BreakerClosed,
+		unreachable: ramp{250 * time.Millisecond, 2 * time.Second, 0},
+		refusing:    ramp{time.Second, 15 * time.Second, 0},
+	}
+}
+
+// delivered: the destination confirmed an event.
+func (b *breaker) delivered(now time.Time) {
+	b.deliveredAt = now
+	b.state = dispatcher.BreakerClosed
+	b.forget()
+	b.unreachable.reset()
+	b.refusing.reset()
+}
+
+// forget begins to count anew.
+func (b *breaker) forget() { b.gone, b.run, b.runCalls, b.failed = 0, 0, 0, b.failed[:0] }
+
+// refused: the destination accepted no event of a call, and it may be the destination's fault.
+func (b *breaker) refused(events []uuid.UUID, now time.Time) {
+	b.run += len(events)
+	b.runCalls++
+	b.failedAt = now
+	for _, id := range events {
+		if len(b.failed) < refusingEvents && !slices.Contains(b.failed, id) {
+			b.failed = append(b.failed, id)
+		}
+	}
+	if b.state != dispatcher.BreakerRefusing && b.run >= refusingRun && b.runCalls >= refusingCalls && len(b.failed) >= refusingEvents {
+		b.open(dispatcher.BreakerRefusing, now)
+	}
+}
+
+// unavailable: a call that began then could not reach the destination.
+func (b *breaker) unavailable(began, now time.Time) {
+	switch {
+	case b.gone == 0 && began.After(b.deliveredAt):
+		b.goneSince = began
+	case b.gone == 0:
+		b.goneSince = b.deliveredAt
+	}
+	b.gone++
+	long := b.gone >= goneLeast && now.Sub(b.goneSince) >= goneFor
+	if b.state != dispatcher.BreakerUnreachable && (long || b.gone >= goneRun) {
+		b.open(dispatcher.BreakerUnreachable, now)
+	}
+}
+
+// open holds the topic. To change from one open state to the other takes a whole run.
+func (b *breaker) open(state dispatcher.BreakerState, now time.Time) {
+	if b.state == dispatcher.BreakerClosed {
+		b.since = now
+	}
+	b.state = state
+	b.forget()
+	b.tried(now)
+}
+
+// trial says how many rows may be tried now, 0 for none.
+func (b *breaker) trial(now time.Time) (rows int) {
+	switch {
+	case now.Before(b.next):
+		return 0
+	case b.state == dispatcher.BreakerRefusing:
+		return trialRows << min(b.refusing.failures-1, 16)
+	default:
+		return trialRows
+	}
+}
+
+// tried: a trial has begun. The next one comes after a longer wait.
+func (b *breaker) tried(now time.Time) {
+	wait := &b.unreachable
+	if b.state == dispatcher.BreakerRefusing {
+		wait = &b.refusing
+	}
+	b.next = now.Add(wait.next(rand.Float64))
+}
+
+// foundNone: a trial found no row. Another worker may have delivered them all, or they have died, and
+// nothing would ever close this breaker. Rows that were refused may just wait for their next attempt, for a
+// while.
+func (b *breaker) foundNone(now time.Time) {
+	if b.state == dispatcher.BreakerUnreachable || now.Sub(b.failedAt) >= refusingFor {
+		b.state = dispatcher.BreakerClosed
+		b.forget()
+	}
+}
+
+// ramp is a wait that doubles from min to max with each failure, with the jitter of C-25.
+type ramp struct {
+	min, max time.Duration
+	failures int
+}
+
+func (r *ramp) next(rnd func() float64) time.Duration {
+	r.failures++
+	return dispatcher.ExponentialBackoff(r.min, r.max).Delay(r.failures, rnd)
+}
+
+func (r *ramp) reset() { r.failures = 0 }

@@ -1,0 +1,347 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const (
+	// Outcomes are written when the last flush has returned and either flushAt of them wait or flushAfter
+	// has passed since the first of them.
+	flushAt    = 2000
+	flushAfter = 3 * time.Millisecond
+	// chunkRows is the most rows of one statement. A statement that takes too long is tried again with half
+	// of its rows.
+	chunkRows = 2000
+	// mostRefused is how many refused outcomes of one flush are found one by one. Beyond it the rest of a
+	// refused statement is left to its leases' end without further search, so that a flush stays short.
+	mostRefused = 100
+)
+
+// verb is what is done with a row: the Store method that writes it back.
+type verb string
+
+const (
+	ack     verb = "ack"
+	nack    verb = "nack"
+	release verb = "release"
+)
+
+// verbs are all, in the order in which a flush writes them.
+var verbs = [...]verb{ack, release, nack}
+
+// outcome is what to write back of a row.
+type outcome struct {
+	verb    verb
+	failure dispatcher.Failure // of a nack, and of a release its Delay and Error
+}
+
+type result struct {
+	row *row
+	outcome
+}
+
+// completer writes outcomes back, many in one statement (CONTRACT C-35). What the database does not take
+// because it is away is kept and tried again, however late: a lease that is over is either still ours, and
+// then the write-back spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23). An
+// outcome that the database refuses for what it is harms no other: its row is left to its lease's end
+// (CONTRACT C-33).
+type completer struct {
+	store   dispatcher.Store
+	health  *health
+	obs     dispatcher.Observer
+	log     *slog.Logger
+	written func([]*row) // tells the flight that rows are done with
+	wake    func()       // wakes the claim loop
+
+	some, full chan struct{} // a result waits; flushAt of them do
+	again      chan struct{} // the database may be back
+	chunk      int           // rows of the next statement; used by the flush alone
+
+	mu      sync.Mutex
+	waiting map[verb][]result
+	rows    int     // in waiting
+	failing error   // of the last flush
+	done    Outcome // so far
+}
+
+func newCompleter(d *Dispatcher, written func([]*row)) *completer {
+	return &completer{
+		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.changed,
+		some: make(chan struct{}, 1), full: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		chunk: chunkRows, waiting: map[verb][]result{},
+	}
+}
+
+// add takes results to be written back soon.
+func (c *completer) add(results []result) {
+	if len(results) == 0 {
+		return
+	}
+	c.mu.Lock()
+	first := c.rows == 0
+	for _, r := range results {
+		c.waiting[r.verb] = append(c.waiting[r.verb], r)
+	}
+	c.rows += len(results)
+	full := c.rows >= flushAt
+	c.mu.Unlock()
+	if first {
+		signal(c.some)
+	}
+	if full {
+		signal(c.full)
+	}
+}
+
+// release gives back rows whose delivery has not begun.
+func (c *completer) release(rows []*row) {
+	results := make([]result, len(rows))
+	for i, r := range rows {
+		results[i] = result{r, outcome{verb: release, failure: dispatcher.Failure{Lease: r.event.Lease()}}}
+	}
+	c.add(results)
+}
+
+// loop writes back until stop is closed, and then what is left until ctx ends. Once it stops, it tries
+// often: it has writeFor at most.
+func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
+	retry := ramp{100 * time.Millisecond, 5 * time.Second, 0}
+	for stopped := false; !stopped; {
+		select {
+		case <-c.some:
+			pause(flushAfter, c.full, stop)
+		case <-stop:
+			stopped = true
+		}
+		for c.flush(ctx) != nil && ctx.Err() == nil {
+			if stopped {
+				pause(retry.min, nil, ctx.Done())
+				continue
+			}
+			pause(retry.next(rand.Float64), c.again, stop)
+			stopped = ended(stop)
+		}
+		retry.reset()
+	}
+	if err := c.unwritten(); err != nil {
+		c.log.Error("stopped before every outcome was written back", "error", err)
+	}
+}
+
+// ended reports whether a channel is closed.
+func ended(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// retry makes a flush that waits for the database try at once.
+func (c *completer) retry() { signal(c.again) }
+
+// flush writes what waits, each verb in statements of at most chunk rows. What was not written when the
+// database fails is kept.
+func (c *completer) flush(ctx context.Context) error {
+	c.mu.Lock()
+	all := c.waiting
+	c.waiting, c.rows = make(map[verb][]result, len(verbs)), 0
+	c.mu.Unlock()
+
+	var err error
+	refused := 0
+	for _, v := range verbs {
+		for err == nil && len(all[v]) > 0 {
+			var n int
+			n, err = c.write(ctx, v, all[v][:min(len(all[v]), c.chunk)], &refused)
+			all[v] = all[v][n:]
+			if err == nil {
+				c.chunk = min(2*c.chunk, chunkRows)
+			}
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.chunk = max(1, c.chunk/2)
+	}
+	c.mu.Lock()
+	back := c.failing != nil && err == nil
+	c.failing = err
+	if err != nil {
+		c.putBack(all)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		c.health.sourceFailed(err)
+	} else if back {
+		c.wake() // the claim loop waits for this
+	}
+	return err
+}
+
+// putBack keeps what was not written, before what has come since.
+func (c *completer) putBack(all map[verb][]result) {
+	for v, results := range all {
+		c.rows += len(results)
+		c.waiting[v] = append(results, c.waiting[v]...)
+	}
+}
+
+// write writes results of one verb, and returns how many of them are done with, from the first. When the
+// database refuses the statement for what is in it, write looks for the refused results by halves.
+func (c *completer) write(ctx context.Context, v verb, results []result, refused *int) (done int, err error) {
+	var lost []dispatcher.Lease
+	err = storeCall(ctx, func(ctx context.Context) (err error) {
+		lost, err = c.call(ctx, v, results)
+		return err
+	})
+	switch {
+	case err == nil:
+		c.settle(v, results, lost)
+	case !dispatcher.IsRefused(err):
+		return 0, err
+	case len(results) == 1 || *refused >= mostRefused:
+		*refused += len(results)
+		c.refused(v, results, err)
+	default:
+		half := len(results) / 2
+		if done, err = c.write(ctx, v, results[:half], refused); err != nil {
+			return done, err
+		}
+		done, err = c.write(ctx, v, results[half:], refused)
+		return half + done, err
+	}
+	return len(results), nil
+}
+
+// call is the method of the store.
+func (c *completer) call(ctx context.Context, v verb, results []result) (lost []dispatcher.Lease, err error) {
+	switch v {
+	case ack:
+		leases := make([]dispatcher.Lease, len(results))
+		for i, r := range results {
+			leases[i] = r.row.event.Lease()
+		}
+		return c.store.Ack(ctx, leases)
+	case release:
+		returns := make([]dispatcher.Return, len(results))
+		for i, r := range results {
+			returns[i] = dispatcher.Return{Lease: r.failure.Lease, Delay: r.failure.Delay, Error: r.failure.Error}
+		}
+		return c.store.Release(ctx, returns)
+	default:
+		failures := make([]dispatcher.Failure, len(results))
+		for i, r := range results {
+			failures[i] = r.failure
+		}
+		return c.store.Nack(ctx, failures)
+	}
+}
+
+// settle ends the flight of rows that the database has taken, or refused as lost.
+func (c *completer) settle(v verb, results []result, lost []dispatcher.Lease) {
+	isLost := setOf(lost)
+	now := time.Now()
+	var done Outcome
+	for _, r := range results {
+		e := r.row.event
+		switch {
+		case len(lost) > 0 && isLost[e.Lease()]:
+		case v == ack:
+			done.Delivered++
+			c.obs.Acked(e, r.row.ageAt(now))
+		case v == release:
+			done.Released++
+		case r.failure.Reason == "":
+			done.Failed++
+		default:
+			c.died(newDeath(e, r.failure), r.failure.Error)
+		}
+	}
+	c.mu.Lock()
+	c.done.Delivered += done.Delivered
+	c.done.Released += done.Released
+	c.done.Failed += done.Failed
+	c.mu.Unlock()
+	if len(lost) > 0 {
+		c.leasesLost(len(lost), string(v))
+	}
+	c.finished(results)
+	c.health.outcomesTaken()
+}
+
+// refused leaves rows to their leases' end: the database refuses what is to be written of them.
+func (c *completer) refused(v verb, results []result, err error) {
+	for _, r := range results {
+		c.log.Error("the database refuses an outcome; the event is delivered again when its lease ends",
+			"event", r.row.event.ID, "topic", r.row.event.Topic, "outcome", v, "error", err)
+	}
+	c.mu.Lock()
+	c.done.Refused += len(results)
+	c.mu.Unlock()
+	c.obs.Refused(len(results))
+	c.health.outcomesRefused(err)
+	c.finished(results)
+}
+
+// finished takes rows out of the flight.
+func (c *completer) finished(results []result) {
+	rows := make([]*row, len(results))
+	for i, r := range results {
+		rows[i] = r.row
+	}
+	c.written(rows)
+}
+
+// newDeath is the death of an event by a failure.
+func newDeath(e *dispatcher.Event, f dispatcher.Failure) dispatcher.Death {
+	return dispatcher.Death{
+		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: f.Reason,
+		Cause: f.Cause, Fingerprint: dispatcher.Fingerprint(e.Topic, f.Reason, f.Cause),
+	}
+}
+
+// died reports a row that has become dead. why is its last error, if this process knows it.
+func (c *completer) died(d dispatcher.Death, why string) {
+	c.mu.Lock()
+	c.done.Dead++
+	c.mu.Unlock()
+	c.obs.Died(d)
+	c.log.Warn("an event is dead and waits for a person", "event", d.ID, "topic", d.Topic,
+		"attempts", d.Attempts, "reason", d.Reason, "group", d.Fingerprint, "error", why)
+}
+
+// leasesLost reports rows that another worker has taken over. It is no failure (CONTRACT C-23).
+func (c *completer) leasesLost(n int, refused string) {
+	c.mu.Lock()
+	c.done.Lost += n
+	c.mu.Unlock()
+	c.obs.LeaseLost(n)
+	c.log.Warn("leases were lost; other workers have the rows, or an earlier try was written after all",
+		"rows", n, "refused", refused)
+}
+
+// outcome is what was written back so far.
+func (c *completer) outcome() Outcome {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+// unwritten is not nil while the database does not take outcomes.
+func (c *completer) unwritten() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failing == nil {
+		return nil
+	}
+	return fmt.Errorf("%d outcomes are not written back: %w; once their leases expire the rows are delivered again", c.rows, c.failing)
+}

@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// defaults are those of each field of the engine's Config, with the field's name in the file and in the
+// resource. Backoff is beside them.
+var defaults = map[string]struct{ name, value string }{
+	"Lease":           {"lease", "30s"},
+	"PollInterval":    {"pollInterval", "1s"},
+	"BatchSize":       {"batchSize", "500"},
+	"Concurrency":     {"concurrency", "16"},
+	"MaxBytes":        {"maxInFlightBytes", "33554432"},
+	"MaxAttempts":     {"maxAttempts", "20"},
+	"Ordering":        {"ordering", "None"},
+	"OnDead":          {"onDead", "Continue"},
+	"DeliveryTimeout": {"deliveryTimeout", "5m"},
+	"GracePeriod":     {"gracePeriod", "30s"},
+}
+
+// notDefaults are the fields whose zero value is meant, or that only the library has.
+var notDefaults = []string{"Topics", "Backoff", "Paused", "Logger", "Observer"}
+
+// A Go service, a file and a resource that say nothing mean the same.
+//
+// CONTRACT: C-32, C-34, C-35
+func TestDefaultsAreTheSameEverywhere(t *testing.T) {
+	engine := reflect.ValueOf(withDefaults(dispatcher.Config{}))
+	var loaded config.Config
+	loaded.ApplyDefaults()
+	file, resource := fields(t, loaded), specSchema(t)
+	for i := range engine.NumField() {
+		field := engine.Type().Field(i).Name
+		want, ok := defaults[field]
+		if !ok {
+			if !slices.Contains(notDefaults, field) {
+				t.Errorf("Config.%s has no line in this test", field)
+			}
+			continue
+		}
+		if got := plain(engine.Field(i).Interface()); got != want.value {
+			t.Errorf("Config.%s is %s, want %s", field, got, want.value)
+		}
+		if got := plain(file[want.name]); got != want.value {
+			t.Errorf("%s of the file is %s, want %s", want.name, got, want.value)
+		}
+		if got := plain(resource[want.name].Default); got != want.value {
+			t.Errorf("%s of the resource is %s, want %s", want.name, got, want.value)
+		}
+	}
+
+	hour := dispatcher.ExponentialBackoff(time.Second, time.Hour)
+	if got := engine.FieldByName("Backoff").Interface(); got != hour {
+		t.Errorf("Config.Backoff is %v, want %v", got, hour)
+	}
+	want := config.Backoff{Strategy: config.Exponential, Base: config.Duration(time.Second), Max: config.Duration(time.Hour)}
+	if loaded.Backoff != want {
+		t.Errorf("backoff of the file is %+v, want %+v", loaded.Backoff, want)
+	}
+	if got := plain(resource["backoff"].Default); got != "map[strategy:Exponential]" {
+		t.Errorf("backoff of the resource is %s, want Exponential", got)
+	}
+	for name, words := range map[string]string{"base": "When not set: 1s; for Linear, 60s.", "max": "When not set: 1h."} {
+		if said := strings.Join(strings.Fields(resource["backoff"].Properties[name].Description), " "); !strings.Contains(said, words) {
+			t.Errorf("backoff.%s of the resource does not say %q: %s", name, words, said)
+		}
+	}
+}
+
+// CONTRACT: C-34
+func TestDeliveryTimeoutIsRefused(t *testing.T) {
+	_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, dispatcher.Config{DeliveryTimeout: -time.Second})
+	if err == nil || !strings.Contains(err.Error(), "deliveryTimeout is -1s; set it to at least 1ms") {
+		t.Errorf("error %v, want one that refuses the delivery timeout", err)
+	}
+}
+
+// plain writes durations as the file does, and numbers of JSON without a dot.
+func plain(value any) string {
+	switch v := value.(type) {
+	case time.Duration:
+		return config.Duration(v).String()
+	case float64:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprint(value)
+}
+
+// fields are those of the file, as JSON has them.
+func fields(t *testing.T, c config.Config) (m map[string]any) {
+	t.Helper()
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// schema is what this test reads of a field of the CRD.
+type schema struct {
+	Default     any
+	Description string
+	Properties  map[string]schema
+}
+
+// specSchema are the fields of spec.
+func specSchema(t *testing.T) map[string]schema {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "charts", "outbox-operator", "files", "crds", "outbox.dev_outboxdispatchers.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct{ OpenAPIV3Schema schema }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &crd); err != nil {
+		t.Fatal(err)
+	}
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+}

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// deliverLoop delivers what is queued, one batch after the other, until the flight is closed.
+func (r *run) deliverLoop() {
+	var d delivery
+	returned := true
+	defer func() {
+		if !returned { // the sink ended this goroutine, with runtime.Goexit
+			r.complete(&d, slices.Repeat([]error{errGoexit}, len(d.rows)))
+			r.workers.Go(r.deliverLoop)
+		}
+	}()
+	for r.flight.take(&d, r.sinkBatch) {
+		returned = false
+		errs := r.publish(&d)
+		returned = true
+		r.complete(&d, errs)
+	}
+}
+
+// complete ends a delivery, and hands what came of it to the completer.
+func (r *run) complete(d *delivery, errs []error) {
+	c := call{d.queue.topic, d.began, time.Since(d.began), context.Cause(d.ctx)}
+	behind := r.flight.finish(d, errs)
+	r.completer.release(behind)
+	d.results = r.judge(c, d.rows, d.ours, errs, d.results[:0])
+	r.completer.add(d.results)
+	clear(d.results) // or its memory would keep the events
+	clear(d.rows)
+}
+
+// publish calls the sink, and answers for each event whatever the sink does.
+func (r *run) publish(d *delivery) (errs []error) {
+	batch := make([]*dispatcher.Event, len(d.rows))
+	for i, row := range d.rows {
+		batch[i] = row.event
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err := dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassHandler, Code: dispatcher.CodePanic}, newPanicError(v))
+			r.log.Debug("the sink panicked", "topic", batch[0].Topic, "error", err, "stack", string(debug.Stack()))
+			errs = slices.Repeat([]error{err}, len(batch))
+		}
+	}()
+	errs = r.sink.Deliver(d.ctx, batch)
+	if len(errs) != len(batch) {
+		return slices.Repeat([]error{fmt.Errorf("the sink gave %d answers for %d events; it must answer for each", len(errs), len(batch))}, len(batch))
+	}
+	return errs
+}
+
+// call is a call of the sink that has ended. cut is why it was cancelled, if it was: then its outcomes are
+// not known, and say nothing of the destination.
+type call struct {
+	topic string
+	began time.Time
+	took  time.Duration
+	cut   error
+}
+
+// judge tells health and the observer what became of a call's rows, and adds what to write back of those
+// that are ours.
+func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result) []result {
+	hold, flowed := r.health.called(c, rows, ours, errs)
+	if hold {
+		r.releaseTopic(c.topic)
+	}
+	failed := newFault(errs, c.began.Add(c.took))
+	for i, row := range rows {
+		if !ours[i] {
+			continue
+		}
+		e, err := row.event, errs[i]
+		before := r.faults.note(e.ID, err, failed)
+		if err == nil {
+			r.cfg.Observer.Delivered(e, row.ageAt(c.began), c.took)
+			out = append(out, result{row, outcome{verb: ack}})
+			continue
+		}
+		if c.cut != nil {
+			err = fmt.Errorf("%w: %w", c.cut, err)
+		}
+		o := r.weigh(row, err, evidence{
+			partly: isPartly(flowed),
+			own:    failed.alone(len(rows)) && flowed.After(before.since(row.claimedAt)),
+			cut:    c.cut != nil,
+		})
+		out = append(out, result{row, o})
+		r.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
+		r.log.Debug("delivery failed", "event", e.ID, "topic", e.Topic, "attempt", e.Attempt,
+			"outcome", o.verb, "retryIn", o.failure.Delay, "error", err)
+	}
+	return out
+}
+
+// evidence is what a worker knows of a failure beside the error.
+type evidence struct {
+	// partly: something of the topic was delivered in the last minute, and it is not held. Then an event that
+	// finds nobody is an exception, and no breaker will hold the topic for it.
+	partly bool
+	// own: what the destination answers for its own trouble is this event's doing. Something of the topic was
+	// delivered since the event was claimed, or since it failed before that, and no other event of the call can
+	// be what failed it.
+	own bool
+	// cut: the call was cancelled.
+	cut bool
+}
+
+// isPartly: see evidence.
+func isPartly(flowed time.Time) bool { return !flowed.IsZero() && time.Since(flowed) < time.Minute }
+
+// weigh decides what a failed delivery means for its row.
+func (r *run) weigh(row *row, err error, known evidence) outcome {
+	e := row.event
+	f := dispatcher.Failure{Lease: e.Lease(), Error: storable(err), Cause: dispatcher.CauseOf(err), Response: dispatcher.ResponseOf(err)}
+	reason, permanent := dispatcher.PermanentReason(err)
+	switch {
+	case permanent:
+	case dispatcher.IsUnavailable(err) && (!known.partly || known.cut): // due as before: the topic is held soon, or all of them are
+		return outcome{release, dispatcher.Failure{Lease: f.Lease}}
+	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !known.own && !known.cut && row.ageAt(time.Now()) < faultFor:
+		f.Delay = max(postponed(row), dispatcher.RetryAfterDelay(err))
+		return outcome{release, f}
+	}
+	var panicked *panicError
+	switch {
+	case permanent:
+		f.Reason = knownReason(reason)
+	case e.Attempt < cmp.Or(e.MaxAttempts, r.cfg.MaxAttempts):
+		policy := r.cfg.Backoff
+		if e.Backoff != nil {
+			policy = e.Backoff
+		}
+		f.Delay = max(policy.Delay(e.Attempt, rand.Float64), dispatcher.RetryAfterDelay(err))
+	case errors.As(err, &panicked):
+		f.Reason = dispatcher.ReasonPoisonMessage
+	default:
+		f.Reason = dispatcher.ReasonMaxRetriesExceeded
+	}
+	return outcome{verb: nack, failure: f}
+}
+
+const (
+	// mostPostponed bounds the wait of a row whose attempt is given back: a held topic waits no longer for a
+	// trial.
+	mostPostponed = 15 * time.Second
+	// faultFor is the age up to which a row's attempts are given back while the destination answers for its
+	// own trouble. Older rows spend them: so a stream whose every event makes the destination fail ends within
+	// this time and that of its attempts (CONTRACT C-32).
+	faultFor = 24 * time.Hour
+)
+
+// postponed is how long a row waits whose attempt is given back while no breaker holds its topic: a
+// partition has no leader, or one host of several is away. Due as before, the row would be claimed again at
+// once, for ever. The wait is a quarter of the row's age, since no counter is stored for such attempts:
+// about fifty in the first minute, whichever workers make them.
+func postponed(row *row) time.Duration {
+	return min(max(0, row.ageAt(time.Now())/4), mostPostponed)
+}
+
+// knownReason is the reason itself, or permanent_failure for one that is not among C-40's.
+func knownReason(r dispatcher.DeadReason) dispatcher.DeadReason {
+	switch r {
+	case dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed, dispatcher.ReasonProcessingTimeout:
+		return r
+	default:
+		return dispatcher.ReasonPermanentFailure
+	}
+}
+
+// storable is an error's text as PostgreSQL takes it.
+func storable(err error) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// panicError is the failure of an event whose delivery panicked. It says where, and no more of the
+// value than is surely no payload (CONTRACT C-73).
+type panicError struct{ what, where string }
+
+func (e *panicError) Error() string {
+	return fmt.Sprintf("panic in the sink at %s: %s", e.where, e.what)
+}
+
+// newPanicError must be called from the deferred function that recovered value.
+func newPanicError(value any) *panicError {
+	e := &panicError{what: fmt.Sprintf("a value of type %T", value), where: "an unknown place"}
+	if err, ok := value.(runtime.Error); ok {
+		e.what = err.Error()
+	}
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers)])
+	for frame, more := frames.Next(); more; frame, more = frames.Next() {
+		if !strings.HasPrefix(frame.Function, "runtime.") {
+			e.where = fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line)
+			break
+		}
+	}
+	return e
+}

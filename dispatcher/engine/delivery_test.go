@@ -1,0 +1,279 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+)
+
+// Two dispatchers share a table, and no event is delivered twice when nothing fails.
+//
+// CONTRACT: C-20 C-21
+// REQUIREMENT: OVERVIEW-7, OVERVIEW-8, STORAGE-31
+func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
+	const events = 5000
+	for _, batch := range []int{1, 40} {
+		t.Run(fmt.Sprintf("batches of %d", batch), func(t *testing.T) {
+			r := newRig(t)
+			r.enqueue("orders", events/2)
+			r.enqueue("invoices", events/2)
+			sinks := [2]*book{{batch: batch}, {batch: batch}}
+			seen := &watcher{}
+			for _, sink := range sinks {
+				r.start(r.store(), sink, dispatcher.Config{Observer: seen})
+			}
+			r.eventually("the observer is told of every row", func() bool {
+				seen.mu.Lock()
+				defer seen.mu.Unlock()
+				return seen.acked == events
+			})
+			if n := r.count("status = 'delivered' and attempts = 1 and locked_by is null and locked_until is null"); n != events {
+				t.Errorf("%d of %d rows are delivered, at the first attempt and without a lease", n, events)
+			}
+			n, times := sinks[0].delivered()
+			m, more := sinks[1].delivered()
+			if n+m != events || times+more != events {
+				t.Errorf("the two delivered %d and %d events, %d times in all; want each of %d once", n, m, times+more, events)
+			}
+			seen.mu.Lock()
+			defer seen.mu.Unlock()
+			if seen.claimed != events || seen.delivered != events || seen.failed+seen.lost > 0 {
+				t.Errorf("the observer was told of %d claimed, %d delivered, %d failed, %d lost; want %d of the first two",
+					seen.claimed, seen.delivered, seen.failed, seen.lost, events)
+			}
+			if seen.latest <= 0 || seen.latest > patience {
+				t.Errorf("the longest latency is %v; it is measured from the event's creation", seen.latest)
+			}
+			if seen.waited <= 0 || seen.waited > seen.latest {
+				t.Errorf("the longest wait for a delivery is %v of a latency of %v", seen.waited, seen.latest)
+			}
+		})
+	}
+}
+
+// A failing event is tried MaxAttempts times under a rising token, and is then dead with the last
+// error. Others are delivered beside it.
+//
+// CONTRACT: C-24 C-26 C-27 C-40 C-41
+// REQUIREMENT: OVERVIEW-10, STORAGE-34
+func TestRetriesThenDead(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 50)
+	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
+		where id = (select id from outbox.outbox_events limit 1) returning id`)
+	cause := dispatcher.Cause{Class: "http", Code: "500"}
+	sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+		if e.EventType == "Bad" {
+			return dispatcher.WithCause(cause, dispatcher.WithResponse("out of stock: 4111", errRefused))
+		}
+		return nil
+	}}
+	seen, log := &watcher{}, &logBook{}
+	r.start(r.store(), sink, dispatcher.Config{MaxAttempts: 4, Observer: seen, Logger: log.logger()})
+	r.eventually("one row is dead", func() bool { return r.count("status = 'dead'") == 1 })
+	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 49 })
+	if got := sink.begun()[bad]; !slices.Equal(got, []int{1, 2, 3, 4}) {
+		t.Errorf("the tokens of the attempts are %v, want 1 to 4", got)
+	}
+	if n := r.count(`status = 'dead' and attempts = 4 and dead_reason = 'max_retries_exceeded'
+		and last_error = 'the consumer answered 500' and locked_by is null`); n != 1 {
+		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
+	}
+	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
+		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111'`, bad); n != 1 {
+		t.Errorf("there are %d dead letters with cause, failures and answer, want 1", n)
+	}
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	want := dispatcher.Death{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,
+		Fingerprint: dispatcher.Fingerprint("orders", dispatcher.ReasonMaxRetriesExceeded, cause)}
+	if !slices.Equal(seen.deaths, []dispatcher.Death{want}) || seen.failed != 4 {
+		t.Errorf("the observer was told of %d failures and the deaths %v, want 4 and %v", seen.failed, seen.deaths, want)
+	}
+	if lines := log.lines("4111"); len(lines) != 0 {
+		t.Errorf("the log tells what the destination answered: %v", lines)
+	}
+	if lines := log.lines("is dead"); len(lines) != 1 || !strings.Contains(lines[0], bad.String()) {
+		t.Errorf("the log's lines of the death are %v, want one that names %s", lines, bad)
+	}
+}
+
+// CONTRACT: C-40 C-73
+// REQUIREMENT: OVERVIEW-16
+func TestPanicIsPoisonAndTellsNoPayload(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 20)
+	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
+		where id = (select id from outbox.outbox_events limit 1) returning id`)
+	log := &logBook{}
+	handlers := dispatcher.Handlers{"orders": func(_ context.Context, e *dispatcher.Event) error {
+		if e.EventType == "Bad" && e.Attempt == 1 {
+			panic(fmt.Sprintf("cannot read %s", e.Payload)) // a careless handler
+		}
+		if e.EventType == "Bad" {
+			_ = e.Payload[len(e.Payload)+e.Attempt]
+		}
+		return nil
+	}}
+	d := r.start(r.store(), handlers, dispatcher.Config{MaxAttempts: 2, Logger: log.logger()})
+	r.eventually("one row is dead", func() bool { return r.count("status = 'dead'") == 1 })
+	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 19 })
+	d.stop()
+	if got := query[string](r, `select dead_reason from outbox.outbox_events where id = $1`, bad); got != "poison_message" {
+		t.Errorf("the row is dead for %s, want poison_message", got)
+	}
+	lastError := query[string](r, `select last_error from outbox.outbox_events where id = $1`, bad)
+	for _, word := range []string{"panic in the sink at delivery_test.go:", "index out of range"} {
+		if !strings.Contains(lastError, word) {
+			t.Errorf("last_error is %q; it does not say %q", lastError, word)
+		}
+	}
+	if len(log.lines("a value of type string")) == 0 {
+		t.Error("the log does not tell of the first panic")
+	}
+	for _, line := range log.lines("4111") {
+		t.Errorf("the log tells a payload: %s", line)
+	}
+	for _, line := range log.lines("") {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("the log's line is no JSON: %s", line)
+		}
+	}
+}
+
+// What a failure means is said by wrapping it.
+//
+// CONTRACT: C-24 C-32 C-40
+// REQUIREMENT: OVERVIEW-9, STORAGE-7
+func TestOutcomes(t *testing.T) {
+	wrong := errors.New("wrong")
+	for _, test := range []struct {
+		name   string
+		answer error
+		row    string // must be true of the row after one attempt
+		want   engine.Outcome
+	}{
+		{"failure", wrong,
+			`status = 'pending' and attempts = 1 and last_error = 'wrong' and locked_by is null
+			 and next_attempt_at - updated_at between '30 minutes' and '1 hour'`, engine.Outcome{Failed: 1}},
+		{"text that PostgreSQL does not take", errors.New("wrong\x00\xff"),
+			`status = 'pending' and attempts = 1 and last_error = 'wrong' || U&'\FFFD\FFFD'`, engine.Outcome{Failed: 1}},
+		{"a short pause", dispatcher.RetryAfter(time.Second, wrong),
+			`status = 'pending' and next_attempt_at - updated_at >= '30 minutes'`, engine.Outcome{Failed: 1}},
+		{"a long pause", dispatcher.RetryAfter(3*time.Hour, wrong),
+			`status = 'pending' and next_attempt_at - updated_at = '3 hours'`, engine.Outcome{Failed: 1}},
+		{"permanent", dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, wrong),
+			`status = 'dead' and attempts = 1 and dead_reason = 'schema_validation_failed'`, engine.Outcome{Dead: 1}},
+		{"permanent for a reason of its own", dispatcher.Permanent("bored", wrong),
+			`status = 'dead' and dead_reason = 'permanent_failure' and last_error = 'bored: wrong'`, engine.Outcome{Dead: 1}},
+		{"unavailable", fmt.Errorf("dial: %w", dispatcher.Unavailable(wrong)),
+			`status = 'pending' and attempts = 0 and last_error is null and next_attempt_at <= now() and locked_by is null`,
+			engine.Outcome{Released: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t)
+			r.enqueue("orders", 1)
+			sink := &book{answer: func(context.Context, *dispatcher.Event) error { return test.answer }}
+			cfg := dispatcher.Config{Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)}
+			// Nothing was taken: that is an error.
+			if got, err := r.once(sink, cfg, 1); got != test.want || (err != nil) != (got.Released > 0) {
+				t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, test.want)
+			}
+			if r.count(test.row) != 1 {
+				t.Errorf("the row is %s; want %s", query[string](r, `select row_to_json(e)::text from outbox.outbox_events e`), test.row)
+			}
+		})
+	}
+}
+
+// once makes a dispatcher with a new worker, and calls RunOnce.
+func (r rig) once(sink dispatcher.Sink, cfg dispatcher.Config, n int) (engine.Outcome, error) {
+	r.Helper()
+	d, err := engine.New(r.store(), sink, quick(cfg))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d.RunOnce(r.Context(), n)
+}
+
+// Each topic's events go to its handler, and to no other.
+//
+// REQUIREMENT: OVERVIEW-2
+func TestEachTopicHasItsHandler(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 3)
+	r.enqueue("refunds", 2)
+	got := map[string]int{}
+	handler := func(name string) func(context.Context, *dispatcher.Event) error {
+		return func(_ context.Context, e *dispatcher.Event) error { got[name+" "+e.Topic]++; return nil }
+	}
+	handlers := dispatcher.Handlers{"orders": handler("ship"), "refunds": handler("repay"), "others": handler("wonder")}
+	if _, err := r.once(handlers, dispatcher.Config{Concurrency: 1}, 10); err != nil {
+		t.Error(err)
+	}
+	if want := map[string]int{"ship orders": 3, "repay refunds": 2}; !maps.Equal(got, want) {
+		t.Errorf("the handlers had %v, want %v", got, want)
+	}
+}
+
+// CONTRACT: C-29
+// REQUIREMENT: OVERVIEW-13
+func TestTopicWithoutHandlerIsRetried(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 1)
+	if got, err := r.once(dispatcher.Handlers{}, dispatcher.Config{}, 1); got.Failed != 1 || err != nil {
+		t.Errorf("RunOnce returned %+v, %v; want one failed delivery", got, err)
+	}
+	if r.count(`status = 'pending' and attempts = 1 and last_error like '%no handler%'`) != 1 {
+		t.Error("the row does not wait for its retry with the error that says what is missing")
+	}
+	r.start(r.store(), dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{})
+	r.eventually("a dispatcher with a handler delivers it", func() bool { return r.count("status = 'delivered'") == 1 })
+}
+
+// A sink that answers for more or fewer events than it was given has failed all of them.
+func TestSinkWithWrongNumberOfAnswers(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 3)
+	got, err := r.once(forgetful{&book{batch: 10}}, dispatcher.Config{Backoff: dispatcher.PowerOfTwoBackoff()}, 10)
+	if got.Failed != 3 || err != nil {
+		t.Errorf("RunOnce returned %+v, %v; want 3 failed deliveries", got, err)
+	}
+	if n := r.count(`last_error like 'the sink gave 1 answers for 3 events%'`); n != 3 {
+		t.Errorf("%d of 3 rows say what the sink did", n)
+	}
+}
+
+type forgetful struct{ *book }
+
+func (forgetful) Deliver(context.Context, []*dispatcher.Event) []error { return []error{nil} }
+
+// CONTRACT: C-22
+func TestExpiredLastAttemptDies(t *testing.T) {
+	r := newRig(t)
+	r.enqueue("orders", 3)
+	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 5, locked_by = gen_random_uuid(),
+		locked_until = now() - interval '1 second'`)
+	sink, seen := &book{}, &watcher{}
+	got, err := r.once(sink, dispatcher.Config{MaxAttempts: 5, Observer: seen}, 10)
+	if want := (engine.Outcome{Dead: 3}); got != want || err != nil {
+		t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, want)
+	}
+	if n := r.count(`status = 'dead' and dead_reason = 'processing_timeout' and attempts = 5`); n != 3 {
+		t.Errorf("%d of 3 rows are dead for processing_timeout", n)
+	}
+	if len(sink.begun()) != 0 || len(seen.deaths) != 3 || seen.deaths[0].Reason != dispatcher.ReasonProcessingTimeout {
+		t.Errorf("delivered %v, deaths %v; want no delivery and 3 deaths", sink.begun(), seen.deaths)
+	}
+}

@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// Dispatcher delivers the events of one outbox namespace. Make one with [New], and use it from as
+// many goroutines as you like. Any number of processes may run one on the same table: they share
+// the rows without overlap.
+type Dispatcher struct {
+	store  dispatcher.Store
+	sink   dispatcher.Sink
+	cfg    dispatcher.Config // with defaults
+	health *health
+	wake   chan struct{} // makes the claim loop look at once
+	news   atomic.Bool   // Wake was called since the last look
+
+	mu     sync.Mutex
+	run    *run // nil when neither Run nor RunOnce is going on
+	paused bool
+	admits func(eventType string) bool // nil for all types
+}
+
+// New returns a Dispatcher that delivers the store's events to the sink. It connects to nothing.
+// Its errors are about cfg, and say what to change: a PollInterval above a third of Lease is
+// refused (CONTRACT C-28), as are values out of range.
+func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*Dispatcher, error) {
+	if store == nil || sink == nil {
+		return nil, errors.New("dispatcher: a store and a sink are needed; give New both")
+	}
+	if n := sink.BatchSize(); n < 1 {
+		return nil, fmt.Errorf("dispatcher: the sink's BatchSize is %d; it must be at least 1", n)
+	}
+	cfg = withDefaults(cfg)
+	if err := validate(cfg); err != nil {
+		return nil, fmt.Errorf("dispatcher: %w", err)
+	}
+	return &Dispatcher{
+		store:  store,
+		sink:   sink,
+		cfg:    cfg,
+		health: newHealth(cfg.Logger),
+		wake:   make(chan struct{}, 1),
+		paused: cfg.Paused,
+	}, nil
+}
+
+// Run claims and delivers events until ctx ends, and then stops in order (CONTRACT C-30): rows whose
+// delivery has not begun go back to pending with their attempt at once; deliveries in flight have
+// Config.GracePeriod to end, then their contexts are cancelled; outcomes are written back. It returns
+// at most GracePeriod + 7s after ctx has ended: 2s for deliveries to notice that they were cancelled
+// and 5s for the last write-back. A delivery that does not return by then is left behind, and its
+// row is retried.
+//
+// Run does not end because the database or the destination is away, or the schema is not ready: it
+// waits and goes on by itself. Its error is nil after ctx has ended; any other is a mistake in the
+// program, such as a second Run at the same time. Run does not close the sink.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	r, err := d.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.end()
+	r.start()
+	r.workers.Go(func() { r.claimLoop(ctx) })
+	<-ctx.Done()
+	r.drain()
+	return nil
+}
+
+// Outcome counts what [Dispatcher.RunOnce] did with rows.
+type Outcome struct {
+	// Delivered rows were confirmed by the sink and are marked so.
+	Delivered int
+	// Failed rows wait for their next attempt.
+	Failed int
+	// Dead rows had their last attempt or a permanent failure, or were found with no attempt left.
+	Dead int
+	// Released rows went back with their attempt: the destination could not be reached, or ctx ended.
+	Released int
+	// Lost rows were taken over by another worker.
+	Lost int
+	// Refused rows have an outcome that the database refuses. They are delivered again when their lease ends.
+	Refused int
+}
+
+// RunOnce claims up to n rows that are due, delivers them, writes the outcomes back and returns what
+// became of them. It ends early when nothing more is due or when ctx ends; then it stops as Run does.
+// Other than Run it does not wait: when the database or the destination is away, the schema is not
+// ready or a topic is held by [Dispatcher.Admit], it returns an error beside the counts so far.
+func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
+	r, err := d.begin(ctx)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer d.end()
+	r.start()
+	err = r.claimOnce(ctx, n)
+	r.awaitEmpty(ctx)
+	r.drain()
+	err = errors.Join(err, r.completer.unwritten())
+	done := r.completer.outcome()
+	if err == nil && ctx.Err() == nil {
+		err = d.health.gateErr()
+	}
+	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
+		// They were too few calls to open a breaker.
+		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", d.health.snapshot().LastError))
+	}
+	return done, err
+}
+
+// Wake makes Run look for work at once instead of at its next poll. Call it after the commit of a
+// transaction that enqueued events in the same process. It never blocks.
+func (d *Dispatcher) Wake() {
+	d.news.Store(true)
+	d.changed()
+}
+
+// changed makes the claim loop look: something that it waits for may have come.
+func (d *Dispatcher) changed() { signal(d.wake) }
+
+// Snapshot tells what this process knows of itself. It asks neither the database nor the sink.
+func (d *Dispatcher) Snapshot() dispatcher.Snapshot {
+	s := d.health.snapshot()
+	d.mu.Lock()
+	r := d.run
+	s.Paused = d.paused
+	d.mu.Unlock()
+	if r != nil {
+		s.Draining = r.draining.Load()
+		s.InFlightRows, s.InFlightBytes = r.flight.size()
+		s.Stuck, s.StuckCalls = r.flight.stuckCalls()
+	}
+	return s
+}
+
+// begin makes the one run that a Dispatcher may have at a time.
+func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.run != nil {
+		return nil, errors.New("dispatcher: already running; call Run or RunOnce again after it returned, or make a second Dispatcher")
+	}
+	d.run = newRun(context.WithoutCancel(ctx), d)
+	d.run.flight.paused, d.run.flight.admits = d.paused, d.admits
+	return d.run, nil
+}
+
+func (d *Dispatcher) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.run = nil
+}

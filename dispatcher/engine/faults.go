@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// faults remembers the last failed delivery of events that may not be at fault themselves: the destination
+// answered for its own trouble, or gave one answer for several events. It is a hint, bounded, and forgotten
+// with the process.
+type faults struct {
+	mu     sync.Mutex
+	events map[uuid.UUID]fault
+}
+
+// fault is a failed delivery of an event.
+type fault struct {
+	at time.Time
+	// most is how many events the next one may have; 0 is any number.
+	most int
+}
+
+const (
+	// mostFaults bounds the events that are remembered. Beyond it all are forgotten, and their next failure is
+	// judged like a first one.
+	mostFaults = 10_000
+	// faultParts is into how many parts a call is divided of which nothing was delivered, when its events come
+	// again: one event may have failed the others. Of a hundred it is alone in its third call.
+	faultParts = 8
+)
+
+// newFault is the failure of a call with these answers, which ended now.
+func newFault(errs []error, now time.Time) fault {
+	for _, err := range errs {
+		if err == nil {
+			return fault{at: now}
+		}
+	}
+	return fault{at: now, most: max(1, len(errs)/faultParts)}
+}
+
+// alone reports whether an event of a call with so many has an answer of its own.
+func (f fault) alone(events int) bool { return events == 1 || f.most == 0 }
+
+// since is the time after which others were delivered if an event's own fault is to be seen: its claim, or its
+// last failure before that.
+func (f fault) since(claimed time.Time) time.Time {
+	if !f.at.IsZero() && f.at.Before(claimed) {
+		return f.at
+	}
+	return claimed
+}
+
+// note takes the answer to an event, and tells its last failure before this one, if that is known.
+func (f *faults) note(id uuid.UUID, err error, last fault) (before fault) {
+	_, permanent := dispatcher.PermanentReason(err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before = f.events[id]
+	switch {
+	case err == nil, permanent, dispatcher.IsUnavailable(err):
+		delete(f.events, id)
+		return before
+	case f.events == nil || len(f.events) >= mostFaults:
+		f.events = map[uuid.UUID]fault{}
+	}
+	f.events[id] = last
+	return before
+}
+
+// most is how many events the next delivery of an event may have, 0 for any number.
+func (f *faults) most(id uuid.UUID) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.events[id].most
+}

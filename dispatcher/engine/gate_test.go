@@ -1,0 +1,244 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// typed gives the rows of a topic types, in their order.
+func (m *memory) typed(topic string, types ...string) {
+	m.enqueue(topic, len(types))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, r := range m.order[len(m.order)-len(types):] {
+		r.event.EventType = types[i]
+	}
+}
+
+// types admits those types.
+func types(admitted ...string) func(string) bool {
+	return func(eventType string) bool { return slices.Contains(admitted, eventType) }
+}
+
+// pad is so many events of one type.
+func pad(eventType string, n int) []string { return slices.Repeat([]string{eventType}, n) }
+
+// What is due before the first event that is not admitted is delivered, and the rest of the topic waits: with its
+// attempts, for ever if need be, at the cost of a row now and then, while others flow. It goes on at once when the type
+// is admitted.
+//
+// CONTRACT: C-82
+func TestGateHoldsATopic(t *testing.T) {
+	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newMemory()
+			var claimed atomic.Int64
+			store.typed("orders", slices.Concat(pad("placed", 10), pad("shipped", 1), pad("placed", 1000))...)
+			store.typed("refunds", pad("", 3)...)
+			var mu sync.Mutex
+			var sent []string
+			sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, e.EventType)
+				return nil
+			}}
+			d, err := New(store, sink, dispatcher.Config{MaxAttempts: 2, Ordering: ordering, Concurrency: 1, Logger: slog.New(slog.DiscardHandler), Observer: claims{Observer: noObserver{}, n: &claimed}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Admit(types("placed", "paid"))
+			stop := running(t, d)
+			passes(t, time.Minute, "what is before it is delivered", func() bool { return store.count("orders", "delivered") == 10 })
+			store.typed("payments", pad("paid", 100)...)
+			passes(t, time.Minute, "another topic flows", func() bool { return store.count("payments", "delivered") == 100 })
+			before := claimed.Load()
+			<-time.After(time.Hour)
+			if n := claimed.Load() - before; n < 2*110 || n > 2*250 {
+				t.Errorf("%s: %d rows were claimed of two held topics in an hour, want one of each about every 15 to 30 seconds", ordering, n)
+			}
+			if store.count("orders", "delivered") != 10 || store.count("refunds", "delivered") != 0 || store.attempts("orders") != 10 || store.attempts("refunds") != 0 {
+				t.Errorf("%s: %d and %d are delivered, %d and %d attempts spent", ordering, store.count("orders", "delivered"), store.count("refunds", "delivered"), store.attempts("orders"), store.attempts("refunds"))
+			}
+			s := d.Snapshot()
+			if len(s.Gated) != 2 || s.Gated[0].Topic != "orders" || s.Gated[0].EventType != "shipped" || s.Gated[1].EventType != "" || time.Since(s.Gated[0].Since) < time.Hour {
+				t.Errorf("%s: gated %+v", ordering, s.Gated)
+			}
+			if s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK || len(s.Held) != 0 || s.LastError != "" {
+				t.Errorf("%s: the destination is said to be %s, %+v, %v", ordering, s.Breaker, s.Sink, s.Held)
+			}
+
+			d.Admit(types("placed", "shipped", ""))
+			passes(t, time.Second, "all is delivered", func() bool {
+				return store.count("orders", "delivered") == 1011 && store.count("refunds", "delivered") == 3
+			})
+			passes(t, 10*time.Second, "nothing is held", func() bool { return len(d.Snapshot().Gated) == 0 })
+			if at := slices.Index(slices.DeleteFunc(sent, func(eventType string) bool { return eventType == "" || eventType == "paid" }), "shipped"); at != 10 {
+				t.Errorf("%s: shipped was sent after %d others, want its turn after 10", ordering, at)
+			}
+			if n := store.attempts("orders"); n != 1011 {
+				t.Errorf("%s: %d attempts for 1011 events", ordering, n)
+			}
+			stop()
+		})
+	}
+}
+
+// claims counts claimed rows.
+type claims struct {
+	dispatcher.Observer
+	n *atomic.Int64
+}
+
+func (c claims) Claimed(_ string, n int) { c.n.Add(int64(n)) }
+
+// running is begin for a dispatcher that is there.
+func running(t *testing.T, d *Dispatcher) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// When Admit returns, no delivery begins of what is not admitted any more, be it claimed already. Nothing is lost.
+//
+// CONTRACT: C-82
+func TestGateCloses(t *testing.T) {
+	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newMemory()
+			store.typed("orders", pad("placed", 60)...)
+			end := make(chan struct{})
+			var begun atomic.Int64
+			sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
+			d, _ := begin(t, store, sink, dispatcher.Config{Concurrency: 4, BatchSize: 60, Ordering: ordering})
+			synctest.Wait()
+			if begun.Load() != 4 || store.count("orders", "processing") <= 4 {
+				t.Fatalf("%d deliveries began, and %d rows are claimed", begun.Load(), store.count("orders", "processing"))
+			}
+			d.Admit(types("paid"))
+			close(end)
+			<-time.After(10 * time.Minute)
+			if begun.Load() != 4 || store.count("orders", "pending") != 56 || store.attempts("orders") != 4 {
+				t.Errorf("%s: %d deliveries began, %d rows wait, %d attempts are spent", ordering, begun.Load(), store.count("orders", "pending"), store.attempts("orders"))
+			}
+			d.Admit(nil)
+			passes(t, time.Second, "all is delivered", func() bool { return store.count("orders", "delivered") == 60 })
+		})
+	}
+}
+
+// A topic whose rows are gone is not said to be held for long.
+func TestGateForgets(t *testing.T) {
+	for name, topics := range map[string][]string{"all topics": nil, "named ones": {"orders"}} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newMemory()
+			store.typed("orders", "shipped")
+			d, err := New(store, &answers{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Topics: topics, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Admit(types())
+			stop := running(t, d)
+			passes(t, time.Minute, "it is held", func() bool { return len(d.Snapshot().Gated) == 1 })
+			<-time.After(10 * time.Minute)
+			store.mu.Lock()
+			store.order[0].status = "delivered" // somebody discards it
+			store.mu.Unlock()
+			passes(t, 4*time.Minute, name+": it is held no more", func() bool { return len(d.Snapshot().Gated) == 0 })
+			stop()
+		})
+	}
+}
+
+// RunOnce does not wait for a person.
+func TestGateAndRunOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.typed("orders", "placed", "shipped", "placed")
+		d, err := New(store, &answers{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Admit(types("placed"))
+		done, err := d.RunOnce(t.Context(), 10)
+		if done.Delivered != 1 || err == nil || !strings.Contains(err.Error(), `topic "orders" is held: the type of its next event, "shipped", is not admitted`) {
+			t.Errorf("%+v, %v", done, err)
+		}
+		d.Admit(nil)
+		if done, err := d.RunOnce(t.Context(), 10); err != nil || done != (Outcome{Delivered: 2}) {
+			t.Errorf("then %+v, %v", done, err)
+		}
+	})
+}
+
+// Each step is what a claim brought, and what is held after it.
+func TestGate(t *testing.T) {
+	now := time.Now()
+	shares := []dispatcher.Share{{Topic: "orders", Limit: 10}}
+	for name, test := range map[string]struct {
+		rows  []int  // of the claims; negative with one that is not admitted
+		holds string // after each: y or n
+	}{
+		"two trials without a row end it":    {[]int{-3, 0, 0}, "yyn"},
+		"one may be another worker's":        {[]int{-3, 0, -1, 0, 0}, "yyyyn"},
+		"a trial that is admitted opens it":  {[]int{-3, 1, 10}, "ynn"},
+		"and the next claim closes it again": {[]int{-3, 1, -10, 0, 0}, "ynyyn"},
+		"what is admitted holds nothing":     {[]int{5, 0}, "nn"},
+	} {
+		g := newGate(slog.New(slog.DiscardHandler))
+		var holds strings.Builder
+		for _, n := range test.rows {
+			refused := map[string]string{}
+			if n < 0 {
+				refused["orders"] = "shipped"
+			}
+			g.claimed(shares, map[string]int{"orders": max(n, -n)}, refused, now)
+			if len(g.list()) > 0 {
+				holds.WriteByte('y')
+				for _, at := range []struct {
+					after time.Duration
+					rows  int
+				}{{0, 0}, {30 * time.Second, 1}} {
+					p := permit{held: map[string]int{"other": 3}}
+					if g.restrict(&p, now.Add(at.after)); fmt.Sprint(p.held) != fmt.Sprintf("map[orders:%d other:3]", at.rows) || p.next.IsZero() == (at.rows == 0) {
+						t.Errorf("%s: after %v a claim may take %v, next %v", name, at.after, p.held, p.next)
+					}
+				}
+				// What the breaker takes away stays away.
+				p := permit{held: map[string]int{"orders": 0}}
+				if g.restrict(&p, now.Add(30*time.Second)); p.held["orders"] != 0 {
+					t.Errorf("%s: a claim may take %v of a topic that the breaker holds too", name, p.held)
+				}
+			} else {
+				holds.WriteByte('n')
+				var p permit
+				if g.restrict(&p, now); p.held != nil {
+					t.Errorf("%s: nothing is held, and a claim may take %v", name, p.held)
+				}
+			}
+			now = now.Add(time.Second)
+		}
+		if holds.String() != test.holds {
+			t.Errorf("%s: held %s, want %s", name, holds.String(), test.holds)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// A lease is measured on this worker's monotonic clock from before it was asked for, so that it
+// ends here before it ends in the database. It is asked for again after a third of its time; in the
+// last sixth the worker no longer relies on it, so that a delivery has time to notice that it was
+// cut before another worker may begin.
+
+var (
+	errLeaseLost = errors.New("another worker took over the lease while the delivery ran")
+	errLeaseOver = errors.New("the lease could not be extended in time; the database was away, or this process was stopped")
+)
+
+// keepLeases extends the leases of rows that are queued or being delivered until stop is closed, and
+// cuts deliveries whose lease cannot be kept (CONTRACT C-31).
+func (r *run) keepLeases(stop <-chan struct{}) {
+	var extending sync.WaitGroup
+	defer extending.Wait()
+	idle := make(chan struct{}, 1) // one Extend at a time, and none holds up the cutting
+	tick := time.NewTicker(min(r.cfg.Lease/6, r.cfg.DeliveryTimeout/4))
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		case <-r.flight.inDoubt:
+		}
+		now := time.Now()
+		r.flight.cutUnsafe(now)
+		r.leaveStuck(now)
+		select {
+		case idle <- struct{}{}:
+			extending.Go(func() { r.extendLeases(); <-idle })
+		default:
+		}
+	}
+}
+
+func (r *run) extendLeases() {
+	chunk := chunkRows
+	for rows := r.flight.due(time.Now()); len(rows) > 0; {
+		n := min(len(rows), chunk)
+		switch err := r.extend(rows[:n]); {
+		case err == nil:
+			rows = rows[n:]
+		case errors.Is(err, context.DeadlineExceeded) && n > 1:
+			chunk = n / 2
+		case dispatcher.IsRefused(err) && n > 1: // its row is left to its lease's end
+			chunk = n / 2
+		case dispatcher.IsRefused(err):
+			rows = rows[n:]
+		default:
+			if r.calls.Err() == nil {
+				r.health.sourceFailed(err)
+			}
+			return
+		}
+	}
+}
+
+// extend asks for the leases of rows anew.
+func (r *run) extend(rows []*row) error {
+	asked := time.Now()
+	var lost []dispatcher.Lease
+	err := storeCall(r.calls, func(ctx context.Context) (err error) {
+		lost, err = r.store.Extend(ctx, leases(rows), r.cfg.Lease)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	gone, behind := r.flight.extended(rows, lost, asked)
+	r.completer.release(behind)
+	if gone > 0 {
+		r.completer.leasesLost(gone, "extend")
+	}
+	return nil
+}
+
+// safeUntil is how long a lease that was asked for at a time may be relied on.
+func (f *flight) safeUntil(asked time.Time) time.Time { return asked.Add(f.lease - f.lease/6) }
+
+// due returns the rows whose lease was asked for a third of its time ago.
+func (f *flight) due(now time.Time) (rows []*row) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.held {
+		if !f.safeUntil(now.Add(-f.lease / 3)).Before(r.safeUntil) {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// extended notes the answer to an Extend that was sent at asked. Lost rows leave the flight; it
+// returns their number, and those behind them in their keys, which must be released. A row that
+// finished in the meantime is not lost: its write-back will tell.
+func (f *flight) extended(rows []*row, lost []dispatcher.Lease, asked time.Time) (gone int, behind []*row) {
+	isLost := setOf(lost)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var left []*row
+	for _, r := range rows {
+		if r.place == 0 {
+			continue // finished
+		}
+		if !isLost[r.event.Lease()] {
+			r.safeUntil = f.safeUntil(asked)
+			continue
+		}
+		r.lost = true
+		f.unhold(r)
+		left = append(left, r)
+	}
+	behind = f.dropLost(left)
+	f.work.Broadcast()
+	return len(left), behind
+}
+
+// dropLost takes lost rows out of the queues, and cuts their deliveries. It returns those behind them:
+// a row is not delivered when another worker may be about to deliver one before it.
+func (f *flight) dropLost(lost []*row) (behind []*row) {
+	isLost := func(r *row) bool { return r.lost }
+	for _, r := range lost {
+		if r.delivery == nil {
+			behind = append(behind, f.keys.leave(r)...)
+			continue
+		}
+		r.delivery.cutUnless((*row).kept, errLeaseLost)
+		behind = append(behind, f.keys.stop(r)...)
+	}
+	for _, q := range f.turns {
+		q.rows = slices.DeleteFunc(q.rows, isLost)
+	}
+	f.turns = slices.DeleteFunc(f.turns, noRows)
+	f.forget(lost)
+	behind = slices.DeleteFunc(behind, isLost)
+	f.unholdAll(behind)
+	return behind
+}
+
+// cutUnsafe cancels the deliveries whose leases are no longer safe.
+func (f *flight) cutUnsafe(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	safe := func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }
+	for _, r := range f.held {
+		if r.delivery != nil && !safe(r) {
+			r.delivery.cutUnless(safe, errLeaseOver)
+		}
+	}
+}
+
+func (r *row) kept() bool { return !r.lost }
+
+// cutUnless cancels the delivery, unless one of its rows is still worth it: one lost row of a batch
+// must not make the others fail.
+func (d *delivery) cutUnless(worthIt func(*row) bool, cause error) {
+	if !slices.ContainsFunc(d.rows, worthIt) {
+		d.cut(cause)
+	}
+}
+
+func leases(rows []*row) []dispatcher.Lease {
+	out := make([]dispatcher.Lease, len(rows))
+	for i, r := range rows {
+		out[i] = r.event.Lease()
+	}
+	return out
+}
+
+func setOf(leases []dispatcher.Lease) map[dispatcher.Lease]bool {
+	set := make(map[dispatcher.Lease]bool, len(leases))
+	for _, l := range leases {
+		set[l] = true
+	}
+	return set
+}

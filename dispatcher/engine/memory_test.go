@@ -1,0 +1,261 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// memory is a Store in memory, for tests in virtual time: what takes hours of the database's clock is done at
+// once. It keeps the rules of package storetest that these tests need, and no order per key.
+type memory struct {
+	// claim and nack, when set, are called first with the number of rows that are asked for, and may take
+	// their time or fail.
+	claim, nack func(ctx context.Context, rows int) error
+	extend      func(ctx context.Context) error
+	payload     int // bytes of a payload, made anew for each claim
+
+	mu    sync.Mutex
+	rows  map[uuid.UUID]*memoryRow
+	order []*memoryRow
+	lease int64
+}
+
+type memoryRow struct {
+	event       dispatcher.Event
+	status      string
+	due, locked time.Time
+}
+
+func newMemory() *memory { return &memory{rows: map[uuid.UUID]*memoryRow{}} }
+
+// enqueue adds n events.
+func (m *memory) enqueue(topic string, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range n {
+		e := dispatcher.Event{ID: uuid.Must(uuid.NewV7()), Seq: int64(len(m.order) + 1), Topic: topic, Headers: noHeaders, CreatedAt: time.Now()}
+		r := &memoryRow{event: e, status: "pending", due: time.Now()}
+		m.rows[e.ID] = r
+		m.order = append(m.order, r)
+	}
+}
+
+var noHeaders = map[string]string{}
+
+// count returns how many rows of a topic have a status.
+func (m *memory) count(topic, status string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.order {
+		if r.event.Topic == topic && r.status == status {
+			n++
+		}
+	}
+	return n
+}
+
+// attempts is the sum of what the rows of a topic have spent.
+func (m *memory) attempts(topic string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.order {
+		if r.event.Topic == topic {
+			n += r.event.Attempt
+		}
+	}
+	return n
+}
+
+func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
+	total := 0
+	for _, s := range req.Shares {
+		total += s.Limit
+	}
+	if m.claim != nil {
+		if err := m.claim(ctx, total); err != nil {
+			return out, err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	out.At = now
+	m.lease++
+	var bytes int64
+	for _, share := range req.Shares {
+		var due []*memoryRow
+		for _, r := range m.order {
+			free := r.status == "pending" || r.status == "processing" && r.locked.Before(now)
+			if r.event.Topic == share.Topic && free && !r.due.After(now) {
+				due = append(due, r)
+			}
+		}
+		slices.SortStableFunc(due, func(a, b *memoryRow) int { return a.due.Compare(b.due) })
+		for _, r := range due[:min(len(due), share.Limit)] {
+			if r.event.Attempt >= cmp.Or(r.event.MaxAttempts, req.MaxAttempts) {
+				r.status = "dead"
+				out.Dead = append(out.Dead, dispatcher.Death{ID: r.event.ID, Topic: r.event.Topic, Attempts: r.event.Attempt, Reason: dispatcher.ReasonProcessingTimeout})
+				continue
+			}
+			if bytes += int64(m.payload); bytes > int64(m.payload) && req.MaxBytes > 0 && bytes > req.MaxBytes {
+				return out, nil
+			}
+			r.status, r.locked = "processing", now.Add(req.Lease)
+			r.event.Attempt++
+			r.event.LeaseNumber = m.lease
+			e := r.event
+			e.Payload = make([]byte, m.payload)
+			out.Events = append(out.Events, &e)
+		}
+	}
+	return out, nil
+}
+
+// held writes back the rows that are held under their leases.
+func (m *memory) held(leases []dispatcher.Lease, write func(i int, r *memoryRow)) (lost []dispatcher.Lease) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, l := range leases {
+		if r := m.rows[l.ID]; r == nil || r.status != "processing" || r.event.LeaseNumber != l.Number {
+			lost = append(lost, l)
+		} else {
+			write(i, r)
+		}
+	}
+	return lost
+}
+
+func (m *memory) Ack(_ context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return m.held(leases, func(_ int, r *memoryRow) { r.status = "delivered" }), nil
+}
+
+func (m *memory) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
+	if m.nack != nil {
+		if err := m.nack(ctx, len(failures)); err != nil {
+			return nil, err
+		}
+	}
+	leases := make([]dispatcher.Lease, len(failures))
+	for i, f := range failures {
+		leases[i] = f.Lease
+	}
+	return m.held(leases, func(i int, r *memoryRow) {
+		r.status, r.due = "pending", time.Now().Add(failures[i].Delay)
+		if failures[i].Reason != "" {
+			r.status = "dead"
+		}
+	}), nil
+}
+
+func (m *memory) Release(_ context.Context, returns []dispatcher.Return) ([]dispatcher.Lease, error) {
+	leases := make([]dispatcher.Lease, len(returns))
+	for i, r := range returns {
+		leases[i] = r.Lease
+	}
+	return m.held(leases, func(i int, r *memoryRow) {
+		r.status = "pending"
+		r.event.Attempt--
+		if returns[i].Delay > 0 {
+			r.due = time.Now().Add(returns[i].Delay)
+		}
+	}), nil
+}
+
+func (m *memory) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
+	if m.extend != nil {
+		if err := m.extend(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return m.held(leases, func(_ int, r *memoryRow) { r.locked = time.Now().Add(lease) }), nil
+}
+
+func (m *memory) Topics(context.Context) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for _, r := range m.order {
+		if (r.status == "pending" || r.status == "processing") && !slices.Contains(names, r.event.Topic) {
+			names = append(names, r.event.Topic)
+		}
+	}
+	return names, nil
+}
+
+func (m *memory) Depth(context.Context, []string) (dispatcher.Depth, error) {
+	return dispatcher.Depth{}, nil
+}
+
+func (m *memory) Schema(context.Context) (dispatcher.Schema, error) {
+	return dispatcher.Schema{State: dispatcher.SchemaReady}, nil
+}
+
+// answers is a Sink that a function speaks for.
+type answers struct {
+	deliver func(ctx context.Context, e *dispatcher.Event) error
+	probe   func(ctx context.Context) error
+	batch   int
+}
+
+func (s *answers) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	errs := make([]error, len(batch))
+	for i, e := range batch {
+		errs[i] = s.deliver(ctx, e)
+	}
+	return errs
+}
+
+func (s *answers) Probe(ctx context.Context) error {
+	if s.probe == nil {
+		return nil
+	}
+	return s.probe(ctx)
+}
+
+func (s *answers) BatchSize() int            { return max(1, s.batch) }
+func (*answers) Close(context.Context) error { return nil }
+
+// begin runs a dispatcher until stop is called or the test ends.
+func begin(t *testing.T, store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (d *Dispatcher, stop func()) {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	d, err := New(store, sink, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := d.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-ended })
+	t.Cleanup(stop)
+	return d, stop
+}
+
+// passes lets virtual time pass until the condition holds, and returns how long that took: at most limit.
+func passes(t *testing.T, limit time.Duration, what string, holds func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !holds() {
+		if time.Since(began) > limit {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+		<-time.After(min(limit/1000, time.Second))
+	}
+	return time.Since(began)
+}

@@ -1,0 +1,399 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+var errContent = errors.New("422: the payload is not what we expect")
+
+// A destination that answers for its own trouble for hours kills no event, and all are delivered soon after.
+// A topic of poison alone beside it ends within the bound that the documentation states.
+// CONTRACT: C-32
+func TestOutageThatAnswers(t *testing.T) {
+	for name, batch := range map[string]int{"one at a time": 1, "batches": 100} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const events, poison = 2000, 100
+				store := newMemory()
+				store.enqueue("orders", events)
+				store.enqueue("poison", poison)
+				var back atomic.Bool
+				sink := &answers{batch: batch, deliver: func(_ context.Context, e *dispatcher.Event) error {
+					switch {
+					case e.Topic == "poison":
+						return errContent
+					case back.Load():
+						return nil
+					}
+					return errFault
+				}}
+				began := time.Now()
+				_, stop := begin(t, store, sink, dispatcher.Config{})
+				<-time.After(6 * time.Hour)
+				if n := store.count("orders", "dead"); n > 0 {
+					t.Errorf("6 hours of 503 killed %d of %d events", n, events)
+				}
+				if n := store.attempts("orders"); n > 2*events/10 {
+					t.Errorf("6 hours of 503 spent %d attempts of %d events, want next to none", n, events)
+				}
+				back.Store(true)
+				took := passes(t, 15*time.Minute, "all events are delivered after the outage", func() bool {
+					return store.count("orders", "delivered") == events
+				})
+				t.Logf("all were delivered %v after the outage", took)
+				passes(t, 9*time.Hour-time.Since(began), "the poison is dead", func() bool { return store.count("poison", "dead") == poison })
+				stop()
+			})
+		})
+	}
+}
+
+// A stream whose every event makes the destination answer a fault ends within its bound too: once an event is
+// a day old its attempts are spent.
+// CONTRACT: C-32
+func TestFaultsAloneEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("orders", 100)
+		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { return errFault }}
+		began := time.Now()
+		_, stop := begin(t, store, sink, dispatcher.Config{})
+		<-time.After(faultFor - time.Minute)
+		if n := store.count("orders", "dead"); n > 0 {
+			t.Errorf("%d events are dead within a day", n)
+		}
+		passes(t, 33*time.Hour-time.Since(began), "all are dead", func() bool { return store.count("orders", "dead") == 100 })
+		stop()
+	})
+}
+
+// Neither does an incident kill events whose sink cannot tell whose fault it is.
+// CONTRACT: C-32
+func TestDefaultsOutliveAnIncident(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 2000
+		store := newMemory()
+		store.enqueue("orders", events)
+		var back atomic.Bool
+		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+			if back.Load() {
+				return nil
+			}
+			return errContent
+		}}
+		_, stop := begin(t, store, sink, dispatcher.Config{})
+		<-time.After(3 * time.Hour)
+		back.Store(true)
+		passes(t, 2*time.Hour, "all events are delivered after the incident", func() bool { return store.count("orders", "delivered") == events })
+		stop()
+	})
+}
+
+// A call that never returns is told as stuck. Its event is tried again, and everything else flows.
+// CONTRACT: C-33, C-34
+func TestCallThatNeverReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("orders", 100)
+		var hung uuid.UUID
+		var once sync.Once
+		release := make(chan struct{})
+		sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+			wait := false
+			once.Do(func() { hung, wait = e.ID, true })
+			if wait {
+				<-release
+			}
+			return nil
+		}}
+		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 2, DeliveryTimeout: time.Minute})
+		passes(t, 10*time.Second, "the others are delivered", func() bool { return store.count("orders", "delivered") == 99 })
+		if s := d.Snapshot(); s.StuckCalls != 0 {
+			t.Errorf("%d calls are stuck before their time is over", s.StuckCalls)
+		}
+		passes(t, 2*time.Minute, "the call is told as stuck", func() bool { return d.Snapshot().StuckCalls == 1 })
+		if s := d.Snapshot().Stuck[0]; s.EventID != hung || s.Topic != "orders" || s.Events != 1 {
+			t.Errorf("stuck is %+v, want event %s", s, hung)
+		}
+		passes(t, time.Minute, "its event is delivered by another call", func() bool { return store.count("orders", "delivered") == 100 })
+		store.enqueue("payments", 100)
+		passes(t, 10*time.Second, "other topics flow", func() bool { return store.count("payments", "delivered") == 100 })
+		close(release)
+		passes(t, 10*time.Second, "the call returns", func() bool { return d.Snapshot().StuckCalls == 0 })
+		if s := d.Snapshot(); s.InFlightRows != 0 || s.InFlightBytes != 0 {
+			t.Errorf("%d rows with %d bytes stay in flight", s.InFlightRows, s.InFlightBytes)
+		}
+		stop()
+	})
+}
+
+// A topic that was held is tried again although one of its calls from before hangs.
+// CONTRACT: C-32, C-33
+func TestHungCallHoldsNoTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("orders", 1)
+		var hung, back atomic.Bool
+		release := make(chan struct{})
+		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+			switch {
+			case !hung.Swap(true):
+				<-release
+			case !back.Load():
+				return errNobody
+			}
+			return nil
+		}}
+		_, stop := begin(t, store, sink, dispatcher.Config{DeliveryTimeout: time.Hour})
+		<-time.After(2 * time.Second)
+		store.enqueue("orders", 100)
+		<-time.After(5 * time.Second)
+		back.Store(true)
+		took := passes(t, 30*time.Second, "the topic is delivered again", func() bool { return store.count("orders", "delivered") == 100 })
+		t.Logf("delivered %v after the destination came back", took)
+		close(release)
+		stop()
+	})
+}
+
+// A handler that ends its goroutine fails its event, and the worker goes on.
+// CONTRACT: C-33
+func TestGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("orders", 10)
+		var first atomic.Bool
+		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+			if !first.Swap(true) {
+				runtime.Goexit()
+			}
+			return nil
+		}}
+		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1})
+		passes(t, time.Minute, "all are delivered", func() bool { return store.count("orders", "delivered") == 10 })
+		if n := store.attempts("orders"); n != 11 {
+			t.Errorf("%d attempts were spent on 10 events, want 11", n)
+		}
+		stop()
+		if s := d.Snapshot(); s.StuckCalls != 0 {
+			t.Errorf("%d calls are stuck", s.StuckCalls)
+		}
+	})
+}
+
+// A probe that is made for a held topic, and fails or hangs, stops no topic that is delivered.
+// CONTRACT: C-32, C-33
+func TestProbeForAHeldTopic(t *testing.T) {
+	for name, probe := range map[string]func(context.Context) error{
+		"fails": func(context.Context) error { return errNobody },
+		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				var broken atomic.Bool
+				sink := &answers{
+					deliver: func(_ context.Context, e *dispatcher.Event) error {
+						if e.Topic == "away" {
+							return errNobody
+						}
+						return nil
+					},
+					probe: func(ctx context.Context) error {
+						if broken.Load() {
+							return probe(ctx)
+						}
+						return nil
+					},
+				}
+				d, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"away", "well"}})
+				store.enqueue("well", 10)
+				passes(t, 10*time.Second, "the topic is delivered", func() bool { return store.count("well", "delivered") == 10 })
+				broken.Store(true)
+				store.enqueue("away", 100)
+				passes(t, time.Minute, "the other topic is held", func() bool { return len(d.Snapshot().Held) == 1 })
+				<-time.After(5 * time.Minute) // quiet, while probes are made
+				for range 20 {
+					store.enqueue("well", 1)
+					left := func() bool { return store.count("well", "pending")+store.count("well", "processing") == 0 }
+					passes(t, 2*time.Second, "an event of the quiet topic is delivered", left)
+					<-time.After(7 * time.Second)
+				}
+				if n := store.attempts("away"); n != 0 {
+					t.Errorf("the outage spent %d attempts", n)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// One batch call that fails with all its events holds no topic.
+// CONTRACT: C-33
+func TestOneFailedBatchHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("orders", 100)
+		var failed atomic.Int64
+		sink := &answers{batch: 100, deliver: func(context.Context, *dispatcher.Event) error {
+			if failed.Add(1) <= 100 {
+				return errContent
+			}
+			return nil
+		}}
+		d, stop := begin(t, store, sink, dispatcher.Config{})
+		passes(t, 10*time.Second, "the call fails", func() bool { return failed.Load() >= 100 })
+		synctest.Wait()
+		if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.Held) != 0 {
+			t.Errorf("after one failed call the breaker is %s and held are %v", s.Breaker, s.Held)
+		}
+		passes(t, 10*time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 100 })
+		stop()
+	})
+}
+
+// When a topic's breaker opens, what is queued of it is given back, and spends no attempt.
+// CONTRACT: C-32
+func TestQueueIsGivenBackWhenATopicIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const concurrency = 16
+		store := newMemory()
+		store.enqueue("orders", 8000)
+		var refuse atomic.Bool
+		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+			<-time.After(time.Millisecond)
+			if refuse.Load() {
+				return errContent
+			}
+			return nil
+		}}
+		_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: concurrency, Topics: []string{"orders"}, Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)})
+		passes(t, time.Minute, "claims have grown", func() bool { return store.count("orders", "delivered") == 8000 })
+		refuse.Store(true)
+		store.enqueue("orders", 450)
+		before := 8000
+		<-time.After(900 * time.Millisecond) // before the second trial
+		if spent, most := store.attempts("orders")-before, refusingRun+concurrency+trialRows; spent > most {
+			t.Errorf("%d attempts were spent, want at most %d", spent, most)
+		}
+		stop()
+	})
+}
+
+// A lease that cannot be extended cuts its delivery before another worker may have the row.
+// CONTRACT: C-31
+func TestKeeperCutsDeliveriesWithoutALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 30 * time.Second
+		store := newMemory()
+		store.extend = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		store.enqueue("orders", 1)
+		cut := make(chan error, 10)
+		sink := &answers{deliver: func(ctx context.Context, _ *dispatcher.Event) error {
+			<-ctx.Done()
+			cut <- context.Cause(ctx)
+			return ctx.Err()
+		}}
+		began := time.Now()
+		_, stop := begin(t, store, sink, dispatcher.Config{Lease: lease})
+		if cause := <-cut; !errors.Is(cause, errLeaseOver) || time.Since(began) > lease {
+			t.Errorf("after %v the delivery was cut by %v, want %v within the lease", time.Since(began), cause, errLeaseOver)
+		}
+		stop()
+	})
+}
+
+// A statement that takes too long is tried again smaller, until it is small enough.
+// CONTRACT: C-35
+func TestStatementsShrink(t *testing.T) {
+	slow := func(perRow time.Duration) func(context.Context, int) error {
+		return func(ctx context.Context, rows int) error {
+			select {
+			case <-time.After(time.Duration(rows) * perRow):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	for name, test := range map[string]struct{ claim, nack time.Duration }{
+		"claims":     {claim: 500 * time.Millisecond},
+		"write-back": {nack: 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const events = 1000
+				store := newMemory()
+				store.claim, store.nack = slow(test.claim), slow(test.nack)
+				store.enqueue("orders", events)
+				var tries sync.Map
+				sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+					if _, again := tries.LoadOrStore(e.ID, true); again || test.nack == 0 {
+						return nil
+					}
+					return dispatcher.RetryAfter(time.Millisecond, errContent)
+				}}
+				_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1000, BatchSize: 10_000, Lease: 2 * time.Minute})
+				took := passes(t, 2*time.Hour, "all are delivered", func() bool { return store.count("orders", "delivered") == events })
+				t.Logf("delivered in %v", took)
+				stop()
+			})
+		})
+	}
+}
+
+// A stop writes its outcomes when the database comes back a moment before it gives up.
+// CONTRACT: C-30
+func TestStopWhenTheDatabaseComesBack(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			store := newMemory()
+			store.enqueue("orders", 10)
+			var away atomic.Bool
+			store.nack = func(context.Context, int) error {
+				if away.Load() {
+					return errors.New("the database is away")
+				}
+				return nil
+			}
+			sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+				away.Store(true)
+				return dispatcher.RetryAfter(time.Hour, errContent)
+			}}
+			_, stop := begin(t, store, sink, dispatcher.Config{})
+			<-time.After(25 * time.Second)
+			time.AfterFunc(time.Second, func() { away.Store(false) })
+			stop()
+			if n := store.count("orders", "processing"); n != 0 {
+				t.Errorf("%d outcomes were lost", n)
+			}
+		})
+	}
+}
+
+// What is written back while a claim is under way wakes the claim loop, if rows wait for it.
+// CONTRACT: C-50
+func TestWriteBackDuringAClaim(t *testing.T) {
+	told := 0
+	f := testFlight(dispatcher.Config{Ordering: dispatcher.OrderingKey}, func() { told++ })
+	f.add(claimOf("a", 1, 1), time.Now(), f.writeCount())
+	before := f.writeCount()
+	d := begun(f, 1, time.Now())
+	f.finish(d, make([]error, 1))
+	f.written(d.rows)
+	f.add(dispatcher.Claimed{Behind: true}, time.Now(), before)
+	if told != 1 {
+		t.Errorf("the claim loop was told %d times, want once", told)
+	}
+}

@@ -1,0 +1,274 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+)
+
+// enqueueKeys commits n events of topic orders, in turn of so many keys: "0", "1", and so on.
+func (r rig) enqueueKeys(n, keys int) {
+	r.Helper()
+	r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+		select ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', 'orders', n % $2::integer, '{}'
+		from generate_series(0, $1::integer - 1) as n`, n, keys)
+}
+
+// queue is a Sink that writes down the order per key. It fails when two events of a key are delivered
+// at once, or one for the first time before an earlier one was delivered or died.
+type queue struct {
+	answer func(context.Context, *dispatcher.Event) error // defaults to a success
+	batch  int
+	keys   int // seqs of a key are so far apart
+
+	mu      sync.Mutex
+	running map[string]uuid.UUID
+	last    map[string]int64 // the latest seq that was delivered or is dead
+	seen    map[string][]int64
+	faults  []string
+}
+
+func (q *queue) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	errs := make([]error, len(batch))
+	for _, e := range batch {
+		q.begin(e)
+	}
+	for i, e := range batch {
+		if q.answer != nil {
+			errs[i] = q.answer(ctx, e)
+		}
+	}
+	for i, e := range batch {
+		q.end(e, errs[i])
+	}
+	return errs
+}
+
+func (q *queue) begin(e *dispatcher.Event) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	key := e.AggregateID
+	if q.running == nil {
+		q.running, q.last, q.seen = map[string]uuid.UUID{}, map[string]int64{}, map[string][]int64{}
+	}
+	if other, ok := q.running[key]; ok {
+		q.faults = append(q.faults, fmt.Sprintf("%s and %s of key %s are delivered at once", other, e.ID, key))
+	}
+	q.running[key] = e.ID
+	if last, ok := q.last[key]; e.Seq > last+int64(q.keys) && (ok || e.Seq > int64(q.keys)) {
+		q.faults = append(q.faults, fmt.Sprintf("seq %d of key %s is delivered after %d", e.Seq, key, last))
+	}
+	q.seen[key] = append(q.seen[key], e.Seq)
+}
+
+func (q *queue) end(e *dispatcher.Event, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.running, e.AggregateID)
+	if _, dead := dispatcher.PermanentReason(err); err == nil || dead {
+		q.last[e.AggregateID] = max(q.last[e.AggregateID], e.Seq)
+	}
+}
+
+func (*queue) Probe(context.Context) error { return nil }
+func (q *queue) BatchSize() int            { return max(q.batch, 1) }
+func (*queue) Close(context.Context) error { return nil }
+
+// order is the seqs of a key's deliveries.
+func (q *queue) order(key string) []int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.seen[key])
+}
+
+func (q *queue) check(t *testing.T) {
+	t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, fault := range q.faults {
+		t.Error(fault)
+	}
+}
+
+// Three dispatchers deliver keys side by side and each key in order, whatever fails, and are stopped and
+// started meanwhile.
+// CONTRACT: C-50, C-30
+func TestOrderPerKey(t *testing.T) {
+	for _, batch := range []int{1, 7} {
+		t.Run(fmt.Sprint("batch ", batch), func(t *testing.T) {
+			const events, keys = 900, 13
+			r := newRig(t)
+			r.enqueueKeys(events, keys)
+			sink := &queue{batch: batch, keys: keys, answer: func(context.Context, *dispatcher.Event) error {
+				switch rand.IntN(25) {
+				case 0:
+					return errRefused
+				case 1:
+					return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused)
+				case 2:
+					return dispatcher.Unavailable(errRefused)
+				}
+				return nil
+			}}
+			cfg := dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 20, Concurrency: 4, MaxAttempts: 1000}
+			r.start(r.store(), sink, cfg)
+			r.start(r.store(), sink, cfg)
+			for range 3 {
+				d := r.start(r.store(), sink, cfg)
+				left := r.count("live")
+				r.eventually("some are delivered", func() bool { n := r.count("live"); return n == 0 || n < left-50 })
+				d.stop()
+			}
+			r.eventually("all are done", func() bool { return r.count("live") == 0 })
+			sink.check(t)
+		})
+	}
+}
+
+// What waits behind a failed event is given back with its attempt and never begun; other keys go on. It
+// is delivered behind it, in order. So it is when the event found nobody, and waits with its attempt.
+// CONTRACT: C-50, C-32
+func TestFailureHoldsItsKeyAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer  error
+		unspent int // how many wait with their attempt
+	}{
+		"refused":      {dispatcher.RetryAfter(time.Hour, errRefused), 18},
+		"found nobody": {errAway, 19},
+	} {
+		t.Run(name, func(t *testing.T) { holdsItsKeyAlone(t, test.answer, test.unspent) })
+	}
+}
+
+func holdsItsKeyAlone(t *testing.T, answer error, unspent int) {
+	const events, keys = 60, 3
+	r := newRig(t)
+	r.enqueueKeys(events, keys)
+	r.exec(`update outbox.outbox_events set created_at = now() - interval '1 hour'`)
+	refuse := make(chan struct{})
+	sink := &queue{keys: keys, answer: func(_ context.Context, e *dispatcher.Event) error {
+		select {
+		case <-refuse:
+			return nil
+		default:
+		}
+		if e.Seq == 4 { // the second of key 0
+			return answer
+		}
+		return nil
+	}}
+	r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 30, Concurrency: 4})
+	r.eventually("all that can be is delivered", func() bool { return r.count("status = 'delivered'") == 41 })
+	r.eventually("the rest is given back", func() bool { return r.count("status = 'pending'") == 19 })
+	if n := r.count("status = 'pending' and attempts = 0"); n != unspent {
+		t.Errorf("%d events have their attempts, want %d", n, unspent)
+	}
+	if n := r.count("seq = 4 and next_attempt_at > now() + interval '5 seconds'"); n != 1 {
+		t.Error("the failed event does not wait")
+	}
+	if got := sink.order("0"); !slices.Equal(got, []int64{1, 4}) {
+		t.Errorf("of the key %v were begun, want the first two", got)
+	}
+	close(refuse)
+	r.exec(`update outbox.outbox_events set next_attempt_at = now() where seq = 4`)
+	r.eventually("the key goes on", func() bool { return r.count("status = 'delivered'") == events })
+	if got := sink.order("0"); len(got) != 21 || !slices.IsSorted(got) {
+		t.Errorf("the key was delivered as %v, want each once, in order, and the failed one twice", got)
+	}
+	sink.check(t)
+}
+
+// When the lease of a key's first event is lost, those behind it are not delivered by this worker.
+// CONTRACT: C-50, C-23
+func TestLostLeaseHoldsItsKey(t *testing.T) {
+	r := newRig(t)
+	r.enqueueKeys(6, 1)
+	begun, cut := make(chan struct{}, 6), make(chan struct{}, 6)
+	sink := &queue{keys: 1, answer: func(ctx context.Context, _ *dispatcher.Event) error {
+		begun <- struct{}{}
+		<-ctx.Done()
+		cut <- struct{}{}
+		return ctx.Err()
+	}}
+	d := r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, Lease: 600 * time.Millisecond})
+	receive(t, "the first delivery begins", begun)
+	r.exec(`update outbox.outbox_events set locked_by = gen_random_uuid(), attempts = attempts + 1,
+		locked_until = now() + interval '1 hour' where seq = 1`)
+	receive(t, "the delivery is cut", cut)
+	r.eventually("the others are given back", func() bool {
+		return r.count("status = 'pending' and attempts = 0") == 5 && d.Snapshot().InFlightRows == 0
+	})
+	d.stop()
+	if got := sink.order("0"); !slices.Equal(got, []int64{1}) {
+		t.Errorf("%v were begun, want only the first", got)
+	}
+}
+
+// A dead event ends the wait of its key with Continue. With Block the key waits until a person has
+// handled it, and the depth names it.
+// CONTRACT: C-50
+func TestOnDead(t *testing.T) {
+	for _, onDead := range []dispatcher.OnDead{dispatcher.OnDeadContinue, dispatcher.OnDeadBlock} {
+		t.Run(string(onDead), func(t *testing.T) {
+			r := newRig(t)
+			r.enqueueKeys(20, 2)
+			sink := &queue{keys: 2, answer: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Seq == 3 { // the second of key 0
+					return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused)
+				}
+				return nil
+			}}
+			store := r.store()
+			r.start(store, sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, OnDead: onDead})
+			if onDead == dispatcher.OnDeadBlock {
+				r.eventually("the other key is delivered", func() bool { return r.count("status = 'delivered'") == 11 })
+				r.eventually("the event is dead", func() bool { return r.count("status = 'dead'") == 1 })
+				r.eventually("the key waits", func() bool { return r.count("status = 'pending' and attempts = 0") == 8 })
+				r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+					values (gen_random_uuid(), 'shop', 'orders', '1', '{}')`)
+				r.eventually("a later event is delivered", func() bool { return r.count("status = 'delivered'") == 12 })
+				if n := r.count("status = 'pending' and attempts = 0"); n != 8 {
+					t.Errorf("%d events of the key wait after another claim, want 8", n)
+				}
+				depth, err := store.Depth(t.Context(), nil)
+				if err != nil || depth.BlockedKeys.N != 1 || depth.Blocked[0].Key != "0" {
+					t.Errorf("depth is %+v, %v, want key 0 blocked", depth, err)
+				}
+				if got := sink.order("0"); !slices.Equal(got, []int64{1, 3}) {
+					t.Errorf("of the key %v were begun, want the first two", got)
+				}
+				r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
+			}
+			r.eventually("the key goes on", func() bool { return r.count("live") == 0 })
+			if n := r.count("status = 'dead'"); n != 1 {
+				t.Errorf("%d events are dead, want 1", n)
+			}
+			sink.check(t)
+		})
+	}
+}
+
+// RunOnce delivers the rows of a key one after the other, as many as it is asked for.
+// CONTRACT: C-50
+func TestRunOnceInOrder(t *testing.T) {
+	r := newRig(t)
+	r.enqueueKeys(150, 1)
+	sink := &queue{keys: 1}
+	cfg := dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 10, Concurrency: 8}
+	for _, test := range []struct{ ask, want int }{{100, 100}, {100, 50}} {
+		got, err := r.once(sink, cfg, test.ask)
+		if want := (engine.Outcome{Delivered: test.want}); err != nil || got != want {
+			t.Errorf("RunOnce(%d) did %+v, %v, want %+v", test.ask, got, err, want)
+		}
+	}
+	sink.check(t)
+}

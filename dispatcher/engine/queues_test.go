@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// beginAll begins deliveries of one row until there are none, and returns how many each topic has.
+func beginAll(f *flight, running map[string][]*delivery) {
+	for f.running < f.concurrency {
+		d := begun(f, 1, time.Now())
+		if d == nil {
+			return
+		}
+		running[d.queue.topic] = append(running[d.queue.topic], d)
+	}
+}
+
+// A topic leaves an eighth of the calls to those that have none, whoever they are; alone it takes them all.
+//
+// CONTRACT: C-32
+func TestLastCallsAreForOthers(t *testing.T) {
+	for concurrency, want := range map[int]int{1: 1, 2: 1, 3: 2, 8: 7, 9: 7, 16: 14, 64: 56} {
+		f, running := testFlight(dispatcher.Config{Concurrency: concurrency}, func() {}), map[string][]*delivery{}
+		f.add(claimOf("a", 100, 1), time.Now(), 0)
+		if beginAll(f, running); len(running["a"]) != want {
+			t.Errorf("with %d calls a topic takes %d, want %d", concurrency, len(running["a"]), want)
+		}
+		f.add(claimOf("b", 100, 1), time.Now(), 0)
+		if beginAll(f, running); len(running["b"]) != min(1, concurrency-want) {
+			t.Errorf("with %d calls another topic takes %d", concurrency, len(running["b"]))
+		}
+		f.setAlone(true)
+		if beginAll(f, running); len(running["a"])+len(running["b"]) < concurrency {
+			t.Errorf("alone a topic takes %d of %d calls", len(running["a"]), concurrency)
+		}
+	}
+}
+
+// A call that becomes free goes to the topic that has the fewest: one whose calls take long does not
+// crowd out one whose calls are short.
+//
+// CONTRACT: C-32
+func TestFewestRunningFirst(t *testing.T) {
+	f, running := testFlight(dispatcher.Config{Concurrency: 16}, func() {}), map[string][]*delivery{}
+	f.add(claimOf("slow", 200, 1), time.Now(), 0)
+	beginAll(f, running)
+	f.add(claimOf("fast", 200, 1), time.Now(), 0)
+	beginAll(f, running)
+	for range 14 { // all that the slow topic has end once
+		f.finish(running["slow"][0], make([]error, 1))
+		running["slow"] = running["slow"][1:]
+		beginAll(f, running)
+	}
+	if slow, fast := len(running["slow"]), len(running["fast"]); fast < 7 || slow+fast < 14 {
+		t.Errorf("the slow topic has %d calls and the fast one %d of 16", slow, fast)
+	}
+	fast := len(running["fast"])
+	for range 100 {
+		f.finish(running["fast"][0], make([]error, 1))
+		running["fast"] = running["fast"][1:]
+		beginAll(f, running)
+	}
+	if len(running["fast"]) < fast {
+		t.Errorf("the fast topic had %d calls, and has %d after a hundred deliveries", fast, len(running["fast"]))
+	}
+}
+
+// Rows that have waited for long count little: others are claimed beside them, and of that topic no
+// more until it has less than its part. A topic that is alone is claimed from as ever.
+//
+// CONTRACT: C-32
+func TestSlowTopicCountsLittle(t *testing.T) {
+	told := 0
+	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 100}, func() { told++ })
+	room := func() bool { _, _, ok := f.room(); return ok }
+	f.add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2), 0)
+	if room() {
+		t.Fatal("there is room for a claim while more than a batch waits")
+	}
+	for _, r := range f.queues["a"].rows {
+		r.claimedAt = r.claimedAt.Add(-longSupply)
+	}
+	held := map[string]int{"b": 5}
+	if !room() {
+		t.Fatal("rows that have waited for long keep the others from being claimed")
+	}
+	if all := f.skip(held); len(all) != 2 || all["a"] != 0 || all["b"] != 5 || len(held) != 1 {
+		t.Errorf("to be held are %v, want a and b", all)
+	}
+	for len(f.queues["a"].rows) >= f.part() {
+		if told != 0 {
+			t.Fatal("the loop was told before the queue ran low")
+		}
+		f.written(taken(f, 1).rows)
+		f.running = 0
+	}
+	if told != 1 || len(f.skip(nil)) != 0 {
+		t.Errorf("with the queue low the loop was told %d times, and %v is held", told, f.skip(nil))
+	}
+	f.add(claimOf("a", 150, 1), time.Now(), 0)
+	f.setAlone(true)
+	if room() || len(f.skip(nil)) != 0 {
+		t.Error("a topic that is alone is held, or claimed from without end")
+	}
+}
+
+// When all topics are slow, they together have no more rows than one would: another worker may be idle.
+func TestSlowTopicsKeepFew(t *testing.T) {
+	f := testFlight(dispatcher.Config{Concurrency: 2}, func() {})
+	low := f.low()
+	for i := range 2 * low {
+		f.add(claimOf(fmt.Sprint("topic-", i), 1, 1), time.Now().Add(-2*longSupply), 0)
+		if _, _, ok := f.room(); ok != (i < low) {
+			t.Fatalf("with a row of each of %d topics there is room: %v", i+1, ok)
+		}
+	}
+}
+
+// No topic takes all rows or bytes: it gets no more while it has more than it leaves, and leaves a half
+// whatever it is.
+//
+// CONTRACT: C-32
+func TestTopicLeavesRoom(t *testing.T) {
+	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 10, MaxBytes: 10 * 101 * rowBytes}, func() {}) // 32 rows
+	if _, bytes, _ := f.room(); bytes != 5*101*rowBytes {
+		t.Errorf("a claim may take %d bytes, want half of them", bytes)
+	}
+	f.add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
+	if held := f.skip(nil); len(held) != 0 {
+		t.Errorf("with half of the bytes %v is held", held)
+	}
+	f.add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
+	f.add(claimOf("many", 13, 1), time.Now(), 0)
+	if held := f.skip(nil); len(held) != 1 || held["large"] != 0 {
+		t.Errorf("%v is held, want the topic with most of the bytes", held)
+	}
+	f.add(claimOf("many", 1, 1), time.Now(), 0)
+	var topics []string
+	for topic := range f.skip(nil) {
+		topics = append(topics, topic)
+	}
+	if slices.Sort(topics); !slices.Equal(topics, []string{"large", "many"}) {
+		t.Errorf("%v are held, want also the one with most of the rows", topics)
+	}
+	f.unqueue()
+	if len(f.queues) != 0 {
+		t.Errorf("%d topics are remembered without a row", len(f.queues))
+	}
+}

@@ -1,0 +1,292 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// patience bounds what must happen soon. Only a test that fails waits for it.
+const patience = 60 * time.Second
+
+// rig is an outbox in a database of its own.
+type rig struct {
+	*testing.T
+	pool *pgxpool.Pool
+}
+
+func newRig(t *testing.T) rig {
+	t.Helper()
+	t.Parallel()
+	return rig{t, pgtest.Pool(t, pgtest.Migrated(t))}
+}
+
+// store returns a store for a new worker.
+func (r rig) store() *pgstore.Store {
+	return pgstore.New(r.pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
+}
+
+// enqueue commits n events.
+func (r rig) enqueue(topic string, n int) {
+	r.Helper()
+	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+		select gen_random_uuid(), 'shop', $1::text, '{"card": "4111"}' from generate_series(1, $2::integer)`, topic, n)
+}
+
+func (r rig) exec(sql string, args ...any) {
+	r.Helper()
+	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// count returns the number of events that the condition holds for.
+func (r rig) count(where string) (n int) {
+	r.Helper()
+	return query[int](r, `select count(*) from outbox.outbox_events where `+where)
+}
+
+// query returns the one value that sql selects.
+func query[T any](r rig, sql string, args ...any) (value T) {
+	r.Helper()
+	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&value); err != nil {
+		r.Fatal(err)
+	}
+	return value
+}
+
+// eventually waits until the condition holds.
+func (r rig) eventually(what string, holds func() bool) {
+	r.Helper()
+	eventually(r.T, what, holds)
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not happen in %v: %s", patience, what)
+		}
+		<-tick.C
+	}
+}
+
+// receive waits for a value.
+func receive[T any](t *testing.T, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatalf("it did not happen in %v: %s", patience, what)
+	}
+	return value
+}
+
+// running is a Dispatcher in Run.
+type running struct {
+	*engine.Dispatcher
+	t      *testing.T
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// start runs a dispatcher until stop, or until the test ends. What cfg leaves out is made quick.
+func (r rig) start(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) *running {
+	r.Helper()
+	d, err := engine.New(store, sink, quick(cfg))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.run(d)
+}
+
+// run is start for a dispatcher that is there.
+func (r rig) run(d *engine.Dispatcher) *running {
+	r.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	run := &running{Dispatcher: d, t: r.T, cancel: cancel, ended: make(chan error, 1)}
+	go func() { run.ended <- d.Run(ctx) }()
+	r.Cleanup(run.stop)
+	return run
+}
+
+func quick(cfg dispatcher.Config) dispatcher.Config {
+	if cfg.Lease == 0 {
+		cfg.Lease = 30 * time.Second
+	}
+	if cfg.PollInterval == 0 {
+		cfg.PollInterval = min(50*time.Millisecond, cfg.Lease/3)
+	}
+	if cfg.Backoff == nil {
+		cfg.Backoff = dispatcher.ExponentialBackoff(2*time.Millisecond, 20*time.Millisecond)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return cfg
+}
+
+// stop ends Run and waits for it. It may be called again.
+func (run *running) stop() {
+	run.t.Helper()
+	run.cancel()
+	select {
+	case err, ok := <-run.ended:
+		if ok {
+			close(run.ended)
+		}
+		if err != nil {
+			run.t.Errorf("Run returned %v", err)
+		}
+	case <-time.After(patience):
+		run.t.Fatal("Run did not return")
+	}
+}
+
+// book is a Sink that writes down what it delivers.
+type book struct {
+	// answer says what becomes of an event. Defaults to a success.
+	answer func(context.Context, *dispatcher.Event) error
+	batch  int // BatchSize. Defaults to 1.
+
+	mu       sync.Mutex
+	attempt  map[uuid.UUID][]int   // of each event, the attempts that were begun
+	tokens   map[uuid.UUID][]int64 // and their fencing tokens
+	success  map[uuid.UUID]int     // and how often it was confirmed
+	byTopic  map[string]int        // confirmed
+	attempts int
+}
+
+func (b *book) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	errs := make([]error, len(batch))
+	for i, e := range batch {
+		b.mu.Lock()
+		if b.tokens == nil {
+			b.attempt, b.tokens, b.success, b.byTopic = map[uuid.UUID][]int{}, map[uuid.UUID][]int64{}, map[uuid.UUID]int{}, map[string]int{}
+		}
+		b.attempt[e.ID] = append(b.attempt[e.ID], e.Attempt)
+		b.tokens[e.ID] = append(b.tokens[e.ID], e.LeaseNumber)
+		b.attempts++
+		b.mu.Unlock()
+		if b.answer != nil {
+			errs[i] = b.answer(ctx, e)
+		}
+		if errs[i] == nil {
+			b.mu.Lock()
+			b.success[e.ID]++
+			b.byTopic[e.Topic]++
+			b.mu.Unlock()
+		}
+	}
+	return errs
+}
+
+func (*book) Probe(context.Context) error { return nil }
+func (b *book) BatchSize() int            { return max(b.batch, 1) }
+func (*book) Close(context.Context) error { return nil }
+
+// begun returns the attempts of each event that were begun, in order.
+func (b *book) begun() map[uuid.UUID][]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.attempt)
+}
+
+// delivered returns the number of events, and of confirmations.
+func (b *book) delivered() (events, times int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.success {
+		times += n
+	}
+	return len(b.success), times
+}
+
+func (b *book) topic(name string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.byTopic[name]
+}
+
+// logBook is what a dispatcher logs, at every level.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBook) logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// lines returns the lines that contain the word.
+func (l *logBook) lines(word string) (lines []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, word) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// watcher is an Observer that counts.
+type watcher struct {
+	mu                                      sync.Mutex
+	claimed, delivered, acked, failed, lost int
+	refused                                 int
+	deaths                                  []dispatcher.Death
+	waited, latest                          time.Duration
+}
+
+func (w *watcher) note(note func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	note()
+}
+
+func (w *watcher) Claimed(_ string, n int) { w.note(func() { w.claimed += n }) }
+func (w *watcher) Delivered(_ *dispatcher.Event, waited, _ time.Duration) {
+	w.note(func() { w.delivered++; w.waited = max(w.waited, waited) })
+}
+func (w *watcher) Acked(_ *dispatcher.Event, latency time.Duration) {
+	w.note(func() { w.acked++; w.latest = max(w.latest, latency) })
+}
+func (w *watcher) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {
+	w.note(func() { w.failed++ })
+}
+func (w *watcher) Died(d dispatcher.Death) { w.note(func() { w.deaths = append(w.deaths, d) }) }
+func (w *watcher) LeaseLost(n int)         { w.note(func() { w.lost += n }) }
+func (w *watcher) Refused(n int)           { w.note(func() { w.refused += n }) }
+
+func (w *watcher) losses() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
+
+var errRefused = errors.New("the consumer answered 500")

@@ -1,0 +1,197 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// stuckAfter is how long after its time limit a call of the sink may take to return before it is stuck.
+	stuckAfter = 5 * time.Second
+	// storeTimeout bounds a call of the store: a database that does not answer is away.
+	storeTimeout = 10 * time.Second
+	// abandonAfter is how long a stop waits for deliveries to return once they are cancelled.
+	abandonAfter = 2 * time.Second
+	// writeFor is how long a stop tries to write the last outcomes back.
+	writeFor = 5 * time.Second
+)
+
+var (
+	errGraceOver = errors.New("the dispatcher stopped, and the delivery did not end within its grace period")
+	errNoReturn  = errors.New("the sink did not return")
+	errGoexit    = errors.New("the sink ended the goroutine that called it, with runtime.Goexit; it must return instead")
+)
+
+// run is one Run or RunOnce from begin to end: what its goroutines share.
+//
+//	claimLoop ──▶ flight ──▶ deliverLoop (Concurrency of them) ──▶ completer
+//	                 ▲
+//	             keepLeases
+type run struct {
+	*Dispatcher
+	log       *slog.Logger
+	sinkBatch int
+	pace      pace
+	topics    topics
+	flight    *flight
+	completer *completer
+	faults    faults
+	draining  atomic.Bool
+
+	calls, writes           context.Context // of store calls: claims and extensions, and write-backs
+	cancelCalls, stopWrites context.CancelFunc
+
+	workers            sync.WaitGroup // the claim loop and the deliveries
+	keeping, writing   sync.WaitGroup
+	probing            sync.WaitGroup
+	stopKeep, stopping chan struct{}
+}
+
+func newRun(base context.Context, d *Dispatcher) *run {
+	r := &run{
+		Dispatcher: d,
+		log:        d.cfg.Logger,
+		sinkBatch:  d.sink.BatchSize(),
+		topics:     newTopics(d.cfg.Topics),
+		stopKeep:   make(chan struct{}),
+		stopping:   make(chan struct{}),
+	}
+	r.pace = newPace(r.sinkBatch)
+	r.calls, r.cancelCalls = context.WithCancel(base)
+	r.writes, r.stopWrites = context.WithCancel(base)
+	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)
+	if r.sinkBatch > 1 {
+		r.flight.mostOf = r.faults.most
+	}
+	r.completer = newCompleter(d, r.flight.written)
+	return r
+}
+
+// start sets everything going but the claims.
+func (r *run) start() {
+	r.writing.Go(func() { r.completer.loop(r.writes, r.stopping) })
+	r.keeping.Go(func() { r.keepLeases(r.stopKeep) })
+	for range r.cfg.Concurrency {
+		r.workers.Go(r.deliverLoop)
+	}
+}
+
+// drain stops everything in order (CONTRACT C-30). The claim loop ends by itself with Run's context.
+func (r *run) drain() {
+	r.draining.Store(true)
+	r.completer.release(r.flight.close())
+
+	ended := make(chan struct{})
+	go func() { r.workers.Wait(); close(ended) }()
+	if !within(r.cfg.GracePeriod, ended) {
+		r.flight.cutAll(errGraceOver)
+		r.cancelCalls()
+		if !within(abandonAfter, ended) {
+			r.abandon()
+		}
+	}
+	close(r.stopKeep)
+	r.cancelCalls()
+	r.keeping.Wait()
+	r.awaitProbe()
+
+	last := time.AfterFunc(writeFor, r.stopWrites)
+	close(r.stopping)
+	r.completer.retry()
+	r.writing.Wait()
+	last.Stop()
+	r.stopWrites()
+}
+
+// abandon leaves deliveries behind that do not return. Whether they succeed is not known, so their
+// attempt is spent.
+func (r *run) abandon() {
+	n := 0
+	for _, d := range r.flight.abandonAll() {
+		r.leave(d, errGraceOver, r.cfg.GracePeriod+abandonAfter)
+		n += len(d.rows)
+	}
+	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", n)
+}
+
+// leave writes the rows of an abandoned delivery back as failed.
+func (r *run) leave(d abandoned, why error, after time.Duration) {
+	ours, errs := make([]bool, len(d.rows)), make([]error, len(d.rows))
+	for i := range d.rows {
+		ours[i], errs[i] = true, errNoReturn
+	}
+	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, ours, errs, nil))
+}
+
+// probe asks the destination, beside everything else: no probe holds up the claims of topics that are
+// delivered.
+func (r *run) probe() {
+	r.probing.Go(func() {
+		ctx, cancel := context.WithTimeout(r.calls, probeTimeout)
+		err := r.sink.Probe(ctx)
+		cancel()
+		if r.calls.Err() != nil {
+			r.health.probeCut()
+		} else if r.health.probed(err) {
+			r.releaseQueue()
+		}
+		r.changed()
+	})
+}
+
+// awaitProbe waits for a probe that was cut, for a while.
+func (r *run) awaitProbe() {
+	done := make(chan struct{})
+	go func() { r.probing.Wait(); close(done) }()
+	within(abandonAfter, done)
+}
+
+// releaseQueue gives back the rows whose delivery has not begun.
+func (r *run) releaseQueue() { r.completer.release(r.flight.unqueue()) }
+
+// releaseTopic gives back those of one topic.
+func (r *run) releaseTopic(topic string) { r.completer.release(r.flight.unqueueTopic(topic)) }
+
+// storeCall gives a call of the store its time limit.
+func storeCall(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// within waits for done, and reports whether it came within d.
+func within(d time.Duration, done <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// pause waits for d, or until one of the channels says something, and reports whether one did.
+func pause(d time.Duration, wake, stop <-chan struct{}) (told bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return false
+	case <-wake:
+	case <-stop:
+	}
+	return true
+}
+
+// signal leaves a word in a channel of one place, unless there is one already.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

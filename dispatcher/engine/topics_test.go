@@ -1,0 +1,248 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+func limits(shares []dispatcher.Share) map[string]int {
+	out := map[string]int{}
+	for _, s := range shares {
+		out[s.Topic] = s.Limit
+	}
+	return out
+}
+
+func TestShares(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		topics []string
+		busy   []string
+		n      int
+		want   string // of the first claim
+	}{
+		{"one topic has all", []string{"a"}, nil, 100, "map[a:100]"},
+		{"one busy topic has all", []string{"a"}, []string{"a"}, 100, "map[a:100]"},
+		{"quiet topics share", []string{"a", "b", "c"}, nil, 100, "map[a:34 b:33 c:33]"},
+		{"busy topics share", []string{"a", "b", "c"}, []string{"a", "b", "c"}, 10, "map[a:4 b:3 c:3]"},
+		{"quiet ones get a few", []string{"a", "b", "c"}, []string{"b"}, 100, "map[a:8 b:84 c:8]"},
+		{"quiet ones get an eighth of many", []string{"a", "b", "c"}, []string{"b"}, 800, "map[a:50 b:700 c:50]"},
+		{"quiet ones get half of a few", []string{"a", "b", "c"}, []string{"b"}, 4, "map[a:1 b:2 c:1]"},
+		{"quiet ones have their turn", []string{"a", "b", "c", "d"}, []string{"d"}, 4, "map[a:1 b:1 d:2]"},
+		{"busy ones have their turn", []string{"a", "b", "c", "d"}, []string{"a", "b", "c", "d"}, 3, "map[a:2 b:1]"},
+		{"a busy one gets a row at least", []string{"a", "b", "c"}, []string{"a", "b"}, 3, "map[a:1 b:1 c:1]"},
+		{"more topics than rows", []string{"a", "b", "c"}, []string{"a"}, 2, "map[a:1 b:1]"},
+		{"no topics", nil, nil, 100, "map[]"},
+	} {
+		ts := newTopics(nil)
+		ts.listed(test.topics, time.Now())
+		for _, topic := range test.busy {
+			ts.busy[topic] = 1000
+		}
+		got := limits(ts.shares(test.n, nil))
+		if fmt.Sprint(got) != test.want {
+			t.Errorf("%s: shares are %v, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+// Whatever is claimed and found, a claim is never larger than asked for, every share has a row, and
+// a round looks at every topic.
+func TestSharesLookAtEveryTopic(t *testing.T) {
+	for topics := 1; topics <= 12; topics++ {
+		var names []string
+		for i := range topics {
+			names = append(names, fmt.Sprint("topic-", i))
+		}
+		for n := 1; n <= 30; n++ {
+			ts := newTopics(names)
+			for round := range 20 {
+				seen := map[string]bool{}
+				for more := true; more; more = ts.left > 0 {
+					shares, sum := ts.shares(n, nil), 0
+					byTopic := map[string]int{}
+					for i, s := range shares {
+						seen[s.Topic] = true
+						sum += s.Limit
+						if s.Limit < 1 {
+							t.Fatalf("%d topics, %d rows: %s gets no row in %v", topics, n, s.Topic, shares)
+						}
+						if (i+round)%3 == 0 {
+							byTopic[s.Topic] = s.Limit // is busy next time
+						}
+					}
+					if sum > n || (topics <= n && sum < n) {
+						t.Fatalf("%d topics, %d rows: the shares %v make %d", topics, n, shares, sum)
+					}
+					ts.claimed(shares, byTopic, time.Now())
+				}
+				if len(seen) != topics {
+					t.Fatalf("%d topics, %d rows: round %d looked at %d topics", topics, n, round, len(seen))
+				}
+			}
+		}
+	}
+}
+
+// A topic with a million rows leaves others their share, and gets what they do not use.
+func TestSharesAreFair(t *testing.T) {
+	rows := map[string]int{"huge": 1_000_000, "small": 40, "rare": 1}
+	ts := newTopics([]string{"huge", "rare", "small"})
+	claims, done := 0, map[string]int{}
+	for more := true; more && claims < 50; claims++ {
+		shares := ts.shares(100, nil)
+		byTopic := map[string]int{}
+		for _, s := range shares {
+			byTopic[s.Topic] = min(s.Limit, rows[s.Topic])
+			rows[s.Topic] -= byTopic[s.Topic]
+			if byTopic[s.Topic] > 0 && rows[s.Topic] == 0 {
+				done[s.Topic] = claims + 1
+			}
+		}
+		more = ts.claimed(shares, byTopic, time.Now())
+	}
+	if done["rare"] != 1 || done["small"] > 2 {
+		t.Errorf("the small topics were done after claims %v, want 1 and at most 2", done)
+	}
+	if got := 1_000_000 - rows["huge"]; got < 80*claims {
+		t.Errorf("the huge topic got %d rows in %d claims of 100; the others left more", got, claims)
+	}
+}
+
+func TestTopicsMoreAtOnce(t *testing.T) {
+	ts := newTopics([]string{"a", "b", "c"})
+	shares := ts.shares(2, nil)
+	if !ts.claimed(shares, nil, time.Now()) {
+		t.Error("the round has not looked at every topic, and the loop may rest")
+	}
+	shares = ts.shares(2, nil)
+	if ts.claimed(shares, nil, time.Now()) {
+		t.Error("a round without rows does not let the loop rest")
+	}
+	shares = ts.shares(100, nil)
+	if !ts.claimed(shares, limits(shares), time.Now()) {
+		t.Error("a filled share does not make the loop claim at once")
+	}
+	shares = ts.shares(100, nil)
+	if ts.claimed(shares, map[string]int{"a": 1}, time.Now()) {
+		t.Error("a claim that nothing filled does not let the loop rest")
+	}
+}
+
+// A listed topic is remembered for a while after its last row: its next one does not wait for a listing.
+func TestTopicsAreRemembered(t *testing.T) {
+	ts, start := newTopics(nil), time.Now()
+	ts.listed([]string{"a", "b"}, start)
+	for _, step := range []struct {
+		after time.Duration
+		do    func(now time.Time)
+		want  string
+	}{
+		{time.Second, func(now time.Time) { ts.listed(nil, now) }, "[a b]"},
+		{rememberFor, func(now time.Time) { ts.claimed(ts.shares(10, nil), map[string]int{"b": 1}, now) }, "[a b]"},
+		{rememberFor + time.Second, func(now time.Time) { ts.listed([]string{"c"}, now) }, "[b c]"},
+		{2*rememberFor + time.Second, func(now time.Time) { ts.listed(nil, now) }, "[c]"},
+		{3 * rememberFor, func(now time.Time) { ts.listed(nil, now) }, "[]"},
+	} {
+		now := start.Add(step.after)
+		if step.do(now); fmt.Sprint(ts.names) != step.want {
+			t.Errorf("after %v the topics are %v, want %s", step.after, ts.names, step.want)
+		}
+		if len(ts.shares(10, nil)) != len(ts.names) {
+			t.Errorf("after %v the shares are not those of %v", step.after, ts.names)
+		}
+	}
+}
+
+// A topic that is held gets nothing, and one that is tried no more than it may; the others get the rest.
+//
+// CONTRACT: C-32
+func TestSharesOfHeldTopics(t *testing.T) {
+	ts := newTopics([]string{"a", "b", "c"})
+	for range 5 {
+		shares := ts.shares(100, map[string]int{"b": 0})
+		if got := fmt.Sprint(limits(shares)); got != "map[a:50 c:50]" {
+			t.Fatalf("shares are %s", got)
+		}
+		ts.claimed(shares, nil, time.Now())
+	}
+	shares := ts.shares(100, map[string]int{"b": 5, "c": 0})
+	if got := fmt.Sprint(limits(shares)); got != "map[a:50 b:5]" {
+		t.Errorf("shares with a trial are %s", got)
+	}
+	if shares := ts.shares(100, map[string]int{"a": 0, "b": 0, "c": 0}); len(shares) != 0 || ts.left != 0 {
+		t.Errorf("all are held, and the shares are %v", shares)
+	}
+}
+
+// A hundred topics of unequal load, a few of them busy, and then one more that floods: an event of any
+// topic waits no more than twice as many claims as one of the median topic, at 99 of 100, and the flood
+// gets what the others leave.
+func TestTopicsWaitAlike(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		n     int  // rows of a claim
+		flood bool // of a topic of its own
+		rest  int  // percent that the flood gets at least
+	}{{"batch 100", 100, false, 0}, {"batch 100 and a flood", 100, true, 30}, {"batch 500 and a flood", 500, true, 33}, {"batch 16 and a flood", 16, true, 15}} {
+		const topics, claims = 100, 5000
+		var names []string
+		load, sum := make([]float64, topics), 0.0
+		for i := range topics {
+			names = append(names, fmt.Sprintf("topic-%03d", i))
+			load[i] = 1 / float64(i+1) // the first has a fifth of all, the last a thousandth of that
+			sum += load[i]
+		}
+		if test.flood {
+			names = append(names, "flood")
+		}
+		ts, chance := newTopics(names), rand.New(rand.NewPCG(1, 2))
+		queues, waits, flood := map[string][]int{}, map[string][]int{}, 0
+		for claim := range claims {
+			for i, l := range load {
+				// Together they bring a quarter of what a claim can take.
+				for rows := l / sum * float64(test.n) / 4; rows > 0 && chance.Float64() < rows; rows-- {
+					queues[names[i]] = append(queues[names[i]], claim)
+				}
+			}
+			shares, byTopic := ts.shares(test.n, nil), map[string]int{}
+			for _, s := range shares {
+				if s.Topic == "flood" {
+					byTopic[s.Topic] = s.Limit
+					flood += s.Limit
+					continue
+				}
+				queue := queues[s.Topic]
+				byTopic[s.Topic] = min(s.Limit, len(queue))
+				for _, since := range queue[:byTopic[s.Topic]] {
+					waits[s.Topic] = append(waits[s.Topic], claim-since+1)
+				}
+				queues[s.Topic] = queue[byTopic[s.Topic]:]
+			}
+			ts.claimed(shares, byTopic, time.Now())
+		}
+		var p99s []int
+		for topic := range waits {
+			slices.Sort(waits[topic])
+			p99s = append(p99s, waits[topic][len(waits[topic])*99/100])
+		}
+		slices.Sort(p99s)
+		if len(p99s) != topics {
+			t.Fatalf("%s: only %d topics had events", test.name, len(p99s))
+		}
+		median, worst := p99s[topics/2], p99s[topics-1]
+		t.Logf("%s: the median topic's events wait for %d claims, the worst topic's for %d; the flood gets %.0f%%",
+			test.name, median, worst, float64(flood)*100/float64(claims*test.n))
+		if worst > 2*median {
+			t.Errorf("%s: the worst topic's events wait for %d claims, the median topic's for %d", test.name, worst, median)
+		}
+		if flood < claims*test.n*test.rest/100 {
+			t.Errorf("%s: the flood got %d rows in %d claims of %d", test.name, flood, claims, test.n)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// minLease is the shortest lease: below it a slow round trip to the database is a lost lease.
+const minLease = 100 * time.Millisecond
+
+// withDefaults is a Config with a value in each field.
+func withDefaults(c dispatcher.Config) dispatcher.Config {
+	c.Topics = slices.Clone(c.Topics)
+	c.Lease = cmp.Or(c.Lease, config.DefaultLease)
+	c.PollInterval = cmp.Or(c.PollInterval, config.DefaultPollInterval)
+	c.BatchSize = cmp.Or(c.BatchSize, config.DefaultBatchSize)
+	c.Concurrency = cmp.Or(c.Concurrency, config.DefaultConcurrency)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, config.DefaultMaxAttempts)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, config.DefaultDeliveryTimeout)
+	c.GracePeriod = cmp.Or(c.GracePeriod, config.DefaultGracePeriod)
+	c.MaxBytes = cmp.Or(c.MaxBytes, config.DefaultMaxBytes)
+	c.Ordering = cmp.Or(c.Ordering, dispatcher.OrderingNone)
+	c.OnDead = cmp.Or(c.OnDead, dispatcher.OnDeadContinue)
+	if c.Backoff == nil {
+		c.Backoff = dispatcher.DefaultBackoff()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Observer == nil {
+		c.Observer = noObserver{}
+	}
+	return c
+}
+
+// validate says everything that is wrong with c at once, each with its remedy.
+func validate(c dispatcher.Config) error {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(c.Lease < minLease, "lease is %v; set it to at least %v", c.Lease, minLease)
+	refuse(c.PollInterval < time.Millisecond, "pollInterval is %v; set it to at least 1ms", c.PollInterval)
+	refuse(c.PollInterval > c.Lease/3, "pollInterval (%v) must be at most a third of lease (%v), so that a lost lease is noticed in time; lower pollInterval to %v or raise lease to %v",
+		c.PollInterval, c.Lease, c.Lease/3, 3*c.PollInterval)
+	refuse(c.BatchSize < 1 || c.BatchSize > 10_000, "batchSize is %d; set it to 1 to 10000", c.BatchSize)
+	refuse(c.Concurrency < 1 || c.Concurrency > 1000, "concurrency is %d; set it to 1 to 1000", c.Concurrency)
+	refuse(c.MaxAttempts < 1 || c.MaxAttempts > 1000, "maxAttempts is %d; set it to 1 to 1000", c.MaxAttempts)
+	refuse(c.Ordering != dispatcher.OrderingNone && c.Ordering != dispatcher.OrderingKey, "ordering is %q; set it to %s or %s", c.Ordering, dispatcher.OrderingNone, dispatcher.OrderingKey)
+	refuse(c.OnDead != dispatcher.OnDeadContinue && c.OnDead != dispatcher.OnDeadBlock, "onDead is %q; set it to %s or %s", c.OnDead, dispatcher.OnDeadContinue, dispatcher.OnDeadBlock)
+	refuse(c.DeliveryTimeout < time.Millisecond, "deliveryTimeout is %v; set it to at least 1ms", c.DeliveryTimeout)
+	refuse(c.GracePeriod < 0, "gracePeriod is %v; set it to 0 or more", c.GracePeriod)
+	refuse(c.MaxBytes < 0, "maxBytes is %d; set it to at least 1", c.MaxBytes)
+	for i, topic := range c.Topics {
+		refuse(topic == "", "topics[%d] is empty; give it a name or take it out", i)
+		refuse(slices.Contains(c.Topics[:i], topic), "topics lists %q twice; take one out", topic)
+	}
+	return errors.Join(errs...)
+}
+
+// noObserver is the Observer of those who want none.
+type noObserver struct{}
+
+func (noObserver) Claimed(string, int)                                           {}
+func (noObserver) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
+func (noObserver) Acked(*dispatcher.Event, time.Duration)                        {}
+func (noObserver) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
+func (noObserver) Died(dispatcher.Death)                                         {}
+func (noObserver) LeaseLost(int)                                                 {}
+func (noObserver) Refused(int)                                                   {}
