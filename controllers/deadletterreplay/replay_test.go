@@ -3,6 +3,7 @@ package deadletterreplay_test
 import (
 	"time"
 
+	"github.com/google/uuid"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
@@ -36,7 +37,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
 		Expect(c.get().Finalizers).To(ContainElement(deadletterreplay.Finalizer))
 
-		c.says("first", &status.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
 		first := c.pod(job, "first", runs)
 		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""}, want{api.SchemaReadyCondition, yes, api.ReasonUpToDate, ""}, want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""})
@@ -46,7 +47,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 		By("the pod is killed, and the next one goes on")
 		c.setPod(first, ended(137, "killed"))
-		c.says("second", &status.Replay{ID: string(o.UID), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
+		c.says("second", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
 		second := c.pod(job, "second", runs)
 		Eventually(func() int64 { return *c.get().Status.Done }).Should(Equal(int64(7)))
 
@@ -61,7 +62,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
-		c.setPod(second, ended(0, progress(status.Replay{ID: string(o.UID), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
+		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
 			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
 		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 died again, 1 are skipped (already_resolved)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
@@ -198,7 +199,7 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 		o := c.replay()
 		c.create(c.outbox(), o)
 		job := c.job()
-		c.says("pod", &status.Replay{ID: string(o.UID), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
+		c.says("pod", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
 		c.pod(job, "pod", runs)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""})
 		Expect(admin.Delete(c.ctx, o)).To(Succeed())

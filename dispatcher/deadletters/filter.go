@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -22,31 +23,8 @@ const (
 	maxText = 8192
 )
 
-// Filter chooses dead letters. A letter matches when it matches every member that is set. The zero Filter
-// matches every open letter: one that nobody has replayed or discarded yet.
-type Filter struct {
-	// IDs are ids of events (UUIDs) or of letters (numbers), at most MaxIDs. A letter matches one of them.
-	IDs []string `json:"ids,omitempty"`
-	// Topic is the event's topic.
-	Topic string `json:"topic,omitempty"`
-	// Type is the event's type.
-	Type string `json:"type,omitempty"`
-	// Aggregate is the id of the thing that the event is about, or its type and id as TYPE/ID.
-	Aggregate string `json:"aggregate,omitempty"`
-	// Tenant is the event's tenant, a UUID.
-	Tenant string `json:"tenant,omitempty"`
-	// Reason is the reason of the death.
-	Reason dispatcher.DeadReason `json:"reason,omitempty"`
-	// Group is the fingerprint of a group: 8 hex digits.
-	Group string `json:"group,omitempty"`
-	// ErrorContains is a part of the last error, in upper or lower case.
-	ErrorContains string `json:"errorContains,omitempty"`
-	// Since is the earliest time of death, and Until the time before which it was.
-	Since time.Time `json:"since,omitzero"`
-	Until time.Time `json:"until,omitzero"`
-	// Resolved chooses the letters that were resolved, instead of the open ones.
-	Resolved bool `json:"resolved,omitempty"`
-}
+// Filter chooses dead letters: see [config.DeadLetterFilter]. The zero Filter matches every open one.
+type Filter config.DeadLetterFilter
 
 // Reasons are the reasons of a death (CONTRACT C-40).
 var Reasons = []dispatcher.DeadReason{
@@ -59,7 +37,7 @@ var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
 // Empty reports whether the filter chooses nothing in particular: it matches every open letter, or every
 // resolved one.
 func (f Filter) Empty() bool {
-	return len(f.IDs) == 0 && f.Topic+f.Type+f.Aggregate+f.Tenant+string(f.Reason)+f.Group+f.ErrorContains == "" &&
+	return len(f.IDs) == 0 && f.Topic+f.Type+f.Aggregate+f.Tenant+f.Reason+f.Group+f.ErrorContains == "" &&
 		f.Since.IsZero() && f.Until.IsZero()
 }
 
@@ -86,8 +64,8 @@ func (f Filter) Validate() error {
 	if _, err := uuid.Parse(f.Tenant); f.Tenant != "" && (err != nil || len(f.Tenant) != 36) {
 		refuse("tenant: %s is not a UUID; correct it", clip(f.Tenant))
 	}
-	if f.Reason != "" && !slices.Contains(Reasons, f.Reason) {
-		refuse("reason: %s is unknown; choose one of %s", clip(string(f.Reason)), strings.Join(names(Reasons), ", "))
+	if f.Reason != "" && !slices.Contains(Reasons, dispatcher.DeadReason(f.Reason)) {
+		refuse("reason: %s is unknown; choose one of %s", clip(f.Reason), strings.Join(names(Reasons), ", "))
 	}
 	if f.Group != "" && !fingerprint.MatchString(f.Group) {
 		refuse("group: %s is not a group; give its 8 hex digits, as `dead groups` lists them", clip(f.Group))
@@ -121,7 +99,7 @@ func (f Filter) Where(namespace string, topics []string, args ...any) (condition
 		{"l.event_type = $%d::text", f.Type},
 		{"$%d::text in (l.aggregate_id, l.aggregate_type || '/' || l.aggregate_id)", f.Aggregate},
 		{"l.tenant_id = $%d::text::uuid", f.Tenant},
-		{"l.reason = $%d::text", string(f.Reason)},
+		{"l.reason = $%d::text", f.Reason},
 		{"l.fingerprint = $%d::text", f.Group},
 		{"strpos(lower(l.error), lower($%d::text)) > 0", f.ErrorContains},
 	} {

@@ -17,7 +17,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // whole has every member.
 var whole = Filter{
 	IDs: []string{event, "42"}, Topic: "orders", Type: "OrderPlaced", Aggregate: "order/17", Tenant: tenant,
-	Reason: dispatcher.ReasonPermanentFailure, Group: "7f3a9c21", ErrorContains: "refused", Since: noon, Until: noon.Add(time.Hour), Resolved: true,
+	Reason: string(dispatcher.ReasonPermanentFailure), Group: "7f3a9c21", ErrorContains: "refused", Since: noon, Until: noon.Add(time.Hour), Resolved: true,
 }
 
 // People write a filter in a resource and over HTTP: its names are fixed.

@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // values writes a request as the query of a URL. The names are those of the JSON.
@@ -55,7 +53,7 @@ func parseRequest(v url.Values) (r ListRequest, err error) {
 	}
 	r.Filter = Filter{
 		IDs: v["ids"], Topic: v.Get("topic"), Type: v.Get("type"), Aggregate: v.Get("aggregate"), Tenant: v.Get("tenant"),
-		Reason: dispatcher.DeadReason(v.Get("reason")), Group: v.Get("group"), ErrorContains: v.Get("errorContains"),
+		Reason: v.Get("reason"), Group: v.Get("group"), ErrorContains: v.Get("errorContains"),
 	}
 	parse("since", func(text string) (err error) { r.Since, err = time.Parse(time.RFC3339, text); return err })
 	parse("until", func(text string) (err error) { r.Until, err = time.Parse(time.RFC3339, text); return err })

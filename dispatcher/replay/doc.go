@@ -2,8 +2,8 @@
 // rate (CONTRACT C-42).
 //
 //	replays := replay.New(pool, replay.Options{})
-//	order := replay.Order{
-//		Namespace: "shop", Filter: deadletters.Filter{Group: "7f3a9c21"}, Action: replay.Replay,
+//	order := config.ReplayRequest{
+//		Namespace: "shop", Filter: config.DeadLetterFilter{Group: "7f3a9c21"}, Action: config.ActionReplay,
 //		Reason: "CHG-812", RequestedBy: "alice", Canary: 10,
 //	}
 //	would, err := replays.DryRun(ctx, order)                      // changes nothing

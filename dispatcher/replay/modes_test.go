@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
@@ -19,12 +19,12 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t)
 			r.dead(3, 2)
-			config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
+			settings, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
 			if err != nil {
 				t.Fatal(err)
 			}
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			settings.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), settings)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -32,7 +32,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			replays := replay.New(pool, replay.Options{})
 			o := order()
 			o.Canary, o.Topics = 2, []string{"orders"}
-			o.Filter = deadletters.Filter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
+			o.Filter = config.DeadLetterFilter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
 			if p, err := replays.DryRun(t.Context(), o); err != nil || p.Matched != 3 {
 				t.Fatalf("dry run: %v, %v", p, err)
 			}

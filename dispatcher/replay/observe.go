@@ -6,12 +6,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // Observe looks for the outcomes of what was put back, and tells how far the operation is. In the same transaction
 // it draws the consequences: the later items of a key whose event died again are skipped, and an operation of which
 // too many died again is stopped. When no outcome is new, it says what the operation waits for.
-func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p Progress, err error) {
+func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		o, err := r.lock(ctx, tx, id)
 		if err != nil {
@@ -69,7 +71,7 @@ func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died [
 }
 
 // abort says why an operation must stop, or "".
-func (o operation) abort(p Progress) string {
+func (o operation) abort(p status.Replay) string {
 	known, least := p.Delivered+p.DiedAgain, int64(o.canary)
 	if least == 0 {
 		least = enough

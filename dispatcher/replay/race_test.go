@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
@@ -15,11 +17,11 @@ func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
-	var orders []replay.Order
+	var orders []config.ReplayRequest
 	for i := range 4 {
 		o := order()
 		if i%2 > 0 {
-			o.Action = replay.Discard
+			o.Action = config.ActionDiscard
 		}
 		r.begin(o)
 		orders = append(orders, o)
@@ -60,7 +62,7 @@ func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 		p := r.observe(o)
 		died, discarded = died+p.DiedAgain, discarded+p.Discarded
 		for _, s := range p.Skipped {
-			if s.Reason != replay.SkippedResolved {
+			if s.Reason != status.SkippedResolved {
 				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
 			}
 			skipped += s.Count

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
@@ -48,7 +50,7 @@ func New(db DB, opts Options) *Replays {
 // ErrNotFound is the error for an id that no operation has.
 var ErrNotFound = errors.New("there is no operation of this id; `dispatcher dead replay` prints the id when it begins")
 
-// ErrNamespace is the error for an operation of another namespace than that of [Options], or of the [Order].
+// ErrNamespace is the error for an operation of another namespace than that of [Options], or of the request.
 var ErrNamespace = errors.New("the operation is of another namespace")
 
 // of refuses an operation of another namespace.
@@ -60,12 +62,11 @@ func of(id uuid.UUID, namespace, want string) error {
 }
 
 // DryRun tells what [Replays.Begin] would choose, and changes nothing. What would have its turn is Waiting.
-func (r *Replays) DryRun(ctx context.Context, order Order) (p Progress, err error) {
-	order = order.withDefaults()
-	if err := order.Validate(); err != nil {
+func (r *Replays) DryRun(ctx context.Context, order config.ReplayRequest) (p status.Replay, err error) {
+	if order, err = complete(order); err != nil {
 		return p, err
 	}
-	p = Progress{Namespace: order.Namespace, Action: order.Action, Rate: order.Rate}
+	p = status.Replay{Namespace: order.Namespace, Action: string(order.Action), Rate: order.Rate}
 	err = r.transaction(ctx, "dry run", pgx.ReadOnly, func(tx pgx.Tx) error {
 		statement, args := r.matched(r.sql.dryRun, order, string(order.Action))
 		if _, err := tx.Exec(ctx, oneByOne); err != nil {
@@ -76,18 +77,18 @@ func (r *Replays) DryRun(ctx context.Context, order Order) (p Progress, err erro
 			return err
 		}
 		p.Matched, p.Waiting, p.Skipped = 0, 0, nil
-		p.add("waiting", "", waiting)
-		p.add("skipped", SkippedGone, gone)
-		p.add("skipped", SkippedNotDead, notDead)
+		add(&p, "waiting", "", waiting)
+		add(&p, "skipped", status.SkippedGone, gone)
+		add(&p, "skipped", status.SkippedNotDead, notDead)
 		return nil
 	})
 	return p, err
 }
 
 // matched is a statement about the letters of an order, and its arguments. The first of args is the action.
-func (r *Replays) matched(statement string, order Order, args ...any) (string, []any) {
-	condition, args := order.Filter.Where(order.Namespace, order.Topics, args...)
-	if order.Action == Replay {
+func (r *Replays) matched(statement string, order config.ReplayRequest, args ...any) (string, []any) {
+	condition, args := deadletters.Filter(order.Filter).Where(order.Namespace, order.Topics, args...)
+	if order.Action == config.ActionReplay {
 		condition += "\n    and " + r.sql.last
 	}
 	return strings.Replace(statement, "/* letters */", strings.Replace(r.sql.matched, "CONDITION", condition, 1), 1), args
@@ -95,20 +96,19 @@ func (r *Replays) matched(statement string, order Order, args ...any) (string, [
 
 // Begin fixes the set of an order, in one transaction, and moves none of it yet. When there is an operation of its
 // id already, that one is told, and nothing is changed.
-func (r *Replays) Begin(ctx context.Context, order Order) (p Progress, err error) {
-	order = order.withDefaults()
-	if err := order.Validate(); err != nil {
+func (r *Replays) Begin(ctx context.Context, order config.ReplayRequest) (p status.Replay, err error) {
+	if order, err = complete(order); err != nil {
 		return p, err
 	}
 	asked, err := json.Marshal(struct {
 		Topics []string `json:"topics,omitempty"`
-		deadletters.Filter
+		config.DeadLetterFilter
 	}{order.Topics, order.Filter})
 	if err != nil {
 		return p, fmt.Errorf("write down the filter: %w", err)
 	}
 	ordering := "key"
-	if order.AnyOrder || order.Action == Discard {
+	if order.AnyOrder || order.Action == config.ActionDiscard {
 		ordering = "none"
 	}
 	err = r.transaction(ctx, fmt.Sprintf("begin %s %s", order.Action, order.ID), pgx.ReadWrite, func(tx pgx.Tx) error {
@@ -132,7 +132,7 @@ func (r *Replays) Begin(ctx context.Context, order Order) (p Progress, err error
 }
 
 // fix writes down the set of an order.
-func (r *Replays) fix(ctx context.Context, tx pgx.Tx, order Order) error {
+func (r *Replays) fix(ctx context.Context, tx pgx.Tx, order config.ReplayRequest) error {
 	if _, err := tx.Exec(ctx, oneByOne); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (r *Replays) fix(ctx context.Context, tx pgx.Tx, order Order) error {
 }
 
 // Progress tells how far an operation is, as its last [Replays.Observe] left it, and what it waits for.
-func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p Progress, err error) {
+func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("read operation %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
 		if p, err = r.read(ctx, tx, id); err == nil {
 			p.WaitingFor, err = r.waits(ctx, tx, p)
@@ -160,8 +160,8 @@ func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p Progress, err e
 	return p, err
 }
 
-func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (Progress, error) {
-	p := Progress{ID: id}
+func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (status.Replay, error) {
+	p := status.Replay{ID: id}
 	rows, err := tx.Query(ctx, r.sql.progress, id)
 	if err != nil {
 		return p, err
@@ -171,8 +171,8 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (Progress, 
 		state, skipped string
 		matched, n     int64
 	)
-	found, err := pgx.ForEachRow(rows, []any{(*string)(&p.Action), &p.Namespace, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &matched, &state, &skipped, &n}, func() error {
-		p.add(state, skipped, n)
+	found, err := pgx.ForEachRow(rows, []any{&p.Action, &p.Namespace, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &matched, &state, &skipped, &n}, func() error {
+		add(&p, state, skipped, n)
 		return nil
 	})
 	if err == nil && found.RowsAffected() == 0 {
@@ -191,7 +191,7 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (Progress, 
 
 // Stop gives up what waits: it is skipped. A batch that is under way is done first. What was put back stays so. An
 // operation that is finished, or was stopped before, stays as it is.
-func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p Progress, err error) {
+func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("stop operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		if _, err := r.lock(ctx, tx, id); err != nil {
 			return err
@@ -206,14 +206,14 @@ func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p Prog
 }
 
 // giveUp skips what waits, in the caller's transaction.
-func (r *Replays) giveUp(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason string) (Progress, error) {
+func (r *Replays) giveUp(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason string) (status.Replay, error) {
 	stop := `update ` + pgx.Identifier{r.schema, "outbox_replays"}.Sanitize() + ` set stopped_reason = $2::text where id = $1::uuid`
 	if _, err := tx.Exec(ctx, stop, id, reason); err != nil {
-		return Progress{}, err
+		return status.Replay{}, err
 	}
 	for _, sql := range []string{r.sql.giveUp, r.sql.finish} {
 		if _, err := tx.Exec(ctx, sql, id); err != nil {
-			return Progress{}, err
+			return status.Replay{}, err
 		}
 	}
 	return r.read(ctx, tx, id)
@@ -222,7 +222,7 @@ func (r *Replays) giveUp(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason st
 // operation is what a step must know.
 type operation struct {
 	namespace       string
-	action          Action
+	action          config.ReplayAction
 	canary, abortAt int
 	ordered         bool
 }

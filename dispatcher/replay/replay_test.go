@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
@@ -50,7 +50,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	r.dead(3, 0)
 	r.exec(`delete from outbox.outbox_events where seq = 2`)
 	o := order()
-	o.Action = replay.Discard
+	o.Action = config.ActionDiscard
 	r.begin(o)
 	r.step(o, 10, 3)
 	p := r.observe(o)
@@ -83,14 +83,14 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	r.die("seq = 7")
 	for _, test := range []struct {
 		what   string
-		change func(*replay.Order)
+		change func(*config.ReplayRequest)
 		want   string
 	}{
-		{"all", func(*replay.Order) {}, "2 of 8 done, 1 skipped: gone, 1 skipped: not_dead"},
-		{"some topics", func(o *replay.Order) { o.Topics = []string{"bills", "other"} }, "0 of 1 done"},
-		{"a filter", func(o *replay.Order) { o.Filter = deadletters.Filter{ErrorContains: "Customer"} }, "0 of 1 done"},
-		{"none", func(o *replay.Order) { o.Filter = deadletters.Filter{Group: "00000000"} }, "0 of 0 done"},
-		{"a discard, also of what was passed by", func(o *replay.Order) { o.Action = replay.Discard }, "0 of 9 done"},
+		{"all", func(*config.ReplayRequest) {}, "2 of 8 done, 1 skipped: gone, 1 skipped: not_dead"},
+		{"some topics", func(o *config.ReplayRequest) { o.Topics = []string{"bills", "other"} }, "0 of 1 done"},
+		{"a filter", func(o *config.ReplayRequest) { o.Filter = config.DeadLetterFilter{ErrorContains: "Customer"} }, "0 of 1 done"},
+		{"none", func(o *config.ReplayRequest) { o.Filter = config.DeadLetterFilter{Group: "00000000"} }, "0 of 0 done"},
+		{"a discard, also of what was passed by", func(o *config.ReplayRequest) { o.Action = config.ActionDiscard }, "0 of 9 done"},
 	} {
 		o := order()
 		test.change(&o)
@@ -222,22 +222,22 @@ func TestOrderOfKeys(t *testing.T) {
 // What is wrong with an order is told, all of it, before the database is asked.
 func TestOrderValidate(t *testing.T) {
 	t.Parallel()
-	bad := replay.Order{
+	bad := config.ReplayRequest{
 		Action: "edit", Reason: " ", RequestedBy: strings.Repeat("x", 1025), Rate: -1, Canary: -1, AbortAt: 101,
-		Filter: deadletters.Filter{Resolved: true, Group: "x"},
+		Filter: config.DeadLetterFilter{Resolved: true, Group: "x"},
 	}
 	_, err := replay.New(nil, replay.Options{}).Begin(t.Context(), bad)
 	if err == nil {
 		t.Fatal("it was taken")
 	}
-	for _, want := range []string{"namespace: ", "action: ", "reason: ", "requestedBy: ", "rate: ", "canary: ", "abortAt: ", "filter: letters", "filter: group: "} {
+	for _, want := range []string{"namespace: ", "action: ", "reason: ", "requestedBy: ", "rate: ", "canary: ", "abortAt: ", "filter: dead letters", "filter: group: "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %q", want, err)
 		}
 	}
 	discard := order()
-	discard.Action, discard.Canary = replay.Discard, 1
-	if err := discard.Validate(); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
+	discard.Action, discard.Canary = config.ActionDiscard, 1
+	if err := replay.Validate(discard); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
 		t.Errorf("a discard with a canary: %v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -82,11 +84,11 @@ func (r rig) deliver(where string) {
 }
 
 // order is one that is complete.
-func order() replay.Order {
-	return replay.Order{ID: uuid.New(), Namespace: "shop", Action: replay.Replay, Reason: "CHG-812", RequestedBy: "alice", Rate: replay.MaxRate}
+func order() config.ReplayRequest {
+	return config.ReplayRequest{ID: uuid.New(), Namespace: "shop", Action: config.ActionReplay, Reason: "CHG-812", RequestedBy: "alice", Rate: config.MaxReplayRate}
 }
 
-func (r rig) begin(o replay.Order) replay.Progress {
+func (r rig) begin(o config.ReplayRequest) status.Replay {
 	r.Helper()
 	p, err := r.replays.Begin(r.Context(), o)
 	if err != nil {
@@ -96,14 +98,14 @@ func (r rig) begin(o replay.Order) replay.Progress {
 }
 
 // step checks how many had their turn.
-func (r rig) step(o replay.Order, limit, want int) {
+func (r rig) step(o config.ReplayRequest, limit, want int) {
 	r.Helper()
 	if done, err := r.replays.Step(r.Context(), o.ID, limit); err != nil || done != want {
 		r.Fatalf("a step of %d did %d, %v; want %d", limit, done, err, want)
 	}
 }
 
-func (r rig) observe(o replay.Order) replay.Progress {
+func (r rig) observe(o config.ReplayRequest) status.Replay {
 	r.Helper()
 	p, err := r.replays.Observe(r.Context(), o.ID)
 	if err != nil {
@@ -113,7 +115,7 @@ func (r rig) observe(o replay.Order) replay.Progress {
 }
 
 // tells checks the progress in its one line.
-func (r rig) tells(p replay.Progress, want string) {
+func (r rig) tells(p status.Replay, want string) {
 	r.Helper()
 	if p.String() != want {
 		r.Errorf("it tells %q, want %q", p, want)

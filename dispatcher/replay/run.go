@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // Running says how [Replays.Run] goes on with an operation.
@@ -17,7 +19,7 @@ type Running struct {
 	// error is [ErrTimeout]; the operation stays as it is, and the next Run goes on with it. Defaults to 0: never.
 	Timeout time.Duration
 	// Report is told the progress at the beginning, after each look, and at the end. Defaults to none.
-	Report func(Progress)
+	Report func(status.Replay)
 	// Poll is the least time between two looks for outcomes. Defaults to 1s.
 	Poll time.Duration
 
@@ -31,7 +33,7 @@ const DefaultTimeout = 24 * time.Hour
 var ErrTimeout = errors.New("nothing has happened")
 
 // timeout is ErrTimeout with what the operation waits for.
-func timeout(p Progress, after time.Duration) error {
+func timeout(p status.Replay, after time.Duration) error {
 	waits := ""
 	for _, wait := range p.WaitingFor {
 		waits += "; " + wait.String()
@@ -45,7 +47,7 @@ const maxBatch = 500
 // Run moves an operation at its rate until it is done, or stopped, or ctx ends. It goes on where another Run has
 // stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
 // the next Run.
-func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p Progress, err error) {
+func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p status.Replay, err error) {
 	if running.Poll <= 0 {
 		running.Poll = time.Second
 	}

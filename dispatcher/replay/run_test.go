@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
@@ -137,7 +138,7 @@ func TestRun(t *testing.T) {
 	var seen atomic.Int64
 	ended := make(chan error, 1)
 	go func() {
-		last, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Poll: 20 * time.Millisecond, Report: func(p replay.Progress) { seen.Store(p.Delivered) }})
+		last, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Poll: 20 * time.Millisecond, Report: func(p status.Replay) { seen.Store(p.Delivered) }})
 		if err == nil && (last.Delivered != 100 || last.FinishedAt.IsZero()) {
 			err = errors.New("it ended with " + last.String())
 		}

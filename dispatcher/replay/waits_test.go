@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
@@ -117,7 +118,7 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	r.exec(`delete from outbox.outbox_events where seq = 1`)
 	watched, left := order(), order()
 	watched.Filter.IDs, left.Filter.IDs = []string{"1", "2", "3", "4"}, []string{"5", "6"}
-	for _, o := range []replay.Order{watched, left} {
+	for _, o := range []config.ReplayRequest{watched, left} {
 		r.begin(o)
 	}
 	r.step(watched, 2, 2)
@@ -143,7 +144,7 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	}
 
 	discarded := order()
-	discarded.Action = replay.Discard
+	discarded.Action = config.ActionDiscard
 	r.begin(discarded)
 	r.step(discarded, 10, 3)
 	r.observe(discarded)

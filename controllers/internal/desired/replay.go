@@ -1,13 +1,15 @@
 package desired
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -83,52 +85,41 @@ func (r Replay) Refs() []Ref {
 	return refs
 }
 
-// order is the file that `dispatcher replay run --order` reads.
-type order struct {
-	ID          string      `json:"id,omitempty"`
-	Action      string      `json:"action"`
-	Reason      string      `json:"reason"`
-	RequestedBy string      `json:"requestedBy"`
-	Filter      orderFilter `json:"filter,omitzero"`
-	Rate        int32       `json:"rate,omitempty"`
-	Canary      int32       `json:"canary,omitempty"`
-	AbortAt     int32       `json:"abortAt,omitempty"`
-	AnyOrder    bool        `json:"anyOrder,omitempty"`
-	DryRun      bool        `json:"dryRun,omitempty"`
-}
-
-type orderFilter struct {
-	IDs           []string     `json:"ids,omitempty"`
-	Type          string       `json:"type,omitempty"`
-	Aggregate     string       `json:"aggregate,omitempty"`
-	Tenant        string       `json:"tenant,omitempty"`
-	Reason        string       `json:"reason,omitempty"`
-	Group         string       `json:"group,omitempty"`
-	ErrorContains string       `json:"errorContains,omitempty"`
-	Since         *metav1.Time `json:"since,omitempty"`
-	Until         *metav1.Time `json:"until,omitempty"`
-}
-
-// order is what is asked for. The id is the object's, so that whatever is killed or starts anew, the set stays one.
-func (r Replay) order() order {
+// order is what is asked for. The id is the object's, so that whatever is killed or starts again, the set stays one.
+func (r Replay) order() config.ReplayRequest {
 	s := &r.Spec
-	o := order{
-		ID: string(r.UID), Action: "replay", Reason: s.Reason, RequestedBy: s.RequestedBy, Rate: s.Rate, Canary: s.Canary, AbortAt: s.AbortAt, DryRun: s.DryRun,
-		Filter: orderFilter{
-			IDs: s.Selector.IDs, Type: s.Selector.Type, Aggregate: s.Selector.Aggregate, Tenant: s.Selector.Tenant, Reason: s.Selector.Reason,
-			Group: s.Selector.Group, ErrorContains: s.Selector.ErrorContains, Since: s.Selector.Since, Until: s.Selector.Until,
-		},
+	id, _ := uuid.Parse(string(r.UID)) // the API server makes no other; the Job refuses a request without one
+	o := config.ReplayRequest{
+		ID: id, Action: config.ActionReplay, Reason: s.Reason, RequestedBy: s.RequestedBy,
+		Rate: int(s.Rate), Canary: int(s.Canary), AbortAt: int(s.AbortAt), DryRun: s.DryRun,
 	}
+	selector := s.Selector
+	selector.Topics, selector.All = nil, false // they are in the configuration; a filter that is empty chooses all
+	convert(selector, &o.Filter)
 	ordering := s.Ordering
 	if ordering == "" && r.Dispatcher != nil {
 		ordering = r.Dispatcher.Spec.Ordering
 	}
 	if s.Action == v1alpha1.ActionDiscard {
-		o.Action = "discard"
+		o.Action = config.ActionDiscard
 	} else {
 		o.AnyOrder = ordering == v1alpha1.OrderingNone
 	}
 	return o
+}
+
+// convert reads into the value at to what from says in JSON. A field of from that to lacks is a fault of the program, which
+// the tests of this package find.
+func convert(from, to any) {
+	text, err := json.Marshal(from)
+	if err == nil {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.DisallowUnknownFields()
+		err = decoder.Decode(to)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("convert %T to %T: %v", from, to, err))
+	}
 }
 
 func (r Replay) data() map[string]string {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
 const replayUID = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
@@ -31,7 +31,7 @@ func replayed() Replay {
 					Group: "7f3a9c21", Reason: "permanent_failure", Topics: []string{"b", "a"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{"7", replayUID}, ErrorContains: "422",
 					Since: &metav1.Time{Time: time.Unix(1000, 0)}, Until: &metav1.Time{Time: time.Unix(2000, 0)},
 				},
-				Rate: 500, Canary: 10, AbortAt: 20,
+				Rate: 500, Canary: 10, AbortAt: 20, DryRun: true,
 			},
 		},
 		Database: &v1alpha1.OutboxSpec{
@@ -43,22 +43,18 @@ func replayed() Replay {
 }
 
 // read decodes the two files as the binary does.
-func (r Replay) read(t *testing.T) (o replay.Order, c config.Config) {
+func (r Replay) read(t *testing.T) (o config.ReplayRequest, c config.Config) {
 	t.Helper()
-	order := struct {
-		replay.Order
-		DryRun bool `json:"dryRun"`
-	}{}
-	if err := yaml.UnmarshalStrict([]byte(r.data()[keyOrder]), &order); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(r.data()[keyOrder]), &o); err != nil {
 		t.Fatal(err)
 	}
 	read(t, r.data()[keyConfig], &c)
 	c.ApplyDefaults()
-	order.Namespace, order.Topics = c.Namespace, c.Topics
-	if err := errors.Join(order.Validate(), c.ValidateDatabase()); err != nil {
+	o.Namespace, o.Topics = c.Namespace, c.Topics
+	if err := errors.Join(o.Validate(), deadletters.Filter(o.Filter).Validate(), c.ValidateDatabase()); err != nil {
 		t.Error(err)
 	}
-	return order.Order, c
+	return o, c
 }
 
 // Whatever the object says, the dispatcher reads by the same name.
@@ -90,7 +86,7 @@ func TestReplayFiles(t *testing.T) {
 
 	discard := replayed()
 	discard.Spec.Action, discard.Spec.Canary, discard.Spec.AbortAt = v1alpha1.ActionDiscard, 0, 0
-	if o, _ := discard.read(t); o.Action != replay.Discard {
+	if o, _ := discard.read(t); o.Action != config.ActionDiscard {
 		t.Errorf("a discard is %q", o.Action)
 	}
 }

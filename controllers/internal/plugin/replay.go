@@ -193,7 +193,7 @@ func (o *ordered) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 // selector says in the resource what the filter says.
 func selector(f deadletters.Filter) v1alpha1.DeadLetterSelector {
 	s := v1alpha1.DeadLetterSelector{
-		All: f.Empty(), Group: f.Group, Reason: string(f.Reason), Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains,
+		All: f.Empty(), Group: f.Group, Reason: f.Reason, Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains,
 	}
 	if f.Topic != "" {
 		s.Topics = []string{f.Topic}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -46,7 +46,7 @@ func (o *outbox) die(t testing.TB) {
 }
 
 // progress is the last line of JSON that a command printed.
-func progress(t testing.TB, text string) (p replay.Progress) {
+func progress(t testing.TB, text string) (p status.Replay) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	check(t, json.Unmarshal([]byte(lines[len(lines)-1]), &p))

@@ -169,7 +169,7 @@ func TestFlagsMakeTheFilter(t *testing.T) {
 	r := run(t, true, "dead", "list", "orders", "--id", event, "--id", "42", "--topic", "a", "--type", "b", "--aggregate", "c", "--tenant", event, "--dead-reason", "poison_message",
 		"--group", "7f3a9c21", "--error", "d", "--since", "2h", "--until", "2026-03-01T13:00:00Z", "--resolved", "--limit", "7", "--after", "9")
 	want := deadletters.ListRequest{Limit: 7, After: 9, Filter: deadletters.Filter{IDs: []string{event, "42"}, Topic: "a", Type: "b", Aggregate: "c", Tenant: event,
-		Reason: dispatcher.ReasonPoisonMessage, Group: "7f3a9c21", ErrorContains: "d", Since: noon.Add(-30 * time.Minute), Until: noon.Add(time.Hour), Resolved: true}}
+		Reason: string(dispatcher.ReasonPoisonMessage), Group: "7f3a9c21", ErrorContains: "d", Since: noon.Add(-30 * time.Minute), Until: noon.Add(time.Hour), Resolved: true}}
 	if got, want := fmt.Sprint(r.asked), fmt.Sprint(want); got != want || r.err != nil {
 		t.Errorf("asked %s, %v\nwant %s", got, r.err, want)
 	}

@@ -22,7 +22,7 @@ func FilterFlags(cmd *cobra.Command) func(now time.Time) (deadletters.Filter, er
 
 type filterFlags struct {
 	deadletters.Filter
-	reason, since, until string
+	since, until string
 }
 
 func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
@@ -32,7 +32,7 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 	flags.StringVar(&f.Type, "type", "", "only those of this event type")
 	flags.StringVar(&f.Aggregate, "aggregate", "", "only those of this aggregate: its id, or TYPE/ID")
 	flags.StringVar(&f.Tenant, "tenant", "", "only those of this tenant, a UUID")
-	flags.StringVar(&f.reason, "dead-reason", "", "only those with this reason of the death, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
+	flags.StringVar(&f.Reason, "dead-reason", "", "only those with this reason of the death, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
 	flags.StringVar(&f.Group, "group", "", "only those of this group: 8 hex digits")
 	flags.StringVar(&f.ErrorContains, "error", "", "only those whose last error has this text, in upper or lower case")
 	flags.StringVar(&f.since, "since", "", "only deaths since then: a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h")
@@ -51,7 +51,6 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 
 func (f *filterFlags) filter(now time.Time) (filter deadletters.Filter, err error) {
 	filter = f.Filter
-	filter.Reason = dispatcher.DeadReason(f.reason)
 	if filter.Since, err = moment("since", f.since, now); err != nil {
 		return filter, err
 	}

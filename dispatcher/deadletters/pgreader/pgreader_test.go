@@ -116,7 +116,7 @@ func TestFilters(t *testing.T) {
 		"no aggregate":      {deadletters.Filter{Aggregate: "order"}, ""},
 		"a tenant":          {deadletters.Filter{Tenant: tenant}, "4 3 2 1"},
 		"another tenant":    {deadletters.Filter{Tenant: eventID(1)}, ""},
-		"a reason":          {deadletters.Filter{Reason: dispatcher.ReasonMaxRetriesExceeded}, "4"},
+		"a reason":          {deadletters.Filter{Reason: string(dispatcher.ReasonMaxRetriesExceeded)}, "4"},
 		"a group": {deadletters.Filter{Group: dispatcher.Fingerprint("orders", dispatcher.ReasonPermanentFailure,
 			dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"})}, "2 1"},
 		"an error":       {deadletters.Filter{ErrorContains: "consumer ANSWERED"}, "4 3 2 1"},
@@ -301,7 +301,7 @@ func TestOverHTTP(t *testing.T) {
 	for name, request := range map[string]deadletters.ListRequest{
 		"all": {}, "first": {Limit: 2}, "second": {Limit: 2, After: 4}, "resolved": {Filter: deadletters.Filter{Resolved: true}},
 		"everything": {Filter: deadletters.Filter{IDs: []string{"2", eventID(3)}, Topic: "orders", Type: "OrderPlaced", Aggregate: "order/1", Tenant: tenant,
-			Reason: dispatcher.ReasonPermanentFailure, ErrorContains: "Consumer", Since: noon.Add(-time.Nanosecond * 1000), Until: noon.Add(time.Second)}},
+			Reason: string(dispatcher.ReasonPermanentFailure), ErrorContains: "Consumer", Since: noon.Add(-time.Nanosecond * 1000), Until: noon.Add(time.Second)}},
 		"wrong": {Limit: -1, After: -1, Filter: deadletters.Filter{Group: "x"}},
 	} {
 		same(t, name)(r.List(t.Context(), request))(c.List(t.Context(), request))

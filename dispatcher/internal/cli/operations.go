@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
@@ -19,22 +20,22 @@ import (
 // operate adds replay and discard to the command that reads dead letters.
 func operate(dead *cobra.Command) *cobra.Command {
 	dead.AddCommand(
-		operationCommand(replay.Replay, "replay", "Put dead events back, at a rate",
+		operationCommand(config.ActionReplay, "replay", "Put dead events back, at a rate",
 			`Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place
 in the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them die
 again, the rest stays as it is. Of a key the next event goes when the one before is delivered.`,
 			`  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --dry-run
   dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait`),
-		operationCommand(replay.Discard, "discard", "Mark dead letters as handled; their events stay dead",
+		operationCommand(config.ActionDiscard, "discard", "Mark dead letters as handled; their events stay dead",
 			`Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more.`,
 			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`))
 	return dead
 }
 
-func operationCommand(action replay.Action, use, short, long, example string) *cobra.Command {
+func operationCommand(action config.ReplayAction, use, short, long, example string) *cobra.Command {
 	var file string
 	var all, dryRun bool
-	order := replay.Order{Action: action}
+	order := config.ReplayRequest{Action: action}
 	running := replay.Running{}
 	tell := teller{}
 	cmd := &cobra.Command{
@@ -47,14 +48,15 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 	}
 	filter := deadcmd.FilterFlags(cmd)
 	cmd.RunE = work(func(cmd *cobra.Command) (err error) {
-		if order.Filter, err = filter(time.Now()); err != nil {
+		chosen, err := filter(time.Now())
+		if err != nil {
 			return err
 		}
-		if order.Filter.Empty() && !all {
+		if chosen.Empty() && !all {
 			return errors.New("no filter; choose letters, such as with --group, or add --all for every open letter of the file's topics")
 		}
 		return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-			order.Namespace, order.Topics = cfg.Namespace, cfg.Topics
+			order.Filter, order.Namespace, order.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
 			if order.RequestedBy == "" {
 				if order.RequestedBy, err = database.Login(cfg.Database); err != nil {
 					return err
@@ -84,10 +86,10 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 	flags.StringVar(&order.RequestedBy, "by", "", "who asks; it stays with each letter (default: the login)")
 	flags.BoolVar(&all, "all", false, "every open letter, when there is no filter")
 	flags.BoolVar(&dryRun, "dry-run", false, "tell what would be done, and change nothing")
-	flags.IntVar(&order.Rate, "rate", replay.DefaultRate, "the most events a second")
-	if action == replay.Replay {
+	flags.IntVar(&order.Rate, "rate", config.DefaultReplayRate, "the most events a second")
+	if action == config.ActionReplay {
 		flags.IntVar(&order.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes died again (default %d with --canary, else never)", replay.DefaultAbortAt))
+		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes died again (default %d with --canary, else never)", config.DefaultAbortAt))
 		flags.BoolVar(&order.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
 		flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
 		timeoutFlag(cmd, &running.Timeout)
@@ -133,7 +135,7 @@ func (t *teller) add(cmd *cobra.Command) {
 }
 
 // tell writes a progress that is news.
-func (t *teller) tell(p replay.Progress) error {
+func (t *teller) tell(p status.Replay) error {
 	line := fmt.Sprintf("%s %s: %s", p.Action, p.ID, p)
 	if t.format == "json" {
 		text, err := json.Marshal(p)
@@ -155,7 +157,7 @@ func (t *teller) tell(p replay.Progress) error {
 }
 
 // would tells of a dry run.
-func (t *teller) would(p replay.Progress) error {
+func (t *teller) would(p status.Replay) error {
 	if t.format == "json" {
 		return t.tell(p)
 	}
@@ -168,13 +170,13 @@ func (t *teller) would(p replay.Progress) error {
 }
 
 // run moves an operation, and tells its progress from the beginning.
-func (t *teller) run(ctx context.Context, replays *replay.Replays, p replay.Progress, running replay.Running) (replay.Progress, error) {
+func (t *teller) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.Running) (status.Replay, error) {
 	if err := t.tell(p); err != nil {
 		return p, err
 	}
 	id := p.ID
 	report := running.Report
-	running.Report = func(p replay.Progress) {
+	running.Report = func(p status.Replay) {
 		_ = t.tell(p) // when who reads it has gone, the end says so
 		if report != nil {
 			report(p)
@@ -191,7 +193,7 @@ func (t *teller) run(ctx context.Context, replays *replay.Replays, p replay.Prog
 }
 
 // stopped is the error of an operation that did not do all.
-func (t *teller) stopped(p replay.Progress) error {
+func (t *teller) stopped(p status.Replay) error {
 	if p.Stopped == "" {
 		return nil
 	}

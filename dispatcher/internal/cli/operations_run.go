@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
@@ -39,7 +40,7 @@ trouble with the database, which is then waited out. When it is interrupted, the
   dispatcher replay run -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-				attempt := func(report func(replay.Progress)) (replay.Progress, error) {
+				attempt := func(report func(status.Replay)) (status.Replay, error) {
 					p, err := begun(ctx, replays, cfg, orderFile, id)
 					if err != nil {
 						return p, err
@@ -69,28 +70,22 @@ trouble with the database, which is then waited out. When it is interrupted, the
 }
 
 // begun is the operation of an order's file, or of an id. Without an id it was a dry run.
-func begun(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id string) (replay.Progress, error) {
+func begun(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id string) (status.Replay, error) {
 	if orderFile == "" {
-		return byID(id, func(id uuid.UUID) (replay.Progress, error) { return replays.Progress(ctx, id) })
+		return byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Progress(ctx, id) })
 	}
 	order, err := readOrder(cfg, orderFile)
 	if err == nil && order.DryRun {
-		return replays.DryRun(ctx, order.Order)
+		return replays.DryRun(ctx, order)
 	}
 	if err != nil {
-		return replay.Progress{}, err
+		return status.Replay{}, err
 	}
-	return replays.Begin(ctx, order.Order)
-}
-
-// orderOf is what the file of an order says.
-type orderOf struct {
-	replay.Order
-	DryRun bool `json:"dryRun"`
+	return replays.Begin(ctx, order)
 }
 
 // readOrder reads an order, and adds what the configuration says.
-func readOrder(cfg config.Config, file string) (order orderOf, err error) {
+func readOrder(cfg config.Config, file string) (order config.ReplayRequest, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return order, fmt.Errorf("read the order: %w; name its file with --order", err)
@@ -99,7 +94,7 @@ func readOrder(cfg config.Config, file string) (order orderOf, err error) {
 		return order, refused{fmt.Errorf("order %s: %w; correct it there", file, err)}
 	}
 	order.Namespace, order.Topics = cfg.Namespace, cfg.Topics
-	if err := order.Validate(); err != nil {
+	if err := replay.Validate(order); err != nil {
 		return order, refused{fmt.Errorf("order %s: %w", file, err)}
 	}
 	if order.ID == uuid.Nil && !order.DryRun {
@@ -109,7 +104,7 @@ func readOrder(cfg config.Config, file string) (order orderOf, err error) {
 }
 
 // leaveProgress leaves the progress as the termination message.
-func leaveProgress(p replay.Progress) error {
+func leaveProgress(p status.Replay) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("write the progress: %w", err)
@@ -118,10 +113,10 @@ func leaveProgress(p replay.Progress) error {
 	return nil
 }
 
-func byID(text string, do func(uuid.UUID) (replay.Progress, error)) (replay.Progress, error) {
+func byID(text string, do func(uuid.UUID) (status.Replay, error)) (status.Replay, error) {
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return replay.Progress{}, fmt.Errorf("--id is %.60q, which is no UUID; `dispatcher dead replay` prints it when it begins", text)
+		return status.Replay{}, fmt.Errorf("--id is %.60q, which is no UUID; `dispatcher dead replay` prints it when it begins", text)
 	}
 	p, err := do(id)
 	if errors.Is(err, replay.ErrNotFound) {
@@ -140,7 +135,7 @@ else: it moves no event.`,
 		Example: `  dispatcher replay status -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --output json`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
-				p, err := byID(id, func(id uuid.UUID) (replay.Progress, error) { return replays.Observe(ctx, id) })
+				p, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Observe(ctx, id) })
 				if err != nil {
 					return err
 				}
@@ -185,19 +180,19 @@ progress is left as "replay run" leaves it.`,
 }
 
 // given gives up the operation of an order's file, or of an id.
-func given(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id, reason string) (replay.Progress, error) {
+func given(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id, reason string) (status.Replay, error) {
 	if orderFile == "" {
-		return byID(id, func(id uuid.UUID) (replay.Progress, error) { return replays.Stop(ctx, id, reason) })
+		return byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Stop(ctx, id, reason) })
 	}
 	order, err := readOrder(cfg, orderFile)
 	if err != nil {
-		return replay.Progress{}, err
+		return status.Replay{}, err
 	}
 	if order.DryRun {
-		return replay.Progress{}, refused{fmt.Errorf("order %s: it is a dry run, of which nothing waits; name another", orderFile)}
+		return status.Replay{}, refused{fmt.Errorf("order %s: it is a dry run, of which nothing waits; name another", orderFile)}
 	}
-	if _, err := replays.Begin(ctx, order.Order); err != nil {
-		return replay.Progress{}, err
+	if _, err := replays.Begin(ctx, order); err != nil {
+		return status.Replay{}, err
 	}
 	return replays.Stop(ctx, order.ID, reason)
 }

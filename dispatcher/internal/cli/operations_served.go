@@ -28,13 +28,13 @@ const (
 
 // served makes one attempt at an operation; or, with an address, serves its status there, and tries again as long as
 // the database is in trouble.
-func served(ctx context.Context, address, version string, cfg config.Config, attempt func(report func(replay.Progress)) (replay.Progress, error)) (replay.Progress, error) {
+func served(ctx context.Context, address, version string, cfg config.Config, attempt func(report func(status.Replay)) (status.Replay, error)) (status.Replay, error) {
 	if address == "" {
-		return attempt(func(replay.Progress) {})
+		return attempt(func(status.Replay) {})
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return replay.Progress{}, fmt.Errorf("--listen: %w; choose a free port", err)
+		return status.Replay{}, fmt.Errorf("--listen: %w; choose a free port", err)
 	}
 	log := newLogger(cfg, os.Stderr)
 	log.Info("starting", "version", version, "namespace", cfg.Namespace, "address", listener.Addr().String())
@@ -46,7 +46,7 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	defer func() { _ = server.Close() }()
 
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
-		p, err := attempt(func(p replay.Progress) {
+		p, err := attempt(func(p status.Replay) {
 			s.progress(p)
 			wait = firstPause
 		})
@@ -96,10 +96,10 @@ func (s *operationStatus) handler() http.Handler {
 }
 
 // progress notes how far the operation is: the database has just told it.
-func (s *operationStatus) progress(p replay.Progress) {
+func (s *operationStatus) progress(p status.Replay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now.Replay = told(p)
+	s.now.Replay = &p
 	s.now.Source = status.Link{State: status.Reachable}
 	s.now.Schema = status.Schema{State: string(dispatcher.SchemaReady)}
 }
@@ -135,19 +135,4 @@ func (s *operationStatus) schema(ctx context.Context) (status.Schema, bool) {
 	defer pool.Close()
 	schema, err := pgstore.New(pool, pgstore.Options{Schema: s.cfg.Database.Schema, Namespace: s.cfg.Namespace}).Schema(ctx)
 	return status.Schema{State: string(schema.State), Version: schema.Version, Required: schema.Required, Message: schema.Message}, err == nil
-}
-
-// told is a progress in the words of a report.
-func told(p replay.Progress) *status.Replay {
-	r := &status.Replay{
-		ID: p.ID.String(), Matched: p.Matched, Waiting: p.Waiting, Pending: p.Pending, Delivered: p.Delivered,
-		DiedAgain: p.DiedAgain, Discarded: p.Discarded, Unknown: p.Unknown, BeganAt: p.BeganAt, FinishedAt: p.FinishedAt, Stopped: p.Stopped,
-	}
-	for _, s := range p.Skipped {
-		r.Skipped = append(r.Skipped, status.Skipped{Reason: s.Reason, Count: s.Count})
-	}
-	for _, w := range p.WaitingFor {
-		r.WaitingFor = append(r.WaitingFor, status.Wait(w))
-	}
-	return r
 }
