@@ -15,7 +15,7 @@ func (r ListRequest) values() url.Values {
 		v.Add("ids", id)
 	}
 	for name, value := range map[string]string{
-		"topic": r.Topic, "type": r.Type, "aggregate": r.Aggregate, "tenant": r.Tenant, "reason": string(r.Reason),
+		"topic": r.Topic, "type": r.Type, "aggregate": r.Aggregate, "tenant": r.Tenant, "reason": r.Reason,
 		"group": r.Group, "errorContains": r.ErrorContains, "since": stamp(r.Since), "until": stamp(r.Until),
 	} {
 		if value != "" {
