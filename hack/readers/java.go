@@ -11,15 +11,16 @@ import (
 	"strings"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
-	"github.com/outbox-operator/outbox-operator/hack/internal/maven"
+	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
 )
 
 // ErrNoJava is returned when this machine has no reader in Java and cannot get it.
-var ErrNoJava = errors.New("no CloudEvents SDK for Java on this machine; install default-jdk-headless and maven, and let Maven reach its repository")
+var ErrNoJava = errors.New("no CloudEvents SDK for Java on this machine; install default-jdk-headless, and see that Maven Central can be reached")
 
 var (
-	//go:embed pom.xml
-	pom []byte
+	// The runtime dependencies of io.cloudevents:cloudevents-kafka and cloudevents-json-jackson, of
+	// org.apache.kafka:kafka-clients and of org.slf4j:slf4j-nop.
+	//
 	//go:embed jars.sha256
 	jars string
 	//go:embed Reader.java
@@ -29,7 +30,7 @@ var (
 // StartJava starts the reader in Java with the arguments that Reader.java describes: the CloudEvents SDK for Java and
 // Kafka's own client. It ends with ctx at the latest.
 func StartJava(ctx context.Context, args ...string) (*Reader, error) {
-	paths, err := maven.Files(ctx, "readers", pom, jars)
+	paths, err := fetch.Java(ctx, jars)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrNoJava, err)
 	}

@@ -17,7 +17,7 @@ func Install(ctx context.Context, pkg string, installed func() bool) error {
 	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
 		return errors.New("installing it here takes root and apt-get")
 	}
-	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "outbox-postgres-install.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "outbox-install.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -30,9 +30,6 @@ func Install(ctx context.Context, pkg string, installed func() bool) error {
 	}
 	if installed() {
 		return nil
-	}
-	if err := noMainCluster(); err != nil {
-		return err
 	}
 	allow, err := startNothing()
 	if err != nil {
@@ -50,18 +47,6 @@ func Install(ctx context.Context, pkg string, installed func() bool) error {
 		}
 	}
 	return nil
-}
-
-// noMainCluster keeps Debian's package from making a server of its own.
-func noMainCluster() error {
-	const path = "/etc/postgresql-common/createcluster.conf"
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte("create_main_cluster = false\n"), 0o644)
 }
 
 // startNothing keeps Debian's packages from starting what they install, until it is allowed again.

@@ -4,6 +4,7 @@ package kafka
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net"
@@ -19,7 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
-	"github.com/outbox-operator/outbox-operator/hack/internal/maven"
+	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
 )
 
 // Plain is the name of the listener that every broker has: no TLS, no authentication, and all
@@ -27,7 +28,13 @@ import (
 const Plain = "PLAIN"
 
 // ErrMissing is returned by [Start] when this machine has no Java or no Kafka, and cannot get them.
-var ErrMissing = maven.ErrMissing
+var ErrMissing = fetch.ErrMissing
+
+// jars are the runtime dependencies of org.apache.kafka:kafka_2.13, of its kafka-tools without Connect, and of
+// org.slf4j:slf4j-simple.
+//
+//go:embed jars.sha256
+var jars string
 
 // Options say how a broker is made. The zero value is a broker with the listener [Plain] alone.
 type Options struct {
@@ -67,9 +74,9 @@ type Broker struct {
 }
 
 // Start makes a new broker and waits until it answers. What it runs is fetched when it is not on the
-// machine: a Java runtime from the distribution's package, Kafka with Maven.
+// machine: a Java runtime from the distribution's package, Kafka from Maven Central.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
-	paths, err := maven.Files(ctx, "kafka", pom, jars)
+	paths, err := fetch.Java(ctx, jars)
 	if err != nil {
 		return nil, err
 	}

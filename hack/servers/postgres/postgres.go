@@ -55,8 +55,8 @@ type Server struct {
 	follows  string              // connection string of the primary; "" when it is one itself
 }
 
-// Start makes a new server and waits until it answers. When the machine has no server binaries,
-// they are installed from the distribution's package, if this process may do that.
+// Start makes a new server and waits until it accepts connections. When the machine has no server binaries, a pinned
+// build of the newest major is fetched.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	bin, err := findBinaries(ctx)
 	if err != nil {

@@ -16,16 +16,13 @@ import (
 	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
-	"github.com/outbox-operator/outbox-operator/hack/internal/maven"
+	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
 )
 
-// pom lists the artifact, and sums the file that it comes to, with its checksum.
-var (
-	//go:embed pom.xml
-	pom []byte
-	//go:embed files.sha256
-	sums string
-)
+// sums is the registry with all that it needs at run time, as its project packs it.
+//
+//go:embed files.sha256
+var sums string
 
 // Registry is a running registry. On Linux it ends with this process at the latest.
 type Registry struct {
@@ -36,12 +33,12 @@ type Registry struct {
 }
 
 // ErrMissing is returned by [Start] when this machine has no Java or no registry, and cannot get them.
-var ErrMissing = maven.ErrMissing
+var ErrMissing = fetch.ErrMissing
 
 // Start makes a new registry and waits until it answers. What it runs is fetched when it is not on the
-// machine: a Java runtime from the distribution's package, the registry with Maven.
+// machine: a Java runtime from the distribution's package, the registry from Maven Central.
 func Start(ctx context.Context) (*Registry, error) {
-	files, err := maven.Files(ctx, "registry", pom, sums)
+	files, err := fetch.Java(ctx, sums)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
 )
 
 // ErrMissing is returned by [Command] when this machine has no Python, or cannot get a package.
@@ -34,12 +35,12 @@ func Command(ctx context.Context, packages []string, args ...string) (*exec.Cmd,
 // Environment returns the directory of the programs of the environment with a name. It is made once for each
 // content of requirements, which are a requirements.txt; processes that want it at the same time wait for one of them.
 func Environment(ctx context.Context, name string, requirements []byte) (bin string, err error) {
-	cache, err := os.UserCacheDir()
+	cache, err := fetch.Cache()
 	if err != nil {
-		cache = os.TempDir()
+		return "", err
 	}
 	sum := fmt.Sprintf("%x", sha256.Sum256(requirements))[:16]
-	dir := filepath.Join(cache, "outbox-operator", name+"-"+sum)
+	dir := filepath.Join(cache, name+"-"+sum)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", fmt.Errorf("make the cache: %w", err)
 	}

@@ -9,12 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // findBinaries returns the directory of initdb and postgres: those that [Variable] asks for, or else the
-// machine's. It installs the distribution's package when there is none.
+// machine's, or else the newest build's.
 func findBinaries(ctx context.Context) (string, error) {
 	if value := os.Getenv(Variable); value != "" {
 		return chosen(ctx, value)
@@ -22,14 +20,11 @@ func findBinaries(ctx context.Context) (string, error) {
 	if dir := lookForBinaries(ctx); dir != "" {
 		return dir, nil
 	}
-	if err := daemon.Install(ctx, "postgresql", func() bool { return lookForBinaries(ctx) != "" }); err != nil {
-		return "", fmt.Errorf("no PostgreSQL server binaries (initdb, postgres) on this machine: %w; "+
-			"install PostgreSQL %s or later", err, Majors()[0])
+	majors := Majors()
+	if len(majors) == 0 {
+		return "", fmt.Errorf("no PostgreSQL server binaries (initdb, postgres) on this machine, and no pinned build for it; install PostgreSQL 14 or later, or set %s", Variable)
 	}
-	if dir := lookForBinaries(ctx); dir != "" {
-		return dir, nil
-	}
-	return "", fmt.Errorf("the package postgresql has no initdb; install PostgreSQL %s or later by hand", Majors()[0])
+	return Build(ctx, majors[len(majors)-1])
 }
 
 func lookForBinaries(ctx context.Context) string {
