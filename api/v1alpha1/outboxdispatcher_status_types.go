@@ -109,11 +109,11 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	ReadyReplicas int32 `json:"readyReplicas"`
 
-	// answeringReplicas counts the dispatcher pods that answered the operator of
+	// respondingReplicas counts the dispatcher pods that answered the operator of
 	// late.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	AnsweringReplicas int32 `json:"answeringReplicas"`
+	RespondingReplicas int32 `json:"respondingReplicas"`
 
 	// pods is readyReplicas of spec.replicas, as in 1/2.
 	// +optional

@@ -108,14 +108,14 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.create(obd)
 		c.rollOut(c.healthy(), c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
-		Eventually(func() int32 { return c.get().Status.AnsweringReplicas }).Should(BeEquivalentTo(2))
+		Eventually(func() int32 { return c.get().Status.RespondingReplicas }).Should(BeEquivalentTo(2))
 		Eventually(func() string { return c.get().Status.Pods }).Should(Equal("2/2"))
 
 		c.pods.silent("pod-1")
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not answer the operator"})
-		Expect(c.get().Status.AnsweringReplicas).To(BeEquivalentTo(1))
+		Expect(c.get().Status.RespondingReplicas).To(BeEquivalentTo(1))
 
 		c.deployed(2, 1)
 		c.expect(kstatus.CurrentStatus,
@@ -165,7 +165,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition), unknown(api.SourceReachableCondition), unknown(api.SinkReachableCondition),
 			unknown(api.SchemaReadyCondition), unknown(api.DeadLettersPresentCondition))
 		Expect([]int64{*c.get().Status.Pending, *c.get().Status.Dead}).To(Equal([]int64{4, 2}), "the last counts stay")
-		Expect(c.get().Status.AnsweringReplicas).To(BeEquivalentTo(0))
+		Expect(c.get().Status.RespondingReplicas).To(BeEquivalentTo(0))
 
 		other := c.healthy()
 		other.Name = "elsewhere/orders" // the pod's address was given to another

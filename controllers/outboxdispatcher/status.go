@@ -59,7 +59,7 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	if o.deployment != nil {
 		current.Replicas, current.ReadyReplicas = o.deployment.Status.Replicas, o.deployment.Status.ReadyReplicas
 	}
-	current.AnsweringReplicas = int32(len(o.answers))
+	current.RespondingReplicas = int32(len(o.answers))
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
 	setCounts(current, o.answers, blocks(o.obd))
 	setRetention(current, o.answers)

@@ -160,7 +160,7 @@ func (w *world) reconciled(size int, how func(int) behaviour) (bool, string) {
 		if ready == nil || workload == nil || workload.Status != metav1.ConditionTrue || obd.Status.ObservedGeneration != obd.Generation {
 			continue
 		}
-		if well := how(number(obd.Name)) == wellBehaved; well && ready.Reason == "Delivering" && obd.Status.AnsweringReplicas == 1 || !well {
+		if well := how(number(obd.Name)) == wellBehaved; well && ready.Reason == "Delivering" && obd.Status.RespondingReplicas == 1 || !well {
 			done++
 		}
 	}
