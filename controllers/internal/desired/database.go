@@ -34,12 +34,7 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 		c.ClientCertFile, c.ClientKeyFile = login.clientCertificate(field+".migration.clientCertificate", own.ClientCertificate)
 	}
 	m.refs = append(m.refs, login.refs...)
-	if m10 := own.M10; m10 != nil {
-		c.M10 = &config.M10{Namespace: m10.Namespace, Topic: m10.Topic, Publish: config.M10Publish(m10.Publish)}
-	}
-	if o := own.Overview; o != nil {
-		c.Overview = &config.Overview{Namespace: o.Namespace}
-	}
+	c.M10, c.Overview = converted[*config.M10](own.M10), converted[*config.Overview](own.Overview)
 	return c
 }
 
@@ -65,17 +60,8 @@ func (m *mounts) replayDatabase(field string, d *v1alpha1.OutboxSpec) config.Dat
 	return c
 }
 
-// hasOwnLogin reports whether the migration logs in as somebody else than the dispatchers.
+// hasOwnLogin reports whether the migration has a login of its own.
 func hasOwnLogin(m *v1alpha1.Migration) bool { return m.Secret != nil || m.User != "" }
-
-// inbox is how a sink reaches its database.
-func (m *mounts) inbox(field string, d v1alpha1.InboxDatabase) config.InboxDatabase {
-	c := m.database(field, &v1alpha1.OutboxSpec{Secret: d.Secret, Server: d.Server, User: d.User, IAM: d.IAM, TLS: d.TLS})
-	return config.InboxDatabase{
-		DSNFile: c.DSNFile, Connection: c.Connection, SSLMode: c.SSLMode, CAFile: c.CAFile,
-		ClientCertFile: c.ClientCertFile, ClientKeyFile: c.ClientKeyFile, IAM: c.IAM,
-	}
-}
 
 // connection is a connection string's file, or the parts of a connection: of the spec, or in the secret.
 func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, secret v1alpha1.DatabaseSecret, user string) (dsnFile string, c *config.Connection) {
@@ -110,7 +96,5 @@ func (m *mounts) secure(field string, d *v1alpha1.OutboxSpec, c *config.Database
 		c.CAFile = m.ca(field+".tls.ca", tls.CA)
 		c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".tls.clientCertificate", tls.ClientCertificate)
 	}
-	if d.IAM != nil {
-		c.IAM = &config.IAM{Provider: d.IAM.Provider, Region: d.IAM.Region}
-	}
+	c.IAM = converted[*config.IAM](d.IAM)
 }

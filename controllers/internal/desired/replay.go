@@ -1,8 +1,6 @@
 package desired
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -106,20 +104,6 @@ func (r Replay) order() config.ReplayRequest {
 		o.AnyOrder = ordering == v1alpha1.OrderingNone
 	}
 	return o
-}
-
-// convert reads into the value at to what from says in JSON. A field of from that to lacks is a fault of the program, which
-// the tests of this package find.
-func convert(from, to any) {
-	text, err := json.Marshal(from)
-	if err == nil {
-		decoder := json.NewDecoder(bytes.NewReader(text))
-		decoder.DisallowUnknownFields()
-		err = decoder.Decode(to)
-	}
-	if err != nil {
-		panic(fmt.Sprintf("convert %T to %T: %v", from, to, err))
-	}
 }
 
 func (r Replay) data() map[string]string {

@@ -169,6 +169,12 @@ func present(v reflect.Value) reflect.Value {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			v.Set(reflect.New(v.Type().Elem()))
+			switch made := v.Interface().(type) { // with what the API requires
+			case *v1alpha1.HTTPSigning:
+				made.Secret = v1alpha1.SecretKey{Name: "signing", Key: "secrets"}
+			case *v1alpha1.PostgresSink:
+				made.Database.Secret.Name = "inbox-db"
+			}
 		}
 		return v.Elem()
 	}
@@ -332,8 +338,11 @@ func paths(typ reflect.Type, path string, see func(path string)) {
 	}
 }
 
-// named is the field's name in JSON.
+// named is the field's name in JSON, which is that in Go: so no two fields are exchanged.
 func named(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if !strings.EqualFold(name, f.Name) {
+		panic(fmt.Sprintf("the field %s is %q in JSON, want the same name", f.Name, name))
+	}
 	return name
 }
