@@ -12,16 +12,17 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// collect deletes the files that no ReplicaSet and no Job names any more, and the types that no pod reads, when a rollout
+// collect deletes the files that no ReplicaSet and no Job names any more, but for the current ones, and the types that no pod reads, when a rollout
 // has ended. ReplicaSets are read only when there is something to delete.
-func (r *Reconciler) collect(ctx context.Context, s *scope) error {
-	if !complete(s.deployment, s.obd) {
+func (r *Reconciler) collect(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment, current []string) error {
+	if !complete(deployment, obd) {
 		return nil
 	}
-	ours := []client.ListOption{client.InNamespace(s.obd.Namespace), client.MatchingLabels{desired.LabelDispatcher: s.obd.Name}}
+	ours := []client.ListOption{client.InNamespace(obd.Namespace), client.MatchingLabels{desired.LabelDispatcher: obd.Name}}
 	var files corev1.ConfigMapList
 	if err := r.Client.List(ctx, &files, append(ours, client.UnsafeDisableDeepCopy)...); err != nil {
 		return fmt.Errorf("list the ConfigMaps: %w", err)
@@ -30,13 +31,13 @@ func (r *Reconciler) collect(ctx context.Context, s *scope) error {
 	if err := r.Client.List(ctx, &jobs, append(ours, client.UnsafeDisableDeepCopy)...); err != nil {
 		return fmt.Errorf("list the Jobs: %w", err)
 	}
-	needed := slices.Concat(s.files, desired.ConfigNames(&s.deployment.Spec.Template.Spec))
+	needed := slices.Concat(current, desired.ConfigNames(&deployment.Spec.Template.Spec))
 	for _, job := range jobs.Items {
 		needed = append(needed, desired.ConfigNames(&job.Spec.Template.Spec)...)
 	}
 	old := slices.DeleteFunc(files.Items, func(m corev1.ConfigMap) bool {
-		old := ptr.Deref(m.Immutable, false) || m.Name == desired.ConsumersName(s.obd) && !s.obd.Spec.RequireVerifiedConsumers
-		return !old || !metav1.IsControlledBy(&m, s.obd) || slices.Contains(needed, m.Name)
+		old := ptr.Deref(m.Immutable, false) || m.Name == desired.ConsumersName(obd) && !obd.Spec.RequireVerifiedConsumers
+		return !old || !metav1.IsControlledBy(&m, obd) || slices.Contains(needed, m.Name)
 	})
 	if len(old) == 0 {
 		return nil
@@ -56,7 +57,7 @@ func (r *Reconciler) collect(ctx context.Context, s *scope) error {
 		if err := r.Client.Delete(ctx, gone, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete the old ConfigMap %s: %w", m.Name, err)
 		}
-		r.applied.Drop(s.obd, "ConfigMap/"+m.Name)
+		r.applied.Drop(obd, "ConfigMap/"+m.Name)
 	}
 	return nil
 }

@@ -13,59 +13,39 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// resolveOutbox puts the spec of the Outbox that is referred to in the place of a database of the
-// dispatcher's own, for this pass. Pods that run go on when there is none.
-func (r *Reconciler) resolveOutbox(ctx context.Context, s *scope) error {
-	ref := s.obd.Spec.OutboxRef
+// resolveOutbox returns the Outbox that is referred to, nil for a database of the dispatcher's own, and puts its spec in
+// the place of that, for this pass. Pods that run stay as they are when there is none.
+func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (*v1alpha1.Outbox, error) {
+	ref := obd.Spec.OutboxRef
 	if ref == nil {
-		return nil
+		return nil, nil
 	}
 	outbox := &v1alpha1.Outbox{}
-	err := r.Client.Get(ctx, types.NamespacedName{Namespace: s.obd.Namespace, Name: ref.Name}, outbox)
+	err := r.Client.Get(ctx, types.NamespacedName{Namespace: obd.Namespace, Name: ref.Name}, outbox)
 	if apierrors.IsNotFound(err) {
-		return problem.Waiting(v1alpha1.ReferencesResolvedCondition, v1alpha1.ReasonOutboxNotFound, fmt.Sprintf(
-			"Outbox %q, which spec.outboxRef names, does not exist in namespace %q; create it, and this goes on by itself.", ref.Name, s.obd.Namespace))
+		return nil, problem.Waiting(v1alpha1.ReferencesResolvedCondition, v1alpha1.ReasonOutboxNotFound, fmt.Sprintf(
+			"Outbox %q, which spec.outboxRef names, does not exist in namespace %q; create it, and this goes on by itself.", ref.Name, obd.Namespace))
 	}
 	if err != nil {
-		return fmt.Errorf("read Outbox %s: %w", ref.Name, err)
+		return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 	}
-	s.outbox = outbox
-	s.obd.Spec.Database, s.before.Spec.Database = &outbox.Spec.OutboxSpec, &outbox.Spec.OutboxSpec
-	return nil
+	obd.Spec.Database = &outbox.Spec.OutboxSpec
+	return outbox, nil
 }
 
-// migration runs the dispatcher's own migration Job, or looks at that of who migrates the same database.
-func (r *Reconciler) migration(ctx context.Context, s *scope) (migrate.Migration, error) {
-	if s.outbox != nil {
-		return r.lookAtOutbox(ctx, s, s.outbox)
-	}
-	own, err := desired.NewMigration(s.obd, r.Platform)
-	if err != nil {
-		return migrate.Migration{}, podTemplateProblem(err)
-	}
-	switch migrator := r.migrator(s).(type) {
-	case *v1alpha1.Outbox:
-		return r.lookAtOutbox(ctx, s, migrator)
-	case *v1alpha1.OutboxDispatcher:
-		wanted, err := desired.NewMigration(migrator, r.Platform)
-		if err != nil {
-			return migrate.Migration{}, podTemplateProblem(err)
-		}
-		return r.lookAt(ctx, s, migrator, wanted)
-	}
-	return r.migrations.Run(ctx, s.obd, own)
-}
-
-// migrator is who else runs the migration of the dispatcher's own database: the oldest Outbox that says the same of
-// it, or the oldest dispatcher that does; nil for nobody.
-func (r *Reconciler) migrator(s *scope) desired.Owner {
-	if s.outbox != nil || !desired.Migrates(s.obd.Spec.Database) {
-		return nil
-	}
-	if outbox := oldestOf(s.outboxes, s.obd.Spec.Database); outbox != nil {
+// migrator is who else runs the migration: the Outbox that is referred to; for a database of the dispatcher's own, the
+// oldest Outbox that says the same of it, or the oldest dispatcher that does. It is nil when there is none.
+func (r *Reconciler) migrator(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, outboxes []*v1alpha1.Outbox, peers []*v1alpha1.OutboxDispatcher) desired.Owner {
+	if outbox != nil {
 		return outbox
 	}
-	for _, peer := range older(s.peers, s.obd) {
+	if !desired.Migrates(obd.Spec.Database) {
+		return nil
+	}
+	if outbox := oldestOf(outboxes, obd.Spec.Database); outbox != nil {
+		return outbox
+	}
+	for _, peer := range older(peers, obd) {
 		if _, err := desired.NewMigration(peer, r.Platform); err == nil {
 			return peer
 		}
@@ -73,18 +53,26 @@ func (r *Reconciler) migrator(s *scope) desired.Owner {
 	return nil
 }
 
-func (r *Reconciler) lookAtOutbox(ctx context.Context, s *scope, outbox *v1alpha1.Outbox) (migrate.Migration, error) {
-	wanted, err := desired.NewOutboxMigration(outbox, r.Platform)
-	if err != nil { // the Outbox tells it
-		return migrate.Migration{State: migrate.Failed, Of: "Outbox " + outbox.Name, Detail: err.Error()}, nil
+// migration runs the dispatcher's own migration Job, or watches the migrator's, and removes Jobs of its own.
+func (r *Reconciler) migration(ctx context.Context, obd *v1alpha1.OutboxDispatcher, migrator desired.Owner) (migrate.Migration, error) {
+	wanted, err := desired.NewMigration(obd, r.Platform)
+	if err != nil {
+		return migrate.Migration{}, podTemplateProblem(err)
 	}
-	return r.lookAt(ctx, s, outbox, wanted)
-}
-
-// lookAt looks at the migration of another, and removes Jobs of the dispatcher's own.
-func (r *Reconciler) lookAt(ctx context.Context, s *scope, owner desired.Owner, wanted *desired.Migration) (migrate.Migration, error) {
-	if _, err := r.migrations.Run(ctx, s.obd, nil); err != nil {
+	switch migrator := migrator.(type) {
+	case nil:
+		return r.migrations.Run(ctx, obd, wanted)
+	case *v1alpha1.Outbox:
+		if wanted, err = desired.NewOutboxMigration(migrator, r.Platform); err != nil { // which is in the Outbox's status
+			return migrate.Migration{State: migrate.Failed, Of: "Outbox " + migrator.Name, Detail: err.Error()}, nil
+		}
+	case *v1alpha1.OutboxDispatcher:
+		if wanted, err = desired.NewMigration(migrator, r.Platform); err != nil {
+			return migrate.Migration{}, podTemplateProblem(err)
+		}
+	}
+	if _, err := r.migrations.Run(ctx, obd, nil); err != nil {
 		return migrate.Migration{}, err
 	}
-	return r.migrations.Look(ctx, owner, wanted)
+	return r.migrations.Look(ctx, migrator, wanted)
 }

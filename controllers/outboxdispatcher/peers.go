@@ -17,19 +17,18 @@ import (
 
 // findPeers lists the other dispatchers that claim from the same tables, and the Outboxes that have these, as far
 // as specs tell. They are the cache's own, and only read.
-func (r *Reconciler) findPeers(ctx context.Context, s *scope) error {
-	all, outboxes, err := r.claimants(ctx, s.obd)
+func (r *Reconciler) findPeers(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (peers []*v1alpha1.OutboxDispatcher, outboxes []*v1alpha1.Outbox, err error) {
+	all, outboxes, err := r.claimants(ctx, obd)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	for _, peer := range all {
-		if peer.UID != s.obd.UID && peer.DeletionTimestamp.IsZero() {
-			s.peers = append(s.peers, peer)
+		if peer.UID != obd.UID && peer.DeletionTimestamp.IsZero() {
+			peers = append(peers, peer)
 		}
 	}
-	slices.SortFunc(s.peers, func(a, b *v1alpha1.OutboxDispatcher) int { return strings.Compare(a.Name, b.Name) })
-	s.outboxes = outboxes
-	return nil
+	slices.SortFunc(peers, func(a, b *v1alpha1.OutboxDispatcher) int { return strings.Compare(a.Name, b.Name) })
+	return peers, outboxes, nil
 }
 
 // claimants are all dispatchers that claim from the tables of this one, with itself, and the Outboxes that have

@@ -24,86 +24,76 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// look reads what is there, and what the pods said last, so that it is reported also when a later phase
-// cannot go on.
-func (r *Reconciler) look(ctx context.Context, s *scope) error {
-	key := types.NamespacedName{Namespace: s.obd.Namespace, Name: desired.Name(s.obd)}
+// findWorkload returns the Deployment, nil when there is none of ours, and its pods.
+func (r *Reconciler) findWorkload(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (*appsv1.Deployment, []corev1.Pod, error) {
+	key := types.NamespacedName{Namespace: obd.Namespace, Name: desired.Name(obd)}
 	deployment := &appsv1.Deployment{}
 	if err := r.Client.Get(ctx, key, deployment); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read Deployment %s: %w", key.Name, err)
+		return nil, nil, fmt.Errorf("read Deployment %s: %w", key.Name, err)
 	}
-	if metav1.IsControlledBy(deployment, s.obd) {
-		s.deployment = deployment
+	if !metav1.IsControlledBy(deployment, obd) {
+		return nil, nil, nil
 	}
-	labelled, err := pods.List(ctx, r.Client, s.obd.Namespace, desired.Selector(s.obd, desired.ComponentDispatcher))
+	labelled, err := pods.List(ctx, r.Client, obd.Namespace, desired.Selector(obd, desired.ComponentDispatcher))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	if s.pods, err = r.owned(ctx, s.deployment, labelled); err != nil {
-		return err
-	}
-	s.heard = r.Observer.Observe(client.ObjectKeyFromObject(s.obd), desired.DispatcherName(s.obd), s.pods)
-	return nil
+	owned, err := r.owned(ctx, deployment, labelled)
+	return deployment, owned, err
 }
 
-// config applies what the pods of the migration and of the workload need.
-func (r *Reconciler) config(ctx context.Context, s *scope) error {
-	if account := desired.ServiceAccount(s.obd); account != nil {
-		if err := r.applied.Apply(ctx, s.obd, account, &corev1.ServiceAccount{}); err != nil {
-			return err
+// applyFiles applies the ServiceAccount and the ConfigMaps that the pods of the workload and of the migration need, unless
+// the migration is the migrator's. It returns the names of the ConfigMaps.
+func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatcher, migrator desired.Owner) (names []string, err error) {
+	if account := desired.ServiceAccount(obd); account != nil {
+		if err := r.applied.Apply(ctx, obd, account, &corev1.ServiceAccount{}); err != nil {
+			return nil, err
 		}
 	}
-	wanted := []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(s.obd)}
-	if files := desired.MigrationConfigMap(s.obd); files != nil && r.migrator(s) == nil {
+	wanted := []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(obd)}
+	if files := desired.MigrationConfigMap(obd); files != nil && migrator == nil {
 		wanted = append(wanted, files)
 	}
 	for _, files := range wanted {
-		s.files = append(s.files, *files.Name)
-		if err := r.applied.Apply(ctx, s.obd, files, &corev1.ConfigMap{}); err != nil {
-			return err
+		if err := r.applied.Apply(ctx, obd, files, &corev1.ConfigMap{}); err != nil {
+			return nil, err
 		}
+		names = append(names, *files.Name)
 	}
-	return nil
+	return names, nil
 }
 
-// migrate sees to the migration. The workload waits for the first migration to succeed. Later it
-// waits only while one runs: when that fails, pods that do not fit the schema do not become ready,
+// migrate runs the migration, or watches the migrator's. The workload waits for the first migration to succeed. Once it is
+// deployed it waits only while one runs: when that fails, pods that do not fit the schema do not become ready,
 // and so replace none that do.
-func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
-	var err error
-	if s.migration, err = r.migration(ctx, s); err != nil {
-		return err
+func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, migrator desired.Owner, deployed bool) (migrate.Migration, error) {
+	migration, err := r.migration(ctx, obd, migrator)
+	if err == nil && (migration.State == migrate.Running || migration.State == migrate.Failed && !deployed) {
+		err = errWait
 	}
-	if s.migration.State == migrate.Running || (s.migration.State == migrate.Failed && s.deployment == nil) {
-		return errWait
-	}
-	return nil
+	return migration, err
 }
 
-// workload applies the Deployment and its PodDisruptionBudget.
-func (r *Reconciler) workload(ctx context.Context, s *scope) error {
-	wanted, err := desired.Deployment(s.obd, r.Platform)
+// workload applies the Deployment and its PodDisruptionBudget, and returns the Deployment. It queues while others take
+// the operator's new image: then the pods that run stay as they are.
+func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment) (_ *appsv1.Deployment, queues bool, _ error) {
+	wanted, err := desired.Deployment(obd, r.Platform)
 	if err != nil {
-		return podTemplateProblem(err)
+		return current, false, podTemplateProblem(err)
 	}
-	if upgrades(s.deployment, wanted, r.Platform.Image) {
-		may, err := r.pace.may(ctx, s.obd)
-		if err != nil {
-			return err
-		}
-		if s.queues = !may; s.queues {
-			return nil // the pods that run go on
+	if upgrades(current, wanted, r.Platform.Image) {
+		if may, err := r.pace.may(ctx, obd); err != nil || !may {
+			return current, err == nil, err
 		}
 	}
 	deployment := &appsv1.Deployment{}
-	if err := r.applied.Apply(ctx, s.obd, wanted, deployment); err != nil {
-		return err
+	if err := r.applied.Apply(ctx, obd, wanted, deployment); err != nil {
+		return current, false, err
 	}
-	if cause := rolls(s.deployment, deployment); cause != "" {
-		r.reporter.Tell(ctx, s.obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
+	if cause := rolls(current, deployment); cause != "" {
+		r.reporter.Tell(ctx, obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
 	}
-	s.deployment = deployment
-	return r.applied.Apply(ctx, s.obd, desired.PodDisruptionBudget(s.obd), &policyv1.PodDisruptionBudget{})
+	return deployment, false, r.applied.Apply(ctx, obd, desired.PodDisruptionBudget(obd), &policyv1.PodDisruptionBudget{})
 }
 
 // rolls says what makes the pods roll from one Deployment to the other, empty for nothing.

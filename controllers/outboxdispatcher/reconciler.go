@@ -29,7 +29,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
 
@@ -127,28 +126,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Complete(r)
 }
 
-// scope is what one pass knows.
-type scope struct {
-	obd        *v1alpha1.OutboxDispatcher
-	before     *v1alpha1.OutboxDispatcher
-	deployment *appsv1.Deployment           // nil when there is none of ours
-	pods       []corev1.Pod                 // of the Deployment
-	outbox     *v1alpha1.Outbox             // that spec.outboxRef names, nil for a database of its own
-	peers      []*v1alpha1.OutboxDispatcher // others that claim from the same tables, by name
-	outboxes   []*v1alpha1.Outbox           // that have these tables
-	consumers  []*v1alpha1.OutboxConsumer   // that are registered in the namespace
-	migration  migrate.Migration
-	state      stateOfPods
-	queues     bool             // it waits for others to take the operator's new image
-	files      []string         // names of the ConfigMaps that new pods read
-	missing    *problem.Problem // a reference that leads nowhere, for pods that start; nil for none
-	gone       *problem.Problem // one that led somewhere when the pods started; nil for none
-	problem    *problem.Problem
-	heard      observe.Heard
-}
-
 // Reconcile does one pass.
-func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	obd := &v1alpha1.OutboxDispatcher{}
 	if err := r.Client.Get(ctx, req.NamespacedName, obd); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -161,33 +140,84 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if !obd.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil // owner references take the rest along
 	}
-	s := &scope{obd: obd, before: obd.DeepCopy()}
-	defer func() { err = errors.Join(err, r.report(ctx, s, err)) }()
+	before := obd.DeepCopy()
+	o, err := r.pass(ctx, obd)
+	before.Spec.Database = obd.Spec.Database // the Outbox's, which is no change of the object
+	var result ctrl.Result
+	if err == nil {
+		again := r.Interval
+		if !underWay(o) && !slices.ContainsFunc(o.pods, pending) {
+			again = max(again, lookAgain)
+		}
+		result = ctrl.Result{RequeueAfter: o.migration.Sooner(again), Priority: new(handler.LowPriority)}
+	}
+	return result, errors.Join(err, r.report(ctx, before, o, err))
+}
 
-	for _, phase := range []func(context.Context, *scope) error{r.look, r.stop, r.findPeers, r.findConsumers, r.admit, r.resolveOutbox, r.config, r.network, r.migrate, r.workload, r.resume, r.collect} {
-		err := phase(ctx, s)
-		if errors.As(err, &s.problem) || errors.Is(err, errWait) {
-			break
-		}
-		if err != nil {
-			return ctrl.Result{}, err
-		}
+// pass applies what the spec asks for, and returns what it has observed. A problem of the user's, and a migration that
+// runs, end the phases and are part of that; any other error is a failure.
+func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (observed, error) {
+	o := observed{obd: obd}
+	if err := r.phases(ctx, obd, &o); err != nil && !errors.As(err, &o.problem) && !errors.Is(err, errWait) {
+		return o, err
 	}
-	refs := references.Of(s.obd)
-	if s.missing, err = references.Missing(ctx, r.Client, refs, slices.Concat(s.pods, s.migration.Pods)); err != nil {
-		return ctrl.Result{}, err
+	var err error
+	refs := references.Of(obd)
+	if o.missing, err = references.Missing(ctx, r.Client, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
+		return o, err
 	}
-	if s.gone, err = references.Gone(ctx, r.Client, refs, s.pods, time.Now()); err != nil {
-		return ctrl.Result{}, err
+	o.now = time.Now()
+	if o.gone, err = references.Gone(ctx, r.Client, refs, o.pods, o.now); err != nil {
+		return o, err
 	}
-	if s.problem == nil {
-		s.problem = refusal(s.deployment, s.pods, time.Now())
+	if o.problem == nil {
+		o.problem = refusal(o.deployment, o.pods, o.now)
 	}
-	again := r.Interval
-	if !underWay(s.observed()) && !slices.ContainsFunc(s.pods, pending) {
-		again = max(again, lookAgain)
+	return o, nil
+}
+
+// phases runs the phases of a pass up to the first error, and keeps in o what the status follows from.
+func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher, o *observed) (err error) {
+	if o.deployment, o.pods, err = r.findWorkload(ctx, obd); err != nil {
+		return err
 	}
-	return ctrl.Result{RequeueAfter: s.migration.Sooner(again), Priority: new(handler.LowPriority)}, nil
+	heard := r.Observer.Observe(client.ObjectKeyFromObject(obd), desired.DispatcherName(obd), o.pods)
+	o.answers, o.silent, o.unasked, o.sets = heard.Answers, heard.Silent, heard.Unasked, setsOf(o.pods, heard.Pods)
+	if o.deployment, o.state, err = r.stop(ctx, obd, o.deployment, o.pods); err != nil {
+		return err
+	}
+	var outboxes []*v1alpha1.Outbox
+	if o.peers, outboxes, err = r.findPeers(ctx, obd); err != nil {
+		return err
+	}
+	if o.consumers, err = r.findConsumers(ctx, obd); err != nil {
+		return err
+	}
+	if err := r.admit(ctx, obd, o.consumers, o.pods); err != nil {
+		return err
+	}
+	outbox, err := r.resolveOutbox(ctx, obd)
+	if err != nil {
+		return err
+	}
+	migrator := r.migrator(obd, outbox, outboxes, o.peers)
+	files, err := r.applyFiles(ctx, obd, migrator)
+	if err != nil {
+		return err
+	}
+	if err := r.network(ctx, obd); err != nil {
+		return err
+	}
+	if o.migration, err = r.migrate(ctx, obd, migrator, o.deployment != nil); err != nil {
+		return err
+	}
+	if o.deployment, o.queues, err = r.workload(ctx, obd, o.deployment); err != nil {
+		return err
+	}
+	if o.state, err = r.resume(ctx, obd, o.state, o.deployment, o.pods); err != nil {
+		return err
+	}
+	return r.collect(ctx, obd, o.deployment, files)
 }
 
 func pending(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodPending }
@@ -196,39 +226,18 @@ func pending(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodPending
 var errWait = errors.New("waiting for the migration")
 
 // report writes the status, if anything changed, and then tells of it.
-func (r *Reconciler) report(ctx context.Context, s *scope, failure error) error {
+func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxDispatcher, o observed, failure error) error {
 	switch {
 	case failure != nil:
-		kstatus.SetFailure(&s.obd.Status.Conditions, s.obd.Generation, failure)
-	case s.heard.Unasked > 0:
+		kstatus.SetFailure(&o.obd.Status.Conditions, o.obd.Generation, failure)
+	case o.unasked > 0:
 		return nil // less is known of the pods than was: the next pass knows, in seconds
 	default:
-		setStatus(&s.obd.Status, s.observed())
+		setStatus(&o.obd.Status, o)
 	}
-	return r.reporter.Report(ctx, s.before, s.obd, func() []kstatus.Event {
-		return r.warned.seldom(client.ObjectKeyFromObject(s.obd), transitions(s.before.Status, s.obd.Status), time.Now())
+	return r.reporter.Report(ctx, before, o.obd, func() []kstatus.Event {
+		return r.warned.seldom(client.ObjectKeyFromObject(o.obd), transitions(before.Status, o.obd.Status), time.Now())
 	})
-}
-
-// observed is what the status follows from.
-func (s *scope) observed() observed {
-	return observed{
-		obd:        s.obd,
-		problem:    s.problem,
-		missing:    s.missing,
-		gone:       s.gone,
-		state:      s.state,
-		migration:  s.migration,
-		deployment: s.deployment,
-		pods:       s.pods,
-		answers:    s.heard.Answers,
-		silent:     s.heard.Silent,
-		sets:       setsOf(s.pods, s.heard.Pods),
-		queues:     s.queues,
-		sharing:    sharing(s.obd, s.peers, s.heard.Answers),
-		consumers:  s.consumers,
-		now:        time.Now(),
-	}
 }
 
 // setsOf are the ReplicaSets of those pods.

@@ -14,12 +14,13 @@ import (
 // topicsShared tells who else delivers what this dispatcher does.
 func topicsShared(o observed) metav1.Condition {
 	const kind = api.TopicsSharedCondition
-	if len(o.sharing) == 0 {
+	sharing := sharing(o.obd, o.peers, o.answers)
+	if len(sharing) == 0 {
 		return condition(kind, metav1.ConditionFalse, api.ReasonNotShared, "No other dispatcher of the outbox delivers topics of this one.")
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsShared, fmt.Sprintf(
 		"%s too, so each event goes to one of them only, to whichever claims it first. Give each topics of its own, or keep one of them: an event has one dispatcher.",
-		deliver(o.sharing)))
+		deliver(sharing)))
 }
 
 // nameBytes bounds a name in a message.

@@ -35,15 +35,16 @@ type observed struct {
 	// deployment is nil when there is none of ours.
 	deployment *appsv1.Deployment
 	pods       []corev1.Pod
-	// answers are those of the pods that told their status, and silent counts those that do not.
-	answers []status.Status
-	silent  int
+	// answers are those of the pods that told their status, silent counts those that do not, and unasked those of which
+	// neither is known yet.
+	answers         []status.Status
+	silent, unasked int
 	// sets are the ReplicaSets of the pods that gave the answers; nil for one of all.
 	sets []types.UID
 	// queues means that it waits for others to take the operator's new image.
 	queues bool
-	// sharing are the other dispatchers that deliver topics of this one, by name.
-	sharing []string
+	// peers are the other dispatchers that claim from the same tables, by name.
+	peers []*v1alpha1.OutboxDispatcher
 	// consumers are those that are registered in the namespace, and types the event types that were seen.
 	consumers []*v1alpha1.OutboxConsumer
 	types     []v1alpha1.SeenEventType

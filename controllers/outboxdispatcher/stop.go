@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,62 +23,61 @@ type stateOfPods struct {
 	late string
 }
 
-// stop applies what stops delivery, before all that may fail (CONTRACT C-105).
-func (r *Reconciler) stop(ctx context.Context, s *scope) error {
-	if err := r.scale(ctx, s); err != nil {
-		return err
+// stop applies what stops delivery, before all that may fail (CONTRACT C-105). It returns the Deployment as it is then.
+func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, pods []corev1.Pod) (*appsv1.Deployment, stateOfPods, error) {
+	deployment, err := r.scale(ctx, obd, current)
+	if err != nil {
+		return current, stateOfPods{}, err
 	}
 	told := &corev1.ConfigMap{}
-	key := types.NamespacedName{Namespace: s.obd.Namespace, Name: *desired.StateConfigMap(s.obd).Name}
+	key := types.NamespacedName{Namespace: obd.Namespace, Name: *desired.StateConfigMap(obd).Name}
 	if err := r.Client.Get(ctx, key, told); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
+		return deployment, stateOfPods{}, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
 	}
-	s.state.resumes = s.deployment != nil && desired.State(told) == v1alpha1.StatePaused && s.obd.Spec.State != v1alpha1.StatePaused
-	if s.state.resumes {
-		return nil
+	if deployment != nil && desired.State(told) == v1alpha1.StatePaused && obd.Spec.State != v1alpha1.StatePaused {
+		return deployment, stateOfPods{resumes: true}, nil
 	}
-	return r.tell(ctx, s)
+	state, err := r.tell(ctx, obd, pods)
+	return deployment, state, err
 }
 
 // scale sets the replicas of a Deployment that runs. One that does not run starts with the template that the
 // spec asks for now, which workload applies, and never with one from before.
-func (r *Reconciler) scale(ctx context.Context, s *scope) error {
-	want := desired.Replicas(s.obd)
-	if s.deployment == nil || *s.deployment.Spec.Replicas == want || *s.deployment.Spec.Replicas == 0 {
-		return nil
+func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment) (*appsv1.Deployment, error) {
+	want := desired.Replicas(obd)
+	if deployment == nil || *deployment.Spec.Replicas == want || *deployment.Spec.Replicas == 0 {
+		return deployment, nil
 	}
-	scaled := s.deployment.DeepCopy()
+	scaled := deployment.DeepCopy()
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"replicas":%d}}`, scaled.UID, want)
 	if err := r.Client.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
-		return fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
+		return nil, fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
 	}
-	s.deployment = scaled
-	return nil
+	return scaled, nil
 }
 
 // resume lets pods claim again when all of them are of the newest template: who pauses because of a
 // mistake, and corrects it, does not go on with it.
-func (r *Reconciler) resume(ctx context.Context, s *scope) error {
-	if !s.state.resumes || !complete(s.deployment, s.obd) {
-		return nil
+func (r *Reconciler) resume(ctx context.Context, obd *v1alpha1.OutboxDispatcher, state stateOfPods, deployment *appsv1.Deployment, pods []corev1.Pod) (stateOfPods, error) {
+	if !state.resumes || !complete(deployment, obd) {
+		return state, nil
 	}
-	s.state.resumes = false
-	return r.tell(ctx, s)
+	return r.tell(ctx, obd, pods)
 }
 
 // tell tells the pods of the state. The kubelet may take 90 seconds to show them another content of a
 // ConfigMap; it looks at once when a pod's annotation changes.
-func (r *Reconciler) tell(ctx context.Context, s *scope) error {
-	if err := r.applied.Apply(ctx, s.obd, desired.StateConfigMap(s.obd), &corev1.ConfigMap{}); err != nil {
-		return err
+func (r *Reconciler) tell(ctx context.Context, obd *v1alpha1.OutboxDispatcher, pods []corev1.Pod) (state stateOfPods, err error) {
+	if err := r.applied.Apply(ctx, obd, desired.StateConfigMap(obd), &corev1.ConfigMap{}); err != nil {
+		return state, err
 	}
-	if err := r.annotate(ctx, s.pods, desired.AnnotationState, string(s.obd.Spec.State), string(v1alpha1.StateRunning)); err != nil {
-		s.state.late = "The pods hear of the state within 90 seconds, and not at once: to annotate them failed"
+	if err := r.annotate(ctx, pods, desired.AnnotationState, string(obd.Spec.State), string(v1alpha1.StateRunning)); err != nil {
+		state.late = "The pods hear of the state within 90 seconds, and not at once: to annotate them failed"
 		if reason := apierrors.ReasonForError(err); reason != "" {
-			s.state.late += fmt.Sprintf(", because the API server says %s", reason)
+			state.late += fmt.Sprintf(", because the API server says %s", reason)
 		}
 	}
-	return nil
+	return state, nil
 }
 
 // annotate gives the pods an annotation, for which the kubelet looks at their ConfigMaps. unset is what it means not to

@@ -23,17 +23,17 @@ import (
 )
 
 // findConsumers lists the consumers that are registered in the namespace. They are the cache's own, and only read.
-func (r *Reconciler) findConsumers(ctx context.Context, s *scope) error {
+func (r *Reconciler) findConsumers(ctx context.Context, obd *api.OutboxDispatcher) (consumers []*api.OutboxConsumer, err error) {
 	var found api.OutboxConsumerList
-	if err := r.Client.List(ctx, &found, client.InNamespace(s.obd.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list the OutboxConsumers of namespace %s: %w", s.obd.Namespace, err)
+	if err := r.Client.List(ctx, &found, client.InNamespace(obd.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the OutboxConsumers of namespace %s: %w", obd.Namespace, err)
 	}
 	for i := range found.Items {
 		if found.Items[i].DeletionTimestamp.IsZero() {
-			s.consumers = append(s.consumers, &found.Items[i])
+			consumers = append(consumers, &found.Items[i])
 		}
 	}
-	return nil
+	return consumers, nil
 }
 
 // concernsDispatchers reports whether a change of a consumer is one that dispatchers look at: of its spec, or of whether
@@ -45,15 +45,15 @@ func concernsDispatchers(e event.UpdateEvent) bool {
 
 // admit tells the pods which event types have a verified consumer, when the spec asks for one (CONTRACT C-82). A pod that
 // cannot be annotated hears of it from the kubelet within 90 seconds.
-func (r *Reconciler) admit(ctx context.Context, s *scope) error {
-	if !s.obd.Spec.RequireVerifiedConsumers {
+func (r *Reconciler) admit(ctx context.Context, obd *api.OutboxDispatcher, consumers []*api.OutboxConsumer, pods []corev1.Pod) error {
+	if !obd.Spec.RequireVerifiedConsumers {
 		return nil
 	}
-	types := registration.VerifiedTypes(s.consumers, s.obd.Name)
-	if err := r.applied.Apply(ctx, s.obd, desired.ConsumersConfigMap(s.obd, types), &corev1.ConfigMap{}); err != nil {
+	types := registration.VerifiedTypes(consumers, obd.Name)
+	if err := r.applied.Apply(ctx, obd, desired.ConsumersConfigMap(obd, types), &corev1.ConfigMap{}); err != nil {
 		return err
 	}
-	_ = r.annotate(ctx, s.pods, desired.AnnotationConsumers, desired.Hash(types), "")
+	_ = r.annotate(ctx, pods, desired.AnnotationConsumers, desired.Hash(types), "")
 	return nil
 }
 
