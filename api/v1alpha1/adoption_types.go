@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Adoption takes over an outbox table that a service has of its own, and whose producers stay as they are. The migration's
-// login carries it out, by a Job; it needs rights on the table.
+// Adoption takes over an existing outbox table of a service without a change to its producers. A Job carries it out
+// with the login of the migration, which needs rights on the table.
 //
 // +kubebuilder:validation:XValidation:rule="self.phase == 'Back' || has(self.namespace)",fieldPath=".namespace",message="namespace is missing: the outbox namespace of the events; set it"
 // +kubebuilder:validation:XValidation:rule="self.layout != 'Columns' || has(self.table) && has(self.columns)",message="layout Columns needs table and columns; set them, or choose the layout that the table has"
@@ -18,16 +18,16 @@ import (
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'Cutover' || self.phase != 'Shadow'",fieldPath=".phase",message="phase goes from Cutover to Shadow by way of Back; set it to Back first"
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase == 'Back' || self.layout == oldSelf.layout && (has(self.__namespace__) ? has(oldSelf.__namespace__) && self.__namespace__ == oldSelf.__namespace__ : !has(oldSelf.__namespace__)) && (has(self.table) ? has(oldSelf.table) && self.table == oldSelf.table : !has(oldSelf.table)) && (has(self.topic) ? has(oldSelf.topic) && self.topic == oldSelf.topic : !has(oldSelf.topic)) && (has(self.columns) ? has(oldSelf.columns) && self.columns == oldSelf.columns : !has(oldSelf.columns)) && (has(self.slot) ? has(oldSelf.slot) && self.slot == oldSelf.slot : !has(oldSelf.slot)) && (has(self.publication) ? has(oldSelf.publication) && self.publication == oldSelf.publication : !has(oldSelf.publication))",message="layout, table, namespace, topic, columns, slot and publication change only from phase Back; set phase to Back, and change them then"
 type Adoption struct {
-	// name is the adoption's, and becomes part of the names of a trigger and a
-	// function in the database.
+	// name is the name of the adoption. It becomes part of the names of a trigger and
+	// a function in the database.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=40
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z][a-z0-9_]*$')",message="name must be lower-case letters, digits and underscores, and start with a letter, such as orders"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z][a-z0-9_]*$')",message="name must be lower-case alphanumeric characters and underscores, the first one not a digit, such as orders"
 	Name string `json:"name,omitempty"`
 
-	// layout is that of the table: M10, Overview, Storage, Debezium, or Columns for any
-	// other.
+	// layout is the layout of the table: M10, Overview, Storage, Debezium, or Columns
+	// for any other.
 	// +required
 	Layout AdoptionLayout `json:"layout,omitempty"`
 
@@ -46,36 +46,36 @@ type Adoption struct {
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// topic is that of the events. When not set: each row's own.
+	// topic is the topic of the events. When not set: the one in each row.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Topic string `json:"topic,omitempty"`
 
-	// columns are those of the table, for layout Columns.
+	// columns names the columns of the table, for layout Columns.
 	// +optional
 	Columns *AdoptionColumns `json:"columns,omitempty"`
 
-	// slot is the slot.name of the connector, for layout Debezium: the replication slot
-	// says which rows it has not sent. It is one of pgoutput. The migration's login
+	// slot is slot.name of the connector, for layout Debezium: the replication slot
+	// says which rows it has not sent. Its plugin is pgoutput. The migration's login
 	// needs the attribute REPLICATION.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_]+$')",message="slot must be lower-case letters, digits and underscores, such as debezium"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_]+$')",message="slot must be lower-case alphanumeric characters and underscores, such as debezium"
 	Slot string `json:"slot,omitempty"`
 
-	// publication is the publication.name of the connector, for layout Debezium. When
-	// not set: dbz_publication.
+	// publication is publication.name of the connector, for layout Debezium. When not
+	// set: dbz_publication.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c${}[:cntrl:]]*$')",message="publication must be a name without quotes, backslashes, dollar signs, braces and control characters, such as dbz_publication"
 	Publication string `json:"publication,omitempty"`
 
-	// phase is Shadow (the producers' rows are counted and checked as events beside
-	// the worker that sends them), Cutover (open rows become events, and so do new
-	// ones; the worker finds nothing) or Back (all is as it was before).
+	// phase is Shadow (rows are counted and checked as events, while the service's
+	// worker sends them), Cutover (open and new rows become events; the worker finds
+	// none) or Back (the adoption is undone).
 	// +required
 	Phase AdoptionPhase `json:"phase,omitempty"`
 }
@@ -99,21 +99,21 @@ const (
 	LayoutColumns AdoptionLayout = "Columns"
 )
 
-// AdoptionPhase is how far an adoption is to go.
+// AdoptionPhase is the phase that an adoption is to reach.
 // +kubebuilder:validation:Enum=Shadow;Cutover;Back
 type AdoptionPhase string
 
 // The phases.
 const (
-	// AdoptionShadow counts and checks, and sends nothing.
+	// AdoptionShadow counts and checks, and delivers nothing.
 	AdoptionShadow AdoptionPhase = "Shadow"
-	// AdoptionCutover makes the dispatchers send.
+	// AdoptionCutover delivers the rows by the dispatchers.
 	AdoptionCutover AdoptionPhase = "Cutover"
-	// AdoptionBack undoes it.
+	// AdoptionBack undoes the adoption.
 	AdoptionBack AdoptionPhase = "Back"
 )
 
-// AdoptionColumns are the columns of a table, by what they are to the outbox.
+// AdoptionColumns names the columns of a table.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.completed) != has(self.status)",message="columns must have either completed or status, by which a row says whether it waits; keep one of them"
 type AdoptionColumns struct {
@@ -141,11 +141,11 @@ type AdoptionColumns struct {
 	// +optional
 	Type AdoptionColumn `json:"type,omitempty"`
 
-	// aggregateType is the kind of what the event is about.
+	// aggregateType is the type of the aggregate.
 	// +optional
 	AggregateType AdoptionColumn `json:"aggregateType,omitempty"`
 
-	// aggregateID is the id of what the event is about.
+	// aggregateID is the id of the aggregate.
 	// +optional
 	AggregateID AdoptionColumn `json:"aggregateID,omitempty"`
 
@@ -153,19 +153,19 @@ type AdoptionColumns struct {
 	// +optional
 	Key AdoptionColumn `json:"key,omitempty"`
 
-	// headers is a JSON object of texts.
+	// headers is a JSON object of strings.
 	// +optional
 	Headers AdoptionColumn `json:"headers,omitempty"`
 
-	// created is when the row was made.
+	// created is when the row was inserted.
 	// +optional
 	Created AdoptionColumn `json:"created,omitempty"`
 
-	// due is when the row is to be sent, or tried again.
+	// due is when the row is to be sent, or retried.
 	// +optional
 	Due AdoptionColumn `json:"due,omitempty"`
 
-	// attempts counts the attempts that were made.
+	// attempts is the number of attempts so far.
 	// +optional
 	Attempts AdoptionColumn `json:"attempts,omitempty"`
 }
@@ -179,12 +179,12 @@ type AdoptionColumn string
 
 // AdoptionStatusColumn is a column whose values say whether a row waits.
 type AdoptionStatusColumn struct {
-	// column is its name.
+	// column is the name of the column.
 	// +required
 	Column AdoptionColumn `json:"column,omitempty"`
 
-	// open are its values while a row is to be sent: that of a row that waits first,
-	// then others, such as NEW and SENDING.
+	// open lists the values of rows that are still to be sent: that of a waiting row
+	// first, then others, such as NEW and SENDING.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -194,7 +194,7 @@ type AdoptionStatusColumn struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(v, v.matches('^[^:,]*$'))",message="open must be values without colons and commas; correct them"
 	Open []string `json:"open,omitempty"`
 
-	// completed is its value when a row was sent, such as DONE.
+	// completed is the value of a row that was sent, such as DONE.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -202,15 +202,15 @@ type AdoptionStatusColumn struct {
 	Completed string `json:"completed,omitempty"`
 }
 
-// AdoptionStatus is how far an adoption is, as its Job has seen it last. In phase Shadow it looks every 10 minutes.
+// AdoptionStatus is the state of an adoption as its Job last saw it. In phase Shadow the Job checks every 10 minutes.
 type AdoptionStatus struct {
-	// name is the adoption's.
+	// name is the name of the adoption.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Name string `json:"name,omitempty"`
 
-	// phase is the one that it has reached: Pending (nothing was done yet), Shadow,
-	// Cutover, Returning (events in delivery are waited for) or Back.
+	// phase is the phase that the adoption has reached: Pending (not begun), Shadow,
+	// Cutover, Returning (waits for events in delivery) or Back.
 	// +required
 	// +kubebuilder:validation:Enum=Pending;Shadow;Cutover;Returning;Back
 	Phase string `json:"phase,omitempty"`
@@ -219,38 +219,38 @@ type AdoptionStatus struct {
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// theirs counts the rows of the service's table that are there since then. Of
-	// layout Debezium, nothing but refused is counted.
+	// theirs is the number of rows in the service's table since then. With layout
+	// Debezium only refused is counted.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Theirs int64 `json:"theirs"`
 
-	// ours counts the events that were made of them.
+	// ours is the number of events that were made from these rows.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Ours int64 `json:"ours"`
 
-	// missing counts the rows without an event, and without a reason.
+	// missing is the number of rows without an event that were not refused.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Missing int64 `json:"missing"`
 
-	// extra counts the events without a row.
+	// extra is the number of events without a row.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Extra int64 `json:"extra"`
 
-	// refused counts the rows of which no event can be made. They stay with the
-	// service's worker; of layout Debezium, that is from the cutover on until Back.
+	// refused is the number of rows that cannot become events. They stay with the
+	// service's worker; with layout Debezium, from the cutover until Back.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Refused int64 `json:"refused"`
 }
 
-// The phases of an AdoptionStatus, beside Shadow, Cutover and Back.
+// The phases of an AdoptionStatus that spec.adopt does not have.
 const (
-	// AdoptionPending: nothing was done yet.
+	// AdoptionPending: the adoption has not begun.
 	AdoptionPending = "Pending"
-	// AdoptionReturning: events in delivery are waited for.
+	// AdoptionReturning: the adoption waits for events in delivery.
 	AdoptionReturning = "Returning"
 )

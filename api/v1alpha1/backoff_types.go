@@ -20,8 +20,7 @@ type Backoff struct {
 	// +kubebuilder:default=Exponential
 	Strategy BackoffStrategy `json:"strategy,omitempty"`
 
-	// base is the delay that strategy starts from. From 1ms to 24h. When not set:
-	// 1s; for Linear, 60s.
+	// base is the first delay. From 1ms to 24h. When not set: 1s; for Linear, 60s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -42,15 +41,15 @@ type Backoff struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9]([.][0-9]+)?|10([.]0+)?)$')",message="multiplier must be a decimal from \"1\" to \"10\" in quotes, such as \"2\" or \"1.5\""
 	Multiplier string `json:"multiplier,omitempty"`
 
-	// jitterPercent is the spread of strategy Multiplier, in percent of the delay,
-	// to either side. From 0 to 100. When not set: 25.
+	// jitterPercent is the spread of strategy Multiplier to either side, in percent of
+	// the delay. From 0 to 100. When not set: 25.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	JitterPercent *int32 `json:"jitterPercent,omitempty"`
 }
 
-// BackoffStrategy names a policy of retries.
+// BackoffStrategy is how the delay between attempts grows.
 // +kubebuilder:validation:Enum=Exponential;Multiplier;PowerOfTwo;Linear
 type BackoffStrategy string
 

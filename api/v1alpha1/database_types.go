@@ -8,46 +8,45 @@ type DatabaseSecret struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 
 	// dsnKey is the key that holds a connection string, as a URL or as key=value
-	// words. Of several hosts in it the one that takes writes is used, also after a
+	// words. With several hosts the one that accepts writes is used, also after a
 	// failover. When neither dsnKey nor keys is set, and there is neither server nor
 	// user: dsn.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="dsnKey must be a key of a Secret: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="dsnKey must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
 	DSNKey string `json:"dsnKey,omitempty"`
 
-	// keys name the keys that hold one part of the connection each, as in the
-	// Secrets that database operators make. `keys: {}` fits those of
-	// CloudNativePG; with server also those of Zalando's operator, which hold only
-	// username and password. When neither it nor dsnKey is set, and there is a
-	// server or a user: {}.
+	// keys names the keys that each hold one part of the connection, as in the Secrets
+	// that database operators make. `keys: {}` fits those of CloudNativePG; with
+	// server also those of Zalando's operator, which hold only username and password.
+	// When neither keys nor dsnKey is set, and there is a server or a user: {}.
 	// +optional
 	Keys *ConnectionKeys `json:"keys,omitempty"`
 }
 
-// DatabaseServer is where a database is.
+// DatabaseServer is the address of a database.
 type DatabaseServer struct {
-	// host is the host name. Several are separated by commas: of them the one that
-	// takes writes is used, also after a failover.
+	// host is the host name, or several separated by commas. Of several the one that
+	// accepts writes is used, also after a failover.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._:-]+(,[A-Za-z0-9._:-]+)*$')",message="host must be a host name, or several with commas between them and no spaces, such as orders-db-rw.shop"
 	Host string `json:"host,omitempty"`
 
-	// port is that of each host. From 1 to 65535. Defaults to 5432.
+	// port is the port of each host. From 1 to 65535. Defaults to 5432.
 	// +optional
 	// +kubebuilder:default=5432
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
-	// database is the database's name.
+	// database is the name of the database.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -63,8 +62,8 @@ type DatabaseIAM struct {
 	// +kubebuilder:validation:Enum=AWS;Google;Azure
 	Provider string `json:"provider,omitempty"`
 
-	// region is that of the database, for AWS. When not set: AWS_REGION in the pods'
-	// environment.
+	// region is the region of the database, for AWS. When not set: AWS_REGION in the
+	// environment of the pods.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
@@ -74,18 +73,18 @@ type DatabaseIAM struct {
 
 // ConnectionKeys are keys of a Secret.
 //
-// +kubebuilder:validation:XValidation:rule="[self.host, self.port, self.database, self.user, self.password].all(key, key.matches('^[A-Za-z0-9._-]+$'))",message="keys must be keys of a Secret: letters, digits, dashes, dots and underscores"
+// +kubebuilder:validation:XValidation:rule="[self.host, self.port, self.database, self.user, self.password].all(key, key.matches('^[A-Za-z0-9._-]+$'))",message="keys must be keys of a Secret: alphanumeric characters, dashes, dots and underscores"
 type ConnectionKeys struct {
-	// host is the key of the host name. Several are separated by commas: of them the
-	// one that takes writes is used, also after a failover. Defaults to host.
+	// host is the key of the host name, or of several separated by commas. Of several
+	// the one that accepts writes is used, also after a failover. Defaults to host.
 	// +optional
 	// +kubebuilder:default=host
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Host string `json:"host,omitempty"`
 
-	// port is the key of the port: one for all hosts, or as many with commas.
-	// Defaults to port.
+	// port is the key of the port: one for all hosts, or one for each, separated by
+	// commas. Defaults to port.
 	// +optional
 	// +kubebuilder:default=port
 	// +kubebuilder:validation:MinLength=1
@@ -114,24 +113,24 @@ type ConnectionKeys struct {
 	Password string `json:"password,omitempty"`
 }
 
-// DatabaseTLS says how the connection is secured.
+// DatabaseTLS configures TLS for the connections.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || !self.mode.startsWith('verify-') || has(self.ca)",fieldPath=".ca",reason=FieldValueRequired,message="mode verify-ca and verify-full need a ca to verify with; set tls.ca to the Secret or ConfigMap that holds it"
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode.startsWith('verify-') || !has(self.ca)",fieldPath=".mode",message="only the modes verify-ca and verify-full verify with the ca; set one of them, or remove tls.ca"
 type DatabaseTLS struct {
-	// mode is disable, prefer, require, verify-ca or verify-full, as in libpq; it
-	// overrides what the connection string says. When not set: verify-full with a
-	// ca, else what the connection string says.
+	// mode is disable, prefer, require, verify-ca or verify-full, as in libpq. It
+	// overrides the mode in the connection string. When not set: verify-full with a
+	// ca, else the mode in the connection string.
 	// +optional
 	// +kubebuilder:validation:Enum=disable;prefer;require;verify-ca;verify-full
 	Mode string `json:"mode,omitempty"`
 
-	// ca is where the PEM certificates are to verify the server with.
+	// ca holds the PEM certificates that the server is verified with.
 	// +optional
 	CA *CA `json:"ca,omitempty"`
 
-	// clientCertificate is the certificate that the login shows, for a server that
-	// asks for one (clientcert=verify-full, or the method cert). When not set: none.
+	// clientCertificate is the certificate of the login, for a server that requires
+	// one (clientcert=verify-full, or the method cert). When not set: none.
 	// +optional
 	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
 }

@@ -2,11 +2,10 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DeadGroup is dead rows of one topic with one reason and one cause, which no
-// person has handled yet.
+// DeadGroup counts unresolved dead rows that have the same topic, reason and cause.
 type DeadGroup struct {
-	// group names it, by 8 hex digits: commands that read, replay or discard dead
-	// events take it.
+	// group identifies the group, by 8 hex digits. Commands that read, replay or
+	// discard dead letters accept it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=40
@@ -17,7 +16,7 @@ type DeadGroup struct {
 	// +kubebuilder:validation:MaxLength=256
 	Topic string `json:"topic,omitempty"`
 
-	// reason is why they are dead: max_retries_exceeded, poison_message,
+	// reason is why the events are dead: max_retries_exceeded, poison_message,
 	// schema_validation_failed, processing_timeout or permanent_failure.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -29,17 +28,17 @@ type DeadGroup struct {
 	// +kubebuilder:validation:MaxLength=64
 	Class string `json:"class,omitempty"`
 
-	// code is the destination's own code, or the name of the rule, as in 422.
+	// code is the destination's own code, or the name of the rule, such as 422.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	Code string `json:"code,omitempty"`
 
-	// place is where in the event, as in /items/*/price.
+	// place is the place in the event, such as /items/*/price.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Place string `json:"place,omitempty"`
 
-	// count is how many there are.
+	// count is the number of events.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Count int64 `json:"count"`
@@ -48,11 +47,11 @@ type DeadGroup struct {
 	// +optional
 	Estimated bool `json:"estimated,omitempty"`
 
-	// since is when the first of them died.
+	// since is when the first of them became dead.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// last is when the last of them died.
+	// last is when the last of them became dead.
 	// +optional
 	Last *metav1.Time `json:"last,omitempty"`
 }

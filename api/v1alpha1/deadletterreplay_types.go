@@ -151,7 +151,7 @@ type DispatcherRef struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=48
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an OutboxDispatcher: lower-case letters, digits and dashes, such as orders"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an OutboxDispatcher: lower-case alphanumeric characters and dashes, such as orders"
 	Name string `json:"name,omitempty"`
 }
 

@@ -4,16 +4,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Journal says whether changes of events are recorded: one record for each, with the status before and after, the
-// attempt, the lease, the worker and the login, the transaction and the position of the database's WAL; never a payload.
+// Journal says whether changes of events are recorded. A record has the status before and after, the attempt, the
+// lease, the worker and the login, the transaction and the position in the database's WAL; never a payload.
 type Journal struct {
-	// enabled turns the journal on or off. On, an event writes about twice as much WAL.
-	// What was recorded is kept for its retention also when it is turned off.
+	// enabled turns the journal on or off. With it an event writes about twice as much
+	// WAL. Existing records are kept for retention after the journal is turned off.
 	// +required
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// retention is how long a record is kept at least; whole days are removed. From
-	// 24h to 87600h. Defaults to 168h.
+	// retention is the least time that a record is kept; records are removed by the
+	// day. From 24h to 87600h. Defaults to 168h.
 	// +optional
 	// +kubebuilder:default="168h"
 	// +kubebuilder:validation:Type=string

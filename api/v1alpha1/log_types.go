@@ -2,8 +2,8 @@ package v1alpha1
 
 // Log says what the pods log. No level logs a payload or a secret.
 type Log struct {
-	// level is the least that is logged: debug (also each failed delivery), info,
-	// warn (what a person should see, such as a dead event) or error. A change
+	// level is the lowest level that is logged: debug (also each failed delivery),
+	// info, warn (what a person should see, such as a dead event) or error. A change
 	// rolls the pods. Defaults to info.
 	// +optional
 	// +kubebuilder:default=info
@@ -21,6 +21,6 @@ const (
 	LogInfo LogLevel = "info"
 	// LogWarn logs what a person should see.
 	LogWarn LogLevel = "warn"
-	// LogError logs what cannot go on.
+	// LogError logs what stops the dispatcher.
 	LogError LogLevel = "error"
 )

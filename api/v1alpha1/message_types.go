@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Message says what messages look like.
+// Message is the format and the headers of messages.
 type Message struct {
 	// format is CloudEvents (1.0, as the sink's contentMode says), Plain (the payload,
 	// with no other headers than those of headers), Debezium (Plain, as its outbox
@@ -14,9 +14,10 @@ type Message struct {
 	// +kubebuilder:default=CloudEvents
 	Format MessageFormat `json:"format,omitempty"`
 
-	// headers are computed for each event. They are beside those of the format, or in
-	// their place. Not for contentMode Batch, whose requests have several events. At
-	// most two for sqs and sns with format CloudEvents, and ten with another.
+	// headers are computed for each event. They are added to those of the format, and
+	// replace those of the same name. Not for contentMode Batch, whose requests have
+	// several events. At most two for sqs and sns with format CloudEvents, and ten
+	// with another.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -25,7 +26,7 @@ type Message struct {
 	Headers []MessageHeader `json:"headers,omitempty"`
 }
 
-// MessageFormat says what messages look like.
+// MessageFormat is the format of messages.
 // +kubebuilder:validation:Enum=CloudEvents;Plain;Debezium;Storage
 type MessageFormat string
 
@@ -42,15 +43,15 @@ const (
 
 // MessageHeader is a header, an attribute or a field of a message.
 type MessageHeader struct {
-	// name is its name, in this very case where the protocol has one.
+	// name is the name of the header. Case is kept where the protocol has case.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of letters, digits, dashes, underscores and single dots, such as event_type; correct it"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of alphanumeric characters, dashes, underscores and single dots, such as event_type; correct it"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^(?i)(ce-|ce_|cloudevents)') && !(self.lowerAscii() in ['content-type', 'traceparent', 'tracestate'])",message="name must be none that messages have already (ce-*, ce_*, cloudEvents*, content-type, traceparent, tracestate); choose another"
 	Name string `json:"name,omitempty"`
 
-	// expression is a CEL expression over event and payload that makes a text, a
+	// expression is a CEL expression over event and payload that returns a string, a
 	// number, a bool or a timestamp, or an optional one, such as event.type or
 	// 'event.headers.?correlation_id'. A header without a value is left out.
 	// +required

@@ -16,7 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Schema",type=integer,JSONPath=`.status.schemaVersion`,description="Version of the outbox schema"
 // +kubebuilder:printcolumn:name="Dispatchers",type=integer,JSONPath=`.status.dispatcherCount`,description="OutboxDispatchers that refer to it"
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now, of all dispatchers"
-// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Dead rows that no person has handled yet, of all dispatchers"
+// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Unresolved dead rows, of all dispatchers"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of jobs; choose another name"
@@ -25,11 +25,11 @@ type Outbox struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is what is wanted.
+	// spec is the desired state.
 	// +required
 	Spec OutboxObjectSpec `json:"spec,omitzero"`
 
-	// status is what was observed.
+	// status is the observed state.
 	// +optional
 	// +kubebuilder:default={"observedGeneration":-1}
 	Status OutboxStatus `json:"status,omitzero"`
@@ -45,14 +45,14 @@ type OutboxList struct {
 	Items           []Outbox `json:"items"`
 }
 
-// OutboxObjectSpec is the spec of an Outbox: its database, and the tables of services that are adopted into it.
+// OutboxObjectSpec is the spec of an Outbox: its database, and the existing tables that it adopts.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.adopt) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".adopt",message="adopt is carried out with the login of the migration; add migration with policy Job, or remove adopt and run dispatcher adopt"
 type OutboxObjectSpec struct {
 	OutboxSpec `json:",inline"`
 
-	// adopt are outbox tables that services have of their own, and that are taken
-	// over without a change to their producers. At most 8.
+	// adopt lists existing outbox tables of services that are taken over without a
+	// change to their producers. At most 8.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -60,8 +60,8 @@ type OutboxObjectSpec struct {
 	Adopt []Adoption `json:"adopt,omitempty"`
 }
 
-// OutboxSpec says how to reach the outbox's PostgreSQL, and what becomes of its tables. It is the spec of
-// an Outbox, with what it adopts, and spec.database of an OutboxDispatcher that has a database of its own.
+// OutboxSpec says how to connect to the outbox's PostgreSQL, who migrates it, and how long rows are kept. It is part of
+// the spec of an Outbox, and is spec.database of an OutboxDispatcher that has a database of its own.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertificate))",message="a database needs a secret, or server and user with iam or tls.clientCertificate, which need no password; add what is missing"
 // +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
@@ -70,26 +70,26 @@ type OutboxObjectSpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.journal) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".journal",message="journal is set by the migration Job; add migration with policy Job, or remove journal and run dispatcher migrate up with journal in its file"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayLogin) || !has(self.replayLogin.user) || (has(self.replayLogin.secret) ? !has(self.replayLogin.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.replayLogin.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".replayLogin",message="replayLogin.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
 type OutboxSpec struct {
-	// secret holds the dispatcher's login. It needs only the rights that
-	// `dispatcher migrate grants` prints. When not set: server and user say what
-	// there is to say, and there is no password.
+	// secret holds the login of the dispatchers. It needs only the rights that
+	// `dispatcher migrate grants` prints. When not set: server and user are used,
+	// without a password.
 	// +optional
 	Secret DatabaseSecret `json:"secret,omitzero"`
 
-	// server is where the database is, for a Secret that does not say it. When not
-	// set: the Secret says it.
+	// server is the address of the database, for a Secret that does not hold it. When
+	// not set: the one in the Secret.
 	// +optional
 	Server *DatabaseServer `json:"server,omitempty"`
 
-	// user is the dispatcher's login. When not set: the Secret says it.
+	// user is the login of the dispatchers. When not set: the one in the Secret.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	User string `json:"user,omitempty"`
 
 	// iam makes the password of each connection from the pod's identity in a cloud:
-	// see spec.serviceAccount of an OutboxDispatcher. When not set: the Secret has
-	// it.
+	// see spec.serviceAccount of an OutboxDispatcher. When not set: the password is
+	// the one in the Secret.
 	// +optional
 	IAM *DatabaseIAM `json:"iam,omitempty"`
 
@@ -98,43 +98,44 @@ type OutboxSpec struct {
 	// +kubebuilder:default=outbox
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case letters, digits and underscores, that starts with a letter or an underscore and not with pg_; such as outbox"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case alphanumeric characters and underscores, that does not start with a digit or pg_, such as outbox"
 	Schema string `json:"schema,omitempty"`
 
-	// tls says how the connection is secured.
+	// tls configures TLS for the connections.
 	// +optional
 	TLS *DatabaseTLS `json:"tls,omitempty"`
 
-	// migration says who creates and upgrades the schema. Without it the operator
-	// does not: run `dispatcher migrate up` yourself.
+	// migration says who creates and upgrades the schema. When not set: the operator
+	// does not; run `dispatcher migrate up` yourself.
 	// +optional
 	Migration *Migration `json:"migration,omitempty"`
 
-	// replayLogin is the login of DeadLetterReplays: the one that `dispatcher migrate
-	// grants --for replay` is for. When not set: none may run.
+	// replayLogin is the login of DeadLetterReplays. Its rights are those of
+	// `dispatcher migrate grants --for replay`. When not set: no DeadLetterReplay can
+	// run.
 	// +optional
 	ReplayLogin *ReplayLogin `json:"replayLogin,omitempty"`
 
-	// retention says how long rows are kept. That of an Outbox is for all rows of its
-	// tables; that of a dispatcher with a database of its own is for the rows of its
+	// retention says how long rows are kept. In an Outbox it applies to all rows of
+	// its tables; in a dispatcher with a database of its own, to the rows of its
 	// namespace and topics.
 	// +optional
 	// +kubebuilder:default={delivered: "168h"}
 	Retention Retention `json:"retention,omitzero"`
 
 	// journal records each change of an event's row in the database, for audits. The
-	// migration Job turns it on and off. When not set: it stays as it is, which is off
-	// in a new schema.
+	// migration Job turns it on and off. When not set: it is left as it is, which is
+	// off in a new schema.
 	// +optional
 	Journal *Journal `json:"journal,omitempty"`
 }
 
-// Retention says how long rows are kept. The dispatchers remove them, one pod at a time, every 24th of the shortest
-// time, from once a minute to once in 6 hours.
+// Retention says how long rows are kept. The dispatchers remove them, one pod at a time. The interval between runs is a
+// 24th of the shortest retention, from one minute to 6 hours.
 type Retention struct {
-	// delivered is how long a delivered row is kept, and its dedupe key remembered.
-	// With 0s a row is deleted as soon as it is delivered, instead of being marked
-	// so. From 0s to 87600h (10 years). Defaults to 168h.
+	// delivered is how long a delivered row is kept, and its dedupe key is remembered.
+	// With 0s a row is deleted when it is delivered. From 0s to 87600h (10 years).
+	// Defaults to 168h.
 	// +optional
 	// +kubebuilder:default="168h"
 	// +kubebuilder:validation:Type=string
@@ -142,9 +143,8 @@ type Retention struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="delivered must be a duration from 0s, which deletes a row as soon as it is delivered, to 87600h, such as 168h for 7 days"
 	Delivered *metav1.Duration `json:"delivered,omitempty"`
 
-	// deadResolved is how long a dead row is kept after a person has resolved its
-	// last death, with the records of its deaths. From 1h to 87600h. Defaults to
-	// 720h.
+	// deadResolved is how long a dead row and its dead letters are kept after a person
+	// has resolved the last of these. From 1h to 87600h. Defaults to 720h.
 	// +optional
 	// +kubebuilder:default="720h"
 	// +kubebuilder:validation:Type=string
@@ -152,14 +152,14 @@ type Retention struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadResolved must be a duration from 1h to 87600h, such as 720h for 30 days"
 	DeadResolved metav1.Duration `json:"deadResolved,omitzero"`
 
-	// deadUnresolved is how long a dead row is kept that nobody has resolved. Then
-	// the record of its death is resolved as expired, and kept for deadResolved.
-	// With onDead Block a row that has a key is kept nevertheless, because a person
-	// frees a key. From 1h to 87600h. When not set: for ever.
+	// deadUnresolved is how long an unresolved dead row is kept. After that its
+	// dead letter is resolved as expired, and kept for deadResolved. With onDead Block
+	// a row that has a key is kept anyway, because only a person unblocks a key. From
+	// 1h to 87600h. When not set: for ever.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep for ever what nobody has resolved"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep unresolved rows for ever"
 	DeadUnresolved *metav1.Duration `json:"deadUnresolved,omitempty"`
 }
 
@@ -169,15 +169,15 @@ type OutboxRef struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=48
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an Outbox: lower-case letters, digits and dashes, such as orders"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an Outbox: lower-case alphanumeric characters and dashes, such as orders"
 	Name string `json:"name,omitempty"`
 }
 
-// OutboxStatus is what was observed. The operator opens no connection to the database: what is known comes
-// from the migration Job, and from the dispatchers.
+// OutboxStatus is the observed state of an Outbox. The operator does not connect to the database: it reads the results
+// of the migration Job and the status of the dispatchers.
 type OutboxStatus struct {
-	// observedGeneration is the generation that this status is about, -1 when the
-	// operator has not looked at the object yet.
+	// observedGeneration is the generation that the operator observed last. It is -1
+	// before the first observation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -192,54 +192,55 @@ type OutboxStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// migration is where the migration Job stands: Running, Failed (until an
-	// attempt succeeds) or Succeeded. Absent when the operator does not migrate.
+	// migration is the state of the migration Job: Running, Failed (until an attempt
+	// succeeds) or Succeeded. Absent when the operator does not migrate.
 	// +optional
 	// +kubebuilder:validation:Enum=Running;Failed;Succeeded
 	Migration string `json:"migration,omitempty"`
 
-	// schemaVersion is the version of the schema that a dispatcher has seen last.
+	// schemaVersion is the version of the schema that a dispatcher saw last.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	SchemaVersion *int64 `json:"schemaVersion,omitempty"`
 
-	// dispatcherCount counts the OutboxDispatchers that refer to it.
+	// dispatcherCount is the number of OutboxDispatchers that refer to the Outbox.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	DispatcherCount int32 `json:"dispatcherCount"`
 
-	// dispatchers are those that refer to it, the first 64 by name.
+	// dispatchers are the OutboxDispatchers that refer to the Outbox, the first 64 by
+	// name.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Dispatchers []OutboxUser `json:"dispatchers,omitempty"`
 
-	// pending counts the rows that are due now, of all dispatchers. Above 10000 it
-	// is an estimate. While topics are shared (see TopicsShared), their rows count
+	// pending is the number of rows that are due now, over all dispatchers. Above
+	// 10000 it is an estimate. Rows of shared topics (see TopicsShared) are counted
 	// for each dispatcher.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Pending *int64 `json:"pending,omitempty"`
 
-	// dead counts the dead rows that no person has handled yet, of all dispatchers.
+	// dead is the number of unresolved dead rows, over all dispatchers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Dead *int64 `json:"dead,omitempty"`
 
-	// retention is what was removed after spec.retention.
+	// retention is what was removed under spec.retention.
 	// +optional
 	Retention *RetentionStatus `json:"retention,omitempty"`
 
-	// adoptions are those of spec.adopt, and those that were taken out of it after
-	// their cutover, which are still cut over.
+	// adoptions is the state of each adoption in spec.adopt, and of those that were
+	// removed from it after their cutover and are still cut over.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Adoptions []AdoptionStatus `json:"adoptions,omitempty"`
 
-	// backlog is what waits in each outbox namespace that a dispatcher has counted,
+	// backlog is the backlog of each outbox namespace that a dispatcher has counted,
 	// the first 64 by name.
 	// +optional
 	// +listType=map
@@ -250,28 +251,28 @@ type OutboxStatus struct {
 
 // RetentionStatus is what was removed, as of the end of the last run.
 type RetentionStatus struct {
-	// lastRun is when the last whole run ended, on the database's clock. While runs
-	// remove nothing it may be ten minutes behind.
+	// lastRun is when the last complete run ended, on the database's clock. While runs
+	// remove nothing it may be ten minutes old.
 	// +optional
 	LastRun *metav1.Time `json:"lastRun,omitempty"`
 
-	// nextRun is when the next run was due, as of then.
+	// nextRun is when the run after lastRun is due.
 	// +optional
 	NextRun *metav1.Time `json:"nextRun,omitempty"`
 
-	// delivered counts the delivered rows that were removed, ever, without those
-	// that were deleted as soon as they were delivered.
+	// delivered is the total of delivered rows that were removed. It does not include
+	// rows that were deleted on delivery.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Delivered int64 `json:"delivered"`
 
-	// dead counts the dead rows that were removed, ever: resolved, or expired.
+	// dead is the total of dead rows that were removed after they were resolved or had
+	// expired.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Dead int64 `json:"dead"`
 
-	// expired counts the deaths that nobody has resolved and deadUnresolved did,
-	// ever.
+	// expired is the total of unresolved dead letters that deadUnresolved resolved.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Expired int64 `json:"expired"`
@@ -279,7 +280,7 @@ type RetentionStatus struct {
 
 // OutboxUser is an OutboxDispatcher that refers to an Outbox.
 type OutboxUser struct {
-	// name is the OutboxDispatcher's.
+	// name is the name of the OutboxDispatcher.
 	// +required
 	// +kubebuilder:validation:MaxLength=48
 	Name string `json:"name,omitempty"`
@@ -289,7 +290,7 @@ type OutboxUser struct {
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// topics are those that it delivers, the first 16. Empty means all.
+	// topics are the topics that it delivers, the first 16. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -297,19 +298,19 @@ type OutboxUser struct {
 	Topics []string `json:"topics,omitempty"`
 }
 
-// NamespaceBacklog is what waits in an outbox namespace.
+// NamespaceBacklog is the backlog of an outbox namespace.
 type NamespaceBacklog struct {
 	// namespace is the outbox namespace.
 	// +required
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// pending counts the rows that are due now.
+	// pending is the number of rows that are due now.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Pending int64 `json:"pending"`
 
-	// dead counts the dead rows that no person has handled yet.
+	// dead is the number of unresolved dead rows.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Dead int64 `json:"dead"`

@@ -26,11 +26,11 @@ type OutboxConsumer struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is what is registered.
+	// spec is the registration.
 	// +required
 	Spec OutboxConsumerSpec `json:"spec,omitzero"`
 
-	// status is what was observed.
+	// status is the observed state.
 	// +optional
 	// +kubebuilder:default={"observedGeneration":-1}
 	Status OutboxConsumerStatus `json:"status,omitzero"`
@@ -46,12 +46,12 @@ type OutboxConsumerList struct {
 	Items           []OutboxConsumer `json:"items"`
 }
 
-// OutboxConsumerSpec is what is registered of a consumer (RULE-010-040).
+// OutboxConsumerSpec is the registration of a consumer (RULE-010-040).
 //
 // +kubebuilder:validation:XValidation:rule="has(self.retention) || !(self.idempotencyMechanism in ['ProcessedEvents', 'IdempotencyKey'])",fieldPath=".retention",message="retention is needed with ProcessedEvents and IdempotencyKey, because the ids or keys are forgotten one day; set it to how long they are kept, such as 168h"
 // +kubebuilder:validation:XValidation:rule="self.idempotencyMechanism != 'Other' || has(self.idempotencyNote)",fieldPath=".idempotencyNote",message="idempotencyNote is needed with Other; say in a sentence how a duplicate is handled"
 type OutboxConsumerSpec struct {
-	// consumerID is the id under which the consumer keeps what it has handled:
+	// consumerID is the id under which the consumer records handled events:
 	// consumer_id in processed_events. Unique in the Kubernetes namespace. When not
 	// set: the object's name.
 	// +optional
@@ -59,8 +59,8 @@ type OutboxConsumerSpec struct {
 	// +kubebuilder:validation:MaxLength=255
 	ConsumerID string `json:"consumerID,omitempty"`
 
-	// eventTypes are the event types that it handles. One that ends with * stands
-	// for all types that begin with what is before it; * alone for all.
+	// eventTypes are the event types that the consumer handles. One that ends with *
+	// stands for all types that begin with the text before it; * alone for all.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -70,38 +70,37 @@ type OutboxConsumerSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^*]*[*]?$')",message="eventTypes may have a * at the end alone, such as order.*; write the type out, or its beginning and *"
 	EventTypes []string `json:"eventTypes,omitempty"`
 
-	// ownerTeam is who is responsible for it.
+	// ownerTeam is the team that is responsible for the consumer.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	OwnerTeam string `json:"ownerTeam,omitempty"`
 
-	// idempotencyMechanism is how it handles a duplicate: ProcessedEvents (the ids
-	// of handled events are kept in a table, written with the effect), UniqueKey
-	// (the effect has a unique key that is made of the event's id, and is never
-	// removed), IdempotencyKey (who does the effect knows the event's key),
-	// NaturallyIdempotent (to do it twice changes nothing), or Other.
+	// idempotencyMechanism is how the consumer handles a duplicate: ProcessedEvents
+	// (the ids of handled events are kept in a table, written with the effect),
+	// UniqueKey (the effect has a unique key that is made of the event's id, and is
+	// never removed), IdempotencyKey (the system that carries out the effect knows the
+	// event's key), NaturallyIdempotent (a second time changes nothing), or Other.
 	// +required
 	IdempotencyMechanism IdempotencyMechanism `json:"idempotencyMechanism,omitempty"`
 
-	// idempotencyNote says more about it. Needed with Other.
+	// idempotencyNote describes the mechanism. Required with Other.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	IdempotencyNote string `json:"idempotencyNote,omitempty"`
 
-	// retention is how long it knows that it has handled an event: how long rows of
-	// processed_events, or idempotency keys, are kept. From 1m to 876000h (100
-	// years). Needed with ProcessedEvents and IdempotencyKey. When not set: for
-	// ever.
+	// retention is how long the consumer remembers handled events: how long rows of
+	// processed_events, or idempotency keys, are kept. From 1m to 876000h (100 years).
+	// Required with ProcessedEvents and IdempotencyKey. When not set: for ever.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('876000h')",message="retention must be a duration from 1m to 876000h, such as 168h for 7 days"
 	Retention *metav1.Duration `json:"retention,omitempty"`
 
-	// dispatcherRefs name the OutboxDispatchers that feed it. Empty means all of
-	// the Kubernetes namespace.
+	// dispatcherRefs name the OutboxDispatchers that feed the consumer. Empty means
+	// all of the Kubernetes namespace.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -115,16 +114,16 @@ type OutboxConsumerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]')",message="documentation must be a URL with http or https and a host, such as https://wiki.example.com/billing"
 	Documentation string `json:"documentation,omitempty"`
 
-	// endpoint is the URL where it takes events, when it takes them over HTTP. The
-	// operator sends nothing there.
+	// endpoint is the URL that receives the events, for a consumer over HTTP. The
+	// operator sends nothing to it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]') && !self.contains('@')",message="endpoint must be a URL with http or https and a host, and without a password, such as https://billing.example.com/events"
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// evidenceMaxAge is the age from which the evidence in the status counts no
-	// more. From 1h to 87600h. Defaults to 2160h.
+	// evidenceMaxAge is how long the evidence in the status is valid. From 1h to
+	// 87600h. Defaults to 2160h.
 	// +optional
 	// +kubebuilder:default="2160h"
 	// +kubebuilder:validation:Type=string
@@ -142,19 +141,19 @@ const (
 	IdempotencyProcessedEvents IdempotencyMechanism = "ProcessedEvents"
 	// IdempotencyUniqueKey gives the effect a unique key that is made of the event's id, and never removed.
 	IdempotencyUniqueKey IdempotencyMechanism = "UniqueKey"
-	// IdempotencyKey gives the event's key to who does the effect.
+	// IdempotencyKey passes the event's key to the system that carries out the effect.
 	IdempotencyKey IdempotencyMechanism = "IdempotencyKey"
-	// IdempotencyNatural does what changes nothing when it is done twice.
+	// IdempotencyNatural has effects that a second time does not change.
 	IdempotencyNatural IdempotencyMechanism = "NaturallyIdempotent"
-	// IdempotencyOther is said in the note.
+	// IdempotencyOther is described in the note.
 	IdempotencyOther IdempotencyMechanism = "Other"
 )
 
-// OutboxConsumerStatus is what was observed. The operator writes all of it but evidence, which `kubectl outbox
-// register` writes.
+// OutboxConsumerStatus is the observed state of a consumer. The operator writes all fields except evidence, which
+// `kubectl outbox register` writes.
 type OutboxConsumerStatus struct {
-	// observedGeneration is the generation that this status is about, -1 when the
-	// operator has not looked at the object yet.
+	// observedGeneration is the generation that the operator observed last. It is -1
+	// before the first observation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -174,8 +173,8 @@ type OutboxConsumerStatus struct {
 	// +kubebuilder:validation:MaxLength=255
 	ConsumerID string `json:"consumerID,omitempty"`
 
-	// verified is the evidence in short: the checks that passed, of those there are,
-	// and the day, as in 11/13 2026-11-20.
+	// verified summarizes the evidence: the checks that passed, of all, and the day,
+	// such as 11/13 2026-11-20.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Verified string `json:"verified,omitempty"`
@@ -186,41 +185,41 @@ type OutboxConsumerStatus struct {
 	Evidence *ConsumerEvidence `json:"evidence,omitempty"`
 }
 
-// ConsumerEvidence is what a report of `dispatcher verify-consumer` says of a consumer.
+// ConsumerEvidence is a summary of a report of `dispatcher verify-consumer`.
 type ConsumerEvidence struct {
 	// verifiedAt is when the checks ended.
 	// +required
 	VerifiedAt metav1.Time `json:"verifiedAt,omitzero"`
 
-	// digest is the SHA-256 of the report, as sha256: and 64 hex digits. Who has the
-	// report can tell that it is the one.
+	// digest is the SHA-256 of the report, as sha256: and 64 hex digits.
 	// +required
 	// +kubebuilder:validation:MinLength=71
 	// +kubebuilder:validation:MaxLength=71
 	Digest string `json:"digest,omitempty"`
 
-	// eventType is the type of the events of the checks.
+	// eventType is the type of the events that the checks sent.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	EventType string `json:"eventType,omitempty"`
 
-	// checks counts the checks that there are, made or not.
+	// checks is the number of all checks, whether run or not.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Checks int32 `json:"checks,omitempty"`
 
-	// passed counts those that passed wholly.
+	// passed is the number of checks that passed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Passed int32 `json:"passed"`
 
-	// uncounted counts those that passed partly, because nobody counted effects.
+	// uncounted is the number of checks that passed without a count of the effects.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Uncounted int32 `json:"uncounted"`
 
-	// brokenRules are the ids of the rules that it breaks, such as RULE-010-012.
+	// brokenRules are the ids of the rules that the consumer breaks, such as
+	// RULE-010-012.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32

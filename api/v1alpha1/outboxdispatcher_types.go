@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// OutboxDispatcher delivers the events of one namespace of a transactional outbox to one sink.
-// The operator runs a Deployment of dispatchers for it and reports here what they see.
+// OutboxDispatcher delivers the events of one namespace of a transactional outbox to one sink. The operator runs a
+// Deployment of dispatchers for it and reports their state here.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=obd,categories=outbox
@@ -15,17 +15,17 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now; an estimate above 10,000"
-// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Dead rows that no person has handled yet"
+// +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Unresolved dead rows"
 // +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPending`,description="Age of the pending row that is due first"
-// +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Dispatcher pods that are ready, of those asked for"
+// +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Dispatcher pods that are ready, of spec.replicas"
 // +kubebuilder:printcolumn:name="Sink",type=string,JSONPath=`.status.sink`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Outbox",type=string,JSONPath=`.spec.namespace`,priority=1,description="The outbox namespace, not the Kubernetes one"
 // +kubebuilder:printcolumn:name="Topics",type=string,JSONPath=`.spec.topics`,priority=1,description="Empty means all"
 // +kubebuilder:printcolumn:name="Scheduled",type=integer,JSONPath=`.status.scheduled`,priority=1,description="Rows due later; an estimate above 10,000"
-// +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1,description="Rows that a dispatcher holds"
+// +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1,description="Rows that dispatchers have claimed"
 // +kubebuilder:printcolumn:name="Blocked",type=integer,JSONPath=`.status.blockedKeys`,priority=1,description="Keys that wait behind a dead row, with onDead Block"
-// +kubebuilder:printcolumn:name="Observed",type=date,JSONPath=`.status.observedTime`,priority=1,description="Age of the counts; more than 10 minutes means that nobody counts"
+// +kubebuilder:printcolumn:name="Observed",type=date,JSONPath=`.status.observedTime`,priority=1,description="Age of the counts; more than 10 minutes means that no pod reports them"
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of pods and jobs; choose another name"
 type OutboxDispatcher struct {
@@ -33,11 +33,11 @@ type OutboxDispatcher struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is what is wanted.
+	// spec is the desired state.
 	// +required
 	Spec OutboxDispatcherSpec `json:"spec,omitzero"`
 
-	// status is what was observed.
+	// status is the observed state.
 	// +optional
 	// +kubebuilder:default={"observedGeneration":-1}
 	Status OutboxDispatcherStatus `json:"status,omitzero"`
@@ -53,7 +53,7 @@ type OutboxDispatcherList struct {
 	Items           []OutboxDispatcher `json:"items"`
 }
 
-// OutboxDispatcherSpec says which events go where, and how.
+// OutboxDispatcherSpec says which events are delivered, where and how.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.outboxRef) != has(self.database)",message="exactly one of outboxRef and database says where the outbox is; set outboxRef to the name of an Outbox, or database to the connection of this dispatcher alone"
 // +kubebuilder:validation:XValidation:rule="![self.lease, self.pollInterval].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(self.pollInterval) + duration(self.pollInterval) + duration(self.pollInterval) <= duration(self.lease)",fieldPath=".pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
@@ -76,8 +76,8 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// topics are the topics to deliver. Empty means all topics of the namespace,
-	// also those that appear later.
+	// topics are the topics to deliver. Empty means all topics of the namespace, also
+	// those that are added later.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -90,60 +90,59 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
 
-	// database says where the outbox is, for a dispatcher that shares it with no
-	// Outbox: the fields are those of an Outbox. Exactly one of outboxRef and
-	// database.
+	// database is the outbox of a dispatcher that does not share it through an Outbox;
+	// its fields are those of an Outbox. Exactly one of outboxRef and database.
 	// +optional
 	Database *OutboxSpec `json:"database,omitempty"`
 
-	// sink is where events go.
+	// sink is the destination of the events.
 	// +required
 	Sink Sink `json:"sink,omitzero"`
 
-	// routes say where in the sink the events of a topic go; the first that takes a
-	// topic holds. Not for log and postgres, which have one destination. With routes,
-	// an event whose topic no route takes fails each time it is tried, and is dead
-	// after maxAttempts. When not set: the sink's own setting, else the name of the topic.
+	// routes choose the destination in the sink by topic; the first route that has the
+	// topic is used. Not for log and postgres, which have one destination. With
+	// routes, the attempts of an event whose topic has no route fail, and the event is
+	// dead after maxAttempts. When not set: the sink's own setting, else the name of
+	// the topic.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Routes []Route `json:"routes,omitempty"`
 
-	// validation is what payloads must be like, by event type: JSON Schemas and CEL
-	// rules. Every entry that is for an event's type holds. An invalid event is dead
-	// at once.
+	// validation checks payloads by event type, with JSON Schemas and CEL rules. Every
+	// entry for the type of an event applies. An invalid event is dead at once.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Validation []Validation `json:"validation,omitempty"`
 
-	// transform changes payloads after their validation, by event type: for what
-	// must not leave the database. All entries that are for an event's type, in this
-	// order.
+	// transform changes payloads after their validation, by event type: for data that
+	// must not leave the database. Every entry for the type of an event applies, in
+	// this order.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Transform []Transformation `json:"transform,omitempty"`
 
-	// message says what messages look like: their format, and headers of your own. Not
-	// for log and postgres, whose messages have no headers. When not set:
-	// CloudEvents, without headers of your own.
+	// message is the format of messages, and headers of your own. Not for log and
+	// postgres, whose messages have no headers. When not set: CloudEvents, without
+	// headers of your own.
 	// +optional
 	Message *Message `json:"message,omitempty"`
 
-	// schemaRegistry is where schemas are read from, for what names one. When not
-	// set: none.
+	// schemaRegistry is the registry of the schemas that encoding and validation name.
+	// When not set: none.
 	// +optional
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 
-	// deadLetters says what is done about events that become dead, beside the record
-	// of each. When not set: nothing.
+	// deadLetters says what happens when events become dead, in addition to their
+	// dead letters. When not set: nothing.
 	// +optional
 	DeadLetters *DeadLetters `json:"deadLetters,omitempty"`
 
-	// lease is how long a pod holds a row that it has claimed. When the pod dies,
-	// another one takes over after this time; a delivery that takes longer extends
-	// its lease. From 3s to 1h. Defaults to 30s.
+	// lease is how long a claim of a row is valid. When a pod is killed, another one
+	// takes over its rows after this time. A delivery that takes longer renews its
+	// lease. From 3s to 1h. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
@@ -151,9 +150,8 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('3s') && duration(self) <= duration('1h')",message="lease must be a duration from 3s to 1h, such as 30s"
 	Lease metav1.Duration `json:"lease,omitzero"`
 
-	// pollInterval is the longest wait between two looks for work; under load the
-	// dispatcher looks more often. At most a third of lease. From 10ms to 20m.
-	// Defaults to 1s.
+	// pollInterval is the longest time between two claims; under load claims are more
+	// frequent. At most a third of lease. From 10ms to 20m. Defaults to 1s.
 	// +optional
 	// +kubebuilder:default="1s"
 	// +kubebuilder:validation:Type=string
@@ -161,7 +159,7 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('20m')",message="pollInterval must be a duration from 10ms to 20m, such as 1s"
 	PollInterval metav1.Duration `json:"pollInterval,omitzero"`
 
-	// batchSize is the most rows that one claim takes; it takes fewer while
+	// batchSize is the maximum number of rows of one claim; it is lower while
 	// deliveries are slow. From 1 to 10000. Defaults to 500.
 	// +optional
 	// +kubebuilder:default=500
@@ -169,7 +167,7 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:Maximum=10000
 	BatchSize int32 `json:"batchSize,omitempty"`
 
-	// concurrency is how many deliveries a pod runs at once. From 1 to 1000.
+	// concurrency is the number of concurrent deliveries of a pod. From 1 to 1000.
 	// Defaults to 16.
 	// +optional
 	// +kubebuilder:default=16
@@ -177,19 +175,19 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	Concurrency int32 `json:"concurrency,omitempty"`
 
-	// maxInFlightBytes bounds the bytes of the events in each pod, claimed and not
-	// yet written back. While it is reached nothing is claimed; one event that is
-	// larger goes alone. Raise the pod's memory limit with it. From 1048576 (1 MiB)
-	// to 17179869184 (16 GiB). The default is 32 MiB. Defaults to 33554432.
+	// maxInFlightBytes bounds the bytes of the claimed events in each pod. At the
+	// bound no rows are claimed; an event that is larger is delivered alone. Raise the
+	// pod's memory limit with it. From 1048576 (1 MiB) to 17179869184 (16 GiB). The
+	// default is 32 MiB. Defaults to 33554432.
 	// +optional
 	// +kubebuilder:default=33554432
 	// +kubebuilder:validation:Minimum=1048576
 	// +kubebuilder:validation:Maximum=17179869184
 	MaxInFlightBytes int64 `json:"maxInFlightBytes,omitempty"`
 
-	// maxAttempts is the total of deliveries that a row may begin; after the last
-	// one fails the row is dead and waits for a person. With the default backoff
-	// the default tries a row for 4 to 8 hours. From 1 to 1000. Defaults to 20.
+	// maxAttempts is the maximum number of deliveries of a row. When the last one
+	// fails the row is dead and waits for a person. With the default backoff the
+	// default retries a row for 4 to 8 hours. From 1 to 1000. Defaults to 20.
 	// +optional
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=1
@@ -203,31 +201,31 @@ type OutboxDispatcherSpec struct {
 
 	// ordering is None or Key. With Key, no event of a key (the partition key, else
 	// the aggregate id) is delivered before an earlier one of the same key is
-	// delivered or dead, whatever the number of pods. An event that waits holds up
-	// its own key alone; events without a key do not wait. After a change to Key
-	// order holds as soon as no pod from before is left. Defaults to None.
+	// delivered or dead, whatever the number of pods. A waiting event blocks only its
+	// own key; events without a key do not wait. After a change to Key the order is
+	// guaranteed when the last pod with the old setting has stopped. Defaults to None.
 	// +optional
 	// +kubebuilder:default=None
 	Ordering Ordering `json:"ordering,omitempty"`
 
-	// onDead is Continue or Block, for ordering Key: what a dead event means for
-	// the later ones of its key. With Continue they go on without it; with Block
-	// they wait until a person replays or discards it. Defaults to Continue.
+	// onDead is Continue or Block, for ordering Key: whether a dead event blocks the
+	// later ones of its key. With Continue they are delivered; with Block they wait
+	// until a person replays or discards it. Defaults to Continue.
 	// +optional
 	// +kubebuilder:default=Continue
 	OnDead OnDead `json:"onDead,omitempty"`
 
-	// wakeUp is None or Listen. With Listen, a pod also listens for the wake-ups
-	// that producers send after their commit, and does not wait for pollInterval.
-	// It needs producers that send them, and one more connection for each pod,
-	// which must not go through PgBouncer in transaction mode. Without wake-ups,
-	// or when they get lost, pollInterval holds. Defaults to None.
+	// wakeUp is None or Listen. With Listen, a pod also listens for the notifications
+	// that producers send after their commit, and claims without waiting for
+	// pollInterval. It needs producers that send them, and one more connection for
+	// each pod, which must not go through PgBouncer in transaction mode. pollInterval
+	// applies when no notification arrives. Defaults to None.
 	// +optional
 	// +kubebuilder:default=None
 	WakeUp WakeUp `json:"wakeUp,omitempty"`
 
-	// deliveryTimeout is how long one delivery may take; it is a failed one then. At
-	// least as long as the sink's own timeout. From 1s to 1h. Defaults to 5m.
+	// deliveryTimeout bounds one delivery, which then fails. At least as long as the
+	// sink's own timeout. From 1s to 1h. Defaults to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string
@@ -235,8 +233,8 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="deliveryTimeout must be a duration from 1s to 1h, such as 5m"
 	DeliveryTimeout metav1.Duration `json:"deliveryTimeout,omitzero"`
 
-	// gracePeriod is how long deliveries in flight may take when a pod stops. From
-	// 1s to 1h. Defaults to 30s.
+	// gracePeriod is how long a stopping pod waits for deliveries in flight. From 1s
+	// to 1h. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
@@ -244,54 +242,53 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="gracePeriod must be a duration from 1s to 1h, such as 30s"
 	GracePeriod metav1.Duration `json:"gracePeriod,omitzero"`
 
-	// replicas is how many dispatcher pods run. They share the work without
-	// overlap. From 0 to 100. Defaults to 1.
+	// replicas is the number of dispatcher pods. Each event is delivered by one of
+	// them. From 0 to 100. Defaults to 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// state is Running or Paused. Paused dispatchers claim nothing; their pods
-	// still run and report the backlog. Running pods hear of it, without a restart
-	// and whatever else is wrong. After Paused they go on when all of them are of
+	// state is Running or Paused. Paused dispatchers claim nothing; their pods still
+	// run and report the backlog. A change is sent to running pods without a restart,
+	// whatever the other conditions. After Paused they continue when all of them run
 	// the newest spec. Defaults to Running.
 	// +optional
 	// +kubebuilder:default=Running
 	State DispatcherState `json:"state,omitempty"`
 
-	// requireVerifiedConsumers holds a topic whose next event has a type without an
-	// OutboxConsumer that is Verified and that this dispatcher feeds. The topic waits
-	// as a whole, spends no attempt, and goes on when the evidence is registered.
-	// When not set: every event is delivered.
+	// requireVerifiedConsumers pauses a topic whose next event has a type without an
+	// OutboxConsumer that is Verified and that this dispatcher feeds. The whole topic
+	// waits, uses no attempt, and continues when the evidence is registered. When not
+	// set: every event is delivered.
 	// +optional
 	RequireVerifiedConsumers bool `json:"requireVerifiedConsumers,omitempty"`
 
-	// log says what the pods log.
+	// log configures the logs of the pods.
 	// +optional
 	// +kubebuilder:default={level: info}
 	Log Log `json:"log,omitzero"`
 
-	// serviceAccount is the identity of the pods, which is what a cloud's roles bind
-	// to. It holds no token of the API server. When not set: an account of their own,
-	// named after the object and -dispatcher.
+	// serviceAccount is the identity of the pods, to which roles of a cloud are bound.
+	// Its API token is not mounted. When not set: an account of their own, named after
+	// the object and -dispatcher.
 	// +optional
 	ServiceAccount *ServiceAccount `json:"serviceAccount,omitempty"`
 
-	// imagePullSecrets name the Secrets that the image is pulled with, beside those
-	// of the operator's argument --image-pull-secrets.
+	// imagePullSecrets name the Secrets for pulling the image, in addition to those of
+	// the operator's argument --image-pull-secrets.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	ImagePullSecrets []SecretName `json:"imagePullSecrets,omitempty"`
 
-	// podTemplate is merged (as a strategic merge patch) over the pod template
-	// that the operator makes: labels, annotations, resources, affinity,
-	// tolerations, env, volumes, sidecars, anything that a pod
-	// can have. The dispatcher's container is named "dispatcher". An
-	// invalid one stops no running pod; the condition WorkloadAvailable says what
-	// is wrong with it.
+	// podTemplate is merged (as a strategic merge patch) over the pod template that
+	// the operator makes: labels, annotations, resources, affinity, tolerations, env,
+	// volumes, sidecars, any field of a pod. The dispatcher's container is named
+	// "dispatcher". An invalid one stops no running pod; the condition
+	// WorkloadAvailable reports the error.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -321,12 +318,12 @@ const (
 	OrderingKey Ordering = "Key"
 )
 
-// OnDead says what a dead event means for the later ones of its key.
+// OnDead says whether a dead event blocks the later ones of its key.
 // +kubebuilder:validation:Enum=Continue;Block
 type OnDead string
 
 const (
-	// OnDeadContinue goes on with the key's next event.
+	// OnDeadContinue delivers the key's next event.
 	OnDeadContinue OnDead = "Continue"
 	// OnDeadBlock waits until a person replays or discards the dead event.
 	OnDeadBlock OnDead = "Block"
@@ -337,8 +334,8 @@ const (
 type WakeUp string
 
 const (
-	// WakeUpNone leaves it to pollInterval.
+	// WakeUpNone polls every pollInterval.
 	WakeUpNone WakeUp = "None"
-	// WakeUpListen also listens for producers' wake-ups.
+	// WakeUpListen also listens for producers' notifications.
 	WakeUpListen WakeUp = "Listen"
 )

@@ -4,13 +4,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SchemaRegistry is where schemas are read from: Confluent's Schema Registry, or what speaks its API.
-// Nothing is ever registered there.
+// SchemaRegistry is a schema registry: Confluent's Schema Registry, or one with the same API. Dispatchers register
+// nothing in it.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://')",fieldPath=".tls",message="tls needs an https:// url; change url, or remove tls"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || has(self.tls.ca) || has(self.tls.clientCertificate) || has(self.tls.serverName)",fieldPath=".tls",message="tls must have ca, clientCertificate or serverName; add what the registry needs, or remove tls"
 type SchemaRegistry struct {
-	// url is http or https, without user and password.
+	// url is an http or https URL, without user and password.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -18,17 +18,17 @@ type SchemaRegistry struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?#]*@')",message="url must not hold a user or a password, because everybody may read it; put credentials into a Secret and name it in auth"
 	URL string `json:"url,omitempty"`
 
-	// auth are the credentials that the registry asks for. When not set: none.
+	// auth holds the credentials of every request. When not set: none.
 	// +optional
 	Auth *HTTPAuth `json:"auth,omitempty"`
 
-	// tls says whom to trust, and how to identify oneself, at an https url.
+	// tls configures the certificates of an https url.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 
-	// refresh is how long the latest version of a subject holds until it is asked
-	// for again. While the registry is away the last known version holds. From 1s
-	// to 24h. Defaults to 5m.
+	// refresh is how long the latest version of a subject is cached. While the
+	// registry is unreachable the last known version is used. From 1s to 24h. Defaults
+	// to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// What several sinks have, each by the same name.
+// Types that several sinks share.
 
 // SecretKey names one key of a Secret in the same namespace.
 type SecretKey struct {
@@ -8,30 +8,30 @@ type SecretKey struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 
 	// key is the key in it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a Secret: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
 	Key string `json:"key,omitempty"`
 }
 
 // BasicAuth is a user and a password. By default it fits Secrets of type kubernetes.io/basic-auth.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.username) || !has(self.usernameKey)",fieldPath=".usernameKey",message="usernameKey must not be set beside username, which is the name itself; remove one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.username) || !has(self.usernameKey)",fieldPath=".usernameKey",message="usernameKey must not be set together with username, which is the name itself; remove one of them"
 type BasicAuth struct {
 	// name is the name of the Secret that holds the password.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 
-	// username is the user's name, for a Secret that holds only the password. When
-	// not set: it is in the Secret.
+	// username is the user's name, for a Secret that holds only the password. When not
+	// set: the one in the Secret.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
@@ -42,7 +42,7 @@ type BasicAuth struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="usernameKey must be a key of a Secret: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="usernameKey must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
 	UsernameKey string `json:"usernameKey,omitempty"`
 
 	// passwordKey is the Secret's key that holds the password. Defaults to password.
@@ -50,30 +50,29 @@ type BasicAuth struct {
 	// +kubebuilder:default=password
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="passwordKey must be a key of a Secret: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="passwordKey must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
 	PasswordKey string `json:"passwordKey,omitempty"`
 }
 
-// TLS says whom to trust, and how to identify oneself. Empty, it trusts the system's roots.
+// TLS configures the certificates of connections. When empty, the system roots are trusted.
 type TLS struct {
-	// ca is where PEM certificates are that replace the system's roots.
+	// ca holds PEM certificates that replace the system roots.
 	// +optional
 	CA *CA `json:"ca,omitempty"`
 
-	// clientCertificate is the certificate that the dispatcher shows. When not set:
-	// none.
+	// clientCertificate is the certificate of the dispatcher. When not set: none.
 	// +optional
 	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
 
-	// serverName is checked against the server's certificate instead of the host
-	// that is connected to.
+	// serverName is the name that the server's certificate must have, instead of the
+	// host of the connection.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ServerName string `json:"serverName,omitempty"`
 }
 
-// CA is where the certificates of authorities are: exactly one of its members.
+// CA names the certificates of authorities: exactly one of its members.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.secret) != has(self.configMap)",message="ca must have exactly one of secret and configMap; add the one that holds the certificates, or remove the other"
 type CA struct {
@@ -92,7 +91,7 @@ type CAKey struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret or ConfigMap: lower-case letters, digits, dashes and dots, such as kafka-cluster-ca-cert"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret or ConfigMap: lower-case alphanumeric characters, dashes and dots, such as kafka-cluster-ca-cert"
 	Name string `json:"name,omitempty"`
 
 	// key is the key in it. Defaults to ca.crt.
@@ -100,7 +99,7 @@ type CAKey struct {
 	// +kubebuilder:default=ca.crt
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a Secret or ConfigMap: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a Secret or ConfigMap: alphanumeric characters, dashes, dots and underscores"
 	Key string `json:"key,omitempty"`
 }
 
@@ -111,7 +110,7 @@ type ClientCertificate struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 
 	// certKey is the Secret's key that holds the certificate, in PEM. Defaults to
@@ -120,7 +119,7 @@ type ClientCertificate struct {
 	// +kubebuilder:default=tls.crt
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="certKey must be a key of a Secret: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="certKey must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
 	CertKey string `json:"certKey,omitempty"`
 
 	// keyKey is the Secret's key that holds the private key, in PEM. Defaults to
@@ -129,13 +128,13 @@ type ClientCertificate struct {
 	// +kubebuilder:default=tls.key
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="keyKey must be a key of a Secret: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="keyKey must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
 	KeyKey string `json:"keyKey,omitempty"`
 }
 
 // HTTPAuth are the credentials of HTTP requests: exactly one of its members.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.token)",message="auth must have exactly one of basic and token; add the one that the server asks for, or remove the other"
+// +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.token)",message="auth must have exactly one of basic and token; add the one that the server requires, or remove the other"
 type HTTPAuth struct {
 	// basic is a user and a password.
 	// +optional
@@ -146,12 +145,13 @@ type HTTPAuth struct {
 	Token *SecretKey `json:"token,omitempty"`
 }
 
-// ContentMode is how an event is put into what a destination takes, as the bindings of CloudEvents name
-// it. Each sink says which of them it has.
+// ContentMode is how an event is put into a message, as the bindings of CloudEvents name it. Each sink lists the modes
+// that it supports.
 type ContentMode string
 
 const (
-	// ContentBinary puts the attributes beside the payload: into headers, properties or fields.
+	// ContentBinary puts the attributes into headers, properties or fields, and the
+	// payload into the body.
 	ContentBinary ContentMode = "Binary"
 	// ContentStructured puts an event into one JSON object.
 	ContentStructured ContentMode = "Structured"
@@ -165,6 +165,6 @@ type SecretName struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case letters, digits, dashes and dots, such as orders-db"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
 	Name string `json:"name,omitempty"`
 }

@@ -7,25 +7,25 @@ import (
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
 // the pods' environment: see spec.serviceAccount.
 type SQSSink struct {
-	// queueURL is the queue's URL. Every event goes there, unless a route says
+	// queueURL is the queue's URL. Every event is sent there, unless a route says
 	// otherwise.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)+$')",message="queueURL must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 	// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535",message="queueURL must have a port up to 65535; correct it, or leave it out"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('/') || self.substring(self.lastIndexOf('/') + 1).matches('^([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$')",message="queueURL must end in a name that a queue can have: at most 80 letters, digits, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('/') || self.substring(self.lastIndexOf('/') + 1).matches('^([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$')",message="queueURL must end in a name that a queue can have: at most 80 alphanumeric characters, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows"
 	QueueURL string `json:"queueURL,omitempty"`
 
-	// region is that of the queue. When not set: the one in queueURL, else AWS_REGION
-	// in the pods' environment.
+	// region is the region of the queue. When not set: the one in queueURL, else
+	// AWS_REGION in the environment of the pods.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2}(-[a-z]+)+-[0-9]$')",message="region must be the name of a region, such as eu-west-1"
 	Region string `json:"region,omitempty"`
 
-	// endpoint is where the service is called instead of queueURL's host, as for a
+	// endpoint is the address of the service, in place of queueURL's host, such as a
 	// VPC endpoint.
 	// +optional
 	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
@@ -42,7 +42,7 @@ type SQSSink struct {
 // SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials come
 // from the pods' environment: see spec.serviceAccount.
 type SNSSink struct {
-	// topicARN is the topic's ARN. Every event goes there, unless a route says
+	// topicARN is the topic's ARN. Every event is sent there, unless a route says
 	// otherwise.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -50,8 +50,8 @@ type SNSSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:([A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}[.]fifo)$')",message="topicARN must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders"
 	TopicARN string `json:"topicARN,omitempty"`
 
-	// endpoint is where the service is called instead of its region's address, as for
-	// a VPC endpoint.
+	// endpoint is the address of the service, in place of its region's, such as a VPC
+	// endpoint.
 	// +optional
 	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
 
@@ -74,12 +74,12 @@ type PubSubSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$')",message="project must be the id of a project, such as shop-production"
 	Project string `json:"project,omitempty"`
 
-	// topic is where every event goes, unless a route says otherwise. When not set:
-	// the topic of the event's own name. Topics are never created.
+	// topic receives every event, unless a route says otherwise. When not set: the
+	// topic with the name of the event's own. Topics are never created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$')",message="topic must be a name that Pub/Sub takes: 3 to 255 letters, digits and -._~+%, with a letter first"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$')",message="topic must be a name that Pub/Sub takes: 3 to 255 alphanumeric characters and -._~+%, the first one not a digit"
 	Topic string `json:"topic,omitempty"`
 
 	// contentMode is how an event is put into a message: Binary (attributes as attributes,
@@ -89,8 +89,9 @@ type PubSubSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// endpoint is where the service is called instead of https://pubsub.googleapis.com:
-	// a region's address, or with http:// an emulator, which gets no credentials.
+	// endpoint is the address of the service, in place of
+	// https://pubsub.googleapis.com: a region's address, or with http:// an emulator,
+	// which gets no credentials.
 	// +optional
 	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
 
@@ -115,19 +116,19 @@ type ServiceBusSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$')",message="namespace must be a host name, such as orders.servicebus.windows.net"
 	Namespace string `json:"namespace,omitempty"`
 
-	// queue is where every event goes, unless a route says otherwise. When neither
-	// queue nor topic is set: the queue or topic of the event's own topic's name.
+	// queue receives every event, unless a route says otherwise. When neither queue
+	// nor topic is set: the queue or topic with the name of the event's topic.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=260
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="queue must be a name that Service Bus takes: letters, digits and ._-/"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="queue must be a name that Service Bus takes: alphanumeric characters and ._-/"
 	Queue string `json:"queue,omitempty"`
 
-	// topic is where every event goes, unless a route says otherwise.
+	// topic receives every event, unless a route says otherwise.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=260
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="topic must be a name that Service Bus takes: letters, digits and ._-/"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="topic must be a name that Service Bus takes: alphanumeric characters and ._-/"
 	Topic string `json:"topic,omitempty"`
 
 	// contentMode is how an event is put into a message: Binary (attributes as application
@@ -138,8 +139,8 @@ type ServiceBusSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// endpoint is the host, with a port if it is not 5671, that is connected to
-	// instead of namespace.
+	// endpoint is the host of the connection, in place of namespace, with a port if it
+	// is not 5671.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=260

@@ -4,14 +4,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. An event
-// is delivered when all in-sync replicas have it (acks=all, an idempotent producer).
+// KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of a server with the same protocol. An event is
+// delivered when all in-sync replicas have it (acks=all, an idempotent producer).
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth.mechanism != 'AWS_MSK_IAM' || has(self.tls)",fieldPath=".tls",message="tls is needed by auth.mechanism AWS_MSK_IAM; add it, empty for the system's roots"
 // +kubebuilder:validation:XValidation:rule="self.encoding == 'JSON' || self.contentMode == 'Binary'",fieldPath=".encoding",message="encoding Avro and Protobuf belong to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON"
 // +kubebuilder:validation:XValidation:rule="!has(self.subject) || self.encoding != 'JSON'",fieldPath=".subject",message="subject belongs to encoding Avro and Protobuf; choose one of them, or remove subject"
 type KafkaSink struct {
-	// brokers are host:port of some brokers; the others are found through them.
+	// brokers are host:port of some brokers; these report the others.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -20,12 +20,12 @@ type KafkaSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(broker, broker.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(broker.substring(broker.lastIndexOf(':') + 1)) <= 65535)",message="brokers must each be host:port, such as kafka-0.kafka:9092"
 	Brokers []string `json:"brokers,omitempty"`
 
-	// topic is where every event goes, unless a route says otherwise. When not set:
-	// the topic of the event's own name. Topics are never created.
+	// topic receives every event, unless a route says otherwise. When not set: the
+	// topic with the name of the event's own. Topics are never created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=249
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$') && self != '.' && self != '..'",message="topic must be a name that Kafka takes: letters, digits, dots, dashes and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$') && self != '.' && self != '..'",message="topic must be a name that Kafka takes: alphanumeric characters, dots, dashes and underscores"
 	Topic string `json:"topic,omitempty"`
 
 	// contentMode is how an event is put into a record, as the CloudEvents Kafka binding
@@ -36,23 +36,23 @@ type KafkaSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// encoding is what the payload becomes as a record's value: JSON (as it is),
+	// encoding is the encoding of the payload as a record's value: JSON (unchanged),
 	// Avro or Protobuf, by the latest schema of subject in schemaRegistry, in
-	// Confluent's wire format. An event that does not fit the schema is dead at
-	// once. Defaults to JSON.
+	// Confluent's wire format. An event that does not fit the schema is dead at once.
+	// Defaults to JSON.
 	// +optional
 	// +kubebuilder:default=JSON
 	Encoding KafkaEncoding `json:"encoding,omitempty"`
 
-	// subject is the schema registry's subject, for encoding Avro and Protobuf.
-	// When not set: the Kafka topic's name and -value.
+	// subject is the subject of the schema registry, for encoding Avro and Protobuf.
+	// When not set: the name of the Kafka topic and -value.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Subject string `json:"subject,omitempty"`
 
-	// clientID is what the brokers' logs, quotas and metrics know the dispatcher
-	// by. Defaults to outbox-dispatcher.
+	// clientID is the name of the dispatcher in the brokers' logs, quotas and metrics.
+	// Defaults to outbox-dispatcher.
 	// +optional
 	// +kubebuilder:default=outbox-dispatcher
 	// +kubebuilder:validation:MinLength=1
@@ -65,17 +65,17 @@ type KafkaSink struct {
 	// +kubebuilder:validation:Enum=none;gzip;snappy;lz4;zstd
 	Compression string `json:"compression,omitempty"`
 
-	// maxMessageBytes bounds a batch of records before compression, and so a
-	// record. No more than the topic's max.message.bytes. From 1024 to 104857600.
-	// Defaults to 1000000.
+	// maxMessageBytes bounds a batch of records before compression, and so a record.
+	// At most the topic's max.message.bytes. From 1024 to 104857600. Defaults to
+	// 1000000.
 	// +optional
 	// +kubebuilder:default=1000000
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=104857600
 	MaxMessageBytes int32 `json:"maxMessageBytes,omitempty"`
 
-	// timeout bounds a delivery with all of its retries, as delivery.timeout.ms
-	// does. From 100ms to 10m. Defaults to 30s.
+	// timeout bounds a delivery with all its retries, as delivery.timeout.ms does.
+	// From 100ms to 10m. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
@@ -83,17 +83,16 @@ type KafkaSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 
-	// auth says how to log in (SASL). When not set: not at all.
+	// auth is the login (SASL). When not set: connections have none.
 	// +optional
 	Auth *KafkaAuth `json:"auth,omitempty"`
 
-	// tls makes connections TLS, even when it is empty: then it trusts the
-	// system's roots.
+	// tls turns on TLS, also when it is empty; then the system roots are trusted.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// KafkaEncoding is what the payload becomes.
+// KafkaEncoding is the encoding of the payload.
 // +kubebuilder:validation:Enum=JSON;Avro;Protobuf
 type KafkaEncoding string
 
@@ -106,7 +105,7 @@ const (
 	KafkaProtobuf KafkaEncoding = "Protobuf"
 )
 
-// KafkaAuth says how to log in: a mechanism, and the member that it needs.
+// KafkaAuth is a login: a mechanism, and the member that it needs.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.basic) == (self.mechanism in ['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'])",fieldPath=".basic",message="basic belongs to the mechanisms PLAIN and SCRAM, which need it; name the Secret with user and password, or choose another mechanism"
 // +kubebuilder:validation:XValidation:rule="has(self.token) == (self.mechanism == 'OAUTHBEARER')",fieldPath=".token",message="token belongs to the mechanism OAUTHBEARER, which needs it; name the Secret's key, or choose another mechanism"
@@ -123,8 +122,8 @@ type KafkaAuth struct {
 	// +optional
 	Basic *BasicAuth `json:"basic,omitempty"`
 
-	// token is the key of a Secret that holds a token, for OAUTHBEARER. Something
-	// else keeps it valid.
+	// token is the key of a Secret that holds a token, for OAUTHBEARER. The dispatcher
+	// does not renew it.
 	// +optional
 	Token *SecretKey `json:"token,omitempty"`
 }

@@ -7,8 +7,8 @@ import (
 // NATSSink publishes CloudEvents 1.0 to streams of NATS JetStream. An event is delivered when its
 // stream confirms that it is stored.
 type NATSSink struct {
-	// servers are nats://host:port or tls://host:port of the servers; which one is
-	// connected to is left to chance. One tls:// makes all connections TLS.
+	// servers are nats://host:port or tls://host:port of the servers; each connection
+	// takes one at random. One tls:// turns on TLS for all connections.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -17,17 +17,17 @@ type NATSSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(server, server.matches('^(nats|tls)://([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(server.substring(server.lastIndexOf(':') + 1)) <= 65535)",message="servers must each be nats://host:port or tls://host:port, such as nats://nats:4222; put a user and password into a Secret and name it in auth"
 	Servers []string `json:"servers,omitempty"`
 
-	// subject is where every event goes, unless a route says otherwise. When not
-	// set: the subject of the event's own topic's name. A stream must capture it:
-	// streams are never created.
+	// subject receives every event, unless a route says otherwise. When not set: the
+	// subject with the name of the event's topic. A stream must capture it: streams
+	// are never created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^[:space:][:cntrl:].*>]+([.][^[:space:][:cntrl:].*>]+)*$') && !self.startsWith('$') && !self.startsWith('_INBOX.')",message="subject must be words with dots between them, without spaces and wildcards, and none of the servers' own, which start with $ or _INBOX; correct it"
 	Subject string `json:"subject,omitempty"`
 
-	// stream is the one that must take the events: another refuses them. When not
-	// set: whichever captures the subject.
+	// stream is the stream that must capture the subject; delivery to another one
+	// fails. When not set: any stream.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
@@ -42,8 +42,8 @@ type NATSSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// timeout bounds a delivery with its confirmation, and a connection. From
-	// 100ms to 10m. Defaults to 10s.
+	// timeout bounds a delivery with its confirmation, and the set-up of a connection.
+	// From 100ms to 10m. Defaults to 10s.
 	// +optional
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string
@@ -51,19 +51,18 @@ type NATSSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 
-	// auth says how to log in. When not set: not at all.
+	// auth is the login. When not set: connections have none.
 	// +optional
 	Auth *NATSAuth `json:"auth,omitempty"`
 
-	// tls makes connections TLS, even when it is empty: then it trusts the
-	// system's roots.
+	// tls turns on TLS, also when it is empty; then the system roots are trusted.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// NATSAuth says how to log in: exactly one of its members.
+// NATSAuth is a login: exactly one of its members.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.credentials), has(self.nkey), has(self.basic), has(self.token)].filter(set, set).size() == 1",message="auth must have exactly one of credentials, nkey, basic and token; add the one that the servers ask for, or remove the others"
+// +kubebuilder:validation:XValidation:rule="[has(self.credentials), has(self.nkey), has(self.basic), has(self.token)].filter(set, set).size() == 1",message="auth must have exactly one of credentials, nkey, basic and token; add the one that the servers require, or remove the others"
 type NATSAuth struct {
 	// credentials is the key of a Secret that holds a user's JWT and the seed of
 	// its NKey, as nsc writes them into a .creds file.

@@ -11,7 +11,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : self.vhost, has(self.routingKey) ? self.routingKey : self.vhost, self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
 type RabbitMQSink struct {
 	// addresses are host:port of nodes, in the order in which they are tried: the
-	// first that lets the dispatcher in is used.
+	// first that accepts the connection is used.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -27,15 +27,15 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:MaxLength=255
 	VHost string `json:"vhost,omitempty"`
 
-	// exchange is where every event goes. It is never declared. When not set: the
-	// default exchange, whose routing keys are the names of queues.
+	// exchange receives every event. It is never declared. When not set: the default
+	// exchange, whose routing keys are the names of queues.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Exchange string `json:"exchange,omitempty"`
 
-	// routingKey is that of every event, unless a route says otherwise. When not
-	// set: the name of the event's own topic.
+	// routingKey is the routing key of every event, unless a route says otherwise.
+	// When not set: the name of the event's topic.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
@@ -49,23 +49,23 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// attributePrefix begins the names of the headers of contentMode Binary: ce- (the
+	// attributePrefix is the prefix of headers in contentMode Binary: ce- (the
 	// RabbitMQ binding of CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0
-	// binding, for consumers that speak AMQP 1.0 with RabbitMQ). Defaults to ce-.
+	// binding, for consumers that use AMQP 1.0 with RabbitMQ). Defaults to ce-.
 	// +optional
 	// +kubebuilder:default=ce-
 	// +kubebuilder:validation:Enum=ce-;"cloudEvents:";cloudEvents_
 	AttributePrefix string `json:"attributePrefix,omitempty"`
 
-	// channels is how many deliveries publish side by side, on one connection. From
-	// 1 to 64. Defaults to 4.
+	// channels is the number of channels on the connection, and so of deliveries that
+	// publish concurrently. From 1 to 64. Defaults to 4.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Channels int32 `json:"channels,omitempty"`
 
-	// connectionName is what RabbitMQ lists the connection by. Defaults to
+	// connectionName is the name of the connection in RabbitMQ. Defaults to
 	// outbox-dispatcher.
 	// +optional
 	// +kubebuilder:default=outbox-dispatcher
@@ -73,8 +73,9 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:MaxLength=255
 	ConnectionName string `json:"connectionName,omitempty"`
 
-	// heartbeat finds a connection dead after three times of it; the broker may ask
-	// for a shorter one. Whole seconds from 1s to 5m. Defaults to 10s.
+	// heartbeat is the interval of heartbeats; after three without a reply the
+	// connection is closed. The broker may set a shorter one. Whole seconds from 1s to
+	// 5m. Defaults to 10s.
 	// +optional
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string
@@ -90,17 +91,16 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 
-	// auth says how to log in.
+	// auth is the login.
 	// +required
 	Auth RabbitMQAuth `json:"auth,omitzero"`
 
-	// tls makes connections TLS, even when it is empty: then it trusts the
-	// system's roots.
+	// tls turns on TLS, also when it is empty; then the system roots are trusted.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// RabbitMQAuth says how to log in: a mechanism, and the member that it needs.
+// RabbitMQAuth is a login: a mechanism, and the member that it needs.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.basic) == (self.mechanism == 'PLAIN')",fieldPath=".basic",message="basic belongs to the mechanism PLAIN, which needs it; name the Secret with user and password, or choose another mechanism"
 type RabbitMQAuth struct {

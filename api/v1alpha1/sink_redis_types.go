@@ -4,15 +4,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of what speaks their protocol. An event
-// is delivered when the server has answered; what that is worth says its persistence (appendonly,
-// appendfsync).
+// RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of a server with the same protocol. An event is
+// delivered when the server has responded; how durable that is depends on its persistence (appendonly, appendfsync).
 //
 // +kubebuilder:validation:XValidation:rule="self.topology == 'Cluster' || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must have one entry, unless topology is Cluster; set topology to Cluster, or keep one"
 // +kubebuilder:validation:XValidation:rule="self.topology != 'Cluster' || !has(self.database) || self.database == 0",fieldPath=".database",message="database must be 0 with topology Cluster, because a cluster has only that one; remove database"
 type RedisSink struct {
-	// addresses are host:port: of the server, or of some nodes of a cluster; the
-	// others are found through them.
+	// addresses are host:port of the server, or of some nodes of a cluster; these
+	// report the others.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -27,14 +26,15 @@ type RedisSink struct {
 	Topology RedisTopology `json:"topology,omitempty"`
 
 	// stream is the key that every event is added to, unless a route says otherwise.
-	// When not set: the stream of the name of the event's topic.
+	// When not set: the stream with the name of the event's topic.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Stream string `json:"stream,omitempty"`
 
-	// maxLen is about how many entries a stream keeps (MAXLEN ~): the oldest are
-	// removed, read or not. From 1 to 1000000000000. When not set: all are kept.
+	// maxLen is the approximate number of entries that a stream keeps (MAXLEN ~); the
+	// oldest are removed, read or not. From 1 to 1000000000000. When not set: all are
+	// kept.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000000
@@ -48,8 +48,8 @@ type RedisSink struct {
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
-	// replicas is how many replicas must have an event before it counts as delivered
-	// (WAIT). From 0 to 100. Defaults to 0.
+	// replicas is the number of replicas that must have an event before it counts as
+	// delivered (WAIT). From 0 to 100. Defaults to 0.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
@@ -70,17 +70,16 @@ type RedisSink struct {
 	// +kubebuilder:validation:Maximum=65535
 	Database *int32 `json:"database,omitempty"`
 
-	// auth says how to log in. When not set: not at all.
+	// auth is the login. When not set: connections have none.
 	// +optional
 	Auth *RedisAuth `json:"auth,omitempty"`
 
-	// tls makes connections TLS, even when it is empty: then it trusts the
-	// system's roots.
+	// tls turns on TLS, also when it is empty; then the system roots are trusted.
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 }
 
-// RedisTopology says what servers there are.
+// RedisTopology is how the servers are arranged.
 // +kubebuilder:validation:Enum=Standalone;Cluster
 type RedisTopology string
 
@@ -93,7 +92,7 @@ const (
 
 // RedisAuth is a login: exactly one of its members.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.password)",message="auth must have exactly one of basic and password; add the one that the server asks for, or remove the other"
+// +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.password)",message="auth must have exactly one of basic and password; add the one that the server requires, or remove the other"
 type RedisAuth struct {
 	// basic is a user of the ACL, and its password.
 	// +optional

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Sink is where events go: exactly one of its members.
+// Sink is the destination of events: exactly one of its members.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubSub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of http, kafka, log, nats, postgres, pubSub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
 type Sink struct {
@@ -8,7 +8,7 @@ type Sink struct {
 	// +optional
 	HTTP *HTTPSink `json:"http,omitempty"`
 
-	// kafka produces to topics of Apache Kafka, or of what speaks its protocol.
+	// kafka produces to topics of Apache Kafka, or of a server with the same protocol.
 	// +optional
 	Kafka *KafkaSink `json:"kafka,omitempty"`
 

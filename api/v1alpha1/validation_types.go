@@ -1,12 +1,13 @@
 package v1alpha1
 
-// Validation is what the payload of some events must be like. An event that breaks it is dead at once,
-// with the reason schema_validation_failed, without a retry, and is not sent.
+// Validation is what the payload of some events must be like. An event that does not meet it is dead at once, with the
+// reason schema_validation_failed: it is neither sent nor retried.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.schema) || has(self.rules) && self.rules.size() > 0",message="validation must check something; add schema or rules, or remove the entry"
 type Validation struct {
-	// types are the event types that it is for. One that ends with * is for all types
-	// that begin so, such as order.*. Empty means all.
+	// types are the event types that the entry applies to. One that ends with * stands
+	// for all types that begin with the text before it, such as order.*. Empty means
+	// all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -14,10 +15,10 @@ type Validation struct {
 	// +kubebuilder:validation:items:MaxLength=255
 	Types []string `json:"types,omitempty"`
 
-	// versions are those of the events that it is for: the header event_version, else
-	// schema_version, else 1.0.0. One that ends with * is for all that begin so. With
-	// schema, an event whose version is in no such entry of its type is refused.
-	// Empty means all.
+	// versions are the event versions that the entry applies to: the header
+	// event_version, else schema_version, else 1.0.0. One that ends with * stands for
+	// all that begin with the text before it. When an entry of the type has a schema,
+	// an event whose version is in no such entry is refused. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -29,15 +30,15 @@ type Validation struct {
 	// +optional
 	Schema *PayloadSchema `json:"schema,omitempty"`
 
-	// rules must all hold.
+	// rules must all be true.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Rules []Rule `json:"rules,omitempty"`
 }
 
-// PayloadSchema says where a JSON Schema is: exactly one of its members. It is of draft 7 or 2020-12, as
-// its $schema says; 2020-12 when it says nothing.
+// PayloadSchema names a JSON Schema: exactly one of its members. Its $schema is draft 7 or 2020-12, which is the
+// default.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.inline), has(self.configMap), has(self.registry)].filter(set, set).size() == 1",message="schema must have exactly one of inline, configMap and registry; add the one that has the JSON Schema, or remove the others"
 type PayloadSchema struct {
@@ -48,25 +49,25 @@ type PayloadSchema struct {
 	Inline string `json:"inline,omitempty"`
 
 	// configMap is the key of a ConfigMap that holds the schema, as JSON. Pods read it
-	// again when it changes; one that does not compile leaves the one before it.
+	// again when it changes; a schema that does not compile is not used.
 	// +optional
 	ConfigMap *ConfigMapKey `json:"configMap,omitempty"`
 
-	// registry names the schema in the schema registry; see spec.schemaRegistry.
+	// registry is the schema in the schema registry; see spec.schemaRegistry.
 	// +optional
 	Registry *RegistrySchema `json:"registry,omitempty"`
 }
 
-// RegistrySchema is a version of a subject of the schema registry.
+// RegistrySchema is a version of a subject in the schema registry.
 type RegistrySchema struct {
-	// subject is its name.
+	// subject is the name of the subject.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Subject string `json:"subject,omitempty"`
 
-	// version is one of its versions. When not set: the latest, which the pods ask
-	// for again as spec.schemaRegistry says.
+	// version is a version of the subject. When not set: the latest, refreshed as
+	// spec.schemaRegistry says.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
@@ -75,14 +76,14 @@ type RegistrySchema struct {
 
 // Rule is a condition that payloads must meet.
 type Rule struct {
-	// rule is a CEL expression over event and payload that makes a bool, such as
+	// rule is a CEL expression over event and payload that returns a bool, such as
 	// 'payload.total > 0 || has(payload.voucher)'.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Rule string `json:"rule,omitempty"`
 
-	// message is what the failure says when the rule is false.
+	// message is the error when the rule is false.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -95,13 +96,13 @@ type ConfigMapKey struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a ConfigMap: lower-case letters, digits, dashes and dots, such as order-schemas"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a ConfigMap: lower-case alphanumeric characters, dashes and dots, such as order-schemas"
 	Name string `json:"name,omitempty"`
 
 	// key is the key in it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a ConfigMap: letters, digits, dashes, dots and underscores"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a ConfigMap: alphanumeric characters, dashes, dots and underscores"
 	Key string `json:"key,omitempty"`
 }

@@ -41,9 +41,9 @@ func TestWrite(t *testing.T) {
 	const head = "| field | default | meaning |\n|---|---|---|\n"
 	for path, want := range map[string]string{
 		"Outbox.spec.server": head +
-			"| `host` | required | the host name. Several are separated by commas: of them the one that takes writes is used, also after a failover. |\n" +
-			"| `port` | `5432` | that of each host. From 1 to 65535. |\n" +
-			"| `database` | required | the database's name. |\n",
+			"| `host` | required | the host name, or several separated by commas. Of several the one that accepts writes is used, also after a failover. |\n" +
+			"| `port` | `5432` | the port of each host. From 1 to 65535. |\n" +
+			"| `database` | required | the name of the database. |\n",
 		"OutboxConsumer.spec.dispatcherRefs": head + "| `name` | required | the OutboxDispatcher's name. |\n",
 	} {
 		if got, err := all.write([]byte(page(path, "old\n"))); err != nil || string(got) != page(path, want) {
