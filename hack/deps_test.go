@@ -65,8 +65,8 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
-// find returns the chain of imports from pkg to the first package with the prefix, or nil. Packages
-// of others are not entered: what they import is their affair.
+// find returns the chain of imports from pkg to the first package with the prefix, or nil. It does not follow the imports
+// of other modules.
 func find(imports map[string][]string, pkg, prefix string, seen map[string]bool) []string {
 	if seen[pkg] || !strings.HasPrefix(pkg, module) {
 		return nil

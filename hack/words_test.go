@@ -2,64 +2,86 @@ package hack
 
 import (
 	"fmt"
-	"path/filepath"
+	"maps"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // words are the ones that the project does not use, each with the field's own term.
-var words = []struct {
-	never *regexp.Regexp
-	write string
-}{
-	{regexp.MustCompile(`\bletters?\b`), "dead letter; for the alphabet: character"},
-	{regexp.MustCompile(`\b(told|tells?|telling)\b`), "report, notify, log, say"},
-	{regexp.MustCompile(`\b(nobody|somebody)\b`), "no worker, no client; another process, a person"},
-	{regexp.MustCompile(`\b(die|dies|died|dying|deaths?)\b`), "become dead, dead-lettered; for a process: crash, exit, be killed"},
-	{regexp.MustCompile(`\b(answer|answers|answered|answering)\b`), "response, result, reply"},
-	{regexp.MustCompile(`\b(ask|asks|asked|asking|questions?)\b`), "request, query, read"},
-	{regexp.MustCompile(`\bpatience\b`), "wait timeout"},
-	{regexp.MustCompile(`\bbesides?\b`), "in addition to, next to, during"},
-	{regexp.MustCompile(`\bheld topics?\b|\btopics? (is |are |stays? |was |were )?held\b|\ball held\b`), "paused topic; circuit open"},
-	{regexp.MustCompile(`\btrials?\b`), "half-open probe"},
-	{regexp.MustCompile(`\baway\b|\b(is|are|was|comes) back\b`), "unreachable; recovered"},
-	{regexp.MustCompile(`\b(bury|buries|buried|unburied)\b`), "mark dead"},
-	{regexp.MustCompile(`\b(lanes?|parcels?|company)\b`), "channel; group; maxBatch"},
-	{regexp.MustCompile(`\b(go|goes|going|gone|went) on\b`), "continue"},
-	{regexp.MustCompile(`\b(anew|mend|mends|mended|mending|affairs?)\b`), "again; fix; concern"},
-	{regexp.MustCompile(`\b(news|fews)\b`), "wokenSinceClaim; smallClaims"},
-	{regexp.MustCompile(`\b(is|are) no\b`), "is not a, has no, does not"},
+var words = []struct{ never, write string }{
+	{`\bletters?\b`, "dead letter; for the alphabet: character"},
+	{`\b(told|tells?|telling)\b`, "report, notify, log, say"},
+	{`\b(nobody|somebody)\b`, "no worker, no client; another process, a person"},
+	{`\b(die|dies|died|dying|deaths?)\b`, "become dead, dead-lettered; for a process: crash, exit, be killed"},
+	{`\b(answer|answers|answered|answering)\b`, "response, result, reply"},
+	{`\b(ask|asks|asked|asking|questions?)\b`, "request, query, read"},
+	{`\bpatience\b`, "wait timeout"},
+	{`\bbesides?\b`, "in addition to, next to, during"},
+	{`\bheld topics?\b|\btopics? (is |are |stays? |was |were )?held\b|\ball held\b|\bhold(s|ing)? (a|the|its|their) topics?\b`, "paused topic; circuit open"},
+	{`\btrials?\b`, "half-open probe"},
+	{`\baway\b|\b(is|are|was|comes) back\b`, "unreachable; recovered"},
+	{`\b(bury|buries|buried|unburied)\b`, "mark dead"},
+	{`\b(lanes?|parcels?|company)\b`, "channel; group; maxBatch"},
+	{`\b(go|goes|going|gone|went) on\b`, "continue"},
+	{`\b(anew|mend|mends|mended|mending|affairs?)\b`, "again; fix; concern"},
+	{`\b(news|fews)\b`, "wokenSinceClaim; smallClaims"},
+	{`\b(is|are) no\b`, "is not a, has no, does not"},
 }
 
+// riddle is a function whose name does not say what it does.
+var riddle = regexp.MustCompile(`^func (\([^)]*\) )?(look|low|part|short|enough|skip|want|full|rest|signal|signs|ageAt|expectFew|askSink)\(`)
+
 var (
-	camel = regexp.MustCompile(`([a-z0-9])([A-Z])`)
-	// properNouns are names that others gave, and phrases in which a word above is the field's own.
-	properNouns = regexp.MustCompile(`dead[-_ ]?letter|x-death|there (is|are) no\b`)
+	camel = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
+	// properNouns are names that others gave, and phrases in which a word above is the field's own. Requirements quote documents.
+	properNouns = regexp.MustCompile(`dead[-_ ]?letter|x-death|^ *says: .*|there (is|are) no\b`)
 )
+
+// plain returns a text as words of small characters: DeadLetter, dead_letter and deadLetter are two words.
+func plain(text string) string {
+	text = strings.ReplaceAll(camel.ReplaceAllString(text, "$1$3 $2$4"), "_", " ")
+	return properNouns.ReplaceAllString(strings.ToLower(text), "")
+}
 
 // TestWords keeps out the words for which the field has better ones. A subtest is a folder:
 // go test ./hack -run TestWords/dispatcher/engine
 func TestWords(t *testing.T) {
+	patterns := make([]string, len(words))
+	each := make([]*regexp.Regexp, len(words))
+	for i, w := range words {
+		patterns[i], each[i] = w.never, regexp.MustCompile(w.never)
+	}
+	any := regexp.MustCompile(strings.Join(patterns, "|"))
+	all := files(t, ".go", ".sql", ".md", ".yaml", ".tpl", ".sh", ".json", ".txt", "Makefile")
 	faults := map[string][]string{}
-	for name, text := range files(t, ".go", ".sql", ".md", ".yaml", ".tpl", ".sh", ".json", ".txt", "Makefile") {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if name == "hack/words_test.go" || strings.HasPrefix(name, "hack/bench/peers/") {
 			continue
 		}
-		folder := filepath.ToSlash(filepath.Dir(name))
-		for i, line := range strings.Split(text, "\n") {
-			plain := strings.ReplaceAll(camel.ReplaceAllString(line, "$1 $2"), "_", " ")
-			plain = properNouns.ReplaceAllString(strings.ToLower(plain), "")
-			for _, w := range words {
-				if found := w.never.FindString(plain); found != "" {
-					faults[folder] = append(faults[folder], fmt.Sprintf("%s:%d: ", name, i+1)+found+" -> "+w.write+": "+strings.TrimSpace(line))
+		for i, line := range append([]string{path.Base(name)}, strings.Split(all[name], "\n")...) { // line 0 is the file's name
+			found := func(word, write string) {
+				faults[path.Dir(name)] = append(faults[path.Dir(name)], fmt.Sprintf("%s:%d: %s -> %s: %s", name, i, word, write, strings.TrimSpace(line)))
+			}
+			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && riddle.MatchString(line) {
+				found("a riddle", "a name that says what it does")
+			}
+			text := plain(line)
+			if !any.MatchString(text) {
+				continue
+			}
+			for k, w := range words {
+				if word := each[k].FindString(text); word != "" {
+					found(word, w.write)
 				}
 			}
 		}
 	}
-	for folder, found := range faults {
+	for _, folder := range slices.Sorted(maps.Keys(faults)) {
 		t.Run(folder, func(t *testing.T) {
-			t.Errorf("%d words for which the field has better ones:\n%s", len(found), strings.Join(found, "\n"))
+			t.Errorf("%d words for which the field has better ones:\n%s", len(faults[folder]), strings.Join(faults[folder], "\n"))
 		})
 	}
 }

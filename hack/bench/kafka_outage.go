@@ -24,8 +24,9 @@ func runOutage(ctx context.Context, b *bench) {
 	})
 }
 
-// outage kills the broker while events come, and measures the time from its first response to the first record.
-func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, error) {
+// outage kills the broker for the time while events come, and measures the time from its first response to the first
+// record.
+func (r *kafkaRun) outage(ctx context.Context, down time.Duration) (measure, error) {
 	if _, err := r.produceSteadily(ctx, 20, 40); err != nil {
 		return nil, err
 	}
@@ -35,10 +36,10 @@ func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, err
 	r.broker.Kill()
 	produced := make(chan error, 1)
 	go func() {
-		_, err := r.produceSteadily(ctx, 5, int(5*away.Seconds()))
+		_, err := r.produceSteadily(ctx, 5, int(5*down.Seconds()))
 		produced <- err
 	}()
-	if err := cmp.Or(sleep(ctx, away), <-produced); err != nil {
+	if err := cmp.Or(sleep(ctx, down), <-produced); err != nil {
 		return nil, err
 	}
 	responded := make(chan time.Time, 1)
@@ -51,7 +52,7 @@ func (r *kafkaRun) outage(ctx context.Context, away time.Duration) (measure, err
 	if err := r.await(ctx, 41); err != nil {
 		return nil, err
 	}
-	if err := r.await(ctx, 40+int64(5*away.Seconds())); err != nil {
+	if err := r.await(ctx, 40+int64(5*down.Seconds())); err != nil {
 		return nil, err
 	}
 	records, _, err := r.consume(ctx, 40)

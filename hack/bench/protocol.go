@@ -69,8 +69,8 @@ type report struct {
 // stamp is an event's number and a time on the monotonic clock, in nanoseconds.
 type stamp [2]int64
 
-// now is the machine's monotonic clock: the same for all processes, Node.js's hrtime too. It is no system
-// call, which a worker that requests each event would spend a tenth of its time with.
+// now is the machine's monotonic clock: the same for all processes, also for Node.js's hrtime. It costs no system call,
+// on which a worker would spend a tenth of its time.
 func now() int64 { return began.ticks + int64(time.Since(began.at)) }
 
 // began is one moment on that clock and on Go's, which runs with it.

@@ -93,9 +93,9 @@ type row struct {
 	Case string `json:"case,omitempty"`
 	// Failed says why the row has no numbers, or not all of its runs.
 	Failed string `json:"failed,omitempty"`
-	// Slow: it failed because it did not get done in time. Its numbers are those until then.
+	// Slow is true when it did not finish in time. Its numbers are those until then.
 	Slow bool `json:"slow,omitempty"`
-	// Peer: it is of another system. One that fails is no failure of this program.
+	// Peer is true for another system. The program does not fail when one fails.
 	Peer   bool      `json:"peer,omitempty"`
 	Runs   []measure `json:"runs,omitempty"`
 	Median measure   `json:"median,omitempty"`

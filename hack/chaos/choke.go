@@ -24,7 +24,7 @@ func (w *world) choke(ctx context.Context, s *slot, f fault) error {
 	note, err := w.claimHalf(ctx, s)
 	over()
 	if err != nil {
-		return unlessAway(err)
+		return unlessDisconnected(err)
 	}
 	defer w.begin(f.kind, s.now.worker, "%s for %s; %s", s.now.name, f.lasts, note)()
 	sleep(ctx, f.lasts)

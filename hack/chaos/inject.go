@@ -58,7 +58,7 @@ func (w *world) inject(ctx context.Context, f fault) error {
 		w.database.Lock()
 		defer w.database.Unlock()
 		return w.breakDatabase(ctx, f)
-	case refuse, hang, away, mute, gateway:
+	case refuse, hang, restart, mute, gateway:
 		w.destination.Lock()
 		defer w.destination.Unlock()
 		return w.breakConsumer(ctx, f)

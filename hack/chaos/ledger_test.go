@@ -101,7 +101,7 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 }
 
 // The ledger accepts what may happen, and finds each rule that is broken.
-func TestLedger(t *testing.T) {
+func TestLedgerFindsViolations(t *testing.T) {
 	killed := []injected{{kind: kill, start: at(5), end: at(30), worker: alice}}
 	frozen := []injected{{kind: freeze, start: at(5), end: at(30), worker: bob}}
 	stopped := []injected{{kind: stop, start: at(15), end: at(16), worker: alice}}
@@ -159,7 +159,7 @@ func TestLedger(t *testing.T) {
 		{"token of a replay", story(false, nil, "poison insert alice refused replay again confirm ack"), []string{tokenFell, leaseTwice}},
 		{"token after a retry", story(false, nil, "insert alice nack again confirm ack"), []string{tokenFell, leaseTwice}},
 		{"token after a release", story(false, nil, "insert alice postpone again confirm ack"), []string{tokenFell, leaseTwice}},
-		{"token that a release took away", story(false, nil, "insert alice reset bob confirm ack"), []string{unlawful}},
+		{"token that a release removed", story(false, nil, "insert alice reset bob confirm ack"), []string{unlawful}},
 		{"token that arrived late", story(false, nil, "insert alice nack bob confirm ack late"), []string{tokenFell, unexplained}},
 		{"token of two claims", story(false, nil, "insert alice confirm ack forgotten", "insert wait wait bob confirm ack"), []string{leaseTwice}},
 		{"inverted", story(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
@@ -171,7 +171,7 @@ func TestLedger(t *testing.T) {
 		{"unreadable, and read", story(false, nil, "unreadable insert alice confirm ack"), []string{misjudged}},
 		{"a dead letter too many", story(false, nil, "poison insert alice refused record"), []string{unrecorded}},
 		{"stood still", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}}, "insert alice confirm ack"), []string{stoodStill}},
-		{"stood still, as all did", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: away, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
+		{"stood still, as all did", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: restart, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
@@ -195,7 +195,7 @@ func TestLedger(t *testing.T) {
 }
 
 // Recovery is measured from a kill to the last event that the victim held.
-func TestRecovery(t *testing.T) {
+func TestRecoveryMeasuredToTheLastHeldEvent(t *testing.T) {
 	killed := injected{kind: kill, start: at(15), end: at(500), worker: alice}
 	h := story(false, []injected{killed}, "insert alice wait wait wait bob confirm ack", "insert bob wait wait wait wait wait wait confirm ack", "insert alice ack")
 	times := times{lease: time.Second, poll: time.Second}
@@ -204,7 +204,7 @@ func TestRecovery(t *testing.T) {
 		t.Errorf("measured %+v, want 2 events back after 55 ms", all)
 	}
 	if found := tardy(h, all, times); len(found) != 0 {
-		t.Errorf("55 ms are no longer than a lease: %+v", found)
+		t.Errorf("found %+v to be late, want none: 55 ms are less than a lease", found)
 	}
 	all[0].rows = times.bound() + 1
 	if found := tardy(h, all, times); len(found) != 1 {
@@ -212,7 +212,7 @@ func TestRecovery(t *testing.T) {
 	}
 	h.faults = append(h.faults, injected{kind: stall, start: at(600), end: at(700)})
 	if found := tardy(h, all, times); len(found) != 0 || all[0].rows == unknown {
-		t.Error("a machine that stood still is no failure")
+		t.Errorf("found %+v to be late after %v, want none: the machine stood still", found, all[0].rows)
 	}
 	waits := story(true, []injected{killed}, "insert alice nack wait wait wait wait wait bob confirm ack", "insert alice wait wait wait wait wait wait wait wait bob confirm ack")
 	if all := recoveries(waits, times); all[0].held != 0 {
@@ -230,8 +230,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// While no dispatcher runs, no time counts against those that come back.
-func TestUnattended(t *testing.T) {
+func TestRecoveryExcludesTimeWithoutDispatchers(t *testing.T) {
 	t.Parallel()
 	times := times{lease: 3 * time.Second, poll: 500 * time.Millisecond}
 	carol := uuid.UUID{3}
@@ -243,10 +242,10 @@ func TestUnattended(t *testing.T) {
 		more []injected
 		want time.Duration
 	}{
-		"both are unreachable":                 {nil, time.Second},
-		"one more was there":                   {[]injected{{kind: scale, worker: carol, start: at(500), end: at(1800)}}, 200 * time.Millisecond},
-		"the one more left":                    {[]injected{{kind: clock, worker: carol, start: at(-9), end: at(500)}, {kind: stop, worker: carol, start: at(500), end: at(900)}}, time.Second},
-		"the consumer was unreachable durings": {[]injected{{kind: away, start: at(0), end: at(4000)}}, time.Second},
+		"both are unreachable":         {nil, time.Second},
+		"one more was there":           {[]injected{{kind: scale, worker: carol, start: at(500), end: at(1800)}}, 200 * time.Millisecond},
+		"the one more left":            {[]injected{{kind: clock, worker: carol, start: at(-9), end: at(500)}, {kind: stop, worker: carol, start: at(500), end: at(900)}}, time.Second},
+		"the consumer was unreachable": {[]injected{{kind: restart, start: at(0), end: at(4000)}}, time.Second},
 	} {
 		h := story(true, slices.Concat(both, test.more))
 		if got := h.unattended(at(0), at(3000)); got != test.want {

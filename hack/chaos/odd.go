@@ -75,7 +75,7 @@ func (w *world) addUnreadable(ctx context.Context, f fault) error {
 		err = w.insertOdd(ctx, rows...)
 	}
 	if err != nil {
-		return unlessAway(err)
+		return unlessDisconnected(err)
 	}
 	defer w.begin(f.kind, uuid.Nil, "%d rows with %s", len(rows), what)()
 	sleep(ctx, f.lasts) // what happens meanwhile happens with them present
@@ -91,23 +91,23 @@ func (w *world) vetoDeadLetter(ctx context.Context, f fault) error {
 		row.attempts = &one
 	}
 	if _, err := w.admin.Exec(ctx, "insert into chaos.vetoed values ($1)", row.id.String()); err != nil {
-		return unlessAway(err)
+		return unlessDisconnected(err)
 	}
 	end := w.beginFault(injected{kind: f.kind, event: row.id}, "of event %s for %s; it has one attempt: %t", row.id, f.lasts, row.attempts != nil)
 	defer end()
 	err := w.insertOdd(ctx, row)
 	sleep(ctx, f.lasts)
-	for ctx.Err() == nil { // the database may be away
+	for ctx.Err() == nil { // the database may be unreachable
 		if _, err := w.admin.Exec(ctx, "delete from chaos.vetoed where id = $1", row.id.String()); err == nil {
 			break
 		}
 		sleep(ctx, 100*time.Millisecond)
 	}
-	return unlessAway(err)
+	return unlessDisconnected(err)
 }
 
-// reviveDead has the consumer take what it refused for good, and replays dead events as dispatcher/README.md
-// reports a person to.
+// reviveDead has the consumer accept what it refused for good, and replays dead events with the statement of
+// dispatcher/README.md.
 func (w *world) reviveDead(ctx context.Context, f fault) error {
 	_ = instruct(ctx, "http://"+w.address, "repaired=true") // else they are dead again
 	replayed := 0
@@ -130,8 +130,8 @@ func (w *world) reviveDead(ctx context.Context, f fault) error {
 	return nil
 }
 
-// unlessAway is an error that is not the end of a connection, nor a database that is unreachable.
-func unlessAway(err error) error {
+// unlessDisconnected returns err, or nil when a connection ended or the database is unreachable.
+func unlessDisconnected(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && !strings.HasPrefix(pg.Code, "57") && !strings.HasPrefix(pg.Code, "08") {
 		return err

@@ -22,8 +22,8 @@ type recovery struct {
 
 const unknown = time.Duration(math.MinInt64)
 
-// recoveries measures every fault of the foreground. From a fault that takes something away for a while
-// the time is measured from its end.
+// recoveries measures the recovery from every fault of the foreground: from the end of an outage, else from the
+// start of the fault.
 func recoveries(h *history, t times) []recovery {
 	var all []recovery
 	flow := newFlow(h)
@@ -37,7 +37,7 @@ func recoveries(h *history, t times) []recovery {
 			if f.kind == kill || f.kind == stop || f.kind == freeze || f.kind == choke {
 				from = f.start
 			}
-			if !slices.Contains([]kind{refuse, hang, away, mute, gateway}, f.kind) {
+			if !slices.Contains([]kind{refuse, hang, restart, mute, gateway}, f.kind) {
 				r.held, r.rows, r.last = h.rowsBack(f, from)
 			}
 			r.flow = flow.back(from, h.ended)

@@ -106,7 +106,7 @@ func (e *event) print(w io.Writer) {
 			deliveries = deliveries[1:]
 		}
 		fmt.Fprintf(w, "    %s %-11s lease %d → %d, attempts %d → %d, worker %s → %s, until %s %s %s\n", m.at.Format(clockTime), m.verb,
-			m.from.lease, m.to.lease, m.from.attempts, m.to.attempts, short(m.from.worker), short(m.to.worker),
+			m.from.lease, m.to.lease, m.from.attempts, m.to.attempts, shortID(m.from.worker), shortID(m.to.worker),
 			m.to.until.Format(clockTime), m.reason, m.err)
 	}
 	for _, d := range deliveries {
@@ -114,8 +114,8 @@ func (e *event) print(w io.Writer) {
 	}
 }
 
-// short is enough of a worker's id to distinguish two.
-func short(worker uuid.UUID) string {
+// shortID is enough of a worker's id to distinguish two.
+func shortID(worker uuid.UUID) string {
 	if worker == uuid.Nil {
 		return "none"
 	}

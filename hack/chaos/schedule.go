@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// kind is what goes wrong.
+// kind is that of a fault.
 type kind string
 
-// The faults in the foreground: one at a time most of the time, so that the recovery from each can be
-// measured.
+// The faults in the foreground come one at a time, unless crowded, so that the recovery from each can be measured.
 const (
 	kill    kind = "kill"    // kill -9 of a dispatcher, and another one in its place
 	stop    kind = "stop"    // SIGTERM to a dispatcher, and another one in its place
@@ -19,14 +18,14 @@ const (
 	cut     kind = "cut"     // pg_terminate_backend of dispatchers' connections
 	bouncer kind = "bouncer" // restart of PgBouncer
 	refuse  kind = "refuse"  // the consumer responds with an error, for all topics or one
-	hang    kind = "hang"    // the consumer does not respond, and later does what was requested
-	away    kind = "away"    // kill -9 of the consumer, and its start
+	hang    kind = "hang"    // the consumer does not respond until later
+	restart kind = "restart" // kill -9 of the consumer, and its start
 	choke   kind = "choke"   // SIGSTOP of a dispatcher half-way through a claim that no socket buffer holds
 	mute    kind = "mute"    // the consumer leaves some requests without a response until they time out
 	gateway kind = "gateway" // every response is 502, 503, 504 or 500, for long
 )
 
-// The faults in the background: they last, and the others happen meanwhile.
+// The faults in the background last while those in the foreground happen.
 const (
 	late       kind = "late"       // a producer commits long after its events were inserted
 	snapshot   kind = "snapshot"   // a transaction keeps an old snapshot, so that vacuum removes nothing
@@ -38,7 +37,7 @@ const (
 )
 
 var (
-	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, away, choke, mute, gateway}
+	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway}
 	background = []kind{late, snapshot, clock, scale, unreadable, veto, revive}
 )
 
@@ -135,7 +134,7 @@ func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
 		return between(rnd, 2*t.lease+slack, 3*t.lease+slack)
 	case late, snapshot, clock, scale, unreadable, revive:
 		return between(rnd, 3*time.Second, 8*time.Second)
-	default: // how long what was stopped stays away
+	default: // how long the process stays stopped
 		return between(rnd, 0, 3*time.Second)
 	}
 }

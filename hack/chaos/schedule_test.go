@@ -16,7 +16,7 @@ func draw(seed uint64, total time.Duration, kinds []kind) []fault {
 }
 
 // A seed can be replayed, and a long run has every fault.
-func TestSchedule(t *testing.T) {
+func TestScheduleIsReproducible(t *testing.T) {
 	all := defaults().kinds
 	if !slices.Equal(draw(7, time.Minute, all), draw(7, time.Minute, all)) {
 		t.Error("one seed gave two schedules")

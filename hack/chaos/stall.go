@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// stall is no fault of the schedule: the machine was so busy that a process stood still for a while. It
-// can make a delivery time out, or a lease end, as a hanging consumer or a frozen dispatcher does.
+// stall is not a fault of the schedule: the machine was so busy that a process stood still for a while. A delivery may
+// time out then, or a lease expire.
 const stall kind = "stall"
 
-// nap is no fault of the schedule either: a dispatcher stands still for a moment during a choke.
+// nap is not one either: a dispatcher stands still for a moment during a choke.
 const nap kind = "nap"
 
 const (

@@ -6,9 +6,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// explain checks that a delivery that the consumer confirmed was acked, or that a fault kept the
-// dispatcher from it: every duplicate has such a delivery before it. And tokens rise: a request that arrived
-// after one with a higher token was kept on its way by a fault (CONTRACT C-27).
+// explain checks that each delivery that the consumer confirmed was acked, unless a fault prevented it: a duplicate
+// follows only such a delivery. Tokens rise: a request that arrives after one with a higher token was delayed by a
+// fault (CONTRACT C-27).
 func (l *ledger) explain(h *history, e *event) {
 	seen := map[int64]time.Time{}
 	highest := int64(0)
@@ -16,7 +16,7 @@ func (l *ledger) explain(h *history, e *event) {
 		held := e.held(d.Token, d.At)
 		before, repeated := seen[d.Token]
 		if repeated {
-			held.from = before.Add(-h.lease) // its claim is no older
+			held.from = before.Add(-h.lease) // its claim is not older
 		} else if held.from.IsZero() { // the database forgot the claim
 			held.from, held.to = d.At.Add(-h.lease), d.At.Add(forgets)
 		}
@@ -25,7 +25,7 @@ func (l *ledger) explain(h *history, e *event) {
 		kept := func(f injected) bool {
 			return (f.kind == kill || f.kind == freeze || f.kind == nap) && f.worker == held.worker ||
 				f.kind == choke || // its claim locks rows, also those that it passes by: others' acks wait for them
-				f.kind == hang || f.kind == mute || f.kind == away || f.kind == stall
+				f.kind == hang || f.kind == mute || f.kind == restart || f.kind == stall
 		}
 		if d.Token < highest && crashed == "" && h.overlapping(held.from, until, kept) == "" {
 			l.violate(tokenFell, e, "the consumer confirmed %d after %d", d.Token, highest)

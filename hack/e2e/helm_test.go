@@ -12,8 +12,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// A release's life beside a dispatcher that runs: it takes over what kustomize installed, and at the end gives it
-// back.
+// A dispatcher delivers while a release is installed over kustomize's installation, upgraded, rolled back and
+// uninstalled.
 var _ = Describe("a Helm release", Label("helm"), Ordered, func() {
 	const next = "outbox-operator:chart"
 	var w *world
@@ -23,7 +23,7 @@ var _ = Describe("a Helm release", Label("helm"), Ordered, func() {
 		w.ready()
 		w.must(cluster.LoadImage(w.ctx, next))
 		DeferCleanup(func(ctx SpecContext) {
-			Expect(cluster.Install(ctx)).To(Succeed(), "kustomize's installation comes back")
+			Expect(cluster.Install(ctx)).To(Succeed(), "install with kustomize again")
 		})
 		w.trickle()
 		w.claiming()
@@ -45,7 +45,7 @@ var _ = Describe("a Helm release", Label("helm"), Ordered, func() {
 		w.dispatcherImage(scenario.Image)
 	})
 
-	It("is uninstalled, and nothing that people made goes with it", func() {
+	It("is uninstalled, and keeps what people made", func() {
 		w.helm("uninstall", "outbox-operator", "--wait")
 		w.claiming()
 		Expect(w.kubectl("get", "obd", "orders", "-o", "name")).To(ContainSubstring("orders"))

@@ -36,14 +36,14 @@ func (w *world) noCrashes() {
 	}
 }
 
-// stay looks for the whole time that a condition keeps its status.
+// stay fails unless a condition keeps its status for d.
 func (w *world) stay(d time.Duration, kind, status string) {
 	w.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		c, err := w.dispatcher.Condition(w.ctx, kind)
 		w.must(err)
 		if c.Status != status {
-			w.Fatalf("%s became %s %s while the cause went on", kind, c.Status, c.Reason)
+			w.Fatalf("%s became %s %s while the cause lasted", kind, c.Status, c.Reason)
 		}
 		select {
 		case <-time.After(2 * time.Second):

@@ -111,13 +111,13 @@ func (w *world) must(err error) {
 	}
 }
 
-// expect waits for a condition and shows what a person would read.
+// expect waits for a condition and logs it.
 func (w *world) expect(kind, status, reason string) scenario.Condition {
 	w.Helper()
 	return w.expectWithin(90*time.Second, kind, status, reason)
 }
 
-// expectWithin is expect with a bound that is promised.
+// expectWithin is expect with its own bound.
 func (w *world) expectWithin(bound time.Duration, kind, status, reason string) scenario.Condition {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, bound)
@@ -149,6 +149,13 @@ func (w *world) number(sql string) (n int64) {
 	return n
 }
 
+// drained waits until no event is live.
+func (w *world) drained() {
+	w.Helper()
+	Eventually(func() int64 { return w.number("select count(*) from outbox.outbox_events where live") }).
+		WithTimeout(5*time.Minute).WithPolling(time.Second).Should(BeZero(), "live rows")
+}
+
 // produce commits n orders.
 func (w *world) produce(n int) *scenario.Produced {
 	w.Helper()
@@ -157,7 +164,7 @@ func (w *world) produce(n int) *scenario.Produced {
 	return p
 }
 
-// explain logs what an operator would look at, when the spec has failed.
+// explain logs the objects and logs of a failed spec.
 func (w *world) explain() {
 	if !w.Failed() {
 		return
@@ -174,7 +181,7 @@ func (w *world) explain() {
 	}
 }
 
-// consumer is a scenario.Consumer whose listener can be closed and opened again.
+// consumer is a scenario.Consumer whose listener can be closed and reopened.
 type consumer struct {
 	*scenario.Consumer
 	t       testing.TB

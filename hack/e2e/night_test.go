@@ -22,10 +22,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
-// night is a world whose consumer refuses shipments until it is mended, and never answers about an audit.
+// night is a world whose consumer refuses shipments until it is fixed, and never responds to an audit.
 type night struct {
 	*world
-	mended atomic.Bool
+	fixed atomic.Bool
 }
 
 func newNight() *night {
@@ -50,11 +50,11 @@ func newNight() *night {
 }
 
 func (n *night) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // else the end of the connection is not seen
+	_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice a closed connection
 	switch kind := r.Header.Get("ce-type"); {
 	case kind == "OrderAudited":
 		<-r.Context().Done()
-	case kind == "OrderShipped" && !n.mended.Load():
+	case kind == "OrderShipped" && !n.fixed.Load():
 		http.Error(w, "no such warehouse", http.StatusUnprocessableEntity)
 	default:
 		w.WriteHeader(http.StatusNoContent)
@@ -73,22 +73,22 @@ func (n *night) place(conn *pgx.Conn, from, count int) {
 
 var deadGauge = regexp.MustCompile(`(?m)^outbox_dlq_events_count\{[^}]*topic="orders"[^}]*\} (\S+)$`)
 
-// agree waits until SQL, the groups that a pod tells, its metric, the object's status and its column have the same number of
-// open dead letters, and returns the groups.
+// agree waits until SQL, the groups of a pod, its metric, the object's status and its column have the same number of open
+// dead letters, and returns the groups.
 func (n *night) agree(step string, want int) deadletters.Groups {
 	n.Helper()
 	var groups deadletters.Groups
 	Eventually(func(g Gomega) {
 		groups = deadletters.Groups{}
 		g.Expect(json.Unmarshal([]byte(n.outbox("dead", "groups", "orders", "--output", "json")), &groups)).To(Succeed())
-		grouped, told := 0, 0
+		grouped, inStatus := 0, 0
 		for _, group := range groups.Groups {
 			grouped += int(group.Count)
 		}
 		var obd v1alpha1.OutboxDispatcher
 		g.Expect(json.Unmarshal([]byte(n.kubectl("get", "obd", "orders", "-o", "json")), &obd)).To(Succeed())
 		for _, group := range obd.Status.DeadGroups {
-			told += int(group.Count)
+			inStatus += int(group.Count)
 		}
 		columns, err := n.dispatcher.Columns(n.ctx)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -99,7 +99,7 @@ func (n *night) agree(step string, want int) deadletters.Groups {
 		g.Expect(n.number(`select count(*) from outbox.outbox_dead_letters where resolution is null`)).To(BeEquivalentTo(want), "in SQL")
 		g.Expect(grouped).To(Equal(want), "in the groups")
 		g.Expect(obd.Status.Dead).To(HaveValue(BeEquivalentTo(want)), "in the status")
-		g.Expect(told).To(Equal(want), "in the status's groups")
+		g.Expect(inStatus).To(Equal(want), "in the status's groups")
 		g.Expect(strings.Fields(strings.Split(columns, "\n")[1])[4]).To(Equal(strconv.Itoa(want)), "in the column DEAD of\n%s", columns)
 		g.Expect(deadGauge.FindStringSubmatch(metrics)).To(HaveExactElements(Not(BeEmpty()), Equal(strconv.Itoa(want))), "in the metric")
 	}).WithTimeout(3*time.Minute).WithPolling(2*time.Second).Should(Succeed(), step)
@@ -107,13 +107,8 @@ func (n *night) agree(step string, want int) deadletters.Groups {
 	return groups
 }
 
-func (n *night) drained() {
-	n.Helper()
-	Eventually(func() int64 { return n.number("select count(*) from outbox.outbox_events where live") }).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(BeZero())
-}
-
-// ask has the plugin replay or discard, shows what it says, and returns the object as it is in the end.
-func (n *night) ask(args ...string) (dlr v1alpha1.DeadLetterReplay) {
+// run replays or discards with the plugin, logs its output, and returns the object when it has finished.
+func (n *night) run(args ...string) (dlr v1alpha1.DeadLetterReplay) {
 	n.Helper()
 	args = append(args, "--wait", "-o", "json", "--namespace", n.manifests.Namespace)
 	out, err := cluster.Run(n.ctx, append([]string{"outbox"}, args...)...)
@@ -124,12 +119,12 @@ func (n *night) ask(args ...string) (dlr v1alpha1.DeadLetterReplay) {
 	if err != nil {
 		ready = "False"
 	}
-	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)).To(Equal(ready), "the exit code says what the object says")
+	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)).To(Equal(ready), "the exit code agrees with the object")
 	return dlr
 }
 
-// A night on call, from what died to nothing that is open, with 50,000 events, or as many as NIGHT_EVENTS says: what each
-// command says is what SQL, groups, metrics, columns and objects have.
+// A night on call with 50,000 events (or NIGHT_EVENTS), until no dead letter is open: SQL, groups, metrics, columns and
+// objects agree after each command.
 //
 // CONTRACT: C-40, C-41, C-42, C-43
 var _ = It("goes through a night on call", Label("night"), func() {
@@ -149,7 +144,7 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	n.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values (gen_random_uuid(), 'shop', 'orders', 'OrderAudited', '{}')`)
 	n.drained()
 
-	groups := n.agree("what died", refused+invalid+1)
+	groups := n.agree("at first", refused+invalid+1)
 	Expect(groups.Groups).To(HaveLen(3))
 	group := groups.Groups[0]
 	Expect(group).To(And(HaveField("Count", BeEquivalentTo(refused)), HaveField("Code", "422")))
@@ -161,19 +156,19 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	Expect(n.outbox("dead", "show", "orders", group.Event)).To(ContainSubstring("422"))
 
 	By("a dry run")
-	dlr := n.ask("replay", "orders", "--group", "1", "--reason", "CHG-812", "--dry-run")
+	dlr := n.run("replay", "orders", "--group", "1", "--reason", "CHG-812", "--dry-run")
 	Expect(dlr.Status.Matched).To(HaveValue(BeEquivalentTo(refused)))
 	n.agree("after the dry run", refused+invalid+1)
 
-	By("a canary, while nobody has mended the consumer")
-	dlr = n.ask("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
+	By("a canary before the consumer is fixed")
+	dlr = n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
 	Expect(dlr.Status.DiedAgain).To(HaveValue(BeEquivalentTo(10)))
 	Expect(dlr.Status.Skipped).To(ConsistOf(v1alpha1.SkippedLetters{Reason: "stopped", Count: int64(refused - 10)}))
 	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)).To(Equal("Aborted"))
 	n.agree("after the canary", refused+invalid+1)
 
-	By("the replay, while the shop goes on with 2,000 events a second")
-	n.mended.Store(true)
+	By("the replay, while the shop produces 2,000 events a second")
+	n.fixed.Store(true)
 	stop, flowed := make(chan struct{}), make(chan int, 1)
 	go func() {
 		defer GinkgoRecover()
@@ -190,7 +185,7 @@ var _ = It("goes through a night on call", Label("night"), func() {
 			}
 		}
 	}()
-	dlr = n.ask("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
+	dlr = n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
 	close(stop)
 	more := <-flowed
 	Expect(dlr.Status.Delivered).To(HaveValue(BeEquivalentTo(refused)))
@@ -203,7 +198,7 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	Expect(n.number(`select count(*) from outbox.outbox_events where status = 'delivered'`)).To(BeEquivalentTo(events + more - invalid))
 
 	By("the rest is discarded")
-	dlr = n.ask("discard", "orders", "--all", "--reason", "known to the shop", "--rate", "1000")
+	dlr = n.run("discard", "orders", "--all", "--reason", "known to the shop", "--rate", "1000")
 	Expect(dlr.Status.Discarded).To(HaveValue(BeEquivalentTo(invalid + 1)))
 	n.agree("in the morning", 0)
 	n.expect("DeadLettersPresent", "False", "NoDeadLetters")

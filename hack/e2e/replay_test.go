@@ -13,11 +13,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
-// Two DeadLetterReplays of the same letters: the pod of one is killed and its Job is deleted, the database crashes, and
-// the other one is deleted half-way. Each row is put back once, and the objects tell the truth.
+// Two DeadLetterReplays have the same dead letters. The pod of one is killed and its Job is deleted, the database
+// crashes, and the other one is deleted half-way. Each row is requeued once, and the objects have the right counts.
 //
 // CONTRACT: C-42
-var _ = It("replays dead events as an object, through whatever breaks", Label("replay"), func() {
+var _ = It("replays dead events as an object, through crashes and deletion", Label("replay"), func() {
 	const rows = 300
 	w := newWorld("replay")
 	w.ready()
@@ -27,11 +27,11 @@ var _ = It("replays dead events as an object, through whatever breaks", Label("r
 		return func() int64 { return w.number("select count(*) from outbox.outbox_events where " + where) }
 	}
 	Eventually(count("status = 'delivered'")).WithTimeout(2 * time.Minute).Should(BeEquivalentTo(rows))
-	w.exec(`with died as (
+	w.exec(`with dead as (
 			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = '422' where status = 'delivered' returning *
 		)
 		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
-		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died`)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from dead`)
 
 	w.apply(w.replay("first"))
 	Eventually(func() string {
@@ -58,7 +58,7 @@ var _ = It("replays dead events as an object, through whatever breaks", Label("r
 	w.kubectl("delete", "dlr", "second", "--timeout=4m")
 	Expect(w.kubectl("get", "events", "--field-selector=reason=Stopped")).To(ContainSubstring("are skipped (stopped)"))
 
-	By("the other one comes to its end")
+	By("the other one finishes")
 	w.kubectl("wait", "--for=condition=Ready", "dlr/first", "--timeout=4m")
 	Expect(strings.Fields(w.kubectl("get", "dlr", "first", "--no-headers"))).To(ContainElements("first", "Replay", "True", "Finished", strconv.Itoa(rows)))
 	Expect(count("status = 'delivered'")()).To(BeEquivalentTo(rows))

@@ -15,13 +15,13 @@ var _ = It("gives the operator no verb on Secrets", Label("secrets"), func(ctx S
 	verbs := strings.Fields("get list watch create update patch delete deletecollection *")
 	Expect(verbs).To(HaveLen(9))
 	for _, verb := range verbs {
-		// The answer no is an exit code, too.
-		answer, _ := cluster.Run(ctx, "auth", "can-i", verb, "secrets", "--all-namespaces", "--as=system:serviceaccount:outbox-system:outbox-operator")
-		Expect(strings.TrimSpace(answer)).To(Equal("no"), verb)
+		// The verdict "no" is an exit code, too.
+		verdict, _ := cluster.Run(ctx, "auth", "can-i", verb, "secrets", "--all-namespaces", "--as=system:serviceaccount:outbox-system:outbox-operator")
+		Expect(strings.TrimSpace(verdict)).To(Equal("no"), verb)
 	}
 })
 
-// What is wrong with a Secret is told within 30 seconds, by those who read it: the kubelet and the pods.
+// A fault of a Secret is a condition within 30 seconds. The kubelet and the pods report it.
 //
 // CONTRACT: C-102 C-103
 var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
@@ -43,11 +43,11 @@ var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
 		return &other
 	}
 
-	It("that is missing is a condition with its name, and its appearance needs no hand", func() {
-		other := another("nobody", "")
+	It("that is missing is a condition with its name, and is used when it appears", func() {
+		other := another("absent", "")
 		c := other.expectWithin(30*time.Second, "ReferencesResolved", "False", "SecretNotFound")
-		Expect(c.Message).To(ContainSubstring(`"nobody"`))
-		w.kubectl("create", "secret", "generic", "nobody", "--from-literal=dsn="+w.manifests.DispatcherDSN)
+		Expect(c.Message).To(ContainSubstring(`"absent"`))
+		w.kubectl("create", "secret", "generic", "absent", "--from-literal=dsn="+w.manifests.DispatcherDSN)
 		other.expect("Ready", "True", "")
 	})
 
@@ -72,7 +72,7 @@ var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
 		rotated.DispatcherDSN = strings.Replace(rotated.DispatcherDSN, w.shop.Dispatcher.Password, password, 1)
 		w.exec("alter role " + w.shop.Dispatcher.User + " password '" + password + "'")
 		w.apply(rotated.Secrets())
-		// Connections from before go on. These are ended, so that the pods need the new password.
+		// The pods keep open connections. Closing these makes them use the new password.
 		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", w.shop.Dispatcher.User)
 		w.expect("SourceReachable", "False", "AuthenticationFailed")
 		w.expectWithin(2*time.Minute, "Ready", "True", "Delivering") // the kubelet takes up to 90 seconds

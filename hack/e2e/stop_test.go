@@ -12,7 +12,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// Whatever else is wrong, a stop is obeyed: replicas 0 within 10 seconds, Paused within 60.
+// A stop takes effect whatever else is wrong: replicas 0 within 10 seconds, Paused within 60.
 //
 // CONTRACT: C-105
 var _ = Describe("a stop", Label("stop"), Ordered, func() {
@@ -25,10 +25,10 @@ var _ = Describe("a stop", Label("stop"), Ordered, func() {
 	})
 
 	troubles := []struct {
-		// cause and mend are patches of the OutboxDispatcher; do and undo what else it takes.
-		name, cause, mend string
-		do, undo          func()
-		// kind is the condition that tells the trouble, before the stop; empty for one that is told later.
+		// cause and fix are patches of the OutboxDispatcher; do and undo are the other steps.
+		name, cause, fix string
+		do, undo         func()
+		// kind is the condition that reports the trouble before the stop; empty for one that is reported later.
 		kind string
 	}{
 		{
@@ -37,21 +37,21 @@ var _ = Describe("a stop", Label("stop"), Ordered, func() {
 			undo: func() { w.apply(w.manifests.Secrets()) },
 		},
 		{
-			name: "an expression is wrong", cause: `{"spec":{"transform":[{"payload":"payload.("}]}}`, mend: `{"spec":{"transform":null}}`,
+			name: "an expression is wrong", cause: `{"spec":{"transform":[{"payload":"payload.("}]}}`, fix: `{"spec":{"transform":null}}`,
 			kind: "Stalled",
 		},
 		{
 			name: "its migration hangs", kind: "Reconciling",
-			cause: `{"spec":{"podTemplate":{"spec":{"nodeSelector":{"nowhere":"true"}}}}}`, mend: `{"spec":{"podTemplate":null}}`,
+			cause: `{"spec":{"podTemplate":{"spec":{"nodeSelector":{"nowhere":"true"}}}}}`, fix: `{"spec":{"podTemplate":null}}`,
 		},
 		{
-			name: "a quota refuses its pods", cause: `{"spec":{"batchSize":100}}`, mend: `{"spec":{"batchSize":500}}`, kind: "Reconciling",
+			name: "a quota refuses its pods", cause: `{"spec":{"batchSize":100}}`, fix: `{"spec":{"batchSize":500}}`, kind: "Reconciling",
 			do:   func() { w.kubectl("create", "quota", "none", "--hard=pods=0") },
 			undo: func() { w.kubectl("delete", "quota", "none") },
 		},
 		{
 			name: "its image cannot be pulled", kind: "Reconciling",
-			cause: `{"spec":{"podTemplate":{"spec":{"containers":[{"name":"dispatcher","image":"nowhere.invalid/image:1"}]}}}}`, mend: `{"spec":{"podTemplate":null}}`,
+			cause: `{"spec":{"podTemplate":{"spec":{"containers":[{"name":"dispatcher","image":"nowhere.invalid/image:1"}]}}}}`, fix: `{"spec":{"podTemplate":null}}`,
 		},
 	}
 	for _, stop := range []struct {
@@ -62,7 +62,7 @@ var _ = Describe("a stop", Label("stop"), Ordered, func() {
 		{"Paused", `{"spec":{"state":"Paused"}}`, `{"spec":{"state":"Running"}}`, 60 * time.Second},
 	} {
 		for _, trouble := range troubles {
-			It(fmt.Sprintf("by %s is obeyed while %s", stop.name, trouble.name), func() {
+			It(fmt.Sprintf("by %s takes effect while %s", stop.name, trouble.name), func() {
 				w.must(w.dispatcher.WaitReady(w.ctx, 2*time.Minute))
 				w.claiming()
 				if trouble.do != nil {
@@ -79,8 +79,8 @@ var _ = Describe("a stop", Label("stop"), Ordered, func() {
 				w.Logf("nothing is claimed %.1f s after the stop; the bound is %s\n%s", took.Seconds(), stop.within, w.kubectl("get", "obd,pods"))
 
 				w.patch(stop.undo)
-				if trouble.mend != "" {
-					w.patch(trouble.mend)
+				if trouble.fix != "" {
+					w.patch(trouble.fix)
 				}
 				if trouble.undo != nil {
 					trouble.undo()
@@ -96,7 +96,7 @@ func (w *world) patch(patch string) {
 	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", patch)
 }
 
-// trickle inserts an event each 100 ms until the container ends, so that there is always something to claim.
+// trickle inserts an event every 100 ms until the container ends.
 func (w *world) trickle() {
 	ctx, stop := context.WithCancel(w.ctx)
 	conn, err := pgx.Connect(ctx, w.shop.Admin)
@@ -109,7 +109,7 @@ func (w *world) trickle() {
 		for {
 			_, err := conn.Exec(ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), $1, $2, '{}')", scenario.Namespace, scenario.Topic)
 			if err != nil {
-				return // the container has ended, or the next claiming() says that nothing comes
+				return // the container has ended, or the next claiming() fails
 			}
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -120,7 +120,7 @@ func (w *world) trickle() {
 	}()
 }
 
-// leases is the number of the newest lease: each claim that takes something has one.
+// leases is the number of the newest lease: each claim that returns rows creates one.
 func (w *world) leases() int64 { return w.number("select last_value from outbox.outbox_leases") }
 
 // claiming waits until rows are claimed.
@@ -130,7 +130,7 @@ func (w *world) claiming() {
 	Eventually(w.leases).WithTimeout(time.Minute).WithPolling(200*time.Millisecond).Should(BeNumerically(">", before), "rows are claimed")
 }
 
-// standstill returns after how long nothing is claimed any more, and fails when that is more than within.
+// standstill waits until nothing has been claimed for 5 seconds, and returns when the last claim was. It fails after within.
 func (w *world) standstill(within time.Duration) time.Duration {
 	w.Helper()
 	const still = 5 * time.Second

@@ -13,8 +13,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// Each trouble that a user can cause or meet gives a condition with a reason and a remedy, no crash
-// loop and no lost row; and when its cause is gone, so is the trouble, without a hand.
+// Each trouble gives a condition with a reason and a remedy, no crash loop and no lost row. The dispatcher recovers by
+// itself when the cause is fixed.
 //
 // CONTRACT: C-32 C-101 C-102
 var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
@@ -29,29 +29,29 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 
 	for _, trouble := range []struct {
 		name                 string
-		cause, mend          func()
+		cause, fix           func()
 		kind, status, reason string
-		// remedy is a part of the message that tells what to do.
+		// remedy is the part of the message that says what to do.
 		remedy string
 	}{
 		{
-			name: "Secret missing", // which a pod that starts needs
+			name: "Secret missing", // a pod needs it when it starts
 			cause: func() {
 				w.kubectl("delete", "secret", "orders-db")
 				w.kubectl("patch", "obd", "orders", "--type", "merge", "-p", `{"spec":{"batchSize":499}}`)
 			},
-			mend: func() { w.apply(w.manifests.Secrets()) },
+			fix:  func() { w.apply(w.manifests.Secrets()) },
 			kind: "ReferencesResolved", status: "False", reason: "SecretNotFound", remedy: "orders-db",
 		},
 		{
-			name: "password wrong", // for a pod that starts: those that run keep their connections
+			name: "password wrong", // running pods keep their connections
 			cause: func() {
 				wrong := w.manifests
 				wrong.DispatcherDSN = strings.Replace(wrong.DispatcherDSN, w.shop.Dispatcher.Password, "wrong", 1)
 				w.apply(wrong.Secrets())
 				w.patch(`{"spec":{"batchSize":498}}`)
 			},
-			mend: func() {
+			fix: func() {
 				w.apply(w.manifests.Secrets())
 				w.patch(`{"spec":{"batchSize":497}}`) // a new pod has the new Secret at once
 			},
@@ -60,7 +60,7 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 		{
 			name:  "database stopped",
 			cause: func() { w.server.Kill() },
-			mend: func() {
+			fix: func() {
 				w.stay(downtime(w), "SourceReachable", "False")
 				w.must(w.server.Restart(w.ctx))
 			},
@@ -71,20 +71,20 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 			cause: func() {
 				w.exec("insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, 'future', 'x', 99)")
 			},
-			mend: func() { w.exec("delete from outbox.outbox_migrations where version = 99") },
+			fix:  func() { w.exec("delete from outbox.outbox_migrations where version = 99") },
 			kind: "SchemaReady", status: "False", reason: "TooNew", remedy: "image",
 		},
 		{
 			name: "schema too old",
 			// No version is older than the first one, so impossible ones play it.
 			cause: func() { w.exec("update outbox.outbox_migrations set version = -version") },
-			mend:  func() { w.exec("update outbox.outbox_migrations set version = -version") },
+			fix:   func() { w.exec("update outbox.outbox_migrations set version = -version") },
 			kind:  "SchemaReady", status: "False", reason: "TooOld", remedy: "migrate up",
 		},
 		{
 			name:  "sink refusing connections",
 			cause: func() { w.consumer.close() },
-			mend: func() {
+			fix: func() {
 				if n := w.number("select max(attempts) from outbox.outbox_events where live"); n > 1 {
 					w.Errorf("the outage spent %d attempts of a row", n)
 				}
@@ -93,35 +93,32 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 			kind: "SinkReachable", status: "False", reason: "ConnectionFailed", remedy: "check that it runs",
 		},
 		{
-			name:  "sink answering 500",
-			cause: func() { w.consumer.Answer(500) },
-			mend:  func() { w.consumer.Answer(0) },
+			name:  "sink responding 500",
+			cause: func() { w.consumer.Respond(500) },
+			fix:   func() { w.consumer.Respond(0) },
 			kind:  "SinkReachable", status: "False", reason: "Refusing", remedy: "log says why",
 		},
 	} {
-		It("tells and outlives: "+trouble.name, func() {
+		It("reports and recovers from: "+trouble.name, func() {
 			trouble.cause()
-			if trouble.name != "database stopped" { // there is nobody to take orders then
+			if trouble.name != "database stopped" { // the shop needs it too
 				w.merge(all, w.produce(60))
 			}
 			c := w.expect(trouble.kind, trouble.status, trouble.reason)
-			Expect(c.Message).To(ContainSubstring(trouble.remedy), "the message tells the remedy")
+			Expect(c.Message).To(ContainSubstring(trouble.remedy), "the remedy in the message")
 			ready, err := w.dispatcher.Condition(w.ctx, "Ready")
 			w.must(err)
 			columns, err := w.dispatcher.Columns(w.ctx)
 			w.must(err)
 			w.Logf("Ready=%s %s: %s\n%s", ready.Status, ready.Reason, ready.Message, columns)
-			trouble.mend()
+			trouble.fix()
 			w.expect("Ready", "True", "")
 			w.noCrashes()
 		})
 	}
 
 	It("loses nothing in all of that", func() {
-		w.must(scenario.Until(w.ctx, "everything delivered", func() (bool, string) {
-			n := w.number("select count(*) from outbox.outbox_events where live")
-			return n == 0, fmt.Sprint(n, " rows are live")
-		}))
+		w.drained()
 		ledger, err := scenario.Balance(w.ctx, w.shop.Admin, all, w.consumer.Deliveries(), nil)
 		w.must(err)
 		ledger.Print(os.Stdout)
@@ -151,9 +148,7 @@ var _ = It("spends no attempt on a CA that did not sign the consumer's certifica
 	}
 	w.apply(secret(rightCA))
 	w.expect("Ready", "True", "Delivering")
-	w.must(scenario.Until(w.ctx, "everything delivered", func() (bool, string) {
-		return w.number("select count(*) from outbox.outbox_events where live") == 0, "live rows"
-	}))
+	w.drained()
 	ledger, err := scenario.Balance(w.ctx, w.shop.Admin, produced, w.consumer.Deliveries(), nil)
 	w.must(err)
 	w.must(ledger.Err())
@@ -173,7 +168,7 @@ var _ = It("runs pods without an API token under the restricted Pod Security", L
 	}
 })
 
-// downtime is how long the database stays away: two minutes, or less on a developer's machine.
+// downtime is how long the database is unreachable: two minutes unless OUTBOX_E2E_DOWNTIME says otherwise.
 func downtime(t testing.TB) time.Duration {
 	d, err := time.ParseDuration(os.Getenv("OUTBOX_E2E_DOWNTIME"))
 	if os.Getenv("OUTBOX_E2E_DOWNTIME") == "" {

@@ -14,8 +14,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// What only a kubelet can tell of a try: its pod mounts the files of both configurations, ends with the code of the
-// difference, and its log is the report. A Secret that is missing is told while the pod waits.
+// A try on a kubelet: its pod mounts the files of both configurations, its exit code says whether they differ, and its
+// log is the report. A missing Secret is reported while the pod waits.
 var _ = It("tries a changed manifest on past events with kubectl outbox", Label("try"), func() {
 	const orders = 20
 	w := newWorld("try")
@@ -35,7 +35,7 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 	w.produce(orders)
 	Eventually(func() int64 { return w.number("select count(*) from outbox.outbox_events where status = 'delivered'") }).
 		WithTimeout(2 * time.Minute).Should(BeEquivalentTo(orders))
-	try := func(manifest string, more ...string) (out string, code int, told string) {
+	try := func(manifest string, more ...string) (out string, code int, stderr string) {
 		w.Helper()
 		file := filepath.Join(w.TempDir(), "orders.yaml")
 		w.must(os.WriteFile(file, []byte(manifest), 0o600))
@@ -49,16 +49,16 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 	}
 
 	By("the same manifest makes no difference")
-	out, code, told := try(running)
-	Expect(code).To(BeZero(), told)
+	out, code, stderr := try(running)
+	Expect(code).To(BeZero(), stderr)
 	Expect(out).To(And(HavePrefix("%d events of namespace shop", orders), MatchRegexp(`same +%d\n`, orders)))
 
 	By("another Secret, and a rule that 5 of the events break")
 	changed := with("auth: {token: {name: new-token, key: token}}",
 		"  validation: [{rules: [{rule: payload.total_cents >= 105.0, message: an order costs something}]}]\n")
-	out, code, told = try(changed, "--output", "json")
-	Expect(code).To(Equal(3), told)
-	Expect(told).To(ContainSubstring("5 of 20 events come out otherwise"))
+	out, code, stderr = try(changed, "--output", "json")
+	Expect(code).To(Equal(3), stderr)
+	Expect(stderr).To(ContainSubstring("5 of 20 events come out otherwise"))
 	var report struct {
 		Rows     int
 		Outcomes map[string]int
@@ -68,11 +68,11 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 	Expect(report.Outcomes).To(And(HaveKeyWithValue("dead", 5), HaveKeyWithValue("same", 15)))
 
 	By("a Secret that is missing is named")
-	_, code, told = try(strings.Replace(changed, "new-token", "no-token", 1), "--timeout", "15s")
+	_, code, stderr = try(strings.Replace(changed, "new-token", "no-token", 1), "--timeout", "15s")
 	Expect(code).To(Equal(1))
-	Expect(told).To(And(ContainSubstring("--timeout is over after 15s"), ContainSubstring(`"no-token" not found`)))
+	Expect(stderr).To(And(ContainSubstring("--timeout is over after 15s"), ContainSubstring(`"no-token" not found`)))
 
-	By("nothing was sent or changed, and nothing stays")
+	By("nothing was sent or changed, and its objects are deleted")
 	Expect(w.consumer.Deliveries()).To(HaveLen(orders))
 	Expect(w.kubectl("get", "obd", "orders", "-o", "jsonpath={.metadata.generation} {.spec.validation}")).To(Equal("1 "))
 	Eventually(func() string {

@@ -38,8 +38,8 @@ type Event struct {
 	Key string `json:"key"`
 }
 
-// most is how many lines a reader may be ahead of who asks for them, so that it never waits.
-const most = 10_000
+// buffered is how many lines a reader may be ahead of its caller, so that it never waits.
+const buffered = 10_000
 
 // Reader is a reader that runs.
 type Reader struct {
@@ -59,7 +59,7 @@ func Start(ctx context.Context, args ...string) (*Reader, error) {
 
 // start starts a program that writes a line for each event.
 func start(cmd *exec.Cmd) (*Reader, error) {
-	r := &Reader{cmd: cmd, lines: make(chan []byte, most)}
+	r := &Reader{cmd: cmd, lines: make(chan []byte, buffered)}
 	out, err := r.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -25,12 +25,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// patience bounds a broker's start and a reader's reading.
-const patience = 5 * time.Minute
+// timeout bounds a broker's start and a reader's reading.
+const timeout = 5 * time.Minute
 
 func start(t *testing.T, args ...string) *readers.Reader {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r, err := readers.Start(ctx, args...)
 	need.Server(t, err, readers.ErrMissing)
@@ -39,7 +39,7 @@ func start(t *testing.T, args ...string) *readers.Reader {
 
 func startJava(t *testing.T, args ...string) *readers.Reader {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r, err := readers.StartJava(ctx, args...)
 	need.Server(t, err, readers.ErrNoJava)
@@ -101,10 +101,10 @@ func count() string { return fmt.Sprint(len(sinktest.AwkwardEvents())) }
 
 var modes = []config.ContentMode{config.Binary, config.Structured}
 
-// Seventeen awkward events, read by the CloudEvents SDK for Python.
+// By the CloudEvents SDK for Python.
 //
 // CONTRACT: C-70, C-71
-func TestHTTP(t *testing.T) {
+func TestSDKReadsAwkwardEventsOverHTTP(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			r := start(t, "http", count())
@@ -120,8 +120,8 @@ func TestHTTP(t *testing.T) {
 // By the SDK for Python with confluent-kafka, and by that for Java with Kafka's own client.
 //
 // CONTRACT: C-70, C-71
-func TestKafka(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func TestSDKsReadAwkwardEventsFromKafka(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	broker, err := kafka.Start(ctx, kafka.Options{})
 	need.Server(t, err, kafka.ErrMissing)
@@ -150,8 +150,8 @@ func TestKafka(t *testing.T) {
 // AMQP 1.0 with Qpid Proton.
 //
 // CONTRACT: C-70, C-71
-func TestRabbitMQ(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	broker, err := rabbitmq.Start(ctx, rabbitmq.Options{Plugins: []string{rabbitmq.AMQP10}})
 	need.Server(t, err, rabbitmq.ErrMissing)

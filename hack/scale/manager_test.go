@@ -107,10 +107,10 @@ func cpuOfAll() (total float64) {
 	return total
 }
 
-// written are the resources that anybody writes here but the API server itself.
+// written are the resources that clients of the API server write.
 var written = regexp.MustCompile(`resource="(outboxdispatchers|deployments|replicasets|pods|configmaps|serviceaccounts|poddisruptionbudgets|networkpolicies|jobs|events|secrets)"`)
 
-// writes counts the writes that the API server has answered, by its own metrics.
+// writes counts the writes that the API server has processed, by its own metrics.
 func writes(t *testing.T, cfg *rest.Config) (total int) {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(cfg)

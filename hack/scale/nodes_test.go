@@ -16,7 +16,7 @@ import (
 )
 
 // nodes plays the Deployment controller, the ReplicaSet controller, the scheduler and the kubelets: a pod for
-// each Deployment, which runs at once, at an address where a stand-in of a dispatcher answers.
+// each Deployment, which runs at once, at the address of a stand-in of a dispatcher.
 type nodes struct {
 	t       *testing.T
 	ctx     context.Context
@@ -83,7 +83,7 @@ func (n *nodes) run(d *appsv1.Deployment, set *appsv1.ReplicaSet) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: set.Name + "-0", Namespace: d.Namespace, Labels: d.Spec.Template.Labels,
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}},
 		Spec: *d.Spec.Template.Spec.DeepCopy()}
-	pod.Spec.ServiceAccountName = "" // nobody makes tokens here
+	pod.Spec.ServiceAccountName = "" // no controller makes tokens here
 	if err := n.client.Create(n.ctx, pod); err != nil {
 		return fmt.Errorf("create the pod: %w", err)
 	}

@@ -13,39 +13,39 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// behaviour is what a stand-in of a dispatcher does when it is asked for its status.
+// behaviour is how a stand-in of a dispatcher responds to a request for its status.
 type behaviour int
 
 const (
 	wellBehaved behaviour = iota
-	silent                // takes the connection and says nothing
-	huge                  // answers with 16 MiB
-	slow                  // answers a byte a second
-	topics                // answers with as many topics as an answer may hold
+	silent                // accepts the connection and never responds
+	huge                  // responds with 16 MiB
+	slow                  // responds with a byte a second
+	topics                // responds with as many topics as fit
 )
 
-// addressOf is where the pod of a number answers: port 8080 of an address of the loopback network.
+// addressOf is the loopback address of the pod with the number; its port is 8080.
 func addressOf(number int) string { return fmt.Sprintf("127.9.%d.%d", number/250, number%250+1) }
 
-// startPod answers for the OutboxDispatcher of the name (namespace/name) at the number's address.
+// startPod responds for the OutboxDispatcher name (namespace/name) at the number's address.
 func startPod(t *testing.T, number int, name string, how behaviour) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(addressOf(number), "8080"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if how == silent { // the kernel takes connections, and nobody reads them
+	if how == silent { // the kernel accepts connections, and the test reads none
 		t.Cleanup(func() { _ = listener.Close() })
 		return
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer(w, r, name, how)
+		respond(w, r, name, how)
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-func answer(w http.ResponseWriter, r *http.Request, name string, how behaviour) {
+func respond(w http.ResponseWriter, r *http.Request, name string, how behaviour) {
 	switch how {
 	case huge:
 		_, _ = w.Write([]byte(`{"topics":[`))
@@ -54,11 +54,15 @@ func answer(w http.ResponseWriter, r *http.Request, name string, how behaviour) 
 		}
 	case slow:
 		for range 3600 {
-			if _, err := w.Write([]byte(" ")); err != nil || r.Context().Err() != nil {
+			if _, err := w.Write([]byte(" ")); err != nil {
 				return
 			}
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(time.Second)
+			select {
+			case <-time.After(time.Second):
+			case <-r.Context().Done():
+				return
+			}
 		}
 	case topics:
 		fmt.Fprintf(w, `{"name":%q,"held":[{}%s]}`, name, strings.Repeat(",{}", 21_000))
@@ -71,7 +75,7 @@ func answer(w http.ResponseWriter, r *http.Request, name string, how behaviour) 
 	}
 }
 
-// deadGroups are as many as a pod tells of.
+// deadGroups are as many as a pod reports.
 var deadGroups = func() (all []status.DeadGroup) {
 	for i := range 20 {
 		all = append(all, status.DeadGroup{

@@ -57,7 +57,7 @@ type world struct {
 	operator  *operator
 }
 
-// newWorld starts everything for so many OutboxDispatchers; how says how the pod of each behaves.
+// newWorld starts everything for so many OutboxDispatchers; how returns the behaviour of each pod.
 func newWorld(t *testing.T, namespace string, size int, how func(int) behaviour) *world {
 	t.Helper()
 	cfg := envtest.Start(t)
@@ -130,7 +130,7 @@ func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatche
 	group.Wait()
 }
 
-// until waits for what the cache must say, and returns how long that took.
+// until polls the cache until ok is true, and returns how long that took.
 func (w *world) until(what string, limit time.Duration, ok func() (bool, string)) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -146,8 +146,7 @@ func (w *world) until(what string, limit time.Duration, ok func() (bool, string)
 	}
 }
 
-// reconciled reports whether the status of each OutboxDispatcher says what is: its pod delivers, or does not
-// answer.
+// reconciled reports whether each OutboxDispatcher's status is up to date: its pod delivers, or does not respond.
 func (w *world) reconciled(size int, how func(int) behaviour) (bool, string) {
 	var all v1alpha1.OutboxDispatcherList
 	if err := w.cached.List(w.t.Context(), &all); err != nil {
@@ -192,7 +191,7 @@ func (w *world) edit(i int) time.Duration {
 	return w.until("an edit of "+name(i), time.Minute, func() (bool, string) { return template() != before, "the template is the old one" })
 }
 
-// idle waits until nobody has written for an interval, and then counts the writes of two intervals.
+// idle waits for an interval without writes, and then counts the writes of two intervals.
 func (w *world) idle() int {
 	w.t.Helper()
 	const interval = 10 * time.Second
@@ -204,11 +203,11 @@ func (w *world) idle() int {
 			return writes(w.t, w.cfg) - before
 		}
 	}
-	w.t.Fatal("somebody writes all the time")
+	w.t.Fatal("writes never stopped for 10 s")
 	return 0
 }
 
-// A tenth of the pods takes connections and never answers.
+// tenthSilent makes a tenth of the pods accept connections and never respond.
 func tenthSilent(i int) behaviour {
 	if i%10 == 9 {
 		return silent
@@ -226,7 +225,7 @@ type result struct {
 	idle      int
 }
 
-func TestManyDispatchers(t *testing.T) {
+func TestManyDispatchersMeetTheTargets(t *testing.T) {
 	var results []result
 	for text := range strings.SplitSeq(*sizes, ",") {
 		size, err := strconv.Atoi(text)
@@ -258,7 +257,7 @@ func measure(t *testing.T, size int) (r result) {
 	since := time.Now()
 	for i := range 10 {
 		r.edits = append(r.edits, w.edit(i*size/10))
-		time.Sleep(time.Second) // so that observation goes on meanwhile
+		time.Sleep(time.Second) // observation continues meanwhile
 	}
 	slices.Sort(r.edits)
 	now, _ := cpu(w.operator.cmd.Process.Pid)
@@ -277,7 +276,7 @@ func measure(t *testing.T, size int) (r result) {
 }
 
 // Pods that lie, flood and drip take neither the manager's memory nor the others' time.
-func TestHostilePods(t *testing.T) {
+func TestHostilePodsLeaveMemoryAndOthersAlone(t *testing.T) {
 	const size = 40
 	how := func(i int) behaviour {
 		return []behaviour{wellBehaved, huge, slow, topics, silent, wellBehaved, wellBehaved, wellBehaved}[i%8]

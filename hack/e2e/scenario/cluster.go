@@ -51,7 +51,7 @@ func (c *Cluster) run(ctx context.Context, stdin string, args ...string) (string
 	return string(out), nil
 }
 
-// Until asks again until done, and fails with the last answer when ctx ends first.
+// Until polls done until it is true. It returns an error with the last result when ctx ends first.
 func Until(ctx context.Context, what string, done func() (bool, string)) error {
 	last := "none"
 	for {
@@ -59,12 +59,12 @@ func Until(ctx context.Context, what string, done func() (bool, string)) error {
 		if ok {
 			return nil
 		}
-		if ctx.Err() == nil { // else it is about the end of the waiting
+		if ctx.Err() == nil { // else the result is only that ctx ended
 			last = now
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: not in time; the last answer was: %s", what, last)
+			return fmt.Errorf("%s: not in time; the last result was: %s", what, last)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

@@ -24,7 +24,7 @@ func (d *Dispatcher) Condition(ctx context.Context, kind string) (Condition, err
 	}
 	f := strings.Split(out, sep)
 	if len(f) != 5 {
-		return Condition{}, fmt.Errorf("condition %s: unexpected answer %q", kind, out)
+		return Condition{}, fmt.Errorf("condition %s: unexpected output %q", kind, out)
 	}
 	return Condition{Status: f[2], Reason: f[3], Message: f[4], Current: f[0] == f[1]}, nil
 }

@@ -15,7 +15,7 @@ import (
 // PoisonType is the event type that the consumer refuses.
 const PoisonType = "OrderPoisoned"
 
-// Delivery is one request that the consumer answered with 204.
+// Delivery is one request that the consumer accepted with 204.
 type Delivery struct {
 	ID uuid.UUID `json:"id"`
 	// Token is the fencing token that came with it: the number of the claim's lease.
@@ -28,7 +28,7 @@ type Delivery struct {
 type Consumer struct {
 	// Work is how long it takes over an event. Defaults to 0.
 	Work time.Duration
-	// Journal gets a JSON line for each delivery before it is answered, so that the list outlives the
+	// Journal gets a JSON line for each delivery before the response, so that the list outlives the
 	// process. Defaults to none.
 	Journal io.Writer
 
@@ -37,8 +37,8 @@ type Consumer struct {
 	deliveries []Delivery
 }
 
-// Answer makes the consumer answer every event with the status. 0 lets it work again.
-func (c *Consumer) Answer(status int) {
+// Respond makes the consumer respond to every event with the status. 0 makes it work again.
+func (c *Consumer) Respond(status int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status = status
@@ -86,7 +86,7 @@ func (c *Consumer) take(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.status != 0 {
-		http.Error(w, "told to", c.status)
+		http.Error(w, "as configured", c.status)
 		return
 	}
 	delivery := Delivery{ID: id, Token: token, At: time.Now()}

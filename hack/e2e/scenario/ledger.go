@@ -122,7 +122,7 @@ func (l *Ledger) Print(w io.Writer) {
 	row := func(n int, what string) { fmt.Fprintf(w, "  %8d  %s\n", n, what) }
 	row(l.Committed, "events committed by the service")
 	row(l.RolledBack, "events rolled back with their order")
-	row(l.Resent, "sent twice with the same dedupe key, and told \"already enqueued\"")
+	row(l.Resent, "sent twice with the same dedupe key, and refused as \"already enqueued\"")
 	fmt.Fprintln(w)
 	row(l.Delivered, "of the committed ones delivered")
 	for reason, n := range l.Dead {

@@ -26,7 +26,7 @@ type Stage interface {
 	FreezeOne(ctx context.Context) (Frozen, error)
 }
 
-// Frozen is a dispatcher's process on this machine that does nothing until it is killed or goes on.
+// Frozen is a dispatcher's process on this machine that is suspended until it is killed or resumed.
 type Frozen struct {
 	// Worker is its worker id.
 	Worker uuid.UUID
@@ -38,10 +38,8 @@ func Freeze(pid int, worker uuid.UUID) (Frozen, error) {
 	return Frozen{worker, pid}, syscall.Kill(pid, syscall.SIGSTOP)
 }
 
-// kill ends it with SIGKILL.
 func (f Frozen) kill() error { return syscall.Kill(f.pid, syscall.SIGKILL) }
 
-// resume lets it go on.
 func (f Frozen) resume() error {
 	if f.pid == 0 {
 		return nil // nothing was frozen
@@ -105,7 +103,7 @@ func (s *Story) killHalfWay(ctx context.Context) (*Kill, error) {
 		return nil, fmt.Errorf("wait for a third of the events: %w", err)
 	}
 	kill := &Kill{Held: map[uuid.UUID]bool{}}
-	// A dispatcher that holds nothing at that moment goes on, and is tried again: its death would prove nothing.
+	// The killed dispatcher must hold events: one that holds none is resumed, and another try follows.
 	err = Until(ctx, "a dispatcher that holds events", func() (bool, string) {
 		frozen, err := s.Stage.FreezeOne(ctx)
 		if err == nil {
@@ -197,7 +195,7 @@ func indent(table string, header bool) string {
 	return "  " + strings.Join(lines, "\n  ") + "\n"
 }
 
-// Deliveries asks a consumer for its list.
+// Deliveries reads a consumer's list. It returns an error when the consumer is unreachable or does not respond with 200.
 func Deliveries(ctx context.Context, url string) ([]Delivery, error) {
 	var list []Delivery
 	err := get(ctx, url+"/deliveries", func(r io.Reader) error { return json.NewDecoder(r).Decode(&list) })
@@ -223,11 +221,11 @@ func get(ctx context.Context, url string, read func(io.Reader) error) error {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask the consumer: %w", err)
+		return fmt.Errorf("read from the consumer: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask the consumer: %s answers %s", url, resp.Status)
+		return fmt.Errorf("read from the consumer: %s responds with %s", url, resp.Status)
 	}
 	return read(resp.Body)
 }

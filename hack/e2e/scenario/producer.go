@@ -37,7 +37,7 @@ type Produced struct {
 	// Committed and RolledBack are event ids. Poisoned is the committed event that the consumer refuses.
 	Committed, RolledBack map[uuid.UUID]bool
 	Poisoned              uuid.UUID
-	// Resent counts second sends that were told "already enqueued".
+	// Resent counts second sends that got "already enqueued".
 	Resent int
 }
 

@@ -39,7 +39,7 @@ func UpCluster(ctx context.Context, checkout, name string) (*Cluster, error) {
 	}
 	for name, field := range values {
 		if *field == "" {
-			return nil, fmt.Errorf("cluster/up.sh --env did not tell %s", name)
+			return nil, fmt.Errorf("cluster/up.sh --env has no %s", name)
 		}
 	}
 	return c, nil

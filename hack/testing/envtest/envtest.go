@@ -66,7 +66,7 @@ func Start(tb testing.TB) *rest.Config {
 	server.Lock()
 	defer server.Unlock()
 	if !server.inMain {
-		tb.Fatal("envtest.Start: nobody would stop the server; add func TestMain(m *testing.M) { envtest.Main(m) } to the package")
+		tb.Fatal("envtest.Start: the server would never stop; add func TestMain(m *testing.M) { envtest.Main(m) } to the package")
 	}
 	if server.env == nil && server.err == nil {
 		server.err = start()

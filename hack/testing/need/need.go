@@ -1,6 +1,6 @@
 // Package need decides what a test does when the server that it needs cannot be had: on a developer's
-// machine it is skipped and says why, and in CI it fails. A sink whose broker did not install is a sink
-// that nobody tested.
+// machine it is skipped and says why, and in CI it fails: else a sink whose broker did not install
+// would stay untested.
 package need
 
 import (

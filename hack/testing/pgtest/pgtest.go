@@ -24,13 +24,13 @@ import (
 )
 
 // DSNVariable names the environment variable with the connection string (a URL, of a superuser)
-// of a server to use. Without it, a throw-away server is started when the first test asks for one.
+// of a server to use. Without it, the first test starts a server for this process.
 const DSNVariable = "OUTBOX_TEST_DSN"
 
 // Schema is where [Migrated] puts the outbox.
 const Schema = "outbox"
 
-// Settings are those of the server that is started, beside its own. A package sets them before [Main].
+// Settings are added to the settings of the server that is started. A package sets them before [Main].
 var Settings map[string]string
 
 // Main runs a package's tests and stops the server that they used: func TestMain(m *testing.M)
@@ -68,8 +68,8 @@ func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	return pool
 }
 
-// HandIn has the server's statistics take in what a pool of one session did. Before PostgreSQL 15 a session
-// hands in twice a second at most, and as often others are told something new.
+// HandIn flushes the statistics of a pool of one session. Before PostgreSQL 15 a session flushes them twice a second at
+// most, and other sessions see them as late.
 func HandIn(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	var version int

@@ -32,9 +32,9 @@ type requirement struct {
 	ID string `json:"id"`
 	// Says is what is required, in one sentence.
 	Says string `json:"says"`
-	// Here is what answers it, or will when it is no longer open.
+	// Here is what implements it, or will once it is not open.
 	Here string `json:"here,omitempty"`
-	// Refused is why nothing answers it.
+	// Refused is why nothing implements it.
 	Refused string `json:"refused,omitempty"`
 	// Open is what is missing. Remove the line when a test names the requirement.
 	Open string `json:"open,omitempty"`
@@ -86,7 +86,7 @@ func check(documents []document, tests map[string][]test) (err error) {
 		case proven && r.Refused+r.Open != "":
 			wrong("%s is named by %s of %s; remove its line refused or open", r.ID, tests[r.ID][0].name, tests[r.ID][0].file)
 		case proven && r.Here == "":
-			wrong("%s does not say what answers it; add a line here", r.ID)
+			wrong("%s does not say what implements it; add a line here", r.ID)
 		case !proven && r.Refused+r.Open == "":
 			wrong("no test names %s; add `// REQUIREMENT: %s` above the one that proves it, or a line refused with the reason", r.ID, r.ID)
 		}

@@ -1,4 +1,4 @@
-// Command requirements prints a page in Markdown: what the documents require that the outbox answers, and the tests that
+// Command requirements prints a page in Markdown: what the documents that the outbox implements require, and the tests that
 // prove each. The YAML files here have the requirements, one file for each document. Links are from the top of the
 // checkout, where it runs: go run ./hack/testing/requirements.
 //

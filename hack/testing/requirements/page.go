@@ -8,8 +8,8 @@ import (
 
 const introduction = `# What is required, and what proves it
 
-The outbox answers documents that other systems were written to. Each line of theirs that requires something is a row
-here: what it says, what answers it, and the tests. An id that begins with RULE is the document's own; the others are
+The outbox implements documents that other systems were written for. Each requirement of theirs is a row here: what it
+says, what the outbox has for it, and the tests. An id that begins with RULE is the document's own; the others are
 ours.
 
 A test that proves a row names it, as ` + "`// REQUIREMENT: %s`" + `. What is refused says why. The rules of this
@@ -43,14 +43,14 @@ func write(documents []document, tests map[string][]test) []byte {
 		for _, s := range d.Sections {
 			fmt.Fprintf(&b, "\n### %s\n\n| id | requires | here | tests |\n|---|---|---|---|\n", s.Heading)
 			for _, r := range s.Requirements {
-				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.ID, cell(r.Says), cell(r.answer()), listed(tests[r.ID]))
+				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.ID, cell(r.Says), cell(r.implementation()), listed(tests[r.ID]))
 			}
 		}
 	}
 	return b.Bytes()
 }
 
-func (r requirement) answer() string {
+func (r requirement) implementation() string {
 	switch {
 	case r.Refused != "":
 		return "**Refused**: " + r.Refused

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// Nothing is wrong with the requirements and their tests, and the page has a row for each.
-func TestPage(t *testing.T) {
+func TestPageHasEachRequirementWithItsTests(t *testing.T) {
 	page, err := render(filepath.Join("..", "..", ".."))
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +33,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckReportsInvalidRequirements(t *testing.T) {
 	one := map[string][]test{"A-1": {{"TestA", "a_test.go"}}}
 	for name, c := range map[string]struct {
 		requirements []requirement
@@ -48,7 +47,7 @@ func TestCheck(t *testing.T) {
 		"proven and open":     {[]requirement{{ID: "A-1", Says: "s", Open: "o"}}, one, "A-1 is named by TestA of a_test.go"},
 		"proven and refused":  {[]requirement{{ID: "A-1", Says: "s", Refused: "r"}}, one, "A-1 is named by TestA of a_test.go"},
 		"refused and open":    {[]requirement{{ID: "A-1", Says: "s", Refused: "r", Open: "o"}}, nil, "refused and open"},
-		"proven by nothing":   {[]requirement{{ID: "A-1", Says: "s"}}, one, "what answers it"},
+		"proven by nothing":   {[]requirement{{ID: "A-1", Says: "s"}}, one, "what implements it"},
 		"without a statement": {[]requirement{{ID: "A-1", Open: "o"}}, nil, "what it requires"},
 		"without an id":       {[]requirement{{Says: "s", Open: "o"}}, nil, `"" is missing`},
 		"there twice":         {[]requirement{{ID: "A-1", Says: "s", Here: "h"}, {ID: "A-1", Says: "s", Here: "h"}}, one, `"A-1" is missing or there twice`},
@@ -61,7 +60,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestTestsOf(t *testing.T) {
+func TestTestsOfReadsTheMarkers(t *testing.T) {
 	const names = "// REQUIREMENT: " // which this file does not have at the beginning of a line
 	for text, want := range map[string]map[string][]test{
 		names + "A-1, A-2\n// and more\nfunc TestA(t *testing.T) {\nfunc TestB(t *testing.T) {\n": {"A-1": {{"TestA", "x"}}, "A-2": {{"TestA", "x"}}},

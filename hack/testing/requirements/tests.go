@@ -71,7 +71,7 @@ func testsOf(file, text string, found map[string][]test) error {
 			name = isSpec.FindStringSubmatch(line)
 		}
 		if name == nil {
-			return fmt.Errorf("%s:%d: the comment above names %s, and this is no test; move the comment to the test", file, n, strings.Join(ids, ", "))
+			return fmt.Errorf("%s:%d: the comment above names %s, and this is not a test; move the comment to the test", file, n, strings.Join(ids, ", "))
 		}
 		for _, id := range ids {
 			found[id] = append(found[id], test{name[1], file})
