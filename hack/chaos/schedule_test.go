@@ -71,9 +71,9 @@ func TestShortRunsHaveEveryFault(t *testing.T) {
 	}
 }
 
-// What a revival runs is what the README reports a person to run.
+// A revival runs the statement of the README.
 // CONTRACT: C-42
-func TestReplayIsTheReadmes(t *testing.T) {
+func TestReplayIsTheStatementOfTheReadme(t *testing.T) {
 	text, err := os.ReadFile("../../dispatcher/README.md")
 	if err != nil {
 		t.Fatal(err)
