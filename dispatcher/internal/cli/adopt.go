@@ -30,7 +30,7 @@ The login is the owner of the outbox's schema, and of their table or a member of
 and with --dry-run it prints the SQL that it would run and changes nothing.
 
 No error of the trigger reaches a producer: a row that the outbox does not take, such as one that is too large, is noted as
-refused with the reason, and stays open in their table. "adopt cutover" again tries it again.`,
+refused with the reason, and stays open in their table. "dispatcher adopt cutover" tries it again.`,
 	}
 	cmd.AddCommand(adoptShadowCommand(), adoptStatusCommand(), adoptCutoverCommand(), adoptBackCommand(), adoptApplyCommand())
 	return cmd

@@ -27,22 +27,23 @@ const (
 
 const long = `Dispatcher delivers the events of a transactional outbox.
 
-Every command but verify-consumer reads one file, the same that the operator renders for its pods. migrate, adopt, enqueue and
-grants need no more of it than the database section, dead and events the outbox namespace too.
+Every command but "dispatcher verify-consumer" reads one file, the same that the operator renders for its pods.
+"dispatcher migrate", "dispatcher adopt" and "dispatcher enqueue" need its database section alone; "dispatcher dead",
+"dispatcher replay" and "dispatcher events" need the outbox namespace too.
 
-Exit codes: 0 for success, 78 when the configuration is refused, 3 when try, verify or adopt status finds a difference, check --data
-trouble, or verify-consumer a broken rule, 1 for any other failure. The last line of standard error says why, in at most 1,000 bytes. So does the file that TERMINATION_LOG names (by default
-/dev/termination-log, if there is one), where Kubernetes finds it.`
+Exit codes:
+  0   success
+  1   any other failure
+  3   "dispatcher try", "dispatcher verify" or "dispatcher adopt status" found a difference, "dispatcher check --data" a
+      problem, or "dispatcher verify-consumer" a broken rule
+  78  the configuration is refused
+
+The last line of standard error gives the reason, in at most 1,000 bytes. The file that TERMINATION_LOG names (by default
+/dev/termination-log, if it exists) gets the same line, and Kubernetes reads it there.`
 
 // Main runs the command and returns its exit code.
 func Main(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := &cobra.Command{
-		Use: "dispatcher", Short: "Deliver the events of a transactional outbox", Long: long,
-		SilenceUsage: true, SilenceErrors: true,
-	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
-		operate(deadCommand()), eventsCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
+	root := rootCommand(version)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -61,6 +62,17 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 		return exitDiffers
 	}
 	return exitFailed
+}
+
+func rootCommand(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use: "dispatcher", Short: "Deliver the events of a transactional outbox", Long: long,
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
+		operate(deadCommand()), eventsCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
+	return root
 }
 
 // refused is an error of the configuration: the same file fails again.

@@ -6,7 +6,13 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
 )
+
+func TestCommandsAndFlagsAreOnAPage(t *testing.T) {
+	commands.Check(t, rootCommand("dev"), "../../..", "dispatcher/README.md")
+}
 
 // The last line is one line of at most 1,000 bytes, whatever the error says.
 //

@@ -73,7 +73,7 @@ func enqueueCommand() *cobra.Command {
 the fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
 lock_key, aggregate_sequence, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
 transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
-to the file's. The login needs what "migrate grants --for producer" prints.`,
+to the file's. The login needs what "dispatcher migrate grants --for producer" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			next := linesOf(cmd.InOrStdin())
 			if cmd.Flags().Changed("topic") || cmd.Flags().Changed("payload") {
