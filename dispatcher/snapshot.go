@@ -32,10 +32,10 @@ type Snapshot struct {
 	// Sink is the state of the destination as a whole, and Breaker why claiming is paused, if it is.
 	Sink    LinkState
 	Breaker BreakerState
-	// Held are the topics that are held back while others go on, by name. Empty while Breaker is
+	// PausedTopics are the topics that are paused while others are delivered, by name. Empty while Breaker is
 	// not Closed: then all are.
-	Held []HeldTopic
-	// Gated are the topics that are held for the type of their next event, by name: see Admit of package engine.
+	PausedTopics []PausedTopic
+	// Gated are the topics that are paused for the type of their next event, by name: see Admit of package engine.
 	Gated []GatedTopic
 	// EventTypes are the types of the events that were claimed, by name: the first EventTypesListed that came.
 	EventTypes []SeenEventType
@@ -58,22 +58,22 @@ type StuckCall struct {
 	Since time.Time
 }
 
-// HeldTopic is a topic whose destination fails while others' do not.
-type HeldTopic struct {
+// PausedTopic is a topic whose destination fails while others' do not.
+type PausedTopic struct {
 	Topic string
 	// Breaker is Unreachable or Refusing.
 	Breaker BreakerState
-	// Err is the newest failure, and Since when the topic was first held, on this process's clock.
+	// Err is the newest failure, and Since when the topic was first paused, on this process's clock.
 	Err   error
 	Since time.Time
 }
 
-// GatedTopic is a topic that is held because its next event has a type that is not admitted: see Admit of package engine.
+// GatedTopic is a topic that is paused because its next event has a type that is not admitted: see Admit of package engine.
 type GatedTopic struct {
 	Topic string
 	// EventType is that event's type, which may be empty.
 	EventType string
-	// Since is when the topic was first held, on this process's clock.
+	// Since is when the topic was first paused, on this process's clock.
 	Since time.Time
 }
 

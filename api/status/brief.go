@@ -13,28 +13,28 @@ const BriefPath = Path + "?brief"
 // MaxBrief bounds the JSON of a brief Status, in bytes.
 const MaxBrief = 54 << 10
 
-// Bounds of what is in a brief Status: how many held topics, and the bytes of each text.
+// Bounds of what is in a brief Status: how many paused topics, and the bytes of each text.
 const (
-	briefHeld        = 8
-	briefGated       = 4
-	briefGatedName   = 60
-	briefFiles       = 3
-	briefSharing     = 5
-	briefSharer      = 120
-	briefWord        = 40
-	briefTopic       = 100
-	briefName        = 200
-	briefHeldMessage = 200
-	briefMessage     = 400
-	briefCause       = 60
-	briefReason      = 24
-	briefOrphans     = 5
-	briefOrphan      = 48
-	briefWindows     = 4
+	briefPausedTopics  = 8
+	briefGated         = 4
+	briefGatedName     = 60
+	briefFiles         = 3
+	briefSharing       = 5
+	briefSharer        = 120
+	briefWord          = 40
+	briefTopic         = 100
+	briefName          = 200
+	briefPausedMessage = 200
+	briefMessage       = 400
+	briefCause         = 60
+	briefReason        = 24
+	briefOrphans       = 5
+	briefOrphan        = 48
+	briefWindows       = 4
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
-// holds no key, no id of an event, no list of topics but the first eight that are held, the first four that are gated and
+// holds no key, no id of an event, no list of topics but the first eight that are paused, the first four that are gated and
 // those of groups of dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief
 // bytes, whatever the Status holds.
 func (s Status) Brief() Status {
@@ -42,11 +42,11 @@ func (s Status) Brief() Status {
 		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),
 		State: clip(s.State, briefWord), StartedAt: s.StartedAt,
 		Source: s.Source.clip(briefMessage), Sink: s.Sink.clip(briefMessage),
-		Schema:     Schema{State: clip(s.Schema.State, briefWord), Version: s.Schema.Version, Required: s.Schema.Required, Message: clip(s.Schema.Message, briefMessage)},
-		HeldTopics: s.HeldTopics, AllHeld: s.AllHeld, GatedTopics: s.GatedTopics, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
+		Schema:           Schema{State: clip(s.Schema.State, briefWord), Version: s.Schema.Version, Required: s.Schema.Required, Message: clip(s.Schema.Message, briefMessage)},
+		PausedTopicCount: s.PausedTopicCount, AllTopicsPaused: s.AllTopicsPaused, GatedTopics: s.GatedTopics, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
 	}
-	for _, h := range s.Held[:min(len(s.Held), briefHeld)] {
-		brief.Held = append(brief.Held, HeldTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefHeldMessage)})
+	for _, h := range s.PausedTopics[:min(len(s.PausedTopics), briefPausedTopics)] {
+		brief.PausedTopics = append(brief.PausedTopics, PausedTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefPausedMessage)})
 	}
 	for _, g := range s.Gated[:min(len(s.Gated), briefGated)] {
 		brief.Gated = append(brief.Gated, GatedTopic{Topic: clip(g.Topic, briefGatedName), EventType: clip(g.EventType, briefGatedName), Waiting: g.Waiting, Since: g.Since})
@@ -57,7 +57,7 @@ func (s Status) Brief() Status {
 		}
 	}
 	for _, f := range s.FileProblems[:min(len(s.FileProblems), briefFiles)] {
-		brief.FileProblems = append(brief.FileProblems, FileProblem{Field: clip(f.Field, briefTopic), Message: clip(f.Message, briefHeldMessage), Since: f.Since})
+		brief.FileProblems = append(brief.FileProblems, FileProblem{Field: clip(f.Field, briefTopic), Message: clip(f.Message, briefPausedMessage), Since: f.Since})
 	}
 	for _, name := range s.Sharing[:min(len(s.Sharing), briefSharing)] {
 		brief.Sharing = append(brief.Sharing, clip(name, briefSharer))

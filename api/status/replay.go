@@ -126,10 +126,10 @@ func (r Replay) brief() *Replay {
 	brief := r
 	brief.Namespace, brief.Action, brief.Rate = "", "", 0
 	brief.Stopped, brief.Skipped, brief.WaitingFor = clip(r.Stopped, briefMessage), nil, nil
-	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefHeld)] {
+	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefPausedTopics)] {
 		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord)})
 	}
-	for _, s := range r.Skipped[:min(len(r.Skipped), briefHeld)] {
+	for _, s := range r.Skipped[:min(len(r.Skipped), briefPausedTopics)] {
 		brief.Skipped = append(brief.Skipped, Skipped{Reason: clip(s.Reason, briefReason), Count: s.Count})
 	}
 	return &brief

@@ -25,13 +25,13 @@ type Status struct {
 	Source Link   `json:"source"`
 	Schema Schema `json:"schema"`
 	Sink   Link   `json:"sink"`
-	// Held are topics that are held back while others go on, by name; a brief Status has the first 10.
-	// Empty while Sink is not Reachable. HeldTopics counts them.
-	Held       []HeldTopic `json:"held,omitempty"`
-	HeldTopics int         `json:"heldTopics,omitempty"`
-	// AllHeld is true when every topic that has events to deliver is held, so that none is delivered.
-	AllHeld bool `json:"allHeld,omitempty"`
-	// Gated are topics that are held because the type of their next event has no verified consumer (CONTRACT C-82), by
+	// PausedTopics are the topics that are paused while others are delivered, by name; a brief Status has the first 8.
+	// Empty while Sink is not Reachable. PausedTopicCount counts them.
+	PausedTopics     []PausedTopic `json:"pausedTopics,omitempty"`
+	PausedTopicCount int           `json:"pausedTopicCount,omitempty"`
+	// AllTopicsPaused is true when every topic that has events to deliver is paused, so that none is delivered.
+	AllTopicsPaused bool `json:"allTopicsPaused,omitempty"`
+	// Gated are topics that are paused because the type of their next event has no verified consumer (CONTRACT C-82), by
 	// name; a brief Status has the first 4. GatedTopics counts them. The destination has no part in that.
 	Gated       []GatedTopic `json:"gated,omitempty"`
 	GatedTopics int          `json:"gatedTopics,omitempty"`
@@ -121,21 +121,21 @@ type StuckCall struct {
 	Since   time.Time `json:"since"`
 }
 
-// HeldTopic is a topic whose destination fails while others' do not. Its state is Unreachable or
+// PausedTopic is a topic whose destination fails while others' do not. Its state is Unreachable or
 // Refusing.
-type HeldTopic struct {
+type PausedTopic struct {
 	Topic string `json:"topic"`
 	Link
 }
 
-// GatedTopic is a topic that is held for the type of its next event.
+// GatedTopic is a topic that is paused for the type of its next event.
 type GatedTopic struct {
 	Topic string `json:"topic"`
 	// EventType is that type, which may be empty.
 	EventType string `json:"eventType"`
 	// Waiting counts the topic's events that are due, as Backlog does; absent until they were counted.
 	Waiting int64 `json:"waiting,omitempty"`
-	// Since is when the process first held the topic.
+	// Since is when the process first paused the topic.
 	Since time.Time `json:"since"`
 }
 

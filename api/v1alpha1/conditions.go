@@ -1,13 +1,13 @@
 package v1alpha1
 
 // Condition types of OutboxDispatcher, and of Outbox, DeadLetterReplay and OutboxConsumer where they say so. Those of kstatus are Ready,
-// Reconciling and Stalled; Reconciling, Stalled, TopicsHeld, TopicsShared, TypesUnregistered, DeadLettersPresent and
+// Reconciling and Stalled; Reconciling, Stalled, TopicsPaused, TopicsShared, TypesUnregistered, DeadLettersPresent and
 // VacuumHeldBack are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec asks for no
 	// delivery. It follows from the positive conditions below, without DataHealthy. While some pod works with the database and its
 	// schema, and no pod of its revision sees the destination in trouble, nothing else makes it False: neither
-	// new pods that do not become ready beside it, nor a Secret that is gone. TopicsHeld is a cause only when
+	// new pods that do not become ready beside it, nor a Secret that is gone. TopicsPaused is a cause only when
 	// no topic is left, and SinkReachable is none while Paused.
 	//
 	// True: Delivering, DeliveringDespiteTrouble (the message names the condition that has it), Paused (as
@@ -64,16 +64,16 @@ const (
 	// Unknown: NotObserved, NotTried.
 	SinkReachableCondition = "SinkReachable"
 
-	// TopicsHeldCondition: some topics are held back, because what receives them fails, while the
+	// TopicsPausedCondition: some topics are paused, because what receives them fails, while the
 	// destination as a whole is reached; or because a type of theirs has no verified consumer.
 	//
-	// True: TopicsHeld (others are delivered), AllTopicsHeld (no topic that has events is left, which
+	// True: TopicsPaused (others are delivered), AllTopicsPaused (no topic that has events is left, which
 	// makes Ready False), ConsumersNotVerified (by spec.requireVerifiedConsumers alone; that is what was
-	// asked for, so Ready does not follow from it). False: NoTopicsHeld. Unknown: NotObserved.
+	// asked for, so Ready does not follow from it). False: NoTopicsPaused. Unknown: NotObserved.
 	//
 	// The pods stay ready, because they work: another pod would meet the same destination, and an
 	// unready one would only keep a rollout, perhaps of the remedy, from going on.
-	TopicsHeldCondition = "TopicsHeld"
+	TopicsPausedCondition = "TopicsPaused"
 
 	// WorkloadAvailableCondition: the Deployment has the replicas that were asked for, and they answer.
 	//
@@ -223,9 +223,9 @@ const (
 	ReasonDatabaseNotFound         = "DatabaseNotFound"
 	ReasonConnectionFailed         = "ConnectionFailed"
 	ReasonRefusing                 = "Refusing"
-	ReasonTopicsHeld               = "TopicsHeld"
-	ReasonAllTopicsHeld            = "AllTopicsHeld"
-	ReasonNoTopicsHeld             = "NoTopicsHeld"
+	ReasonTopicsPaused             = "TopicsPaused"
+	ReasonAllTopicsPaused          = "AllTopicsPaused"
+	ReasonNoTopicsPaused           = "NoTopicsPaused"
 	ReasonConsumersNotVerified     = "ConsumersNotVerified"
 	ReasonOutcomesRefused          = "OutcomesRefused"
 	ReasonCallsStuck               = "CallsStuck"

@@ -12,7 +12,7 @@ type OutboxDispatcherStatus struct {
 
 	// conditions say what works: Ready (events are delivered, or would be),
 	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
-	// WorkloadAvailable, DataHealthy; and what does not: TopicsHeld, TopicsShared,
+	// WorkloadAvailable, DataHealthy; and what does not: TopicsPaused, TopicsShared,
 	// TypesUnregistered, DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled.
 	// Reason is the cause in one word, message a sentence with the remedy.
 	// +optional

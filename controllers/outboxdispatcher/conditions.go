@@ -23,7 +23,7 @@ import (
 // remedy, and hold nothing that changes while the cause stays.
 func conditions(o observed) []metav1.Condition {
 	references, schema := referencesResolved(o), schemaReady(o)
-	source, sink, topics := sourceReachable(o), sinkReachable(o), topicsHeld(o)
+	source, sink, topics := sourceReachable(o), sinkReachable(o), topicsPaused(o)
 	hangs := hanging(o)
 	workload := workloadAvailable(o, hangs)
 
@@ -146,26 +146,26 @@ func linkReachable(o observed, kind, connected string, link func(status.Status) 
 	return condition(kind, metav1.ConditionFalse, api.ReasonConnectionFailed, at.Message)
 }
 
-// topicsHeld speaks of single topics, which a pod holds back while it reaches the destination as a whole, and first of
-// those whose destination fails: the others are held because the spec asks for that.
-func topicsHeld(o observed) metav1.Condition {
-	const kind = api.TopicsHeldCondition
-	held, gated := heldTopics(o.answers), gatedTopics(o.answers)
+// topicsPaused speaks of single topics, which a pod pauses while it reaches the destination as a whole, and first of
+// those whose destination fails: the others are paused because the spec asks for that.
+func topicsPaused(o observed) metav1.Condition {
+	const kind = api.TopicsPausedCondition
+	paused, gated := pausedTopics(o.answers), gatedTopics(o.answers)
 	switch {
 	case len(o.answers) == 0:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
-	case len(held) == 0 && len(gated) == 0:
-		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsHeld, "No topic is held back.")
-	case len(held) == 0:
+	case len(paused) == 0 && len(gated) == 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsPaused, "No topic is paused.")
+	case len(paused) == 0:
 		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.answers))
-	case !slices.ContainsFunc(o.answers, func(s status.Status) bool { return !s.AllHeld }):
-		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsHeld, heldBack("The destination takes no topic that has events. Held back", held))
+	case !slices.ContainsFunc(o.answers, func(s status.Status) bool { return !s.AllTopicsPaused }):
+		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsPaused, describePaused("The destination takes no topic that has events. Paused", paused))
 	}
-	message := heldBack("The destination does not take every topic. Held back, while others are delivered", held)
+	message := describePaused("The destination does not take every topic. Paused, while others are delivered", paused)
 	if len(gated) > 0 {
 		message += " Some others wait for a verified consumer: gated in a pod's /status names them."
 	}
-	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsHeld, message)
+	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsPaused, message)
 }
 
 // notObserved says why no pod told what it sees.

@@ -178,17 +178,17 @@ func TestConditions(t *testing.T) {
 			o.answers[0].Source, o.answers[1].Source = down, down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
 		"one pod holds a topic": {func(o *observed) {
-			o.answers[1].Held = []status.HeldTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
-		}, yes, api.ReasonDelivering, []string{"TopicsHeld=True/TopicsHeld", "SinkReachable=True/Connected", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
+			o.answers[1].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+		}, yes, api.ReasonDelivering, []string{"TopicsPaused=True/TopicsPaused", "SinkReachable=True/Connected", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
 		"every pod holds every topic that has events": {func(o *observed) {
 			for i := range o.answers {
-				o.answers[i].AllHeld = true
-				o.answers[i].Held = []status.HeldTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+				o.answers[i].AllTopicsPaused = true
+				o.answers[i].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
 			}
-		}, no, api.ReasonAllTopicsHeld, []string{"TopicsHeld=True/AllTopicsHeld", "SinkReachable=True/Connected"}, nil},
+		}, no, api.ReasonAllTopicsPaused, []string{"TopicsPaused=True/AllTopicsPaused", "SinkReachable=True/Connected"}, nil},
 		"one of two pods holds every topic": {func(o *observed) {
-			o.answers[0].AllHeld, o.answers[0].Held = true, []status.HeldTopic{{Topic: "a"}}
-		}, yes, api.ReasonDelivering, []string{"TopicsHeld=True/TopicsHeld"}, nil},
+			o.answers[0].AllTopicsPaused, o.answers[0].PausedTopics = true, []status.PausedTopic{{Topic: "a"}}
+		}, yes, api.ReasonDelivering, []string{"TopicsPaused=True/TopicsPaused"}, nil},
 		"one of two pods restarts": {func(o *observed) {
 			o.answers, o.deployment.Status.AvailableReplicas = o.answers[:1], 1
 		}, yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/PartlyAvailable"}, []string{"Reconciling", "Stalled"}},
@@ -206,7 +206,7 @@ func TestConditions(t *testing.T) {
 			o.obd.Spec.State, o.answers[0].Sink = api.StatePaused, down
 		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
-			o.answers[0].Sink, o.answers[1].Held = down, []status.HeldTopic{{Topic: "a"}}
+			o.answers[0].Sink, o.answers[1].PausedTopics = down, []status.PausedTopic{{Topic: "a"}}
 		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"the data were not looked at yet": {func(o *observed) { o.answers[0].Data, o.answers[1].Data = nil, nil },
 			yes, api.ReasonDelivering, []string{"DataHealthy=Unknown/NotObserved"}, nil},
@@ -251,30 +251,30 @@ func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 func TestMessages(t *testing.T) {
 	message := func(o observed, kind string) string { return meta.FindStatusCondition(conditions(o), kind).Message }
 	o := well()
-	hold := func(topics ...string) (held []status.HeldTopic) {
+	paused := func(topics ...string) (all []status.PausedTopic) {
 		for _, topic := range topics {
-			held = append(held, status.HeldTopic{Topic: topic, Link: status.Link{State: status.Refusing, Message: "it refuses " + topic}})
+			all = append(all, status.PausedTopic{Topic: topic, Link: status.Link{State: status.Refusing, Message: "it refuses " + topic}})
 		}
-		return held
+		return all
 	}
-	o.answers[0].Held, o.answers[1].Held = hold("b"), hold("c", "a")
+	o.answers[0].PausedTopics, o.answers[1].PausedTopics = paused("b"), paused("c", "a")
 	const remedy = "Mend what receives them; they are tried again by themselves."
-	if got, want := message(o, api.TopicsHeldCondition), `Held back, while others are delivered: "a", "b", "c". For "a": It refuses a. `+remedy; !strings.HasSuffix(got, want) {
-		t.Errorf("three held topics: %s\nwant %s", got, want)
+	if got, want := message(o, api.TopicsPausedCondition), `Paused, while others are delivered: "a", "b", "c". For "a": It refuses a. `+remedy; !strings.HasSuffix(got, want) {
+		t.Errorf("three paused topics: %s\nwant %s", got, want)
 	}
-	o.answers[0].Held = hold("b", "e", "d", "f", "g")
-	got := message(o, api.TopicsHeldCondition)
+	o.answers[0].PausedTopics = paused("b", "e", "d", "f", "g")
+	got := message(o, api.TopicsPausedCondition)
 	if !strings.Contains(got, `: "a", "b", "c", "d", "e" and others. For "a": `) {
-		t.Errorf("seven held topics: %s", got)
+		t.Errorf("seven paused topics: %s", got)
 	}
-	o.answers[0].Held = hold("b", "e", "d", "f")
-	if again := message(o, api.TopicsHeldCondition); again != got {
-		t.Errorf("another number of held topics: %s\nwant %s", again, got)
+	o.answers[0].PausedTopics = paused("b", "e", "d", "f")
+	if again := message(o, api.TopicsPausedCondition); again != got {
+		t.Errorf("another number of paused topics: %s\nwant %s", again, got)
 	}
 	long := strings.Repeat("é", 255)
-	o.answers[0].Held = hold(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
-	o.answers[1].Held = nil
-	if got := message(o, api.TopicsHeldCondition); !strings.HasSuffix(got, remedy) || len(got) > problem.MaxMessage {
+	o.answers[0].PausedTopics = paused(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
+	o.answers[1].PausedTopics = nil
+	if got := message(o, api.TopicsPausedCondition); !strings.HasSuffix(got, remedy) || len(got) > problem.MaxMessage {
 		t.Errorf("long names: %s", got)
 	}
 

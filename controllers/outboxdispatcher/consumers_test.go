@@ -41,7 +41,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		answer.Gated = []status.GatedTopic{{Topic: "orders", EventType: "order.placed", Waiting: 1, Since: time.Now()}}
 		c.rollOut(answer)
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
-			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonConsumersNotVerified, `"orders" (type "order.placed")`})
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonConsumersNotVerified, `"orders" (type "order.placed")`})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "requireVerifiedConsumers")
 		Eventually(told).ShouldNot(BeEmpty())
 		before, template := told(), c.deployment().Spec.Template.String()
@@ -70,7 +70,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		}).Should(Equal("order.placed\npayment.*"), "it is made again")
 		answer.Gated = nil
 		c.pods.says("pod-0", answer)
-		c.expect(kstatus.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
+		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
 		c.settle()
 
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "others"}} })

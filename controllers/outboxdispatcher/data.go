@@ -25,7 +25,7 @@ func dataHealthy(o observed) metav1.Condition {
 			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Unserved })))
 	case d.Abandoned > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonLeasesAbandoned, fmt.Sprintf(
-			"Events are leased to workers that are gone, and nobody takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsHeld, SinkReachable).",
+			"Events are leased to workers that are gone, and nobody takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).",
 			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Abandoned })))
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, "Somebody works on every due event of the database.")

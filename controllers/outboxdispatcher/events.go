@@ -19,7 +19,7 @@ var watched = []kstatus.Watch{
 	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
 	{Condition: api.SourceReachableCondition, Action: "ObserveSource", Bad: metav1.ConditionFalse},
 	{Condition: api.SinkReachableCondition, Action: "ObserveSink", Bad: metav1.ConditionFalse},
-	{Condition: api.TopicsHeldCondition, Action: "ObserveTopics", Bad: metav1.ConditionTrue},
+	{Condition: api.TopicsPausedCondition, Action: "ObserveTopics", Bad: metav1.ConditionTrue},
 	{Condition: api.VacuumHeldBackCondition, Action: "ObserveTransactions", Bad: metav1.ConditionTrue},
 	{Condition: api.DataHealthyCondition, Action: "ObserveData", Bad: metav1.ConditionFalse},
 	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},

@@ -61,9 +61,9 @@ func TestTransitions(t *testing.T) {
 		"another reason":    {current(down("x"), nil), current(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
 		"database back":     {current(down("x"), nil), current(fine, nil), "Normal/Connected Normal/Delivering"},
 		"not observed":      {current(fine, nil), current(func(o *observed) { o.answers = nil }, nil), ""},
-		"topics held": {current(fine, nil), current(func(o *observed) {
-			o.answers[0].Held = []status.HeldTopic{{Topic: "a", Link: status.Link{Message: "x"}}}
-		}, nil), "Warning/TopicsHeld"},
+		"topics paused": {current(fine, nil), current(func(o *observed) {
+			o.answers[0].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{Message: "x"}}}
+		}, nil), "Warning/TopicsPaused"},
 		"vacuum held back":     {current(fine, nil), current(oldest(status.Session, 1e6), nil), "Warning/OldTransaction"},
 		"by something else":    {current(oldest(status.Session, 1e6), nil), current(oldest(status.Standby, 1e6), nil), "Warning/StandbyFeedback"},
 		"vacuum goes on":       {current(oldest(status.Session, 1e6), nil), current(fine, nil), "Normal/NotHeldBack"},

@@ -25,7 +25,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	delivers.types = []api.SeenEventType{{Type: "order.placed"}}
 	delivers.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
 	pod := &delivers.answers[1]
-	pod.Held = []status.HeldTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Message: "http://orders-consumer/events answered 404 Not Found; check the path of url, and that it takes POST"}}}
+	pod.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Message: "http://orders-consumer/events answered 404 Not Found; check the path of url, and that it takes POST"}}}
 	pod.Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1},
 		DeadGroups: []status.DeadGroup{{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}}}
 	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}

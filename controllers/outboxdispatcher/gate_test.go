@@ -29,7 +29,7 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 		t.Fatalf("no condition %s", kind)
 		return metav1.Condition{}
 	}
-	c := find(api.TopicsHeldCondition)
+	c := find(api.TopicsPausedCondition)
 	if want := `: "orders" (no type, so for a consumer of *), "refunds" (type "order.refunded"). Make a report`; c.Status != metav1.ConditionTrue || c.Reason != api.ReasonConsumersNotVerified || !strings.Contains(c.Message, want) {
 		t.Errorf("%+v, want %s", c, want)
 	}
@@ -42,11 +42,11 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 		t.Errorf("%d bytes: %s", len(c.Message), c.Message)
 	}
 	o.answers[1].GatedTopics = 5
-	if c := find(api.TopicsHeldCondition); !strings.Contains(c.Message, `"order.refunded") and others.`) {
+	if c := find(api.TopicsPausedCondition); !strings.Contains(c.Message, `"order.refunded") and others.`) {
 		t.Errorf("%s: want that there are more", c.Message)
 	}
-	o.answers[0].Held = []status.HeldTopic{{Topic: "invoices", Link: status.Link{State: status.Refusing, Message: "no"}}}
-	if c := find(api.TopicsHeldCondition); c.Reason != api.ReasonTopicsHeld || !strings.Contains(c.Message, `"invoices"`) || !strings.Contains(c.Message, "Some others wait for a verified consumer") {
+	o.answers[0].PausedTopics = []status.PausedTopic{{Topic: "invoices", Link: status.Link{State: status.Refusing, Message: "no"}}}
+	if c := find(api.TopicsPausedCondition); c.Reason != api.ReasonTopicsPaused || !strings.Contains(c.Message, `"invoices"`) || !strings.Contains(c.Message, "Some others wait for a verified consumer") {
 		t.Errorf("%+v, want the topic whose destination fails", c)
 	}
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// A message names so many held topics, each by so many bytes at most, that the remedy has room.
+// A message names so many paused topics, each by so many bytes at most, that the remedy has room.
 const (
 	namedTopics = 5
 	topicBytes  = 40
 )
 
-// heldTopics are the topics that some pod holds back, by name, each with the cause that one pod tells:
+// pausedTopics are the topics that some pod pauses, by name, each with the cause that one pod tells:
 // always the same, in whatever order they answer.
-func heldTopics(answers []status.Status) []status.HeldTopic {
-	return byTopic(answers, func(a status.Status) []status.HeldTopic { return a.Held },
-		func(t status.HeldTopic) (topic, why string) { return t.Topic, t.Message })
+func pausedTopics(answers []status.Status) []status.PausedTopic {
+	return byTopic(answers, func(a status.Status) []status.PausedTopic { return a.PausedTopics },
+		func(t status.PausedTopic) (topic, why string) { return t.Topic, t.Message })
 }
 
-// gatedTopics are the topics that some pod holds for the type of their next event, by name, each with one type.
+// gatedTopics are the topics that some pod pauses for the type of their next event, by name, each with one type.
 func gatedTopics(answers []status.Status) []status.GatedTopic {
 	return byTopic(answers, func(a status.Status) []status.GatedTopic { return a.Gated },
 		func(t status.GatedTopic) (topic, why string) { return t.Topic, t.EventType })
@@ -69,18 +69,18 @@ func notVerified(gated []status.GatedTopic, answers []status.Status) string {
 		"`kubectl get outboxconsumers` says what each lacks. The topics go on by themselves.", which)
 }
 
-// heldBack tells of held topics: what that means, some of their names, the cause of one, and the remedy.
-func heldBack(what string, held []status.HeldTopic) string {
+// describePaused describes paused topics: what that means, some of their names, the cause of one, and the remedy.
+func describePaused(what string, paused []status.PausedTopic) string {
 	var names []string
-	for _, h := range held[:min(len(held), namedTopics)] {
+	for _, h := range paused[:min(len(paused), namedTopics)] {
 		names = append(names, problem.Clip(strconv.Quote(h.Topic), topicBytes))
 	}
 	which := strings.Join(names, ", ")
-	if len(held) > namedTopics {
+	if len(paused) > namedTopics {
 		which += " and others"
 	}
 	return fmt.Sprintf("%s: %s. For %s: %s Mend what receives them; they are tried again by themselves.",
-		what, which, names[0], problem.Sentence(held[0].Message))
+		what, which, names[0], problem.Sentence(paused[0].Message))
 }
 
 // deadLettersNote tells of dead events, and of the largest group of them.

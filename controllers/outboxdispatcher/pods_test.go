@@ -77,27 +77,27 @@ var _ = Describe("what pods report", Label("status"), func() {
 		)
 	})
 
-	// A topic that is held back, and events that were given up, are told by conditions of their own: other events
+	// Paused topics and dead events have conditions of their own: other events
 	// flow. When no topic is left, none flow.
-	It("tells of held topics beside those that flow", func() {
+	It("reports paused topics next to those that are delivered", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		answer := c.healthy()
-		answer.Held = []status.HeldTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 404; correct the path"}}}
+		answer.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 404; correct the path"}}}
 		c.rollOut(answer)
 		c.expect(kstatus.CurrentStatus,
-			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonTopicsHeld, `"refunds". For "refunds": It answers 404; correct the path`},
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonTopicsPaused, `"refunds". For "refunds": It answers 404; correct the path`},
 			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsHeld, "refunds")
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsPaused, "refunds")
 
-		answer.AllHeld = true
+		answer.AllTopicsPaused = true
 		c.pods.says("pod-0", answer)
 		c.expect(kstatus.InProgressStatus,
-			want{api.TopicsHeldCondition, metav1.ConditionTrue, api.ReasonAllTopicsHeld, "refunds"},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsHeld, "refunds"})
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonAllTopicsPaused, "refunds"},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsPaused, "refunds"})
 		c.pods.says("pod-0", c.healthy())
-		c.expect(kstatus.CurrentStatus, want{api.TopicsHeldCondition, metav1.ConditionFalse, api.ReasonNoTopicsHeld, ""})
+		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
 	})
 
 	// One of two pods is silent, or restarts: the other delivers.

@@ -26,7 +26,7 @@ type cause struct {
 
 // causes are the conditions that Ready follows from, each before what follows from it: without the database no
 // pod is ready. Ready is about events that flow. So nothing stops them while some pod works with the database
-// but the destination, and a pod less than asked for, a held topic among others, and the destination of a
+// but the destination, and a pod less than asked for, a paused topic among others, and the destination of a
 // dispatcher that is paused are no cause at all.
 func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) (all []cause) {
 	flowing := flowing(o)
@@ -36,7 +36,7 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 	}
 	if o.obd.Spec.State != api.StatePaused {
 		all = append(all, cause{sink, !flowing})
-		if topics.Reason == api.ReasonAllTopicsHeld {
+		if topics.Reason == api.ReasonAllTopicsPaused {
 			topics.Status = metav1.ConditionFalse // as Ready counts
 			all = append(all, cause{topics, !flowing})
 		}
@@ -63,7 +63,7 @@ func flowing(o observed) bool {
 	for _, answers := range o.revisions() {
 		one := o
 		one.answers = answers
-		if slices.ContainsFunc(answers, works) && sinkReachable(one).Status == metav1.ConditionTrue && topicsHeld(one).Reason != api.ReasonAllTopicsHeld {
+		if slices.ContainsFunc(answers, works) && sinkReachable(one).Status == metav1.ConditionTrue && topicsPaused(one).Reason != api.ReasonAllTopicsPaused {
 			return true
 		}
 	}

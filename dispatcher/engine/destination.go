@@ -288,14 +288,14 @@ func (d *destination) forget(now time.Time) {
 	d.review(nil)
 }
 
-// heldTopics lists the topics that are held while others go on, by name.
-func (d *destination) heldTopics() (held []dispatcher.HeldTopic) {
+// pausedTopics lists the topics that are held while others go on, by name.
+func (d *destination) pausedTopics() (held []dispatcher.PausedTopic) {
 	if d.state != dispatcher.BreakerClosed {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.held)) {
 		t := d.held[name]
-		held = append(held, dispatcher.HeldTopic{Topic: name, Breaker: t.state, Err: t.err, Since: t.since})
+		held = append(held, dispatcher.PausedTopic{Topic: name, Breaker: t.state, Err: t.err, Since: t.since})
 	}
 	return held
 }

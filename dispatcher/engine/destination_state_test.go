@@ -40,7 +40,7 @@ func (o *outage) ask() permit {
 
 // names lists what is held while others go on.
 func (o *outage) names() (names []string) {
-	for _, h := range o.heldTopics() {
+	for _, h := range o.pausedTopics() {
 		names = append(names, h.Topic)
 	}
 	return names

@@ -74,8 +74,8 @@ func TestGateHoldsATopic(t *testing.T) {
 			if len(s.Gated) != 2 || s.Gated[0].Topic != "orders" || s.Gated[0].EventType != "shipped" || s.Gated[1].EventType != "" || time.Since(s.Gated[0].Since) < time.Hour {
 				t.Errorf("%s: gated %+v", ordering, s.Gated)
 			}
-			if s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK || len(s.Held) != 0 || s.LastError != "" {
-				t.Errorf("%s: the destination is said to be %s, %+v, %v", ordering, s.Breaker, s.Sink, s.Held)
+			if s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK || len(s.PausedTopics) != 0 || s.LastError != "" {
+				t.Errorf("%s: the destination is said to be %s, %+v, %v", ordering, s.Breaker, s.Sink, s.PausedTopics)
 			}
 
 			d.Admit(types("placed", "shipped", ""))

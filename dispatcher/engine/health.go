@@ -41,7 +41,7 @@ func (h *health) snapshot() dispatcher.Snapshot {
 	defer h.mu.Unlock()
 	return dispatcher.Snapshot{
 		LookedAt: h.lookedAt, Source: h.source, Outcomes: h.outcomes, Schema: h.schema,
-		Sink: h.destination.link, Breaker: h.destination.state, Held: h.destination.heldTopics(), Gated: h.gate.list(),
+		Sink: h.destination.link, Breaker: h.destination.state, PausedTopics: h.destination.pausedTopics(), Gated: h.gate.list(),
 		LastError: h.lastError, LastErrorAt: h.lastErrorAt, EventTypes: h.types.list(),
 	}
 }

@@ -222,7 +222,7 @@ func TestProbeForAHeldTopic(t *testing.T) {
 				passes(t, 10*time.Second, "the topic is delivered", func() bool { return store.count("well", "delivered") == 10 })
 				broken.Store(true)
 				store.enqueue("away", 100)
-				passes(t, time.Minute, "the other topic is held", func() bool { return len(d.Snapshot().Held) == 1 })
+				passes(t, time.Minute, "the other topic is held", func() bool { return len(d.Snapshot().PausedTopics) == 1 })
 				<-time.After(5 * time.Minute) // quiet, while probes are made
 				for range 20 {
 					store.enqueue("well", 1)
@@ -255,8 +255,8 @@ func TestOneFailedBatchHoldsNothing(t *testing.T) {
 		d, stop := begin(t, store, sink, dispatcher.Config{})
 		passes(t, 10*time.Second, "the call fails", func() bool { return failed.Load() >= 100 })
 		synctest.Wait()
-		if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.Held) != 0 {
-			t.Errorf("after one failed call the breaker is %s and held are %v", s.Breaker, s.Held)
+		if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.PausedTopics) != 0 {
+			t.Errorf("after one failed call the breaker is %s and held are %v", s.Breaker, s.PausedTopics)
 		}
 		passes(t, 10*time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 100 })
 		stop()

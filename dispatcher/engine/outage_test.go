@@ -81,9 +81,9 @@ func TestOutageOfOneTopic(t *testing.T) {
 				due := r.count("topic in ('a', 'c')")
 				r.eventually("the other topics are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == due })
 			}
-			r.eventually("the topic is held", func() bool { return len(d.Snapshot().Held) == 1 })
+			r.eventually("the topic is held", func() bool { return len(d.Snapshot().PausedTopics) == 1 })
 			s := d.Snapshot()
-			if h := s.Held[0]; h.Topic != "b" || h.Breaker != test.state || h.Err == nil || h.Since.IsZero() {
+			if h := s.PausedTopics[0]; h.Topic != "b" || h.Breaker != test.state || h.Err == nil || h.Since.IsZero() {
 				t.Errorf("held is %+v", h)
 			}
 			if s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK {
@@ -91,7 +91,7 @@ func TestOutageOfOneTopic(t *testing.T) {
 			}
 			r.eventually("what is not being tried waits", func() bool { return r.count("status = 'processing'") == 0 })
 			spent := r.count("topic = 'b' and status = 'pending' and attempts > 0") // without a trial under way
-			if most := test.spent(time.Since(s.Held[0].Since)); spent > most {
+			if most := test.spent(time.Since(s.PausedTopics[0].Since)); spent > most {
 				t.Errorf("%d events spent attempts on the outage, want at most %d", spent, most)
 			}
 			if n := sink.probes.Load(); n > 1+int64(len(log.lines("its destination cannot be reached"))) {
@@ -102,8 +102,8 @@ func TestOutageOfOneTopic(t *testing.T) {
 				r.makeDue() // again: a trial may have failed just now
 				return r.count("status = 'delivered'") == 3*events
 			})
-			if s := d.Snapshot(); len(s.Held) != 0 {
-				t.Errorf("still held: %+v", s.Held)
+			if s := d.Snapshot(); len(s.PausedTopics) != 0 {
+				t.Errorf("still held: %+v", s.PausedTopics)
 			}
 			for _, remark := range []string{test.remark, "no longer held"} {
 				if lines := log.lines(remark); len(lines) != 1 || !strings.Contains(lines[0], `"topic":"b"`) {
@@ -141,7 +141,7 @@ func TestOutageOfOneAmongMany(t *testing.T) {
 	r.enqueue("topic-7", 2000)
 	d := r.start(r.store(), sink, dispatcher.Config{})
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == (topics-1)*each })
-	r.eventually("the dead one is held", func() bool { h := d.Snapshot().Held; return len(h) == 1 && h[0].Topic == "topic-7" })
+	r.eventually("the dead one is held", func() bool { h := d.Snapshot().PausedTopics; return len(h) == 1 && h[0].Topic == "topic-7" })
 	r.eventually("its rows are left alone", func() bool {
 		return r.count("topic = 'topic-7' and status = 'pending' and attempts = 0") == 2000+each
 	})
@@ -167,7 +167,7 @@ func TestOutageOfAllTopics(t *testing.T) {
 			want := map[string]dispatcher.BreakerState{"unreachable": dispatcher.BreakerUnreachable, "refusing": dispatcher.BreakerRefusing}[name]
 			r.eventually("the whole is away", func() bool {
 				s := d.Snapshot()
-				return s.Breaker == want && !s.Sink.OK && len(s.Held) == 0
+				return s.Breaker == want && !s.Sink.OK && len(s.PausedTopics) == 0
 			})
 			sink.away.Store(true) // now even a probe fails
 			if dispatcher.IsUnavailable(err) {
@@ -183,7 +183,7 @@ func TestOutageOfAllTopics(t *testing.T) {
 			})
 			r.eventually("all is well", func() bool {
 				s := d.Snapshot()
-				return s.Breaker == dispatcher.BreakerClosed && s.Sink.OK && len(s.Held) == 0
+				return s.Breaker == dispatcher.BreakerClosed && s.Sink.OK && len(s.PausedTopics) == 0
 			})
 		})
 	}
@@ -198,7 +198,7 @@ func TestOutageThatFlaps(t *testing.T) {
 	r := newRig(t)
 	sink := newSites(map[string]error{})
 	d := r.start(r.store(), sink, dispatcher.Config{BatchSize: 50, Concurrency: 4})
-	held := func() bool { return len(d.Snapshot().Held) == 1 }
+	held := func() bool { return len(d.Snapshot().PausedTopics) == 1 }
 	for round := range 3 {
 		sink.set("b", errAway)
 		r.enqueue("a", events)
@@ -233,8 +233,8 @@ func TestOutageOfSomeHosts(t *testing.T) {
 	if lines := log.lines("holding it"); len(lines) != 0 {
 		t.Errorf("the topic was held: %v", lines)
 	}
-	if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.Held) != 0 {
-		t.Errorf("the snapshot says %s, %v", s.Breaker, s.Held)
+	if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.PausedTopics) != 0 {
+		t.Errorf("the snapshot says %s, %v", s.Breaker, s.PausedTopics)
 	}
 }
 

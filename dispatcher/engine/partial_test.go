@@ -47,7 +47,7 @@ func TestOutageOfOneEvent(t *testing.T) {
 	if most := 60 + waited(began); tries > most {
 		t.Errorf("it was tried %d times, want at most %d", tries, most)
 	}
-	if held := d.Snapshot().Held; len(held) != 0 {
+	if held := d.Snapshot().PausedTopics; len(held) != 0 {
 		t.Errorf("held: %v", held)
 	}
 	began = time.Now()

@@ -237,7 +237,7 @@ func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
 	r.enqueue("b", 100)
 	r.eventually("the topic is held", func() bool {
 		wake()
-		return len(d.Snapshot().Held) == 1
+		return len(d.Snapshot().PausedTopics) == 1
 	})
 	wake() // what was claimed before it was held has been noted
 	_, before := store.since(0)
@@ -249,7 +249,7 @@ func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
 		t.Errorf("the limits of the claims while a topic is held are %v, want five or more and none of them negative", held)
 	}
 	sink.set("b", nil)
-	r.eventually("the topic comes back", func() bool { return len(d.Snapshot().Held) == 0 })
+	r.eventually("the topic comes back", func() bool { return len(d.Snapshot().PausedTopics) == 0 })
 	r.eventually("claims are for a few again", func() bool {
 		wake()
 		claims, _ := store.since(before + len(held))

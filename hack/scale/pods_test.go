@@ -65,7 +65,7 @@ func respond(w http.ResponseWriter, r *http.Request, name string, how behaviour)
 			}
 		}
 	case topics:
-		fmt.Fprintf(w, `{"name":%q,"held":[{}%s]}`, name, strings.Repeat(",{}", 21_000))
+		fmt.Fprintf(w, `{"name":%q,"pausedTopics":[{}%s]}`, name, strings.Repeat(",{}", 21_000))
 	default:
 		_ = json.NewEncoder(w).Encode(status.Status{
 			Name: name, State: "Running", Source: status.Link{State: status.Reachable}, Sink: status.Link{State: status.Reachable},

@@ -29,12 +29,12 @@ func essence(s status.Status) string {
 		s.Data = &status.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
 	}
 	s.Source.Since, s.Sink.Since = time.Time{}, time.Time{}
-	held := make([]status.HeldTopic, len(s.Held))
-	for i, h := range s.Held {
+	paused := make([]status.PausedTopic, len(s.PausedTopics))
+	for i, h := range s.PausedTopics {
 		h.Since = time.Time{}
-		held[i] = h
+		paused[i] = h
 	}
-	s.Held = held
+	s.PausedTopics = paused
 	gated := make([]status.GatedTopic, len(s.Gated))
 	for i, g := range s.Gated {
 		gated[i] = status.GatedTopic{Topic: g.Topic, EventType: g.EventType}

@@ -22,7 +22,7 @@ func running(name string) corev1.Pod {
 func TestAsk(t *testing.T) {
 	current := status.Status{Name: "shop/orders", Backlog: &status.Backlog{Topics: []status.TopicCounts{{Topic: "a"}}}}
 	for range 50 {
-		current.Held = append(current.Held, status.HeldTopic{Topic: strings.Repeat("x", 300)})
+		current.PausedTopics = append(current.PausedTopics, status.PausedTopic{Topic: strings.Repeat("x", 300)})
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/well", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(current) })
@@ -52,7 +52,7 @@ func TestAsk(t *testing.T) {
 		switch {
 		case wrong == "" && (err != nil || got.Name != "shop/orders"):
 			t.Errorf("%s: %+v, %v", path, got, err)
-		case wrong == "" && (len(got.Held) != 8 || len(got.Held[0].Topic) > 100 || got.Backlog.Topics != nil):
+		case wrong == "" && (len(got.PausedTopics) != 8 || len(got.PausedTopics[0].Topic) > 100 || got.Backlog.Topics != nil):
 			t.Errorf("%s: kept more than a brief status: %+v", path, got)
 		case wrong != "" && (err == nil || !strings.Contains(err.Error(), wrong)):
 			t.Errorf("%s: %v, want %s", path, err, wrong)

@@ -143,8 +143,8 @@ func TestObserverTellsWhatMatters(t *testing.T) {
 			s.Data.OrphanTopics = append(s.Data.OrphanTopics, status.OrphanTopic{Topic: "y", Unserved: 1})
 		}, true, true},
 		"no orphans":         {func(s *status.Status) { s.Data = &status.Data{} }, true, true},
-		"a held topic":       {func(s *status.Status) { s.Held = []status.HeldTopic{{Topic: "a"}} }, true, true},
-		"all topics held":    {func(s *status.Status) { s.AllHeld = true }, true, true},
+		"a paused topic":     {func(s *status.Status) { s.PausedTopics = []status.PausedTopic{{Topic: "a"}} }, true, true},
+		"all topics paused":  {func(s *status.Status) { s.AllTopicsPaused = true }, true, true},
 		"an old transaction": {func(s *status.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
 		"its age":            {func(s *status.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
 		"a run of retention": {func(s *status.Status) {

@@ -60,7 +60,7 @@ func (p *plugin) tryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "try -f FILE [NAME]", Short: "Put past events through a changed OutboxDispatcher, and say what would come out otherwise",
 		Long: `Put the newest rows of the outbox through the validation, transformations and routes of a changed
-OutboxDispatcher, and say how many come out as with what runs, and what the others would be: dead, held, failed,
+OutboxDispatcher, and say how many come out as with what runs, and what the others would be: dead, paused, failed,
 notTaken, moved, changed or sent (see dispatcher try). Nothing is sent, and nothing of the OutboxDispatcher changes.
 
 The file is a manifest, also with other documents: ConfigMaps in it that its schemas name are tried too. NAME chooses

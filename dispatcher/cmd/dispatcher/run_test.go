@@ -215,17 +215,17 @@ func TestOneTopicIsHeld(t *testing.T) {
 	p := start(t, o.file(t, o.dispatcher, yaml+"backoff: {base: 10ms, max: 10ms}\nmaxAttempts: 1000\n"))
 	p.ready(t)
 	run(t, strings.Repeat(`{"namespace": "shop", "topic": "refunds", "payload": 1}`+"\n", 30), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	held := func() bool {
+	paused := func() bool {
 		o.enqueue(t, 1)
 		s := p.status(t)
-		return len(s.Held) == 1 && s.Held[0].Topic == "refunds" && s.Held[0].State == status.Refusing && strings.Contains(s.Held[0].Message, "500") &&
+		return len(s.PausedTopics) == 1 && s.PausedTopics[0].Topic == "refunds" && s.PausedTopics[0].State == status.Refusing && strings.Contains(s.PausedTopics[0].Message, "500") &&
 			s.Sink.State == status.Reachable
 	}
-	await(t, "the topic is held", held)
+	await(t, "the topic is paused", paused)
 	p.ready(t)
 	await(t, "the other topic is delivered", func() bool { return o.count(t, "topic = 'orders' and status <> 'delivered'") == 0 })
 	_, metrics := p.get(t, "/metrics")
-	if want := `outbox_topic_breaker_state{dispatcher="orders",outbox_namespace="shop",sink="http",state="Refusing",topic="refunds"} 1`; held() && !strings.Contains(metrics, want) {
+	if want := `outbox_topic_breaker_state{dispatcher="orders",outbox_namespace="shop",sink="http",state="Refusing",topic="refunds"} 1`; paused() && !strings.Contains(metrics, want) {
 		t.Errorf("/metrics does not say %s", want)
 	}
 }

@@ -172,7 +172,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 		"same      946\n", "dead      20\n", "moved     11\n",
 		"dead      13     orders   validation[0].schema, at /lines/*/price: #/properties/lines/items/properties/price/type (number, not string)\n"+
 			"                            event 01900000-0000-7000-8000-000000001112\n",
-		"held      5      odd      transform[1].payload cannot be computed: line 1, column 28: it asks for a key that is not there; ",
+		"paused    5      odd      transform[1].payload cannot be computed: line 1, column 28: it asks for a key that is not there; ",
 		"moved     11     refunds  "+destination.URL+"/refunds → "+destination.URL+"/v2/refunds\n")
 
 	if after := o.versions(t); after != before {
@@ -212,9 +212,9 @@ func TestTryComparesWithTheStatus(t *testing.T) {
 		want map[string]int
 	}{
 		"as it was":      {oldTry, nil, map[string]int{"same": 1000}},
-		"the change":     {newTry, nil, map[string]int{"same": 946 + 11 + 9, "dead": 20 + 3, "held": 5, "failed": 4, "sent": 2}},
-		"one topic":      {newTry, []string{"--topic", "odd"}, map[string]int{"held": 5}},
-		"two topics":     {newTry, []string{"--topic", "odd,gone"}, map[string]int{"held": 5, "notTaken": 3}},
+		"the change":     {newTry, nil, map[string]int{"same": 946 + 11 + 9, "dead": 20 + 3, "paused": 5, "failed": 4, "sent": 2}},
+		"one topic":      {newTry, []string{"--topic", "odd"}, map[string]int{"paused": 5}},
+		"two topics":     {newTry, []string{"--topic", "odd,gone"}, map[string]int{"paused": 5, "notTaken": 3}},
 		"the newest two": {newTry, []string{"--last", "2"}, map[string]int{"sent": 2}},
 	} {
 		if got := counts(c.more, c.args...); !reflect.DeepEqual(got, c.want) {

@@ -25,7 +25,7 @@ func TestVerifiedTypesFile(t *testing.T) {
 	p.ready(t)
 	gated := func() bool {
 		s := p.status(t)
-		return len(s.Gated) == 1 && s.GatedTopics == 1 && s.Gated[0].Topic == "orders" && s.Gated[0].Waiting == 20 && s.Sink.State == "Reachable" && !s.AllHeld
+		return len(s.Gated) == 1 && s.GatedTopics == 1 && s.Gated[0].Topic == "orders" && s.Gated[0].Waiting == 20 && s.Sink.State == "Reachable" && !s.AllTopicsPaused
 	}
 	await(t, "without a file nothing is delivered", func() bool { return gated() && len(p.status(t).FileProblems) == 1 })
 	say("other.type\n")
@@ -37,7 +37,7 @@ func TestVerifiedTypesFile(t *testing.T) {
 	p.ready(t)
 	say("other.type\n*")
 	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 20 })
-	await(t, "nothing is held", func() bool { return p.status(t).Gated == nil })
+	await(t, "no topic is paused", func() bool { return p.status(t).Gated == nil })
 	if code := p.stop(t); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}

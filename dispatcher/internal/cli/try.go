@@ -42,7 +42,7 @@ outbox_events and outbox_migrations. A schema registry that the file names is as
 
 With --against it says how many events come out the same with both configurations, and groups the others:
   dead      a schema or a rule refuses them, or the message is too large
-  held      a rule, a transformation or a route cannot be computed, which holds the topic
+  paused    a rule, a transformation or a route cannot be computed, which pauses the topic
   failed    they fail until no attempt is left: no route takes them, or they have no place to go
   notTaken  the dispatcher does not have their topic
   moved     they go elsewhere

@@ -32,7 +32,7 @@ var (
 	paused      = describe("outbox_paused", "1 while nothing is claimed because the state is Paused, else 0.")
 	unusable    = describe("outbox_unusable_files", "Files that are read again while the process runs, and cannot be used as they are now: what they said before holds on.")
 	breaker     = describe("outbox_breaker_state", "1 for the state that the breaker is in: Closed, Unreachable or Refusing.", "state")
-	topicHeld   = describe("outbox_topic_breaker_state", "1 for a topic that is held back while others go on, by the state that its breaker is in: Unreachable or Refusing; or ConsumersNotVerified, for the type of its next event. Other topics are not listed.", "topic", "state")
+	topicPaused = describe("outbox_topic_breaker_state", "1 for a topic that is paused while others are delivered, by the state that its breaker is in: Unreachable or Refusing; or ConsumersNotVerified, for the type of its next event. Other topics are not listed.", "topic", "state")
 	oldestTx    = describe("outbox_oldest_transaction_age_seconds", "Age of what has kept vacuum from removing rows for longest, when it was looked for, by kind: Session, PreparedTransaction, ReplicationSlot or Standby. 0 for the other kinds.", "kind")
 	tableSize   = describe("outbox_table_size_bytes", "What a table takes on disk, with its indexes, when it was looked at.", "table")
 	sourceUp    = describe("outbox_source_up", "1 when the database answered last time, else 0.")
@@ -51,7 +51,7 @@ type gauges struct {
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicHeld, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicPaused, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
 		ch <- d
 	}
 }
@@ -70,15 +70,15 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	for _, state := range []dispatcher.BreakerState{dispatcher.BreakerClosed, dispatcher.BreakerUnreachable, dispatcher.BreakerRefusing} {
 		gauge(breaker, number(s.Breaker == state), string(state))
 	}
-	held := map[[2]string]bool{} // topics may share a label
-	for _, t := range s.Held {
-		held[[2]string{g.metrics.of(t.Topic).label, string(t.Breaker)}] = true
+	pausedTopics := map[[2]string]bool{} // topics may share a label
+	for _, t := range s.PausedTopics {
+		pausedTopics[[2]string{g.metrics.of(t.Topic).label, string(t.Breaker)}] = true
 	}
 	for _, t := range s.Gated {
-		held[[2]string{g.metrics.of(t.Topic).label, "ConsumersNotVerified"}] = true
+		pausedTopics[[2]string{g.metrics.of(t.Topic).label, "ConsumersNotVerified"}] = true
 	}
-	for labels := range held {
-		gauge(topicHeld, 1, labels[:]...)
+	for labels := range pausedTopics {
+		gauge(topicPaused, 1, labels[:]...)
 	}
 	gauge(sourceUp, number(s.Source.OK))
 	gauge(schemaReady, number(s.Schema.State == dispatcher.SchemaReady))

@@ -37,8 +37,8 @@ func TestNamesAndValues(t *testing.T) {
 			return dispatcher.Snapshot{
 				InFlightRows: 3, InFlightBytes: 700, Breaker: dispatcher.BreakerRefusing,
 				Source: dispatcher.LinkState{OK: true}, Schema: dispatcher.Schema{State: dispatcher.SchemaReady},
-				Held:  []dispatcher.HeldTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
-				Gated: []dispatcher.GatedTopic{{Topic: "orders", EventType: "order.placed"}},
+				PausedTopics: []dispatcher.PausedTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
+				Gated:        []dispatcher.GatedTopic{{Topic: "orders", EventType: "order.placed"}},
 			}
 		},
 		func() *dispatcher.Depth {
@@ -200,11 +200,11 @@ func TestTopicsAreBounded(t *testing.T) {
 		all.Go(func() { m.Claimed(fmt.Sprint(i), 1) })
 	}
 	all.Wait()
-	var held []dispatcher.HeldTopic
+	var pausedTopics []dispatcher.PausedTopic
 	for _, topic := range depth.Topics {
-		held = append(held, dispatcher.HeldTopic{Topic: topic.Topic, Breaker: dispatcher.BreakerRefusing})
+		pausedTopics = append(pausedTopics, dispatcher.PausedTopic{Topic: topic.Topic, Breaker: dispatcher.BreakerRefusing})
 	}
-	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{Held: held} }, func() *dispatcher.Depth { return depth }, unknown, unweighed, none)
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{PausedTopics: pausedTopics} }, func() *dispatcher.Depth { return depth }, unknown, unweighed, none)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func TestTopicsAreBounded(t *testing.T) {
 	seen := 0
 	for _, family := range families {
 		if n := len(family.GetMetric()); family.GetName() == "outbox_topic_breaker_state" && n != metrics.MaxTopics+1 {
-			t.Errorf("%d series of held topics, want %d", n, metrics.MaxTopics+1)
+			t.Errorf("%d series of pausedTopics topics, want %d", n, metrics.MaxTopics+1)
 		}
 		var sum float64
 		switch family.GetName() {

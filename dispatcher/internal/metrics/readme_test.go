@@ -65,7 +65,7 @@ func TestReadme(t *testing.T) {
 	m := metrics.New(registry, "orders", "shop", "kafka")
 	m.Watch(
 		func() dispatcher.Snapshot {
-			return dispatcher.Snapshot{Held: []dispatcher.HeldTopic{{Topic: "orders", Breaker: dispatcher.BreakerRefusing}}}
+			return dispatcher.Snapshot{PausedTopics: []dispatcher.PausedTopic{{Topic: "orders", Breaker: dispatcher.BreakerRefusing}}}
 		},
 		func() *dispatcher.Depth { return &dispatcher.Depth{Topics: []dispatcher.TopicDepth{{Topic: "orders"}}} },
 		func() *dispatcher.OldestTransaction { return &dispatcher.OldestTransaction{} },

@@ -23,7 +23,7 @@ func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
 	})
 	for i := range 1000 {
 		topic := fmt.Sprintf("topic-%03d%s", i, long)
-		s.Held = append(s.Held, dispatcher.HeldTopic{Topic: topic, Breaker: dispatcher.BreakerRefusing, Err: errors.New(long)})
+		s.PausedTopics = append(s.PausedTopics, dispatcher.PausedTopic{Topic: topic, Breaker: dispatcher.BreakerRefusing, Err: errors.New(long)})
 		depth.Topics = append(depth.Topics, dispatcher.TopicDepth{Topic: topic, Pending: dispatcher.Count{N: 1}})
 		depth.Blocked = append(depth.Blocked, dispatcher.BlockedKey{Topic: topic, Key: "customer-17", EventID: uuid.Max})
 		depth.Groups = append(depth.Groups, dispatcher.DeadGroup{Topic: topic, Cause: dispatcher.Cause{Code: long, Place: long}, Sample: uuid.Max, Error: "customer-17"})
@@ -63,8 +63,8 @@ func TestBriefStatus(t *testing.T) {
 	if got.Name != "orders" || got.Sink.State != status.Reachable || got.Source.Reason != status.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
 		t.Errorf("what it is, links and schema: %+v", got)
 	}
-	if got.HeldTopics != 1000 || !got.AllHeld || len(got.Held) != 8 || !strings.HasPrefix(got.Held[7].Topic, "topic-007") || !strings.HasSuffix(got.Held[7].Message, "…") {
-		t.Errorf("held topics: %d, all: %v, %+v", got.HeldTopics, got.AllHeld, got.Held)
+	if got.PausedTopicCount != 1000 || !got.AllTopicsPaused || len(got.PausedTopics) != 8 || !strings.HasPrefix(got.PausedTopics[7].Topic, "topic-007") || !strings.HasSuffix(got.PausedTopics[7].Message, "…") {
+		t.Errorf("paused topics: %d, all: %v, %+v", got.PausedTopicCount, got.AllTopicsPaused, got.PausedTopics)
 	}
 	if b := got.Backlog; b == nil || b.Pending != 1000 || b.BlockedKeys != 21 || b.Topics != nil || b.Blocked != nil || !b.ObservedAt.Equal(started) {
 		t.Errorf("totals: %+v", b)
@@ -72,31 +72,31 @@ func TestBriefStatus(t *testing.T) {
 	if tx := got.OldestTransaction; tx == nil || tx.Kind != status.Standby || tx.Seconds != 9 {
 		t.Errorf("oldest transaction: %+v", tx)
 	}
-	if before := (status.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.Held != nil {
+	if before := (status.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.PausedTopics != nil {
 		t.Errorf("before anything is known: %+v", before)
 	}
 }
 
-func TestAllHeld(t *testing.T) {
+func TestAllTopicsPaused(t *testing.T) {
 	waits := func(topics ...string) (counts []status.TopicCounts) {
 		for _, topic := range topics {
 			counts = append(counts, status.TopicCounts{Topic: topic, Counts: status.Counts{Scheduled: 1}})
 		}
 		return append(counts, status.TopicCounts{Topic: "idle", Counts: status.Counts{Dead: 3}})
 	}
-	held := []status.HeldTopic{{Topic: "a"}, {Topic: "b"}}
+	paused := []status.PausedTopic{{Topic: "a"}, {Topic: "b"}}
 	for name, c := range map[string]struct {
-		held   []status.HeldTopic
+		paused []status.PausedTopic
 		topics []status.TopicCounts
 		want   bool
 	}{
-		"all that have events": {held, waits("a", "b"), true},
-		"one of them":          {held, waits("b"), true},
-		"another is delivered": {held, waits("a", "b", "c"), false},
-		"no events":            {held, waits(), false},
-		"none held":            {nil, waits("a"), false},
+		"all that have events": {paused, waits("a", "b"), true},
+		"one of them":          {paused, waits("b"), true},
+		"another is delivered": {paused, waits("a", "b", "c"), false},
+		"no events":            {paused, waits(), false},
+		"none paused":          {nil, waits("a"), false},
 	} {
-		if got := allHeld(c.held, c.topics); got != c.want {
+		if got := allTopicsPaused(c.paused, c.topics); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -97,8 +97,8 @@ func TestReadyz(t *testing.T) {
 		"sink refuses": {func(s *dispatcher.Snapshot) {
 			s.Sink, s.Breaker = down(errors.New("a answered\n 500")), dispatcher.BreakerRefusing
 		}, "sink: Refusing: a answered 500"},
-		"one topic held": {func(s *dispatcher.Snapshot) {
-			s.Held = []dispatcher.HeldTopic{{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("x")}}
+		"one topic paused": {func(s *dispatcher.Snapshot) {
+			s.PausedTopics = []dispatcher.PausedTopic{{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("x")}}
 		}, "ok"},
 		"some outcomes refused": {func(s *dispatcher.Snapshot) { s.Outcomes = down(errors.New("not in this table")) }, "ok"},
 		"one call stuck":        {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
@@ -216,17 +216,17 @@ func TestStatus(t *testing.T) {
 		t.Errorf("draining: %+v", s)
 	}
 	s := statusOf(process, healthy(func(s *dispatcher.Snapshot) {
-		s.Held = []dispatcher.HeldTopic{
+		s.PausedTopics = []dispatcher.PausedTopic{
 			{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("a answered\n 500"), Since: started},
 			{Topic: "b", Breaker: dispatcher.BreakerUnreachable, Err: dispatcher.Unavailable(errors.New("refused")), Since: started},
 		}
 	}))
-	want := []status.HeldTopic{
+	want := []status.PausedTopic{
 		{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "a answered 500", Since: started}},
 		{Topic: "b", Link: status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
 	}
-	if !slices.Equal(s.Held, want) || s.Sink.State != status.Reachable {
-		t.Errorf("held topics: %+v of a sink %+v", s.Held, s.Sink)
+	if !slices.Equal(s.PausedTopics, want) || s.Sink.State != status.Reachable {
+		t.Errorf("paused topics: %+v of a sink %+v", s.PausedTopics, s.Sink)
 	}
 	if s := statusOf(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as asked for: %+v, %v", s, unready(s))

@@ -53,7 +53,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  string(config.Running),
 		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s, p.Config.Concurrency),
-		Held: held(s.Held), HeldTopics: len(s.Held), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
+		PausedTopics: pausedTopics(s.PausedTopics), PausedTopicCount: len(s.PausedTopics), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: status.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
 	for _, g := range s.Gated {
@@ -83,7 +83,7 @@ func (from Sources) full(p Process) status.Status {
 	if depth := from.Backlog(); depth != nil {
 		out.Backlog = backlog(depth)
 		countGated(out.Gated, out.Backlog.Topics)
-		out.AllHeld = allHeld(out.Held, out.Backlog.Topics)
+		out.AllTopicsPaused = allTopicsPaused(out.PausedTopics, out.Backlog.Topics)
 	}
 	if from.Sharing != nil {
 		if names := from.Sharing(); names != nil {
@@ -172,9 +172,9 @@ func trouble(breaker dispatcher.BreakerState, err error, since time.Time) status
 	return link
 }
 
-func held(topics []dispatcher.HeldTopic) (out []status.HeldTopic) {
+func pausedTopics(topics []dispatcher.PausedTopic) (out []status.PausedTopic) {
 	for _, t := range topics {
-		out = append(out, status.HeldTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
+		out = append(out, status.PausedTopic{Topic: t.Topic, Link: trouble(t.Breaker, t.Err, t.Since)})
 	}
 	return out
 }
@@ -188,11 +188,11 @@ func countGated(gated []status.GatedTopic, topics []status.TopicCounts) {
 	}
 }
 
-// allHeld reports whether every topic that has events to deliver is held.
-func allHeld(held []status.HeldTopic, topics []status.TopicCounts) bool {
+// allTopicsPaused reports whether every topic that has events to deliver is paused.
+func allTopicsPaused(paused []status.PausedTopic, topics []status.TopicCounts) bool {
 	waiting := slices.DeleteFunc(slices.Clone(topics), func(t status.TopicCounts) bool { return t.Pending+t.Scheduled+t.Processing == 0 })
 	return len(waiting) > 0 && !slices.ContainsFunc(waiting, func(t status.TopicCounts) bool {
-		return !slices.ContainsFunc(held, func(h status.HeldTopic) bool { return h.Topic == t.Topic })
+		return !slices.ContainsFunc(paused, func(h status.PausedTopic) bool { return h.Topic == t.Topic })
 	})
 }
 
@@ -250,7 +250,7 @@ func backlog(d *dispatcher.Depth) *status.Backlog {
 
 // unready says why the process does not deliver, a line for each cause; none when it is ready. A
 // single failed delivery is no cause: the engine calls the destination away or refusing by its breaker.
-// Neither is a topic that is held back: the process works, and delivers the others.
+// Neither is a paused topic: the process works, and delivers the others.
 func unready(s status.Status) (causes []string) {
 	if s.State == "Draining" {
 		causes = append(causes, "stopping: no more rows are claimed")

@@ -32,10 +32,10 @@
 //	what happens                                             the event
 //	the payload breaks its schema, or a rule is false        dead at once: schema_validation_failed
 //	a rule asks for a key or an element that is not there    dead at once: schema_validation_failed
-//	a rule cannot be computed for any other reason           held: dispatcher.DestinationFault
-//	a transformation cannot be computed                      held: dispatcher.DestinationFault
-//	a route cannot be computed, or makes an empty string     held: dispatcher.DestinationFault
-//	a header cannot be computed                              held: dispatcher.DestinationFault
+//	a rule cannot be computed for any other reason         paused: dispatcher.DestinationFault
+//	a transformation cannot be computed                    paused: dispatcher.DestinationFault
+//	a route cannot be computed, or makes an empty string   paused: dispatcher.DestinationFault
+//	a header cannot be computed                            paused: dispatcher.DestinationFault
 //	no route takes the topic (CONTRACT C-29)                 failed, an attempt is spent
 //	the schema registry was never reached for a schema       back as it was: dispatcher.Unavailable
 //	the registry does not have the schema                    failed, an attempt is spent
@@ -48,7 +48,7 @@
 // expect, a text cannot be converted, it divides by zero, or the rule costs more than it may. So such an event
 // never dies at once. Nothing of it is sent; its last_error names the event, the rule, the line and the
 // column, what stopped it, and what to do. While nothing of its topic is delivered, its attempt is given
-// back, and the engine holds the topic and tries some of its events now and then: a rule that is wrong for
+// back, and the engine pauses the topic and tries some of its events now and then: a rule that is wrong for
 // all kills none. Where others of the topic are delivered between its tries, it is retried by the backoff and
 // spends its attempts (CONTRACT C-32), after which it is dead with max_retries_exceeded and can be replayed. To have
 // payloads of a wrong type die at once, say the type in a schema: what breaks a schema or another rule is

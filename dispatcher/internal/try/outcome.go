@@ -16,15 +16,15 @@ import (
 // Outcome is what a configuration makes of an event, or how that differs from before.
 type Outcome string
 
-// The outcomes. Of one configuration an event is Sent, Dead, Held, Failed or NotTaken. Compared with before it is
+// The outcomes. Of one configuration an event is Sent, Dead, Paused, Failed or NotTaken. Compared with before it is
 // Same, or else as it would be now, where one that is sent both times is Moved or Changed.
 const (
 	// Same: as before.
 	Same Outcome = "same"
 	// Dead: dead at once, for a schema, a rule, or what the message would be.
 	Dead Outcome = "dead"
-	// Held: a rule, a transformation or a route cannot be computed, which holds its topic.
-	Held Outcome = "held"
+	// Paused: a rule, a transformation or a route cannot be computed, which pauses its topic.
+	Paused Outcome = "paused"
 	// Failed: it fails at each attempt, until none is left. No route takes it, or it has no place to go.
 	Failed Outcome = "failed"
 	// NotTaken: the dispatcher does not have its topic.
@@ -38,7 +38,7 @@ const (
 )
 
 // outcomes are all, in the order of a report.
-var outcomes = []Outcome{Same, Dead, Held, Failed, NotTaken, Moved, Changed, Sent}
+var outcomes = []Outcome{Same, Dead, Paused, Failed, NotTaken, Moved, Changed, Sent}
 
 // made is what one configuration makes of an event.
 type made struct {
@@ -77,7 +77,7 @@ func (s *side) make(ctx context.Context, e *dispatcher.Event) (made, error) {
 	case permanent:
 		return made{Dead, message, err}, nil
 	case dispatcher.IsDestinationFault(err):
-		return made{Held, message, err}, nil
+		return made{Paused, message, err}, nil
 	default:
 		return made{Failed, message, err}, nil
 	}

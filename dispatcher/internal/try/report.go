@@ -174,7 +174,7 @@ func (g Group) Text() string {
 	case Sent:
 		return fmt.Sprintf("was %s before", g.Before)
 	}
-	if g.Outcome == Held || g.What == "" {
+	if g.Outcome == Paused || g.What == "" {
 		if strings.HasPrefix(g.Error, g.Field) {
 			return g.Error
 		}

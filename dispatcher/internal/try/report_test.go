@@ -24,7 +24,7 @@ func TestCompare(t *testing.T) {
 	moved.message.At = "b"
 	keyed := sent("x", "1")
 	keyed.message.Key, keyed.message.Query = "k", "q"
-	dead, held := made{outcome: Dead}, made{outcome: Held}
+	dead, paused := made{outcome: Dead}, made{outcome: Paused}
 	for name, c := range map[string]struct {
 		now, before made
 		want        Outcome
@@ -38,9 +38,9 @@ func TestCompare(t *testing.T) {
 		"another body":    {sent("x", "2"), sent("x", "1"), Changed, "body", ""},
 		"another key":     {keyed, sent("x", "1"), Changed, "key query", ""},
 		"both dead":       {dead, dead, Same, "", ""},
-		"both held":       {held, held, Same, "", ""},
-		"dead now":        {dead, held, Dead, "", ""},
-		"held now":        {held, sent("x", "1"), Held, "", ""},
+		"both paused":     {paused, paused, Same, "", ""},
+		"dead now":        {dead, paused, Dead, "", ""},
+		"paused now":      {paused, sent("x", "1"), Paused, "", ""},
 		"sent now":        {sent("x", "1"), dead, Sent, "", ""},
 	} {
 		got := compare(c.now, c.before)
@@ -61,9 +61,9 @@ func TestStands(t *testing.T) {
 	}{
 		"delivered, and would be":         {"delivered", "", sent("x", "1"), Same},
 		"delivered, and would be dead":    {"delivered", "", made{outcome: Dead}, Dead},
-		"waits, and would be held":        {"pending", "", made{outcome: Held}, Held},
+		"waits, and would be paused":      {"pending", "", made{outcome: Paused}, Paused},
 		"refused, and is again":           {"dead", dispatcher.ReasonSchemaValidationFailed, made{outcome: Dead}, Same},
-		"refused, and is held":            {"dead", dispatcher.ReasonSchemaValidationFailed, made{outcome: Held}, Same},
+		"refused, and is paused":          {"dead", dispatcher.ReasonSchemaValidationFailed, made{outcome: Paused}, Same},
 		"refused, and is not":             {"dead", dispatcher.ReasonSchemaValidationFailed, sent("x", "1"), Sent},
 		"dead of the destination":         {"dead", dispatcher.ReasonPermanentFailure, sent("x", "1"), Same},
 		"dead of it, and would be anyhow": {"dead", dispatcher.ReasonMaxRetriesExceeded, made{outcome: Dead}, Same},
