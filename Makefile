@@ -24,24 +24,19 @@ demo-local: ## The same without Kubernetes: PostgreSQL and dispatcher processes.
 ##@ Prove it
 
 .PHONY: test
-test: ## All tests: units, real PostgreSQL, a real kube-apiserver, and the main job on a real cluster. CI=true: nothing is skipped.
+test: ## What a change can break, each thing once: on real PostgreSQL, brokers, a real kube-apiserver and a real cluster. CI=true: nothing is skipped.
 	@hack/need.sh go
 	@hack/test.sh
 
-.PHONY: test-unit
-test-unit: ## All tests but those on a cluster. A part of a suite on the API server, by labels: hack/README.md.
+.PHONY: test-all
+test-all: ## Everything, each test anew: all majors of PostgreSQL, all specs on the cluster, all tools.
 	@hack/need.sh go
-	@hack/test.sh unit
+	@hack/test.sh all
 
 .PHONY: test-e2e
-test-e2e: ## The tests on a cluster alone. LABELS="troubles || counts" picks a part: main, troubles, counts, dead, security, secrets, stop, operator, upgrade, helm, replay, night, try.
+test-e2e: ## The specs on a cluster alone. LABELS="troubles || counts" picks some: hack/README.md lists the labels.
 	@hack/need.sh go
 	@LABELS='$(LABELS)' hack/test.sh e2e
-
-.PHONY: test-majors
-test-majors: ## The tests of the database on PostgreSQL 14 to 18, and what an event costs there. MAJORS="14 18" for some.
-	@hack/need.sh go
-	@hack/test.sh majors $(MAJORS)
 
 .PHONY: chaos
 chaos: ## Faults by a seeded schedule against real processes, and a ledger that decides. FOR=30m SEED=7 as wanted (10 minutes, a new seed).

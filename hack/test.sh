@@ -1,84 +1,177 @@
 #!/usr/bin/env bash
-# test.sh [unit|e2e|majors [MAJOR...]]: runs the tests, with all that they need. Without an argument:
-# everything, with the oldest and the newest major of PostgreSQL. majors: the tests of the database on all
-# majors, or on some. LABELS picks specs of the e2e part. With CI=true, what is missing is a failure; without it, the tests that need it are skipped.
+# test.sh [PART...]: runs tests, with all that they need. Without an argument: data, control, tools and cluster.
+#
+#   data      the data plane with the race detector on the oldest PostgreSQL; the budgets of plans and WAL on the newest
+#   control   the control plane on a real kube-apiserver, and what compares pages, charts and rules with the code
+#   tools     what only developers run, where its folder differs from main
+#   cluster   the main job on a real cluster: one path for each behaviour
+#   e2e       all specs on a real cluster, or those that LABELS picks
+#   all       everything, each test anew: all majors of PostgreSQL, all specs, all tools
+#
+# With CI=true, what a test needs and cannot have is a failure, and what failed runs once more; without it, the tests that
+# need it are skipped. OUTBOX_TEST_PG chooses the PostgreSQL of all parts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-what=${1:-all}
+export GOFLAGS="${GOFLAGS-} -trimpath" # Go's cache then serves other checkouts too
+export CGO_ENABLED=0                   # as the image is built: what both need is compiled once
+mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/builds.sha256)
+watching=(./hack ./hack/chart ./hack/demo ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
+database=(./migrations/... ./dispatcher/{pgstore,producer,journal,replay,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{notify,retention})
+anew='' # -count=1: Go's cache is left out
+
 say() { printf '\n== %s\n' "$*"; }
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+times='' flaky=''
+finish() {
+  rm -f "$log"
+  [ -z "$times" ] || say "What took how long:"$'\n'"$times"
+  [ -z "$flaky" ] || say "Passed only at the second try:"$'\n'"$flaky"
+}
+trap finish EXIT
 
-# twice COMMAND: in CI, tests that fail run once more, and the log keeps both. Go has cached what passed, so the
-# second run is of the packages that failed. What passes only then is to be mended all the same: search a log for
-# "Once more".
-twice() {
-  "$@" && return
-  [ -n "${CI-}" ] || return 1
-  say "Once more, for the packages that failed above: $*"
-  "$@"
+# step WHAT COMMAND...: runs a step and keeps how long it took.
+step() {
+  local begin=$SECONDS code=0
+  say "$1"
+  "${@:2}" || code=$?
+  times+=$(printf '  %2d:%02d  %s' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)) "$1")$'\n'
+  return $code
 }
 
-# quiet COMMAND: runs go test -v. Of a success it shows what the tests measured, of a failure what failed.
-quiet() {
-  if ! "$@" >"$log" 2>&1; then
-    grep -vE '^ *(=== |--- (PASS|SKIP))' "$log" >&2
-    return 1
+# tests ARGUMENT...: go test. In CI, what failed runs once more: Go has cached what passed.
+tests() {
+  local failed
+  run "$@" && return
+  [ -n "${CI-}" ] && [ -z "$anew" ] || return 1
+  failed=$(names)
+  say "Once more, for what failed above"
+  run "$@" && flaky+=$failed$'\n'
+}
+run() { go test -timeout 20m $anew "$@" 2>&1 | tee "$log" | shown; }
+shown() { cat; }
+
+# names prints the tests and specs that failed, and their packages.
+names() { sed -nE 's/^ *--- FAIL: ([^ ]+).*/  \1/p; s/^ *(.\[[0-9;]*m)*\[FAIL\](.\[[0-9;]*m)* /  /p; s/^FAIL\t([^ \t]+)\t.*/  in \1/p' "$log" | awk '!seen[$0]++'; }
+
+# measured COMMAND...: of go test -v, shows what failed and what the tests measured.
+measured() {
+  shown() { grep -E '^(ok|FAIL|panic)|^ *--- FAIL|_test\.go:[0-9]+: .*(WAL|buffers|CTEs|want)'; }
+  "$@" -v
+  shown() { cat; }
+}
+
+# on MAJOR COMMAND...: on the pinned build of a major, where each has one.
+on() {
+  local major=$1
+  [ "$(uname -sm)" = 'Linux x86_64' ] || major=
+  OUTBOX_TEST_PG=${OUTBOX_TEST_PG:-$major} "${@:2}"
+}
+
+# race COMMAND...: with the race detector, which takes a C compiler.
+race() {
+  if [ "$(CGO_ENABLED='' go env CGO_ENABLED)" = 1 ]; then
+    CGO_ENABLED=1 "$@" -race
+  else
+    echo "Without the race detector: there is no C compiler."
+    "$@"
   fi
-  grep -E '^(ok|\?)' "$log"
-  sed -nE '/beside a hot key/d; s/.*_test\.go:[0-9]+: (.*(WAL|buffers|CTEs).*)/  \1/p' "$log"
 }
 
-# on_major MAJOR [-short]: the tests of what has statements of its own on a pinned build of PostgreSQL.
-on_major() {
-  export OUTBOX_TEST_PG=$1
-  twice quiet go test -v -timeout 20m ${2-} ./migrations ./dispatcher/pgstore ./dispatcher/deadletters/pgreader \
-    ./migrations/adopt ./dispatcher/{producer,retention,journal,replay,notify,consumer}
-  # What an event costs, which -short leaves out; without the million rows.
-  [ -z "${2-}" ] || twice quiet go test -v -timeout 20m -run 'Budget|Plan' ./dispatcher/pgstore
-  unset OUTBOX_TEST_PG
-}
+budgets() { measured tests -run 'Budget|Plan' ./dispatcher/pgstore ./dispatcher/deadletters/pgreader ./migrations; }
 
-# has_builds reports whether this machine can have the pinned builds.
-has_builds() {
-  [ "$(uname -sm)" = 'Linux x86_64' ] && { command -v mvn >/dev/null || [ "$(id -u)" = 0 ]; }
-}
-
-mapfile -t majors < <(sed -nE 's/.*-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/majors.sha256)
-
-if [ "$what" = majors ]; then
-  shift
-  [ $# -gt 0 ] || set -- "${majors[@]}"
-  for major in "$@"; do
-    say "PostgreSQL $major: tables, statements and order per key (about 4 minutes on two cores)."
-    on_major "$major"
-  done
-fi
-if [ "$what" = all ] || [ "$what" = unit ]; then
-  say "Tests on a real PostgreSQL, a real kube-apiserver and real brokers, all throw-away. The first run" \
-    "builds or fetches them (10 minutes on two cores); then all of it takes about 25 minutes."
+# on_api_server PACKAGE...: tests, some of which need a kube-apiserver and helm.
+on_api_server() {
   KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test)
   export KUBEBUILDER_ASSETS
-  (cd hack && go tool -modfile=helm/go.mod -n helm >/dev/null) # built before the clock of a test runs
-  twice go test -timeout 20m ./...
-  (cd hack/image && twice go test ./...)
-  (cd hack/gitops && twice go test -count=1 ./...) # it reads files beyond its module, which Go does not watch
-  (cd hack/bench && twice go test -timeout 20m ./...)
-  say "The data plane again, with the race detector: about 12 minutes."
-  twice go test -race -short -timeout 20m ./dispatcher/...
-  if [ -n "${CI-}" ] || has_builds; then
-    for major in "${majors[0]}" "${majors[-1]}"; do
-      say "PostgreSQL $major: tables, statements and order per key (about 4 minutes)."
-      on_major "$major" -short
-    done
-  else
-    say "PostgreSQL ${majors[0]} and ${majors[-1]} are left out: their builds take Linux on amd64 and Maven (mvn)."
+  go tool -modfile=hack/pins/helm/go.mod -n helm >/dev/null # built before the clock of a test runs
+  tests "$@"
+}
+
+# in_module FOLDER: the tests of a module of its own.
+in_module() { (cd "$1" && go test -timeout 20m $anew ./...); }
+
+# changed FOLDER: whether a folder differs from main, or on main from the commit before.
+changed() {
+  git diff --quiet "$base" -- "$1" && [ -z "$(git ls-files --others --exclude-standard "$1")" ] && return 1 || return 0
+}
+
+# changed_tools runs the tests of what only developers run, where a folder differs.
+changed_tools() {
+  local base tool packages=()
+  base=$(git merge-base HEAD "${BASE:-origin/main}" 2>/dev/null || git rev-parse HEAD)
+  [ "$base" != "$(git rev-parse HEAD)" ] || base=HEAD^
+  if ! git rev-parse --quiet --verify "$base" >/dev/null; then
+    echo "There is no commit to compare with: left to make test-all."
+    return
   fi
-fi
-if [ "$what" = all ] || [ "$what" = e2e ]; then
-  say "The main job on a real cluster: pods, a killed pod, a stopped database and other troubles." \
-    "The first run builds the cluster (3 minutes on two cores); then it takes about 20 minutes."
-  OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v ${CI:+-ginkgo.flake-attempts=2} ${LABELS:+-ginkgo.label-filter="$LABELS"}
-fi
+  for tool in hack/{chaos,scale,readers,pins/krew} hack/servers/*/; do
+    ! changed "$tool" || packages+=("./$tool")
+  done
+  echo "They differ from $(git rev-parse --short "$base"): ${packages[*]:-none}"
+  [ ${#packages[@]} = 0 ] || on_api_server "${packages[@]}"
+  for tool in hack/{image,bench}; do
+    ! changed "$tool" || in_module "$tool"
+  done
+}
+
+# cluster LABELS: specs on a real cluster.
+cluster() {
+  OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v -ginkgo.no-color ${1:+-ginkgo.label-filter="$1"} \
+    $([ -z "${CI-}" ] || [ -n "$anew" ] || echo -ginkgo.flake-attempts=2) 2>&1 | tee "$log"
+  flaky+=$(sed -nE '/^. \[FLAKEY TEST/ { n; s/^/  /p }' "$log")
+}
+
+# steady_times gives each file that is as in git's index a time that its content decides, and folders one time. Go caches a
+# test with the times of the files that it opens, and a fresh checkout has those of the checkout.
+steady_times() {
+  [ "$(uname -s)" = Linux ] || return 0
+  local file meta time
+  local -A is changed
+  while read -r time file; do is[$file]=$time; done < <(git ls-files -z | xargs -0 stat -c '%Y %n' 2>/dev/null)
+  while read -r file; do changed[$file]=1; done < <(git ls-files -m)
+  while IFS=$'\t' read -r meta file; do
+    meta=${meta#* }
+    time=$((1000000000 + 16#${meta:0:7}))
+    [ -n "${changed[$file]-}" ] || [ "${is[$file]-$time}" = $time ] || touch -hcd @$time "$file"
+  done < <(git ls-files -s)
+  git ls-files -z | xargs -0 dirname -z | sort -zu | xargs -0 touch -cd @1000000000
+  git update-index -q --refresh || true # what differs
+}
+
+data() {
+  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests -short ./dispatcher/... ./migrations/...
+  step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
+}
+
+control() {
+  step "The control plane, on a real kube-apiserver" on_api_server ./api/... ./config/... ./controllers/... "${watching[@]}"
+  step "Argo CD's health check" in_module hack/gitops
+}
+
+tools() { step "Tools that changed" changed_tools; }
+
+everything() {
+  anew=-count=1
+  data
+  step "All packages, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" on_api_server ./...
+  for major in "${majors[@]:1:${#majors[@]}-2}"; do
+    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests -short "${database[@]}"
+    step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
+  done
+  for module in hack/{gitops,image,bench}; do step "$module" in_module $module; done
+  step "All specs on a real cluster" cluster ''
+}
+
+steady_times
+[ $# -gt 0 ] || set -- data control tools cluster
+for part in "$@"; do
+  case $part in
+    data | control | tools) $part ;;
+    cluster) step "The main job on a real cluster" cluster 'main || stop || troubles || security || upgrade' ;;
+    e2e) step "Specs on a real cluster" cluster "${LABELS-}" ;;
+    all) everything ;;
+    *) echo "usage: $0 [data|control|tools|cluster|e2e|all]..." >&2; exit 2 ;;
+  esac
+done
 say "Done. Everything that the tests started is gone."
