@@ -70,7 +70,7 @@ var _ = Describe("config/default", Label("install"), Ordered, ContinueOnFailure,
 		Expect(tooMuch(role)).To(BeEmpty())
 	})
 
-	// Nobody who takes over the manager reads a Secret, wherever it is, also not those of leases. CONTRACT: C-103
+	// Whoever takes over the manager cannot read a Secret, in any namespace. CONTRACT: C-103
 	It("gives no right on Secrets", Label("security", "rights"), func(ctx SpecContext) {
 		may := func(verb, resource, namespace string) bool {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

@@ -93,8 +93,8 @@ true
 {{- $role := include "outbox-operator.config" (list .root "rbac/clusterrole-outbox-operator") | fromYaml -}}
 {{- $rules := list -}}
 {{- range $role.rules -}}
-{{- $asksWhoSomebodyIs := or (has "authentication.k8s.io" .apiGroups) (has "authorization.k8s.io" .apiGroups) -}}
-{{- if or (not $asksWhoSomebodyIs) $.cluster -}}
+{{- $reviewsAccess := or (has "authentication.k8s.io" .apiGroups) (has "authorization.k8s.io" .apiGroups) -}}
+{{- if or (not $reviewsAccess) $.cluster -}}
 {{- $rules = append $rules . -}}
 {{- end -}}
 {{- end -}}

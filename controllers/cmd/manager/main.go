@@ -36,7 +36,7 @@ func run(ctx context.Context) error {
 	})
 	flag.IntVar(&o.MaxRollingUpgrades, "max-rolling-upgrades", 3, "how many dispatchers take a new dispatcher image at a time; what changes in a resource never waits")
 	flag.DurationVar(&o.ObserveInterval, "observe-interval", 10*time.Second, "time between two looks at the numbers that dispatcher pods report")
-	protect := flag.Bool("dispatcher-network-policy", true, "make a NetworkPolicy for each OutboxDispatcher, which lets the operator and gatherers of metrics reach its pods, and nobody else")
+	protect := flag.Bool("dispatcher-network-policy", true, "make a NetworkPolicy for each OutboxDispatcher, which lets only the operator and gatherers of metrics reach its pods")
 	flag.Func("watch-namespaces", "the namespaces to serve, with commas between (default all)", func(list string) error {
 		o.WatchNamespaces = nil
 		for name := range strings.SplitSeq(list, ",") {

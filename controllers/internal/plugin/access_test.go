@@ -40,7 +40,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 			Expect(err).NotTo(HaveOccurred())
 		}
 		Eventually(ctx, func() error { return w.Create(ctx, w.replay("forged", "somebody"), client.DryRunAll) }).WithTimeout(time.Minute).
-			Should(MatchError(ContainSubstring("is not who asks")), "the policy has reached the API server")
+			Should(MatchError(ContainSubstring("is not the user who creates the object")), "the policy has reached the API server")
 	})
 	// by is a client that the API server takes for a user.
 	by := func(user string) client.Client {
@@ -100,7 +100,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 			forged := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"requestedBy":"`+vera+`"}}`))
 			Expect(c.Patch(ctx, dlr.DeepCopy(), forged)).To(MatchError(ContainSubstring("spec cannot be changed")), user)
 			applied := w.replay("applied", vera)
-			Expect(c.Patch(ctx, applied, client.Apply, client.FieldOwner("forger"), client.ForceOwnership)).To(MatchError(ContainSubstring("is not who asks")), user) //nolint:staticcheck // the other way wants generated configurations
+			Expect(c.Patch(ctx, applied, client.Apply, client.FieldOwner("forger"), client.ForceOwnership)).To(MatchError(ContainSubstring("is not the user who creates the object")), user) //nolint:staticcheck // the other way wants generated configurations
 		}
 		Expect(w.asked(ctx).Spec.RequestedBy).To(Equal(ada))
 	})
