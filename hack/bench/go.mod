@@ -15,7 +15,10 @@ require (
 	golang.org/x/sys v0.49.0
 )
 
-require github.com/aws/aws-sdk-go-v2/feature/rds/auth v1.6.40 // indirect
+require (
+	github.com/aws/aws-sdk-go-v2/feature/rds/auth v1.6.40 // indirect
+	github.com/ulikunitz/xz v0.5.17 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect

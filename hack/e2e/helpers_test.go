@@ -1,14 +1,7 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
@@ -66,29 +60,10 @@ func tlsConsumer(t testing.TB, handler http.Handler) (url, rightCA, wrongCA stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, rightCA := selfSigned(t)
-	_, wrongCA = selfSigned(t)
+	right := sinktest.NewAuthority(t, "right")
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}}
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{right.Sign(t, "consumer", time.Now().Add(time.Hour), cluster.HostIP).TLS}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return server.URL, rightCA, wrongCA
-}
-
-func selfSigned(t testing.TB) (tls.Certificate, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "consumer"}, IPAddresses: []net.IP{net.ParseIP(cluster.HostIP)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, text
+	return server.URL, right.PEM, sinktest.NewAuthority(t, "wrong").PEM
 }

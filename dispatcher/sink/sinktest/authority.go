@@ -49,7 +49,7 @@ type Leaf struct {
 	CertPEM, KeyPEM string
 }
 
-// Sign makes a certificate for clients and servers: for 127.0.0.1, or for the names when there are any.
+// Sign makes a certificate for clients and servers: for 127.0.0.1, or for the names and addresses if any.
 func (a *Authority) Sign(t testing.TB, name string, until time.Time, names ...string) Leaf {
 	t.Helper()
 	key := newKey(t)
@@ -58,10 +58,16 @@ func (a *Authority) Sign(t testing.TB, name string, until time.Time, names ...st
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:    names,
 	}
 	if len(names) == 0 {
-		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		names = []string{"127.0.0.1"}
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.Cert, key.Public(), a.key)
 	if err != nil {
