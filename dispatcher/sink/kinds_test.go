@@ -40,7 +40,7 @@ func TestEveryKind(t *testing.T) {
 			t.Errorf("%s: README.md has no row for it", kind)
 		}
 		used := map[string]bool{}
-		for _, dir := range []string{packages[kind], "files"} {
+		for _, dir := range []string{packages[kind], sinks + "files"} {
 			selected(t, dir, used)
 		}
 		text := documentation(t, packages[kind])
@@ -55,11 +55,14 @@ func TestEveryKind(t *testing.T) {
 	}
 }
 
-// packagesOfKinds are the packages that sink.go makes the kinds with.
+// sinks is the folder of the packages of all kinds.
+const sinks = "../internal/sinks/"
+
+// packagesOfKinds are the packages that sink.go and cloud.go make the kinds with.
 func packagesOfKinds(t *testing.T) map[string]string {
 	t.Helper()
 	packages := map[string]string{}
-	ast.Inspect(parse(t, "sink.go"), func(n ast.Node) bool {
+	inspect := func(n ast.Node) bool {
 		c, ok := n.(*ast.CaseClause)
 		if !ok || len(c.List) != 1 {
 			return true
@@ -74,12 +77,15 @@ func packagesOfKinds(t *testing.T) map[string]string {
 		}
 		ast.Inspect(c, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok && packages[name] == "" {
-				packages[name] = fmt.Sprint(call.Fun.(*ast.SelectorExpr).X)
+				packages[name] = sinks + fmt.Sprint(call.Fun.(*ast.SelectorExpr).X)
 			}
 			return true
 		})
 		return false
-	})
+	}
+	for _, file := range []string{"sink.go", "cloud.go"} {
+		ast.Inspect(parse(t, file), inspect)
+	}
 	return packages
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/kafkasink"
@@ -130,18 +129,12 @@ func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log 
 		return natssink.New(*s.NATS, route)
 	case "postgres":
 		return postgressink.New(*s.Postgres, route)
-	case "pubSub":
-		return cloudsink.NewPubSub(*s.PubSub, route)
 	case "rabbitmq":
 		return rabbitsink.New(*s.RabbitMQ, route)
 	case "redis":
 		return redissink.New(*s.Redis, route)
-	case "serviceBus":
-		return cloudsink.NewServiceBus(*s.ServiceBus, route)
-	case "sns":
-		return cloudsink.NewSNS(*s.SNS, route)
-	case "sqs":
-		return cloudsink.NewSQS(*s.SQS, route)
+	case "pubSub", "serviceBus", "sns", "sqs":
+		return cloud(s, route)
 	default:
 		return nil, errors.New("sink: nothing is set; set one of its members, such as http")
 	}

@@ -30,7 +30,7 @@ func (d *demo) local(ctx context.Context) error {
 	d.say("The dispatcher, built from this checkout")
 	binary := filepath.Join(dir, "dispatcher")
 	err = await(ctx, os.Stdout, noLimit, "the build of the dispatcher", func(ctx context.Context) error {
-		return runs(ctx, "go", "build", "-o", binary, "./dispatcher/cmd/dispatcher")
+		return runs(ctx, "go", "build", "-tags", "nocloud,grpcnotrace", "-ldflags", "-s -w", "-o", binary, "./dispatcher/cmd/dispatcher")
 	})
 	if err != nil {
 		return err

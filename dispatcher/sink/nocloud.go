@@ -1,0 +1,14 @@
+//go:build nocloud
+
+package sink
+
+import (
+	"fmt"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+func cloud(s config.Sink, _ func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+	return nil, fmt.Errorf("sink.%s: this binary has no SDK of a cloud; build it without the tag nocloud", s.Kind())
+}
