@@ -50,7 +50,7 @@ type Config struct {
 	// OnDead is Continue or Block, for ordering Key: with Block, a key waits behind its dead event
 	// until a person replays or discards it. Defaults to Continue.
 	OnDead OnDead `json:"onDead,omitempty"`
-	// DeadLetters says what is done about events that become dead. Defaults to nothing beside their records.
+	// DeadLetters says what happens when events become dead, in addition to their dead letters. Defaults to nothing.
 	DeadLetters DeadLetters `json:"deadLetters,omitzero"`
 	// Retention says how long rows are kept.
 	Retention Retention `json:"retention,omitzero"`
@@ -143,8 +143,8 @@ type Database struct {
 	DSNFile string `json:"dsnFile,omitempty"`
 	// Connection names one file for each part.
 	Connection *Connection `json:"connection,omitempty"`
-	// Schema is the PostgreSQL schema of the outbox tables: lower-case letters, digits and
-	// underscores. Defaults to outbox.
+	// Schema is the PostgreSQL schema of the outbox tables: lower-case alphanumeric
+	// characters and underscores. Defaults to outbox.
 	Schema string `json:"schema,omitempty"`
 	// SSLMode is disable, prefer, require, verify-ca or verify-full. It overrides the DSN's.
 	// Defaults to verify-full when caFile is set, else to what the DSN says.

@@ -66,7 +66,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	parts := Config{Database: Database{Connection: &Connection{Host: "a"}}, Sink: Sink{Postgres: &PostgresSink{Database: InboxDatabase{Connection: &Connection{PortFile: "b"}}}}}
 	parts.ApplyDefaults()
 	if port, file := parts.Database.Connection.Port, parts.Sink.Postgres.Database.Connection.Port; port != 5432 || file != 0 {
-		t.Errorf("ports %d and %d, want 5432, and none beside a file of it", port, file)
+		t.Errorf("ports %d and %d, want 5432, and none with a file of it", port, file)
 	}
 	linear := Backoff{Strategy: "Linear"}
 	linear.applyDefaults()
@@ -75,7 +75,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	}
 }
 
-// A file that was written comes back as it was: the controller writes what the binary loads.
+// A file that was written is read unchanged: the controller writes what the binary loads.
 func TestRoundTrip(t *testing.T) {
 	c, err := load(t, minimal+"lease: 1m30s\npollInterval: 250ms\ngracePeriod: 1h\nordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n")
 	if err != nil {
@@ -98,8 +98,8 @@ func TestRoundTrip(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"leaze: 30s":              `line 1, column 1: leaze is no field; correct its name, or remove it`,
-		"\ndatabase: {dns: a}":    `line 2, column 12: database.dns is no field`,
+		"leaze: 30s":              `line 1, column 1: leaze is not a field; correct its name, or remove it`,
+		"\ndatabase: {dns: a}":    `line 2, column 12: database.dns is not a field`,
 		"lease: 30":               `line 1, column 8: lease has a wrong value: 30 is not a duration; write it with its unit, as "30s"`,
 		"lease: soon":             `line 1, column 8: lease has a wrong value: "soon" is not a duration`,
 		"batchSize: many":         "line 1, column 12: batchSize is string; write a whole number",
@@ -107,7 +107,7 @@ func TestLoadErrors(t *testing.T) {
 		"sink: http":              "line 1, column 7: sink must have fields of its own",
 		"sink: {http: {url: {}}}": "line 1, column 20: sink.http.url is object; write a text",
 		"batchSize: 1\nleaze: 30s\nname: 7\ntopics: 3": "line 4, column 9: topics is number; write a list",
-		"a: 1\nb: 2":                "line 2, column 1: b is no field",
+		"a: 1\nb: 2":                "line 2, column 1: b is not a field",
 		"name: a\nname: b":          "line 2, column 1: name is there a second time",
 		"sink: [":                   "did not find",
 		"sink: {http: {url: [1]}}:": "mapping values are not allowed",
@@ -222,7 +222,7 @@ func TestValidate(t *testing.T) {
 		"sink.http.batchSize belongs to contentMode Batch; set contentMode to Batch, or remove": http(func(h *HTTPSink) { h.BatchSize = 5 }),
 		"sink.http.batchSize is 1001; set it from 1 to 1000":                                    http(func(h *HTTPSink) { h.ContentMode, h.BatchSize = Batch, 1001 }),
 		"sink.http.timeout is 11m; set it from 10ms to 10m":                                     http(func(h *HTTPSink) { h.Timeout = Duration(11 * time.Minute) }),
-		`sink.http.headers["a b"] is not a name of letters, digits and dashes; correct`:         http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
+		`sink.http.headers["a b"] is not a name of alphanumeric characters and dashes; correct`:         http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
 		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
 		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
 		`sink.http.headers["a"] has a line break or another control character; write`:           http(func(h *HTTPSink) { h.Headers = map[string]string{"a": "b\n"} }),
@@ -253,7 +253,7 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	if lines := strings.Count(Config{}.Validate().Error(), "\n"); lines < 8 {
-		t.Errorf("an empty configuration has only %d problems; want all of them told at once", lines+1)
+		t.Errorf("an empty configuration has only %d problems; want all of them reported at once", lines+1)
 	}
 }
 

@@ -1,12 +1,13 @@
 package config
 
-// DeadLetters says what is done about events that become dead, beside the record of each.
+// DeadLetters says what happens when events become dead, in addition to their dead letters.
 type DeadLetters struct {
-	// Notify is the address that is told of each death. Defaults to none.
+	// Notify is the address that is notified of each dead letter. Defaults to none.
 	Notify *Notify `json:"notify,omitempty"`
 }
 
-// Notify is an address that is told of each death, by a CloudEvent over HTTP. Its members are those of [HTTPSink].
+// Notify is an address that is notified of each dead letter, by a CloudEvent over HTTP. Its members are those of
+// [HTTPSink].
 type Notify struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`

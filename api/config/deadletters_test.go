@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// The address is one as sink http has it, and what is wrong with it is told by its own field.
+// The address is checked as that of sink http, and an error names its own field.
 func TestNotify(t *testing.T) {
-	c, err := load(t, minimal+"\ndeadLetters: {notify: {url: 'https://oncall.example.com/deaths', auth: {tokenFile: a}, signing: {secretFile: b}, tls: {serverName: c}}}\n")
+	c, err := load(t, minimal+"\ndeadLetters: {notify: {url: 'https://oncall.example.com/dead-letters', auth: {tokenFile: a}, signing: {secretFile: b}, tls: {serverName: c}}}\n")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // explain says what is wrong with a file that could not be read into a Config, each with line, column and the
-// field's path. It returns nil when it finds nothing, as in a file that is no YAML.
+// field's path. It returns nil when it finds nothing, such as in a file that is not YAML.
 func explain(text []byte) error {
 	var document yaml3.Node
 	if yaml3.Unmarshal(text, &document) != nil || len(document.Content) == 0 {
@@ -71,9 +71,9 @@ func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 		key, value := node.Content[i], node.Content[i+1]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		switch of, ok := known[key.Value]; {
-		case key.Value == "<<": // what it merges is told where it stands
+		case key.Value == "<<": // what it merges is checked where it stands
 		case !ok:
-			e.say(key, at, "is no field; correct its name, or remove it")
+			e.say(key, at, "is not a field; correct its name, or remove it")
 		case slices.Contains(seen, key.Value):
 			e.say(key, at, "is there a second time; remove one")
 		default:
@@ -83,11 +83,11 @@ func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 	}
 }
 
-// leaf decodes one value alone, so that what is wrong with it has a place.
+// leaf decodes one value alone, so that its error has a place.
 func (e *explainer) leaf(path string, node *yaml3.Node, typ reflect.Type) {
 	var value any
 	if err := node.Decode(&value); err != nil {
-		e.say(node, path, "is no YAML; correct it")
+		e.say(node, path, "is not YAML; correct it")
 		return
 	}
 	text, err := json.Marshal(value)
@@ -102,14 +102,14 @@ func (e *explainer) leaf(path string, node *yaml3.Node, typ reflect.Type) {
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrong):
-		e.say(node, path, "is %s; write %s", wrong.Value, want(typ))
+		e.say(node, path, "is %s; write %s", wrong.Value, accepted(typ))
 	case err != nil:
 		e.say(node, path, "has a wrong value: %s", plain(err))
 	}
 }
 
-// want says what a type takes.
-func want(typ reflect.Type) string {
+// accepted describes the values of a type.
+func accepted(typ reflect.Type) string {
 	switch typ.Kind() {
 	case reflect.String:
 		return "a text, in quotes if it looks like a number"

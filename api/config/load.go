@@ -22,8 +22,8 @@ func Load(path string) (Config, error) {
 	}
 	var c Config
 	if err := yaml.UnmarshalStrict(text, &c); err != nil {
-		if told := explain(text); told != nil {
-			return Config{}, fmt.Errorf("configuration %s: %w", path, told)
+		if explained := explain(text); explained != nil {
+			return Config{}, fmt.Errorf("configuration %s: %w", path, explained)
 		}
 		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
 	}

@@ -24,7 +24,7 @@ func TestEverySinkIsAMember(t *testing.T) {
 		if c.Sink.Kind() != name {
 			t.Errorf("%s: its kind is %q", name, c.Sink.Kind())
 		}
-		if name == "log" { // it waits for nobody
+		if name == "log" { // it has no timeout
 			continue
 		}
 		sink.Elem().FieldByName("Timeout").Set(reflect.ValueOf(Duration(6 * time.Minute)))

@@ -22,7 +22,7 @@ const (
 	FormatDebezium MessageFormat = "Debezium"
 	// FormatStorage is Plain with headers event_type, aggregate_id and correlation_id, and with the row's headers,
 	// outbox_id and sequence_number as the payload's member metadata. sequence_number is the event's number in its
-	// aggregate where its producer asked for one, else its place in the outbox.
+	// aggregate where its producer requested one, else its place in the outbox.
 	FormatStorage MessageFormat = "Storage"
 )
 
@@ -32,7 +32,7 @@ type Message struct {
 	// Defaults to CloudEvents.
 	Format MessageFormat `json:"format,omitempty"`
 	// Headers are CEL expressions over event and payload, by the names of the headers that they make, at most 32.
-	// They are beside those of the format, or in their place. A header whose value is empty is left out. Not
+	// They are added to those of the format, and replace those of the same name. A header whose value is empty is left out. Not
 	// for contentMode Batch. Defaults to none.
 	Headers map[string]string `json:"headers,omitempty"`
 }
@@ -66,11 +66,11 @@ func (c Config) validateMessage(p *problems) {
 		if m.Bare() {
 			most = maxAttributesAWS
 		}
-		p.when(len(m.Headers) > most, "message.headers", "has %d entries, and a message of %s has room for %d beside its own; remove some", len(m.Headers), kind, most)
+		p.when(len(m.Headers) > most, "message.headers", "has %d entries, and a message of %s has room for %d in addition to its own; remove some", len(m.Headers), kind, most)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		field := fmt.Sprintf("message.headers[%q]", name)
-		p.when(!messageHeader.matches(name) || len(name) > maxMessageHeader, field, "is no name of a header; write at most %d letters, digits, dashes, underscores and single dots", maxMessageHeader)
+		p.when(!messageHeader.matches(name) || len(name) > maxMessageHeader, field, "is not the name of a header; use at most %d alphanumeric characters, dashes, underscores and single dots", maxMessageHeader)
 		p.when(c.headerTaken(name), field, "is a name that messages of %s have already, or keep for themselves; choose another", kind)
 		for other := range m.Headers {
 			p.when(other < name && strings.EqualFold(other, name), field, "is there as %q too; remove one", other)

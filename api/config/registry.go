@@ -14,8 +14,7 @@ type SchemaRegistry struct {
 	Auth *HTTPAuth `json:"auth,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
-	// Refresh is how long the latest version of a subject holds until it is asked for again, 1s to 24h.
-	// A fixed version holds for ever. Defaults to 5m.
+	// Refresh is how long the latest version of a subject is cached, 1s to 24h. A fixed version is cached for ever. Defaults to 5m.
 	Refresh Duration `json:"refresh,omitempty"`
 }
 

@@ -32,7 +32,7 @@ const (
 	maxReasonBytes = 1024 // also of a name
 )
 
-// ReplayRequest asks for a replay or a discard of dead letters. As YAML it is the file that `dispatcher replay run`
+// ReplayRequest is a request to replay or discard dead letters. As YAML it is the file that `dispatcher replay run`
 // reads, for which the namespace and the topics are those of the [Config].
 type ReplayRequest struct {
 	// ID names the replay. A second request with the same ID continues the first. Required in a file, but for a dry run;
@@ -48,7 +48,7 @@ type ReplayRequest struct {
 	Action ReplayAction `json:"action"`
 	// Reason is why, in the person's words, at most 1024 bytes. It stays with each dead letter. Required.
 	Reason string `json:"reason"`
-	// RequestedBy is who asked, at most 1024 bytes. It stays with each dead letter. Required.
+	// RequestedBy is the person who requests it, at most 1024 bytes. It stays with each dead letter. Required.
 	RequestedBy string `json:"requestedBy"`
 	// Rate is the most events a second, 1 to 100000. Defaults to 100.
 	Rate int `json:"rate,omitempty"`
@@ -115,7 +115,7 @@ func (r ReplayRequest) Validate() error {
 	p.when(r.Namespace == "", "namespace:", "it is missing; give the outbox namespace of the events")
 	p.when(r.Action != ActionReplay && r.Action != ActionDiscard, "action:", "%.20q is unknown; choose replay or discard", r.Action)
 	words("reason:", r.Reason, "say why, such as the number of the change; it stays with each dead letter")
-	words("requestedBy:", r.RequestedBy, "say who asks; it stays with each dead letter")
+	words("requestedBy:", r.RequestedBy, "name the person; it stays with each dead letter")
 	p.when(r.Rate < 0 || r.Rate > MaxReplayRate, "rate:", "%d is not from 1 to %d events a second", r.Rate, MaxReplayRate)
 	p.when(r.Canary < 0 || r.Canary > maxCanary, "canary:", "%d is not from 0 to %d events", r.Canary, maxCanary)
 	p.when(r.AbortAt < 0 || r.AbortAt > 100, "abortAt:", "%d is not from 1 to 100 percent", r.AbortAt)

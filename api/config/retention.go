@@ -6,14 +6,14 @@ import "time"
 // shortest of the times, from once a minute to once in 6 hours, by one process at a time.
 type Retention struct {
 	// Delivered is how long a delivered row is kept, and its dedupe key remembered, 0s to 87600h (10 years).
-	// With 0s a row is deleted as soon as it is delivered, instead of being marked so. Defaults to 168h.
+	// With 0s a row is deleted when it is delivered. Defaults to 168h.
 	Delivered *Duration `json:"delivered,omitempty"`
-	// DeadResolved is how long a dead row is kept after a person resolved its last death, with the records of
-	// its deaths, 1h to 87600h. Defaults to 720h.
+	// DeadResolved is how long a dead row is kept after a person resolved the last of its dead letters,
+	// with all of these, 1h to 87600h. Defaults to 720h.
 	DeadResolved Duration `json:"deadResolved,omitempty"`
-	// DeadUnresolved is how long a dead row is kept that nobody has resolved, 1h to 87600h. Then the record of
-	// its death is resolved as expired, and kept for DeadResolved. With OnDead Block a row that has a key is
-	// kept nevertheless: a person frees a key. Defaults to for ever.
+	// DeadUnresolved is how long an unresolved dead row is kept, 1h to 87600h. After that its dead letter is resolved
+	// as expired, and kept for DeadResolved. With OnDead Block a row that has a key is kept anyway, because only
+	// a person unblocks a key. Defaults to for ever.
 	DeadUnresolved Duration `json:"deadUnresolved,omitempty"`
 	// Scope is Dispatcher or Outbox: whose rows are removed. Dispatcher is those of the namespace and the topics;
 	// dispatchers that share topics then all remove them, so the shorter time holds. Outbox is all of the

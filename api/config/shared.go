@@ -7,7 +7,7 @@ type ContentMode string
 
 // The content modes. Not every sink has all of them.
 const (
-	// Binary puts the attributes beside the payload: into headers, properties or fields.
+	// Binary puts the attributes into headers, properties or fields, and the payload into the body.
 	Binary ContentMode = "Binary"
 	// Structured puts an event into one JSON object.
 	Structured ContentMode = "Structured"

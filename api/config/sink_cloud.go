@@ -115,7 +115,7 @@ func (s *SNSSink) validate(p *problems) {
 
 func (s *PubSubSink) validate(p *problems) {
 	p.when(!googleProject.matches(s.Project), "sink.pubSub.project", "must be the id of a project, such as shop-production")
-	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubSub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%%, with a letter first", s.Topic)
+	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubSub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 alphanumeric characters and -._~+%%, the first one not a digit", s.Topic)
 	p.contentMode("sink.pubSub.contentMode", s.ContentMode, Binary, Structured)
 	p.endpoint("sink.pubSub.endpoint", s.Endpoint)
 	p.duration("sink.pubSub.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
@@ -124,8 +124,8 @@ func (s *PubSubSink) validate(p *problems) {
 func (s *ServiceBusSink) validate(p *problems) {
 	p.when(len(s.Namespace) > 253 || !serviceBusHost.matches(s.Namespace), "sink.serviceBus.namespace", "must be a host name, such as orders.servicebus.windows.net")
 	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
-	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Queue)
-	p.when(s.Topic != "" && !serviceBusEntity.matches(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 letters, digits and ._-/", s.Topic)
+	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Queue)
+	p.when(s.Topic != "" && !serviceBusEntity.matches(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Topic)
 	p.contentMode("sink.serviceBus.contentMode", s.ContentMode, Binary, Structured)
 	_, port, ported := strings.Cut(s.Endpoint, ":")
 	_, err := strconv.ParseUint(port, 10, 16)

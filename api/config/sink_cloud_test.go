@@ -39,7 +39,7 @@ func TestCloudValidate(t *testing.T) {
 		{&PubSubSink{Project: "shop-production", Topic: "orders"}, ""},
 		{&PubSubSink{Project: "example.com:shop-production", Endpoint: "http://localhost:8085"}, ""},
 		{&PubSubSink{}, "sink.pubSub.project must be the id of a project"},
-		{&PubSubSink{Project: "shop-production", Topic: "a/b"}, `sink.pubSub.topic is "a/b", which Pub/Sub does not take; use 3 to 255 letters, digits and -._~+%, with`},
+		{&PubSubSink{Project: "shop-production", Topic: "a/b"}, `sink.pubSub.topic is "a/b", which Pub/Sub does not take; use 3 to 255 alphanumeric characters and -._~+%, the`},
 		{&PubSubSink{Project: "shop-production", ContentMode: "Batch"}, `sink.pubSub.contentMode is "Batch"; choose one of Binary, Structured`},
 		{&PubSubSink{Project: "shop-production", Endpoint: "localhost:8085"}, "sink.pubSub.endpoint must be"},
 		{&PubSubSink{Project: "shop-production", Timeout: long}, "sink.pubSub.timeout is 11m"},

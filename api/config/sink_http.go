@@ -96,7 +96,7 @@ func (h *HTTPSink) validateAs(p *problems, in string) {
 	p.when(len(h.Headers) > 32, in+".headers", "has %d entries; keep at most 32", len(h.Headers))
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		field, lower := fmt.Sprintf("%s.headers[%q]", in, name), strings.ToLower(name)
-		p.when(!headerName.matches(name), field, "is not a name of letters, digits and dashes; correct it")
+		p.when(!headerName.matches(name), field, "is not a name of alphanumeric characters and dashes; correct it")
 		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ReservedHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
 		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
 	}

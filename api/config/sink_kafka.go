@@ -93,7 +93,7 @@ func (k *KafkaSink) validate(p *problems) {
 		p.when(err != nil || !kafkaBroker.matches(broker) || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
 	}
 	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.matches(k.Topic)
-	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 letters, digits, dots, dashes and underscores", k.Topic)
+	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 alphanumeric characters, dots, dashes and underscores", k.Topic)
 	p.contentMode("sink.kafka.contentMode", k.ContentMode, Binary, Structured)
 	p.oneOf("sink.kafka.encoding", string(k.Encoding), string(KafkaJSON), string(KafkaAvro), string(KafkaProtobuf))
 	p.when(k.Encoding != KafkaJSON && k.ContentMode != Binary, "sink.kafka.encoding", "is %s, which belongs to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON", k.Encoding)

@@ -67,7 +67,7 @@ func (s *PostgresSink) validate(p *problems) {
 	for _, err := range own.errs {
 		p.errs = append(p.errs, errors.New("sink.postgres."+err.Error()))
 	}
-	p.when(!tableName.matches(s.Table), "sink.postgres.table", "is %q; write it as schema.table of lower-case letters, digits and underscores, such as public.inbox_events", s.Table)
+	p.when(!tableName.matches(s.Table), "sink.postgres.table", "is %q; write it as schema.table of lower-case alphanumeric characters and underscores, such as public.inbox_events", s.Table)
 	p.duration("sink.postgres.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 

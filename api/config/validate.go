@@ -98,7 +98,7 @@ func (d Database) validate(p *problems) {
 		p.when(d.SSLMode == "disable" || d.SSLMode == "prefer", "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to verify-full with caFile, or to require", d.SSLMode)
 	}
 	p.when((d.ClientCertFile == "") != (d.ClientKeyFile == ""), "database", "has only one of clientCertFile and clientKeyFile; set both or neither")
-	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case letters, digits and underscores, at most 63, not starting with a digit or pg_", d.Schema)
+	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case alphanumeric characters and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if m := d.M10; m != nil {
 		for name, value := range map[string]string{"namespace": m.Namespace, "topic": m.Topic} {
 			p.when(!literal.matches(value), "database.m10."+name, "is %.70q; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", value)

@@ -35,7 +35,7 @@ type PayloadSchema struct {
 type RegistrySchema struct {
 	// Subject is its name, at most 255 characters. Required.
 	Subject string `json:"subject"`
-	// Version is one of its versions. Defaults to 0: the latest, asked for again now and then.
+	// Version is one of its versions. Defaults to 0: the latest, as [SchemaRegistry] refreshes it.
 	Version int `json:"version,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type RegistrySchema struct {
 type Rule struct {
 	// Rule is a CEL expression over event and payload that makes a bool. Required.
 	Rule string `json:"rule"`
-	// Message is told when it is false, at most 1024 characters. Required.
+	// Message is the error when the rule is false, at most 1024 characters. Required.
 	Message string `json:"message"`
 }
 

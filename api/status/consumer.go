@@ -6,15 +6,15 @@ import "time"
 const (
 	// ConsumerPassed found nothing wrong.
 	ConsumerPassed = "Passed"
-	// ConsumerPartly found the answers right, and nobody counted the effects.
+	// ConsumerPartly found the responses right, without a count of the effects.
 	ConsumerPartly = "Partly"
 	// ConsumerBroken found the rule broken.
 	ConsumerBroken = "Broken"
-	// ConsumerNotRun was left out.
+	// ConsumerNotRun was not run.
 	ConsumerNotRun = "NotRun"
 )
 
-// Consumer is what `dispatcher verify-consumer` and consumertest tell of a consumer (CONTRACT C-81), and `kubectl outbox
+// Consumer is the report of `dispatcher verify-consumer` and consumertest on a consumer (CONTRACT C-81), and `kubectl outbox
 // register` reads.
 type Consumer struct {
 	// URL and ContentMode are empty for a consumer that was verified in a Go test.
@@ -24,7 +24,7 @@ type Consumer struct {
 	At          time.Time `json:"at"`
 	// Finished is false when a check could not be made; those after it are NotRun.
 	Finished bool `json:"finished"`
-	// BrokenRules are the ids of the broken rules, but of checks that follow from another one.
+	// BrokenRules are the ids of the broken rules, without those of checks that follow from another one.
 	BrokenRules []string        `json:"brokenRules"`
 	Checks      []ConsumerCheck `json:"checks"`
 }

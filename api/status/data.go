@@ -2,15 +2,15 @@ package status
 
 import "time"
 
-// Data is how the outbox's data are. Each process of a dispatcher says the same of Windows, and each dispatcher of a
-// database the same of orphaned rows.
+// Data is the health of the outbox's rows. Windows is the same in each process of a dispatcher, and orphaned rows are the
+// same in each dispatcher of a database.
 type Data struct {
-	// ObservedAt is the database's time of the look.
+	// ObservedAt is the database's time of the observation.
 	ObservedAt time.Time `json:"observedAt"`
 	// Windows are how deliveries of the dispatcher ended in the last 5 minutes, and in the last hour.
 	Windows []Window `json:"windows"`
-	// Unserved counts due rows of topics that no process of a dispatcher serves, and Abandoned rows that are leased to
-	// a worker that is gone and that nobody has taken over: in all namespaces of the database, for a minute at least.
+	// Unserved counts due rows of topics that no dispatcher serves, and Abandoned rows that are leased to a worker that
+	// does not run any more: in all namespaces of the database, for at least a minute.
 	Unserved  int64 `json:"unserved"`
 	Abandoned int64 `json:"abandoned"`
 	// OrphansAtLeast is true when there may be more of them.
@@ -19,7 +19,7 @@ type Data struct {
 	OrphanTopics []OrphanTopic `json:"orphanTopics,omitempty"`
 }
 
-// Window is how deliveries ended over a time that has just passed.
+// Window counts how deliveries ended in a time up to now.
 type Window struct {
 	// Window is that time, as 5m or 1h.
 	Window string `json:"window"`

@@ -2,14 +2,14 @@ package status
 
 import "time"
 
-// Notifications are what the address of deadLetters.notify is told of deaths.
+// Notifications counts the notifications of dead letters to the address of deadLetters.notify.
 type Notifications struct {
-	// Waiting are deaths that it is still to be told of, whichever process does: 10,001 for more than 10,000. Oldest is
-	// the time of the first of them.
+	// Waiting counts the notifications still to be sent, by any process: 10,001 for more than 10,000. Oldest is when the
+	// first of them became dead.
 	Waiting int64      `json:"waiting"`
 	Oldest  *time.Time `json:"oldest,omitempty"`
-	// Sent, Failed and GivenUp count what this process sent, attempts of it that failed, and what was not taken
-	// within a day of the death.
+	// Sent, Failed and GivenUp count this process's notifications that were accepted, its failed attempts, and the
+	// notifications that were not accepted within a day.
 	Sent    int64 `json:"sent"`
 	Failed  int64 `json:"failed"`
 	GivenUp int64 `json:"givenUp"`

@@ -22,7 +22,7 @@ const (
 	SkippedStopped = "stopped"
 )
 
-// What a [Replay] waits for that is not of it.
+// What a [Replay] waits for outside of its set.
 const (
 	// WaitsForDispatcher: no dispatcher has reported for a minute that it runs and serves the event's topic.
 	WaitsForDispatcher = "no_dispatcher"
@@ -58,7 +58,7 @@ type Replay struct {
 	Skipped []Skipped `json:"skipped,omitempty"`
 	// Unknown counts the events that were put back, and whose set retention removed before their outcomes were read.
 	Unknown int64 `json:"unknown,omitempty"`
-	// WaitingFor is what it waits for that is not of it, by the reason, when no outcome is new.
+	// WaitingFor is what it waits for outside of its set, by the reason, when no outcome is new.
 	WaitingFor []Wait `json:"waitingFor,omitempty"`
 	// BeganAt is when the set was fixed, on the database's clock. Zero for a dry run.
 	BeganAt time.Time `json:"beganAt,omitzero"`
@@ -74,9 +74,9 @@ type Skipped struct {
 	Count  int64  `json:"count"`
 }
 
-// Wait is what items wait for that is not of the replay.
+// Wait is what items wait for outside of the replay's set.
 type Wait struct {
-	// Reason is no_dispatcher, earlier_dead or earlier_live.
+	// Reason is one of WaitsForDispatcher, WaitsForDead and WaitsForLive.
 	Reason string `json:"reason"`
 	// Count is how many wait for that, of the first 1000 that were put back, and of the first 1000 that wait.
 	Count int64 `json:"count"`
@@ -99,7 +99,7 @@ func (r Replay) String() string {
 	count(r.DiedAgain, "died again")
 	count(r.Discarded, "discarded")
 	count(r.Pending, "not delivered yet")
-	count(r.Unknown, "with an outcome that nobody looked for")
+	count(r.Unknown, "with an unknown outcome")
 	for _, s := range r.Skipped {
 		count(s.Count, "skipped: "+s.Reason)
 	}

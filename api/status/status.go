@@ -43,23 +43,23 @@ type Status struct {
 	// most.
 	Sharing []string `json:"sharing,omitempty"`
 	// OldestTransaction is what holds vacuum back for longest, as far as the login may see it. nil
-	// until it was looked for once.
+	// until it was read once.
 	OldestTransaction *OldestTransaction `json:"oldestTransaction,omitempty"`
 	// InFlight is claimed and not yet written back.
 	InFlight InFlight `json:"inFlight"`
-	// Backlog is nil until it was counted once, and keeps the last count while the database is away.
+	// Backlog is nil until it was counted once, and keeps the last count while the database is unreachable.
 	Backlog *Backlog `json:"backlog,omitempty"`
-	// Retention is nil until the database was asked once, and keeps the last answer while it is away.
+	// Retention is nil until it was read once, and keeps the last value while the database is unreachable.
 	Retention *Retention `json:"retention,omitempty"`
 	// Notifications are nil for a dispatcher without deadLetters.notify. A brief Status has none.
 	Notifications *Notifications `json:"notifications,omitempty"`
-	// Replay is of a process that runs a replay or a discard of dead letters, which is no dispatcher: of what is
-	// above it has the names, Source and Schema. nil until its set is fixed.
+	// Replay is of a process that runs a replay or a discard of dead letters, not of a dispatcher:
+	// of the fields above it has the names, Source and Schema. nil until its set is fixed.
 	Replay *Replay `json:"replay,omitempty"`
-	// Data is nil until it was looked at once, and keeps the last look while the database is away.
+	// Data is nil until it was observed once, and keeps the last observation while the database is unreachable.
 	Data *Data `json:"data,omitempty"`
-	// FileProblems are files that are read again while the process runs, and cannot be used as they are now:
-	// what they said before holds on. The first FileProblemsListed.
+	// FileProblems are files that are read again while the process runs, and are invalid now: their last valid
+	// content stays in use. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`
 	// EventTypes are the types of the events that the process has claimed, by name, at most EventTypesListed. A brief
 	// Status has those of at most EventTypeBytes.
@@ -84,8 +84,8 @@ type EventType struct {
 // LinkState is the state of a connection.
 type LinkState string
 
-// The states. Refusing is for a sink that answers, and refused the last deliveries one and all; and for a
-// database that answers, and refuses outcomes.
+// The states. Refusing is for a sink that responds, and refused all of the last deliveries; and for a database that
+// responds, and refuses outcomes.
 const (
 	Unknown     LinkState = "Unknown"
 	Reachable   LinkState = "Reachable"
@@ -95,13 +95,13 @@ const (
 
 // Reasons of a [Link] that are not about its connection.
 const (
-	// OutcomesRefused: the database answers, and refuses what is written back of some events.
+	// OutcomesRefused: the database responds, and refuses the outcomes of some events.
 	OutcomesRefused = "OutcomesRefused"
 	// CallsStuck: every call of the sink is stuck.
 	CallsStuck = "CallsStuck"
 )
 
-// Link is something at the other end of a connection.
+// Link is a connection to the database or the destination.
 type Link struct {
 	State LinkState `json:"state"`
 	// Reason is one word for the cause, such as ConnectionFailed, AuthenticationFailed,
@@ -190,7 +190,7 @@ type Backlog struct {
 	// first 20 of them.
 	BlockedKeys int64        `json:"blockedKeys,omitempty"`
 	Blocked     []BlockedKey `json:"blocked,omitempty"`
-	// DeadGroups are the groups of dead events that nobody has handled yet, the largest first; 20 at most.
+	// DeadGroups are the groups of unresolved dead events, the largest first; 20 at most.
 	DeadGroups []DeadGroup `json:"deadGroups,omitempty"`
 }
 
@@ -211,10 +211,10 @@ type DeadGroup struct {
 	// Count is an estimate when Estimated is true.
 	Count     int64 `json:"count"`
 	Estimated bool  `json:"estimated,omitempty"`
-	// Since is when the first of them died, Last when the last one did.
+	// Since is when the first of them became dead, Last when the last one did.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
-	// Sample is the id of the event that died last, and Error its error. A brief Status has neither.
+	// Sample is the id of the event that became dead last, and Error its error. A brief Status has neither.
 	Sample string `json:"sample,omitempty"`
 	Error  string `json:"error,omitempty"`
 }

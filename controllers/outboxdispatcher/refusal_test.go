@@ -52,7 +52,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 
 		// The operator itself may write what the pods' image does not know.
-		c.pod("older", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 31, column 1: verifiedTypesFile is no field; correct its name, or remove it"))
+		c.pod("older", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 31, column 1: verifiedTypesFile is not a field; correct its name, or remove it"))
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration,
 			"The image of the dispatcher does not know verifiedTypesFile, which this operator writes: it is older; give"})
 		Expect(c.requests.forbidden()).To(BeEmpty())

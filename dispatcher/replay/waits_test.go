@@ -140,7 +140,7 @@ func TestCountsOutliveTheSet(t *testing.T) {
 		if after.FinishedAt.IsZero() || !after.FinishedAt.Equal(before.FinishedAt) {
 			t.Errorf("it finished at %v, and now at %v", before.FinishedAt, after.FinishedAt)
 		}
-		r.tells(r.observe(left), "2 of 2 done, 2 with an outcome that nobody looked for")
+		r.tells(r.observe(left), "2 of 2 done, 2 with an unknown outcome")
 	}
 
 	discarded := order()

@@ -34,7 +34,7 @@ var helmPath = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// helm runs helm with nobody's settings. The error holds what it wrote to standard error.
+// helm runs helm without the user's settings. The error holds its standard error.
 func helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	path, err := helmPath()
@@ -207,8 +207,7 @@ func TestDefinitions(t *testing.T) {
 	has(0, "", "--set", "crds.install=false")
 }
 
-// The policy stays as the definitions do: without it, what is asked for between two releases has names that nobody
-// has proven.
+// The policy is kept as the definitions are: without it, replays created between two releases have unproven names.
 func TestAdmissionPolicy(t *testing.T) {
 	for want, args := range map[string][]string{
 		"keep,keep": nil, ",": {"--set", "crds.keep=false"}, "": {"--set", "admissionPolicy.install=false"},

@@ -92,7 +92,7 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 		kubectl("apply", "--server-side", "--force-conflicts", "-k", filepath.Join(root, "config", "default"))
 		before := uid()
 		release(chart, "install", "outbox-operator", "--take-ownership", "--force-conflicts")
-		Expect(uid()).To(Equal(before), "the Deployment of kustomize was made anew")
+		Expect(uid()).To(Equal(before), "the Deployment of kustomize was replaced")
 		release("", "uninstall", "outbox-operator")
 	})
 })

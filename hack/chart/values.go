@@ -95,7 +95,7 @@ func (v *value) leaf(node *yaml.Node) error {
 	if v.schema["type"] == nil {
 		name, ok := map[string]string{"!!bool": "boolean", "!!int": "integer", "!!str": "string", "!!seq": "array", "!!map": "object"}[node.ShortTag()]
 		if !ok {
-			return fmt.Errorf("values.yaml: %s: the default does not tell the type; add a line # %s{\"type\": …}", v.path, schemaMark)
+			return fmt.Errorf("values.yaml: %s: the default does not show the type; add a line # %s{\"type\": …}", v.path, schemaMark)
 		}
 		v.schema["type"] = name
 	}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # size.sh: prints what each sink, and tracing, adds to the dispatcher's binary: as it is, and compressed
-# as a layer of the image is. "alone" is beside a dispatcher without any of them, "last" beside one with
-# all others: what they share, such as gRPC, is in no "last". It changes nothing: the builds see other
+# as a layer of the image is. "alone" compares with a dispatcher without any of them, "last" with one that
+# has all others: what they share, such as gRPC, is not in "last". It changes nothing: the builds see other
 # contents of two files (go build -overlay).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -22,7 +22,7 @@ func TestSize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("the image has %.1f MB, compressed; at most %.1f are allowed. hack/image/size.sh tells what each sink adds", float64(info.Size())/1e6, limit/1e6)
+	t.Logf("the image has %.1f MB, compressed; at most %.1f are allowed. hack/image/size.sh prints what each sink adds", float64(info.Size())/1e6, limit/1e6)
 	if info.Size() > limit {
 		t.Errorf("the image has %d bytes, want at most %d", info.Size(), limit)
 	}

@@ -1,4 +1,4 @@
-// Command kubectl-outbox is `kubectl outbox`: what people on call ask of an OutboxDispatcher.
+// Command kubectl-outbox is `kubectl outbox`, for people on call for an OutboxDispatcher.
 package main
 
 import (
