@@ -222,7 +222,7 @@ func TestValidate(t *testing.T) {
 		"sink.http.batchSize belongs to contentMode Batch; set contentMode to Batch, or remove": http(func(h *HTTPSink) { h.BatchSize = 5 }),
 		"sink.http.batchSize is 1001; set it from 1 to 1000":                                    http(func(h *HTTPSink) { h.ContentMode, h.BatchSize = Batch, 1001 }),
 		"sink.http.timeout is 11m; set it from 10ms to 10m":                                     http(func(h *HTTPSink) { h.Timeout = Duration(11 * time.Minute) }),
-		`sink.http.headers["a b"] is not a name of alphanumeric characters and dashes; correct`:         http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
+		`sink.http.headers["a b"] is not a name of alphanumeric characters and dashes; correct`: http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
 		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
 		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
 		`sink.http.headers["a"] has a line break or another control character; write`:           http(func(h *HTTPSink) { h.Headers = map[string]string{"a": "b\n"} }),
