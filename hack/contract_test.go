@@ -36,7 +36,7 @@ func rulesOf(t *testing.T, page string) map[string]string {
 
 // Every rule that is cited stands in the contract, and every rule there has a test that names it, or
 // a line that says why not.
-func TestContract(t *testing.T) {
+func TestContractRulesAreCitedAndTested(t *testing.T) {
 	sources := files(t, ".go", ".md", ".sql", ".yaml", ".yml", ".sh", ".proto", "Makefile", "Dockerfile")
 	rules := rulesOf(t, sources[contract])
 	if len(rules) < 50 {

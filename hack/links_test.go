@@ -27,7 +27,7 @@ func anchors(page string) map[string]bool {
 
 // Every relative link of every page leads to a file or folder of the repository, and to a heading that
 // is there. hack/testing/requirements prints a page whose links are from the top.
-func TestLinks(t *testing.T) {
+func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 	all := files(t, "")
 	folders := map[string]bool{".": true}
 	for name := range all {

@@ -42,7 +42,7 @@ func load(t *testing.T, file string, into any) {
 	}
 }
 
-func TestConclusions(t *testing.T) {
+func TestConclusionsAreThoseOfTheCases(t *testing.T) {
 	var cases []tool
 	load(t, "testdata/cases.yaml", &cases)
 	var kustomization struct {

@@ -59,7 +59,7 @@ func read(t *testing.T, file string) []byte {
 
 // Each alert fires when it should and not when it should not.
 // REQUIREMENT: STORAGE-60
-func TestRules(t *testing.T) {
+func TestRulesFireWhenTheyShould(t *testing.T) {
 	dir := t.TempDir()
 	all, file := rules(t)
 	cases := read(t, filepath.Join("testdata", "alerts.yaml"))
@@ -81,7 +81,7 @@ func TestRules(t *testing.T) {
 // Each alert has a page that says what to do and a row in the README, each page has an alert, and an alert
 // asks for metrics that there are.
 // REQUIREMENT: STORAGE-60
-func TestRunbooks(t *testing.T) {
+func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 	readme, metrics := string(read(t, "README.md")), string(read(t, "../../dispatcher/internal/metrics/README.md"))
 	all, _ := rules(t)
 	var alerts []string

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // Every system starts in every cell, and delivers what was inserted, once.
-func TestQuick(t *testing.T) {
+func TestQuickRunDeliversInEveryCell(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes two minutes")
 	}
@@ -55,7 +55,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
+func TestParseReadsArguments(t *testing.T) {
 	for _, args := range [][]string{{"-cells", "drain,nothing"}, {"-runs", "0"}, {"-sinks", "nothing"}} {
 		if _, err := parse(args); err == nil {
 			t.Errorf("%q is taken", args)
@@ -67,7 +67,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestPercentile(t *testing.T) {
+func TestPercentileIsTheNearestRank(t *testing.T) {
 	values := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	for p, want := range map[float64]float64{0.5: 5, 0.95: 10, 0.9: 9, 0.99: 10, 0: 1, 1: 10} {
 		if got := percentile(values, p); got != want {
@@ -76,7 +76,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-func TestMatch(t *testing.T) {
+func TestMatchPairsCommitsWithDeliveries(t *testing.T) {
 	p := pace{rate: 1, time: time.Second} // three events, of which the last is counted
 	committed := []stamp{{0, 0}, {1, 1e9}, {2, 2e9}}
 	waits, err := match(committed, []stamp{{2, 2_005_000_000}, {0, 9e9}, {1, 9e9}}, p)
@@ -93,7 +93,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestPayload(t *testing.T) {
+func TestPayloadHasItsSizeAndNumber(t *testing.T) {
 	for _, size := range []int{200, 1 << 10, 1 << 20} {
 		p := payload(123456, size)
 		if n, err := number(p); err != nil || n != 123456 || len(p) != size {
@@ -103,7 +103,7 @@ func TestPayload(t *testing.T) {
 }
 
 // A criterion is not met by rows that failed or are not there.
-func TestJudge(t *testing.T) {
+func TestJudgeFailsRowsThatAreMissing(t *testing.T) {
 	r := &results{}
 	add := func(system string, rate float64, failed string) {
 		row := &row{Cell: "drain", System: system, Case: caseOne, Failed: failed, Runs: []measure{{perSecond: rate}}}
@@ -140,7 +140,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestPlots(t *testing.T) {
+func TestPlotsEscapeNames(t *testing.T) {
 	r := &results{}
 	for _, system := range []string{"ours, <kept>", "River"} {
 		for _, cell := range []string{"drain", "latency"} {

@@ -99,7 +99,7 @@ func valueSets(t *testing.T) []string {
 	return files
 }
 
-func TestLint(t *testing.T) {
+func TestChartPassesLint(t *testing.T) {
 	opened(t)
 	for _, values := range valueSets(t) {
 		if _, err := helm(t, "lint", "--strict", chart, "--values", values); err != nil {
@@ -181,7 +181,7 @@ func TestNamespacedHasNoClusterRole(t *testing.T) {
 	}
 }
 
-func TestDefinitions(t *testing.T) {
+func TestDefinitionsAreKeptAsConfigured(t *testing.T) {
 	has := func(want int, keep string, args ...string) {
 		t.Helper()
 		found := 0
@@ -270,7 +270,7 @@ func TestArgumentsAreFlags(t *testing.T) {
 }
 
 // What is generated is up to date; `make generate` writes it.
-func TestGenerated(t *testing.T) {
+func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	dir := t.TempDir()
 	for _, part := range []string{"config", "charts"} {
 		if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(root, part))); err != nil {

@@ -16,7 +16,7 @@ const defaults = "testdata/default.yaml"
 
 // The golden file of the defaults has all that the chart makes. That of another set of values has the lines in which
 // the set differs from the defaults.
-func TestGolden(t *testing.T) {
+func TestChartRendersTheGoldenFiles(t *testing.T) {
 	base := render(t, "--values", defaults)
 	for _, values := range valueSets(t) {
 		golden, got := strings.TrimSuffix(values, "yaml")+"golden.yaml", base

@@ -30,7 +30,7 @@ func TestPagesHaveTheirFields(t *testing.T) {
 	}
 }
 
-func TestWrite(t *testing.T) {
+func TestWriteFillsTheTables(t *testing.T) {
 	all, err := load(filepath.Join("..", "..", "charts", "outbox-operator", "files", "crds"))
 	if err != nil {
 		t.Fatal(err)

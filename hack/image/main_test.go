@@ -55,7 +55,7 @@ func TestTheSameFilesMakeTheSameArchive(t *testing.T) {
 	}
 }
 
-func TestImage(t *testing.T) {
+func TestImageHasTheFiles(t *testing.T) {
 	data := packed(t, root(t, 0o755, time.Now()))
 	tag, err := name.NewTag("outbox-operator:dev")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // limit is the most that the image may have, compressed: both programs with every sink in them.
 const limit = 35_000_000
 
-func TestSize(t *testing.T) {
+func TestSizeStaysBelowTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the image")
 	}

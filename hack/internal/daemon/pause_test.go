@@ -9,7 +9,7 @@ import (
 
 // Pause returns when a process stands still, also one that has ended and was not asked for: a frozen
 // PostgreSQL has such children.
-func TestPause(t *testing.T) {
+func TestPauseReturnsWhenTheProcessStands(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
 		"running": "exec >&-; while :; do :; done",

@@ -33,7 +33,7 @@ type manifest struct {
 	}
 }
 
-func TestArchive(t *testing.T) {
+func TestArchiveMatchesTheManifest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
@@ -95,7 +95,7 @@ func unpack(t *testing.T, archive, dir string) (names []string) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestVersionNeedsThreeNumbers(t *testing.T) {
 	if out, err := exec.Command("./build.sh", "1.2", t.TempDir()).CombinedOutput(); err == nil || !strings.Contains(string(out), "give one such as v1.2.3") {
 		t.Errorf("%v: %s", err, out)
 	}

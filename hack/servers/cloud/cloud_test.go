@@ -6,7 +6,7 @@ import (
 )
 
 // A server listens, and its end closes the port.
-func TestServers(t *testing.T) {
+func TestServersListenUntilStopped(t *testing.T) {
 	for name, start := range map[string]func() (*Server, error){
 		"AWS":        func() (*Server, error) { return AWS(t.Context()) },
 		"ServiceBus": func() (*Server, error) { return ServiceBus(t.Context()) },

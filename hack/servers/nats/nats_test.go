@@ -55,7 +55,7 @@ func TestSettingsAreRefused(t *testing.T) {
 }
 
 // The servers' own tool reaches them.
-func TestCluster(t *testing.T) {
+func TestClusterIsReachedByItsTool(t *testing.T) {
 	servers, err := nats.StartCluster(t.Context(), 3, nats.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 )
 
 // Clients share server sessions, transaction by transaction, also after a restart.
-func TestBouncer(t *testing.T) {
+func TestBouncerSharesServerSessions(t *testing.T) {
 	srv := pgtest.Server(t)
 	b := pgtest.Bouncer(t, srv)
 	for range 2 {

@@ -53,7 +53,7 @@ func want(t *testing.T, srv *postgres.Server, sql, value string) {
 	}
 }
 
-func TestDefaults(t *testing.T) {
+func TestDefaultsAreSafeAndLocal(t *testing.T) {
 	t.Parallel()
 	srv := start(t, postgres.Options{})
 	want(t, srv, `show fsync`, "off")
@@ -83,7 +83,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
+func TestOptionsReachTheServer(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "postgres-test-")
 	if err != nil {
@@ -210,7 +210,7 @@ func TestKilledParent(t *testing.T) {
 
 // The environment chooses another PostgreSQL than the machine's: a major whose build is fetched, or a
 // directory of binaries.
-func TestVariable(t *testing.T) {
+func TestVariableChoosesTheMajor(t *testing.T) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		t.Skip("builds of all majors are for Linux on amd64")
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // A standby has what the primary writes. After a switch-over they have changed places.
-func TestStandby(t *testing.T) {
+func TestStandbyFollowsAndSwitchesOver(t *testing.T) {
 	t.Parallel()
 	first := start(t, postgres.Options{})
 	second, err := first.Standby(t.Context(), postgres.Options{Settings: map[string]string{"cluster_name": "second"}})
@@ -69,7 +69,7 @@ func await(t *testing.T, srv *postgres.Server, sql, value string) {
 }
 
 // A frozen server does not answer on the connections that it has, until it thaws.
-func TestFreeze(t *testing.T) {
+func TestFrozenServerDoesNotRespond(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells the children of a process")
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // What a server answered is there after kill -9, at the same address.
-func TestServer(t *testing.T) {
+func TestServerKeepsDataOverKill(t *testing.T) {
 	s, err := redis.Start(t.Context(), redis.Options{})
 	need.Server(t, err, redis.ErrMissing)
 	t.Cleanup(func() {
@@ -39,7 +39,7 @@ func TestServer(t *testing.T) {
 }
 
 // The nodes share the keys.
-func TestCluster(t *testing.T) {
+func TestClusterNodesShareTheKeys(t *testing.T) {
 	nodes, err := redis.StartCluster(t.Context(), 3, redis.Options{})
 	need.Server(t, err, redis.ErrMissing)
 	for _, node := range nodes {

@@ -19,7 +19,7 @@ var errMissing = errors.New("no broker on this machine; install the package brok
 
 // What is missing is a failure in CI and a skip elsewhere, both with the reason. What is there and does
 // not start is a failure everywhere.
-func TestServer(t *testing.T) {
+func TestServerFailsInCIAndSkipsElsewhere(t *testing.T) {
 	if kind := os.Getenv("NEED_TEST"); kind != "" {
 		var err error
 		switch kind {
@@ -32,17 +32,17 @@ func TestServer(t *testing.T) {
 		return
 	}
 	for _, test := range []struct{ kind, ci, line, text string }{
-		{"missing", "true", "--- FAIL: TestServer", "no broker on this machine; install the package broker (apt-get: exit status 100); CI is set"},
-		{"missing", "woodpecker", "--- FAIL: TestServer", "unset CI to skip the test"},
-		{"missing", "false", "--- SKIP: TestServer", "install the package broker (apt-get: exit status 100)"},
-		{"missing", "", "--- SKIP: TestServer", "install the package broker"},
-		{"broken", "true", "--- FAIL: TestServer", "the broker ended at once"},
-		{"broken", "", "--- FAIL: TestServer", "the broker ended at once"},
-		{"there", "true", "--- PASS: TestServer", ""},
+		{"missing", "true", "--- FAIL: TestServerFailsInCIAndSkipsElsewhere", "no broker on this machine; install the package broker (apt-get: exit status 100); CI is set"},
+		{"missing", "woodpecker", "--- FAIL: TestServerFailsInCIAndSkipsElsewhere", "unset CI to skip the test"},
+		{"missing", "false", "--- SKIP: TestServerFailsInCIAndSkipsElsewhere", "install the package broker (apt-get: exit status 100)"},
+		{"missing", "", "--- SKIP: TestServerFailsInCIAndSkipsElsewhere", "install the package broker"},
+		{"broken", "true", "--- FAIL: TestServerFailsInCIAndSkipsElsewhere", "the broker ended at once"},
+		{"broken", "", "--- FAIL: TestServerFailsInCIAndSkipsElsewhere", "the broker ended at once"},
+		{"there", "true", "--- PASS: TestServerFailsInCIAndSkipsElsewhere", ""},
 	} {
 		t.Run(test.kind+" CI="+test.ci, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServer$", "-test.v")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServerFailsInCIAndSkipsElsewhere$", "-test.v")
 			cmd.Env = append(os.Environ(), "NEED_TEST="+test.kind, "CI="+test.ci)
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != strings.Contains(test.line, "FAIL") || !strings.Contains(string(out), test.line) || !strings.Contains(string(out), test.text) {

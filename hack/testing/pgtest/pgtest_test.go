@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // Each test has a database to itself, at the same time as others.
-func TestMigrated(t *testing.T) {
+func TestMigratedDatabaseIsOfOneTest(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"one", "two", "three"} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestMigrated(t *testing.T) {
 	}
 }
 
-func TestEmpty(t *testing.T) {
+func TestEmptyDatabaseHasNoOutbox(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Empty(t))
 	var outbox bool
@@ -51,7 +51,7 @@ func TestSharedServer(t *testing.T) {
 	var group errgroup.Group
 	for range 3 {
 		group.Go(func() error {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestMigrated|TestEmpty)$", "-test.v")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestMigratedDatabaseIsOfOneTest|TestEmptyDatabaseHasNoOutbox)$", "-test.v")
 			cmd.Env = append(os.Environ(), pgtest.DSNVariable+"="+dsn)
 			out, err := cmd.CombinedOutput()
 			if err != nil || strings.Contains(string(out), "no tests to run") {

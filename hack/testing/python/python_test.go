@@ -8,7 +8,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
-func TestCommand(t *testing.T) {
+func TestCommandRunsInstalledPackage(t *testing.T) {
 	for range 2 { // the second finds what the first has installed
 		cmd, err := python.Command(t.Context(), []string{"psycopg[binary]==3.2.10"}, "-c", "import psycopg; print(psycopg.__version__)")
 		need.Server(t, err, python.ErrMissing)
