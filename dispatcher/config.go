@@ -88,8 +88,8 @@ type Observer interface {
 	// Failed: the delivery failed after took; delay is how long the row waits (0 when it is dead, or
 	// given back at once).
 	Failed(e *Event, err error, took, delay time.Duration)
-	// Died: a row became dead.
-	Died(d Death)
+	// DeadLettered: a row became dead.
+	DeadLettered(d DeadEvent)
 	// LeaseLost: n write-backs were refused because another worker holds the row.
 	LeaseLost(n int)
 	// Refused: the database refused the outcomes of n rows, which are delivered again when their leases end.

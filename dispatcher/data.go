@@ -24,9 +24,9 @@ type Outcomes struct {
 	// Delivered events were marked so by a process of the dispatcher that still runs, and Failed are its attempts that
 	// failed. An event whose row is gone is not taken for a delivered one.
 	Delivered, Failed int64
-	// Died counts the events of its topics that became dead, whoever gave them up, and whether or not somebody has
+	// Dead counts the events of its topics that became dead, whoever gave them up, and whether or not somebody has
 	// handled them since. With Estimated set there may be more.
-	Died Count
+	Dead Count
 }
 
 // Name is the window as people write it, in whole hours or minutes: 1h, 5m.

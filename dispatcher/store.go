@@ -70,10 +70,10 @@ type ClaimRequest struct {
 	// its size, so that a large one is never stuck; with Keys, so may be the first of those that waited
 	// for others. 0 means no bound.
 	MaxBytes int64
-	// Few says that the caller was woken, and expects no more than a few rows: a store may be quick, bound
+	// Small says that the caller was woken, and expects no more than a few rows: a store may be quick, bound
 	// the rows of all shares together alone, and leave rows that have no attempt left or are large. An
 	// ordinary claim follows in any case.
-	Few bool
+	Small bool
 	// Keys asks for order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }
@@ -102,13 +102,13 @@ type Claimed struct {
 	// decoded. They harm no other row of the claim (CONTRACT C-33).
 	Unreadable []Unreadable
 	// Dead are rows that had no attempt left and became dead.
-	Dead []Death
-	// Unburied is why rows with no attempt left could not become dead: the database refuses it. They stay as
+	Dead []DeadEvent
+	// DeadRefused is why rows with no attempt left could not become dead: the database refuses it. They stay as
 	// they are, and are left alone for a moment. They harm no other row of the claim (CONTRACT C-33).
-	Unburied error
-	// Behind says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
+	DeadRefused error
+	// KeysWaiting says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
-	Behind bool
+	KeysWaiting bool
 	// At is the database's time of the claim: the events' ages are measured from it (CONTRACT C-3).
 	// Not set without rows.
 	At time.Time
@@ -125,8 +125,8 @@ type Unreadable struct {
 	Err error
 }
 
-// Death tells of a row that became dead.
-type Death struct {
+// DeadEvent tells of a row that became dead.
+type DeadEvent struct {
 	ID       uuid.UUID
 	Topic    string
 	Attempts int

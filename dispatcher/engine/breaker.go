@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// goneRun is how many calls of the sink in a row must find nobody. When nothing is delivered for
-	// goneFor meanwhile, goneLeast are enough: calls that wait for an answer in vain. Behind a topic
-	// may be several hosts: while half of them are away, fifty calls in a row meet those once in 10^15.
-	// The run is short all the same, since a row that found nobody is tried again at once,
-	// unless others of its topic are delivered.
-	goneRun   = 50
-	goneLeast = 3
-	goneFor   = time.Second
+	// unreachableRun is how many calls of the sink in a row must find the destination unreachable. When nothing
+	// is delivered for unreachableFor meanwhile, unreachableMin suffice: such calls wait until they time out. A
+	// topic may have several hosts: while half of them are unreachable, fifty calls in a row meet those once in
+	// 10^15. The run takes little time, since a row of an unreachable topic is tried again at once, unless others
+	// of its topic are delivered.
+	unreachableRun = 50
+	unreachableMin = 3
+	unreachableFor = time.Second
 	// refusingRun is how many deliveries in a row must fail, of refusingEvents different events, in
 	// refusingCalls calls: one call that fails with all its events is one failure.
 	refusingRun    = 30
 	refusingEvents = 5
 	refusingCalls  = 3
-	// refusingFor is how long a topic stays Refusing after its last failure when trials find no row.
+	// refusingFor is how long a topic stays Refusing after its last failure when half-open probes find no row.
 	refusingFor = time.Minute
-	// trialRows is how many rows are claimed to try a held topic. Each may cost an attempt while it
-	// refuses. Then the number doubles with each trial that fails: it may be the events that are bad,
-	// and good ones behind them must have their turn.
-	trialRows = 5
+	// halfOpenRows is how many rows a half-open probe of a paused topic claims. Each may cost an attempt while
+	// the topic is Refusing. Then the number doubles with each probe that fails: perhaps the events are bad, and
+	// good ones behind them must get a turn.
+	halfOpenRows = 5
 )
 
 // breaker decides whether a topic is claimed from (CONTRACT C-32). It is a state machine without clock
@@ -39,19 +39,19 @@ const (
 //	Closed ──a run of failures──▶ Refusing ──a delivery succeeds──▶ Closed
 //	Unreachable ──a run of failures──▶ Refusing ──a run of unavailable──▶ Unreachable
 //
-// While it is open the topic is held, and tried with a few rows at a time. The waits between trials
-// grow until a delivery succeeds.
+// While it is open the topic is paused. A half-open probe, of a few rows, shows whether the topic works again. The
+// waits between probes grow until a delivery succeeds.
 type breaker struct {
 	state dispatcher.BreakerState
 	since time.Time // when it was opened
-	next  time.Time // when the next trial is due
-	// The waits between trials.
+	next  time.Time // when the next half-open probe is due
+	// The waits between half-open probes.
 	unreachable, refusing ramp
 
 	deliveredAt time.Time // the last success
-	// Since then: calls that found nobody, and since when nobody was found.
-	gone      int
-	goneSince time.Time
+	// Since then: calls that found the destination unreachable, and since when it is.
+	unreachableCalls int
+	unreachableSince time.Time
 	// Since then: deliveries that failed, in how many calls, of which events (refusingEvents at most), and
 	// when the last one did.
 	run, runCalls int
@@ -67,7 +67,7 @@ func newBreaker() breaker {
 	}
 }
 
-// delivered: the destination confirmed an event.
+// delivered notes that the destination confirmed an event.
 func (b *breaker) delivered(now time.Time) {
 	b.deliveredAt = now
 	b.state = dispatcher.BreakerClosed
@@ -76,10 +76,10 @@ func (b *breaker) delivered(now time.Time) {
 	b.refusing.reset()
 }
 
-// forget begins to count anew.
-func (b *breaker) forget() { b.gone, b.run, b.runCalls, b.failed = 0, 0, 0, b.failed[:0] }
+// forget resets the counts.
+func (b *breaker) forget() { b.unreachableCalls, b.run, b.runCalls, b.failed = 0, 0, 0, b.failed[:0] }
 
-// refused: the destination accepted no event of a call, and it may be the destination's fault.
+// refused notes that the destination accepted no event of a call, perhaps by its own fault.
 func (b *breaker) refused(events []uuid.UUID, now time.Time) {
 	b.run += len(events)
 	b.runCalls++
@@ -94,45 +94,45 @@ func (b *breaker) refused(events []uuid.UUID, now time.Time) {
 	}
 }
 
-// unavailable: a call that began then could not reach the destination.
+// unavailable notes that a call that began then could not reach the destination.
 func (b *breaker) unavailable(began, now time.Time) {
 	switch {
-	case b.gone == 0 && began.After(b.deliveredAt):
-		b.goneSince = began
-	case b.gone == 0:
-		b.goneSince = b.deliveredAt
+	case b.unreachableCalls == 0 && began.After(b.deliveredAt):
+		b.unreachableSince = began
+	case b.unreachableCalls == 0:
+		b.unreachableSince = b.deliveredAt
 	}
-	b.gone++
-	long := b.gone >= goneLeast && now.Sub(b.goneSince) >= goneFor
-	if b.state != dispatcher.BreakerUnreachable && (long || b.gone >= goneRun) {
+	b.unreachableCalls++
+	long := b.unreachableCalls >= unreachableMin && now.Sub(b.unreachableSince) >= unreachableFor
+	if b.state != dispatcher.BreakerUnreachable && (long || b.unreachableCalls >= unreachableRun) {
 		b.open(dispatcher.BreakerUnreachable, now)
 	}
 }
 
-// open holds the topic. To change from one open state to the other takes a whole run.
+// open pauses the topic. To change from one open state to the other takes a whole run.
 func (b *breaker) open(state dispatcher.BreakerState, now time.Time) {
 	if b.state == dispatcher.BreakerClosed {
 		b.since = now
 	}
 	b.state = state
 	b.forget()
-	b.tried(now)
+	b.halfOpenBegan(now)
 }
 
-// trial says how many rows may be tried now, 0 for none.
-func (b *breaker) trial(now time.Time) (rows int) {
+// halfOpenLimit is how many rows a half-open probe may claim now, 0 for none.
+func (b *breaker) halfOpenLimit(now time.Time) (rows int) {
 	switch {
 	case now.Before(b.next):
 		return 0
 	case b.state == dispatcher.BreakerRefusing:
-		return trialRows << min(b.refusing.failures-1, 16)
+		return halfOpenRows << min(b.refusing.failures-1, 16)
 	default:
-		return trialRows
+		return halfOpenRows
 	}
 }
 
-// tried: a trial has begun. The next one comes after a longer wait.
-func (b *breaker) tried(now time.Time) {
+// halfOpenBegan notes that a half-open probe has begun. The next one comes after a longer wait.
+func (b *breaker) halfOpenBegan(now time.Time) {
 	wait := &b.unreachable
 	if b.state == dispatcher.BreakerRefusing {
 		wait = &b.refusing
@@ -140,9 +140,9 @@ func (b *breaker) tried(now time.Time) {
 	b.next = now.Add(wait.next(rand.Float64))
 }
 
-// foundNone: a trial found no row. Another worker may have delivered them all, or they have died, and
-// nothing would ever close this breaker. Rows that were refused may just wait for their next attempt, for a
-// while.
+// foundNone notes that a half-open probe found no row. Another worker may have delivered them all, or they are
+// dead, and nothing would ever close this breaker. Rows that were refused may just wait for their next attempt,
+// for a while.
 func (b *breaker) foundNone(now time.Time) {
 	if b.state == dispatcher.BreakerUnreachable || now.Sub(b.failedAt) >= refusingFor {
 		b.state = dispatcher.BreakerClosed

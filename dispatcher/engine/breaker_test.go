@@ -58,20 +58,20 @@ func TestBreaker(t *testing.T) {
 		steps []step
 	}{
 		{"unreachable until a delivery succeeds", []step{
-			{gone(goneRun - 1), dispatcher.BreakerClosed},
+			{gone(unreachableRun - 1), dispatcher.BreakerClosed},
 			{gone(1), dispatcher.BreakerUnreachable},
 			{gone(100), dispatcher.BreakerUnreachable},
 			{delivered, dispatcher.BreakerClosed},
-			{gone(goneRun - 1), dispatcher.BreakerClosed},
+			{gone(unreachableRun - 1), dispatcher.BreakerClosed},
 		}},
 		{"unreachable until nothing is left to try", []step{
-			{gone(goneRun), dispatcher.BreakerUnreachable},
+			{gone(unreachableRun), dispatcher.BreakerUnreachable},
 			{foundNone, dispatcher.BreakerClosed},
 		}},
 		{"some hosts of the destination are away", []step{
-			{gone(goneRun - 1), dispatcher.BreakerClosed},
+			{gone(unreachableRun - 1), dispatcher.BreakerClosed},
 			{delivered, dispatcher.BreakerClosed},
-			{gone(goneRun - 1), dispatcher.BreakerClosed},
+			{gone(unreachableRun - 1), dispatcher.BreakerClosed},
 		}},
 		{"calls that waited in vain while nothing was delivered", []step{
 			{hung(2, 5*time.Second), dispatcher.BreakerClosed},
@@ -103,14 +103,14 @@ func TestBreaker(t *testing.T) {
 		}},
 		{"refusing, then gone, then refusing, by whole runs", []step{
 			{refused(refusingRun, 5), dispatcher.BreakerRefusing},
-			{gone(goneRun - 1), dispatcher.BreakerRefusing},
+			{gone(unreachableRun - 1), dispatcher.BreakerRefusing},
 			{gone(1), dispatcher.BreakerUnreachable},
 			{refused(refusingRun-1, 5), dispatcher.BreakerUnreachable},
 			{refused(1, 5), dispatcher.BreakerRefusing},
-			{gone(goneRun - 1), dispatcher.BreakerRefusing},
+			{gone(unreachableRun - 1), dispatcher.BreakerRefusing},
 		}},
 	} {
-		// A step takes some milliseconds: all of them together are shorter than goneFor.
+		// A step takes some milliseconds: all of them together are shorter than unreachableFor.
 		b, now := newBreaker(), time.Unix(0, 0)
 		for i, s := range test.steps {
 			now = now.Add(time.Millisecond)
@@ -141,14 +141,14 @@ func TestBreakerTrials(t *testing.T) {
 			if wait := b.next.Sub(now); wait < whole/2 || wait > whole {
 				t.Errorf("%s: wait %d is %v, want %v to %v", test.state, i+1, wait, whole/2, whole)
 			}
-			if n := b.trial(b.next.Add(-1)); n != 0 {
+			if n := b.halfOpenLimit(b.next.Add(-1)); n != 0 {
 				t.Errorf("%s: %d rows are tried before the time", test.state, n)
 			}
 			now = b.next
-			if n := b.trial(now); n != rows {
+			if n := b.halfOpenLimit(now); n != rows {
 				t.Errorf("%s: trial %d has %d rows, want %d", test.state, i+1, n, rows)
 			}
-			b.tried(now)
+			b.halfOpenBegan(now)
 		}
 		if !b.since.Equal(start) {
 			t.Errorf("%s: it says that it opened at %v", test.state, b.since)

@@ -49,16 +49,16 @@ type result struct {
 }
 
 // completer writes outcomes back, many in one statement (CONTRACT C-35). What the database does not take
-// because it is away is kept and tried again, however late: a lease that is over is either still ours, and
+// because it is unreachable is kept and tried again, however late: a lease that is over is either still ours, and
 // then the write-back spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23). An
-// outcome that the database refuses for what it is harms no other: its row is left to its lease's end
+// outcome that the database refuses for its content harms no other: its row is left to its lease's end
 // (CONTRACT C-33).
 type completer struct {
 	store   dispatcher.Store
 	health  *health
 	obs     dispatcher.Observer
 	log     *slog.Logger
-	written func([]*row) // tells the flight that rows are done with
+	written func([]*row) // the flight forgets these rows
 	wake    func()       // wakes the claim loop
 
 	some, full chan struct{} // a result waits; flushAt of them do
@@ -94,10 +94,10 @@ func (c *completer) add(results []result) {
 	full := c.rows >= flushAt
 	c.mu.Unlock()
 	if first {
-		signal(c.some)
+		notify(c.some)
 	}
 	if full {
-		signal(c.full)
+		notify(c.full)
 	}
 }
 
@@ -147,7 +147,7 @@ func ended(done <-chan struct{}) bool {
 }
 
 // retry makes a flush that waits for the database try at once.
-func (c *completer) retry() { signal(c.again) }
+func (c *completer) retry() { notify(c.again) }
 
 // flush writes what waits, each verb in statements of at most chunk rows. What was not written when the
 // database fails is kept.
@@ -257,13 +257,13 @@ func (c *completer) settle(v verb, results []result, lost []dispatcher.Lease) {
 		case len(lost) > 0 && isLost[e.Lease()]:
 		case v == ack:
 			done.Delivered++
-			c.obs.Acked(e, r.row.ageAt(now))
+			c.obs.Acked(e, r.row.sinceCreation(now))
 		case v == release:
 			done.Released++
 		case r.failure.Reason == "":
 			done.Failed++
 		default:
-			c.died(newDeath(e, r.failure), r.failure.Error)
+			c.deadLettered(newDeadEvent(e, r.failure), r.failure.Error)
 		}
 	}
 	c.mu.Lock()
@@ -301,25 +301,25 @@ func (c *completer) finished(results []result) {
 	c.written(rows)
 }
 
-// newDeath is the death of an event by a failure.
-func newDeath(e *dispatcher.Event, f dispatcher.Failure) dispatcher.Death {
-	return dispatcher.Death{
+// newDeadEvent is an event that a failure made dead.
+func newDeadEvent(e *dispatcher.Event, f dispatcher.Failure) dispatcher.DeadEvent {
+	return dispatcher.DeadEvent{
 		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: f.Reason,
 		Cause: f.Cause, Fingerprint: dispatcher.Fingerprint(e.Topic, f.Reason, f.Cause),
 	}
 }
 
-// died reports a row that has become dead. why is its last error, if this process knows it.
-func (c *completer) died(d dispatcher.Death, why string) {
+// deadLettered reports a row that has become dead. why is its last error, if this process knows it.
+func (c *completer) deadLettered(d dispatcher.DeadEvent, why string) {
 	c.mu.Lock()
 	c.done.Dead++
 	c.mu.Unlock()
-	c.obs.Died(d)
+	c.obs.DeadLettered(d)
 	c.log.Warn("an event is dead and waits for a person", "event", d.ID, "topic", d.Topic,
 		"attempts", d.Attempts, "reason", d.Reason, "group", d.Fingerprint, "error", why)
 }
 
-// leasesLost reports rows that another worker has taken over. It is no failure (CONTRACT C-23).
+// leasesLost reports rows that another worker has taken over. It is not a failure (CONTRACT C-23).
 func (c *completer) leasesLost(n int, refused string) {
 	c.mu.Lock()
 	c.done.Lost += n

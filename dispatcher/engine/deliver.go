@@ -45,7 +45,7 @@ func (r *run) complete(d *delivery, errs []error) {
 	clear(d.rows)
 }
 
-// publish calls the sink, and answers for each event whatever the sink does.
+// publish calls the sink, and returns a result for each event whatever the sink does.
 func (r *run) publish(d *delivery) (errs []error) {
 	batch := make([]*dispatcher.Event, len(d.rows))
 	for i, row := range d.rows {
@@ -60,7 +60,7 @@ func (r *run) publish(d *delivery) (errs []error) {
 	}()
 	errs = r.sink.Deliver(d.ctx, batch)
 	if len(errs) != len(batch) {
-		return slices.Repeat([]error{fmt.Errorf("the sink gave %d answers for %d events; it must answer for each", len(errs), len(batch))}, len(batch))
+		return slices.Repeat([]error{fmt.Errorf("the sink returned %d results for %d events; it must return one for each", len(errs), len(batch))}, len(batch))
 	}
 	return errs
 }
@@ -74,11 +74,11 @@ type call struct {
 	cut   error
 }
 
-// judge tells health and the observer what became of a call's rows, and adds what to write back of those
+// judge reports the results of a call's rows to health and the observer, and appends what to write back of those
 // that are ours.
 func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result) []result {
-	hold, flowed := r.health.called(c, rows, ours, errs)
-	if hold {
+	pauseTopic, lastDelivered := r.health.called(c, rows, ours, errs)
+	if pauseTopic {
 		r.releaseTopic(c.topic)
 	}
 	failed := newFault(errs, c.began.Add(c.took))
@@ -89,7 +89,7 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 		e, err := row.event, errs[i]
 		before := r.faults.note(e.ID, err, failed)
 		if err == nil {
-			r.cfg.Observer.Delivered(e, row.ageAt(c.began), c.took)
+			r.cfg.Observer.Delivered(e, row.sinceCreation(c.began), c.took)
 			out = append(out, result{row, outcome{verb: ack}})
 			continue
 		}
@@ -97,9 +97,9 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 			err = fmt.Errorf("%w: %w", c.cut, err)
 		}
 		o := r.weigh(row, err, evidence{
-			partly: isPartly(flowed),
-			own:    failed.alone(len(rows)) && flowed.After(before.since(row.claimedAt)),
-			cut:    c.cut != nil,
+			delivering: recentlyDelivered(lastDelivered),
+			ownFault:   failed.alone(len(rows)) && lastDelivered.After(before.since(row.claimedAt)),
+			cut:        c.cut != nil,
 		})
 		out = append(out, result{row, o})
 		r.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
@@ -109,21 +109,21 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 	return out
 }
 
-// evidence is what a worker knows of a failure beside the error.
+// evidence is what a worker knows of a failure in addition to the error.
 type evidence struct {
-	// partly: something of the topic was delivered in the last minute, and it is not held. Then an event that
-	// finds nobody is an exception, and no breaker will hold the topic for it.
-	partly bool
-	// own: what the destination answers for its own trouble is this event's doing. Something of the topic was
-	// delivered since the event was claimed, or since it failed before that, and no other event of the call can
-	// be what failed it.
-	own bool
+	// delivering: an event of the topic was delivered in the last minute, and the topic is not paused. Then an event
+	// whose destination is unreachable is an exception, and no breaker will pause the topic for it.
+	delivering bool
+	// ownFault: this event causes the fault that the destination reports as its own. An event of the topic was
+	// delivered since this one was claimed, or since it failed before that, and no other event of the call can have
+	// caused the failure.
+	ownFault bool
 	// cut: the call was cancelled.
 	cut bool
 }
 
-// isPartly: see evidence.
-func isPartly(flowed time.Time) bool { return !flowed.IsZero() && time.Since(flowed) < time.Minute }
+// recentlyDelivered: see evidence.
+func recentlyDelivered(last time.Time) bool { return !last.IsZero() && time.Since(last) < time.Minute }
 
 // weigh decides what a failed delivery means for its row.
 func (r *run) weigh(row *row, err error, known evidence) outcome {
@@ -132,9 +132,9 @@ func (r *run) weigh(row *row, err error, known evidence) outcome {
 	reason, permanent := dispatcher.PermanentReason(err)
 	switch {
 	case permanent:
-	case dispatcher.IsUnavailable(err) && (!known.partly || known.cut): // due as before: the topic is held soon, or all of them are
+	case dispatcher.IsUnavailable(err) && (!known.delivering || known.cut): // due as before: the topic is paused soon, or all of them are
 		return outcome{release, dispatcher.Failure{Lease: f.Lease}}
-	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !known.own && !known.cut && row.ageAt(time.Now()) < faultFor:
+	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !known.ownFault && !known.cut && row.sinceCreation(time.Now()) < faultFor:
 		f.Delay = max(postponed(row), dispatcher.RetryAfterDelay(err))
 		return outcome{release, f}
 	}
@@ -157,21 +157,21 @@ func (r *run) weigh(row *row, err error, known evidence) outcome {
 }
 
 const (
-	// mostPostponed bounds the wait of a row whose attempt is given back: a held topic waits no longer for a
-	// trial.
+	// mostPostponed bounds the wait of a row whose attempt is given back: a paused topic waits no longer for a
+	// half-open probe.
 	mostPostponed = 15 * time.Second
-	// faultFor is the age up to which a row's attempts are given back while the destination answers for its
-	// own trouble. Older rows spend them: so a stream whose every event makes the destination fail ends within
-	// this time and that of its attempts (CONTRACT C-32).
+	// faultFor is the age up to which a row's attempts are given back while the destination reports a fault of its
+	// own. Older rows spend them: so a stream whose every event makes the destination fail ends within this time and
+	// that of its attempts (CONTRACT C-32).
 	faultFor = 24 * time.Hour
 )
 
-// postponed is how long a row waits whose attempt is given back while no breaker holds its topic: a
-// partition has no leader, or one host of several is away. Due as before, the row would be claimed again at
-// once, for ever. The wait is a quarter of the row's age, since no counter is stored for such attempts:
-// about fifty in the first minute, whichever workers make them.
+// postponed is how long a row waits whose attempt is given back while its topic is not paused: a partition has
+// no leader, or one host of several is unreachable. Without a wait the row would be claimed again at once, for ever.
+// The wait is a quarter of the row's age, since no counter is stored for such attempts: there are about fifty in the
+// first minute, whichever workers make them.
 func postponed(row *row) time.Duration {
-	return min(max(0, row.ageAt(time.Now())/4), mostPostponed)
+	return min(max(0, row.sinceCreation(time.Now())/4), mostPostponed)
 }
 
 // knownReason is the reason itself, or permanent_failure for one that is not among C-40's.

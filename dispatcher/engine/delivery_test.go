@@ -96,9 +96,9 @@ func TestRetriesThenDead(t *testing.T) {
 	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
-	want := dispatcher.Death{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,
+	want := dispatcher.DeadEvent{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,
 		Fingerprint: dispatcher.Fingerprint("orders", dispatcher.ReasonMaxRetriesExceeded, cause)}
-	if !slices.Equal(seen.deaths, []dispatcher.Death{want}) || seen.failed != 4 {
+	if !slices.Equal(seen.deaths, []dispatcher.DeadEvent{want}) || seen.failed != 4 {
 		t.Errorf("the observer was told of %d failures and the deaths %v, want 4 and %v", seen.failed, seen.deaths, want)
 	}
 	if lines := log.lines("4111"); len(lines) != 0 {

@@ -15,123 +15,123 @@ import (
 const (
 	// forgetEvery is the time after which a topic is forgotten of which nothing was tried to deliver.
 	forgetEvery = 10 * time.Minute
-	// trialPause is how soon a trial is thought of again that was due while rows of the topic were
-	// still in flight.
-	trialPause = 250 * time.Millisecond
+	// halfOpenRetry is the wait before a half-open probe that was due while rows of the topic were still in
+	// flight.
+	halfOpenRetry = 250 * time.Millisecond
 )
 
-// destination is what is known of the sink's other end. As a whole it is away when a probe fails, until
-// one succeeds or an event is delivered. Apart from that each topic has a breaker of its own, so that
-// an outage of one holds up no other (CONTRACT C-32). It has neither clock nor lock: see breaker.
+// destination is what is known of the sink's other end. As a whole it is unreachable from when a probe of
+// [dispatcher.Sink] fails until one succeeds or an event is delivered. In addition each topic has a breaker of
+// its own, so that an outage of one delays no other (CONTRACT C-32). It has neither clock nor lock: see breaker.
 //
-// A topic that finds nobody is tried again once there was a sign of life since: a delivery of another
-// topic, or else a probe.
+// An Unreachable topic gets a half-open probe once the destination has succeeded since: with a delivery of
+// another topic, or with a probe.
 type destination struct {
-	log    *slog.Logger
-	link   dispatcher.LinkState    // of the destination as a whole
-	state  dispatcher.BreakerState // likewise: not Closed while it is away, or all topics are held
-	away   bool
-	next   time.Time // when the next probe is due, while it is away
-	probes ramp
-	asked  bool // a probe is under way
-	signs  int  // of life: deliveries and probes that succeeded
+	log         *slog.Logger
+	link        dispatcher.LinkState    // of the destination as a whole
+	state       dispatcher.BreakerState // likewise: not Closed while it is unreachable, or all topics are paused
+	unreachable bool
+	next        time.Time // when the next probe is due, while it is unreachable
+	probes      ramp
+	probing     bool // a probe is under way
+	successes   int  // deliveries and probes that succeeded
 
 	topics      map[string]*topicHealth // those that something was delivered of lately, or was to be
-	held        map[string]*topicHealth // those of them whose breaker is open
+	paused      map[string]*topicHealth // those of them whose breaker is open
 	forgottenAt time.Time               // when topics were forgotten last
 }
 
 // topicHealth is a topic's part of the destination.
 type topicHealth struct {
 	breaker
-	signs   int       // of life, when the wait for the next trial began
-	triedAt time.Time // when the last trial was claimed, or the topic was held
-	err     error     // the newest failure
-	used    bool      // since topics were forgotten last
+	successes  int       // of the destination, when the wait for the next half-open probe began
+	halfOpenAt time.Time // when the last half-open probe was claimed, or the topic was paused
+	err        error     // the newest failure
+	used       bool      // since topics were forgotten last
 }
 
 func newDestination(log *slog.Logger) destination {
 	return destination{
 		log: log, state: dispatcher.BreakerClosed, probes: ramp{250 * time.Millisecond, 2 * time.Second, 0},
-		topics: map[string]*topicHealth{}, held: map[string]*topicHealth{},
+		topics: map[string]*topicHealth{}, paused: map[string]*topicHealth{},
 	}
 }
 
-// probed: the destination answered a probe, or failed to. A failure holds everything, unless events of some
-// topic are delivered: then it puts off the trials of held topics alone (CONTRACT C-33). Topics that found
-// nobody are tried as soon as the destination answers.
+// probed notes the result of a probe. A failure pauses everything, unless events of some topic are delivered:
+// then it delays only the half-open probes of paused topics (CONTRACT C-33). After a success the Unreachable
+// topics are probed at once.
 func (d *destination) probed(err error, now time.Time) (stop bool) {
-	d.asked = false
+	d.probing = false
 	switch {
 	case err == nil:
-		d.signs++
-		d.back(now)
-	case d.delivers():
-		for _, t := range d.held {
+		d.successes++
+		d.recovered(now)
+	case d.delivering():
+		for _, t := range d.paused {
 			if t.state == dispatcher.BreakerUnreachable && !now.Before(t.next) {
 				t.err = err
-				t.tried(now)
+				t.halfOpenBegan(now)
 			}
 		}
 	default:
-		if stop = !d.away; stop {
+		if stop = !d.unreachable; stop {
 			d.log.Warn("the destination cannot be reached; claiming waits for it, and no attempts are spent", "error", err)
 		}
-		d.away = true
+		d.unreachable = true
 		d.next = now.Add(d.probes.next(rand.Float64))
 	}
 	d.review(err)
 	return stop
 }
 
-// flows tells when an event of a topic was delivered last; zero for never, and while the topic is held.
-func (d *destination) flows(topic string) (at time.Time) {
-	if t := d.topics[topic]; t != nil && t.state == dispatcher.BreakerClosed && !d.away {
+// lastDelivered is when an event of a topic was delivered last; zero for never, and while the topic is paused.
+func (d *destination) lastDelivered(topic string) (at time.Time) {
+	if t := d.topics[topic]; t != nil && t.state == dispatcher.BreakerClosed && !d.unreachable {
 		return t.deliveredAt
 	}
 	return time.Time{}
 }
 
-// delivers reports whether a topic of which events were delivered is not held.
-func (d *destination) delivers() bool {
+// delivering reports whether some topic has delivered events and is not paused.
+func (d *destination) delivering() bool {
 	for _, t := range d.topics {
 		if t.state == dispatcher.BreakerClosed && !t.deliveredAt.IsZero() {
-			return !d.away
+			return !d.unreachable
 		}
 	}
 	return false
 }
 
-// back: the destination as a whole is not away, or not any more.
-func (d *destination) back(now time.Time) {
-	if !d.away {
+// recovered notes that the destination as a whole is reachable.
+func (d *destination) recovered(now time.Time) {
+	if !d.unreachable {
 		return
 	}
-	d.log.Info("the destination is back")
-	d.away = false
+	d.log.Info("the destination is reachable again")
+	d.unreachable = false
 	d.probes.reset()
-	for _, t := range d.held {
+	for _, t := range d.paused {
 		if t.state == dispatcher.BreakerUnreachable {
 			t.next = now
 		}
 	}
 }
 
-// delivered: the destination confirmed an event.
+// delivered notes that the destination confirmed an event.
 func (d *destination) delivered(name string, now time.Time) {
-	d.signs++
+	d.successes++
 	t := d.topic(name)
 	if d.state == dispatcher.BreakerClosed && t.state == dispatcher.BreakerClosed {
 		t.delivered(now)
 		return
 	}
-	d.back(now)
+	d.recovered(now)
 	d.change(name, t, now, func() { t.delivered(now) })
 	d.review(nil)
 }
 
-// failed: a call of which no event was delivered has ended, and it may be the destination's fault. events are
-// those that it answered for; none means that it found nobody.
+// failed notes a call of which no event was delivered, perhaps by the destination's fault. events are those that
+// it refused; none means that it was unreachable.
 func (d *destination) failed(topic string, events []uuid.UUID, err error, began, now time.Time) (hold bool) {
 	t := d.topic(topic)
 	t.err = err
@@ -148,14 +148,14 @@ func (d *destination) failed(topic string, events []uuid.UUID, err error, began,
 	return hold
 }
 
-// tried: a trial has claimed n rows.
-func (d *destination) tried(name string, n int, now time.Time) {
-	t, held := d.held[name]
-	if !held {
+// halfOpenBegan notes that a half-open probe has claimed n rows.
+func (d *destination) halfOpenBegan(name string, n int, now time.Time) {
+	t, paused := d.paused[name]
+	if !paused {
 		return // something was delivered meanwhile
 	}
-	t.signs, t.triedAt = d.signs, now
-	t.tried(now)
+	t.successes, t.halfOpenAt = d.successes, now
+	t.halfOpenBegan(now)
 	if n == 0 {
 		d.change(name, t, now, func() { t.foundNone(now) })
 		d.review(nil)
@@ -173,8 +173,8 @@ func (d *destination) topic(name string) *topicHealth {
 	return t
 }
 
-// change lets a topic's breaker take note of something, and follows it. It reports whether the topic
-// has to be held from now on.
+// change runs note on a topic's breaker, and follows the breaker's state. It reports whether the topic has to be
+// paused from now on.
 func (d *destination) change(name string, t *topicHealth, now time.Time, note func()) (hold bool) {
 	before := t.state
 	note()
@@ -183,24 +183,24 @@ func (d *destination) change(name string, t *topicHealth, now time.Time, note fu
 	}
 	switch t.state {
 	case dispatcher.BreakerClosed:
-		delete(d.held, name)
-		d.log.Info("the topic is no longer held", "topic", name)
+		delete(d.paused, name)
+		d.log.Info("the topic is resumed", "topic", name)
 		return false
 	case dispatcher.BreakerUnreachable:
-		d.log.Warn("the topic is held: its destination cannot be reached; trial deliveries end that, and no attempts are spent", "topic", name, "error", t.err)
+		d.log.Warn("the topic is paused: its destination cannot be reached; it is probed with a few events, and no attempts are spent", "topic", name, "error", t.err)
 	case dispatcher.BreakerRefusing:
-		d.log.Warn("the topic is held: its destination refuses every event; a few at a time are tried", "topic", name, "error", t.err)
+		d.log.Warn("the topic is paused: its destination refuses every event; it is probed with a few events", "topic", name, "error", t.err)
 	}
-	d.held[name] = t
-	t.signs, t.triedAt = d.signs, now
+	d.paused[name] = t
+	t.successes, t.halfOpenAt = d.successes, now
 	return before == dispatcher.BreakerClosed
 }
 
-// review says anew what is known of the destination as a whole: it takes events while one topic that
-// was delivered of is not held. err is the newest failure, or nil when that is not at hand.
+// review updates what is known of the destination as a whole: it takes events while it is delivering. err is the
+// newest failure, or nil when that is not at hand.
 func (d *destination) review(err error) {
 	d.state = dispatcher.BreakerClosed
-	for _, t := range d.held {
+	for _, t := range d.paused {
 		if err == nil {
 			err = t.err
 		}
@@ -208,10 +208,10 @@ func (d *destination) review(err error) {
 			d.state = t.state
 		}
 	}
-	if d.delivers() {
+	if d.delivering() {
 		d.state = dispatcher.BreakerClosed
 	}
-	if d.away {
+	if d.unreachable {
 		d.state = dispatcher.BreakerUnreachable
 	}
 	switch {
@@ -222,56 +222,56 @@ func (d *destination) review(err error) {
 	}
 }
 
-// permit says how the claim loop may go on.
+// permit is what the claim loop may do now.
 type permit struct {
-	probe bool           // ask the destination beside it, and tell probed
-	wait  time.Duration  // come back after this time; 0 to claim
-	held  map[string]int // else claim at most so many rows of these topics
-	next  time.Time      // when one of them is tried next; zero for none
+	probe  bool           // probe the destination in the background, and call probed
+	wait   time.Duration  // come back after this time; 0 to claim
+	limits map[string]int // else the most rows to claim of these topics
+	next   time.Time      // when the next half-open probe of one is due; zero for none
 }
 
-// ask is called before each claim. inFlight tells whether rows of a topic are here that were claimed after a
-// time.
-func (d *destination) ask(now time.Time, inFlight func(topic string, since time.Time) bool) permit {
-	if d.away || !d.link.Known {
+// permit is called before each claim. inFlight reports whether rows of a topic that were claimed after a time are
+// in flight.
+func (d *destination) permit(now time.Time, inFlight func(topic string, since time.Time) bool) permit {
+	if d.unreachable || !d.link.Known {
 		wait := d.next.Sub(now)
-		if d.asked || wait <= 0 {
+		if d.probing || wait <= 0 {
 			wait = checkEvery // the probe ends it
 		}
-		return permit{probe: d.next.Sub(now) <= 0 && d.mayAsk(), wait: wait}
+		return permit{probe: d.next.Sub(now) <= 0 && d.beginProbe(), wait: wait}
 	}
 	d.forget(now)
-	if len(d.held) == 0 {
+	if len(d.paused) == 0 {
 		return permit{}
 	}
-	p := permit{held: make(map[string]int, len(d.held))}
-	for name, t := range d.held {
-		rows := t.trial(now)
-		if rows > 0 && inFlight(name, t.triedAt) {
-			rows, t.next = 0, now.Add(trialPause)
+	p := permit{limits: make(map[string]int, len(d.paused))}
+	for name, t := range d.paused {
+		rows := t.halfOpenLimit(now)
+		if rows > 0 && inFlight(name, t.halfOpenAt) {
+			rows, t.next = 0, now.Add(halfOpenRetry)
 		}
-		if rows > 0 && t.state == dispatcher.BreakerUnreachable && t.signs == d.signs {
-			p.probe = d.mayAsk() || p.probe
-			p.held[name] = 0 // until the probe has ended
+		if rows > 0 && t.state == dispatcher.BreakerUnreachable && t.successes == d.successes {
+			p.probe = d.beginProbe() || p.probe
+			p.limits[name] = 0 // until the probe has ended
 			continue
 		}
 		if rows == 0 && (p.next.IsZero() || t.next.Before(p.next)) {
 			p.next = t.next
 		}
-		p.held[name] = rows
+		p.limits[name] = rows
 	}
 	return p
 }
 
-// mayAsk reports whether a probe may begin, and notes that it does.
-func (d *destination) mayAsk() bool {
-	may := !d.asked
-	d.asked = true
+// beginProbe reports whether no probe is under way, and notes that one begins.
+func (d *destination) beginProbe() bool {
+	may := !d.probing
+	d.probing = true
 	return may
 }
 
-// forget forgets topics of which nothing was tried to deliver for a while, so that their number is
-// bounded. What was known of a held one is out of date by then.
+// forget removes topics without a delivery for a while, so that their number is bounded. What was known of a
+// paused one is out of date by then.
 func (d *destination) forget(now time.Time) {
 	if now.Sub(d.forgottenAt) < forgetEvery {
 		return
@@ -283,19 +283,19 @@ func (d *destination) forget(now time.Time) {
 			continue
 		}
 		delete(d.topics, name)
-		delete(d.held, name)
+		delete(d.paused, name)
 	}
 	d.review(nil)
 }
 
-// pausedTopics lists the topics that are held while others go on, by name.
-func (d *destination) pausedTopics() (held []dispatcher.PausedTopic) {
+// pausedTopics lists the topics that are paused while others are delivered, by name.
+func (d *destination) pausedTopics() (all []dispatcher.PausedTopic) {
 	if d.state != dispatcher.BreakerClosed {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(d.held)) {
-		t := d.held[name]
-		held = append(held, dispatcher.PausedTopic{Topic: name, Breaker: t.state, Err: t.err, Since: t.since})
+	for _, name := range slices.Sorted(maps.Keys(d.paused)) {
+		t := d.paused[name]
+		all = append(all, dispatcher.PausedTopic{Topic: name, Breaker: t.state, Err: t.err, Since: t.since})
 	}
-	return held
+	return all
 }

@@ -27,7 +27,7 @@ var errNobody = dispatcher.Unavailable(errors.New("connection refused"))
 
 func (o *outage) gone(topics ...string) {
 	for _, topic := range topics {
-		for range goneRun {
+		for range unreachableRun {
 			o.now = o.now.Add(time.Microsecond)
 			o.failed(topic, nil, errNobody, o.now, o.now)
 		}
@@ -35,7 +35,7 @@ func (o *outage) gone(topics ...string) {
 }
 
 func (o *outage) ask() permit {
-	return o.destination.ask(o.now, func(string, time.Time) bool { return false })
+	return o.destination.permit(o.now, func(string, time.Time) bool { return false })
 }
 
 // names lists what is held while others go on.
@@ -74,7 +74,7 @@ func TestDestinationAsAWhole(t *testing.T) {
 	expect("a probe succeeds", dispatcher.BreakerUnreachable)
 	o.delivered("a", o.now)
 	expect("the first one is back", dispatcher.BreakerClosed, "b")
-	o.tried("b", 0, o.now)
+	o.halfOpenBegan("b", 0, o.now)
 	expect("nothing is left of the other one", dispatcher.BreakerClosed)
 }
 
@@ -85,7 +85,7 @@ func TestDestinationAsksBeforeATrial(t *testing.T) {
 	o := newOutage()
 	o.gone("a")
 	p := o.ask()
-	if rows, held := p.held["a"]; !held || rows != 0 || !p.next.After(o.now) {
+	if rows, held := p.limits["a"]; !held || rows != 0 || !p.next.After(o.now) {
 		t.Fatalf("right after it was opened: %+v", p)
 	}
 	o.now = p.next
@@ -101,16 +101,16 @@ func TestDestinationAsksBeforeATrial(t *testing.T) {
 		t.Fatal("after a minute: no probe")
 	}
 	o.probed(nil, o.now)
-	if p := o.ask(); p.held["a"] != trialRows || p.probe {
+	if p := o.ask(); p.limits["a"] != halfOpenRows || p.probe {
 		t.Fatalf("the probe succeeded: %+v", p)
 	}
-	if p := o.destination.ask(o.now, func(string, time.Time) bool { return true }); p.held["a"] != 0 || !p.next.After(o.now) {
+	if p := o.destination.permit(o.now, func(string, time.Time) bool { return true }); p.limits["a"] != 0 || !p.next.After(o.now) {
 		t.Fatalf("rows of it are still in flight: %+v", p)
 	}
-	o.tried("a", trialRows, o.now)
+	o.halfOpenBegan("a", halfOpenRows, o.now)
 	o.now = o.ask().next
 	o.delivered("b", o.now)
-	if p := o.ask(); p.held["a"] != trialRows || p.probe {
+	if p := o.ask(); p.limits["a"] != halfOpenRows || p.probe {
 		t.Fatalf("another topic was delivered: %+v", p)
 	}
 }
@@ -128,7 +128,7 @@ func TestDestinationForgets(t *testing.T) {
 		o.ask()
 		o.now = o.now.Add(forgetEvery)
 	}
-	if len(o.topics) != 1 || len(o.held) != 0 || o.state != dispatcher.BreakerClosed {
-		t.Errorf("%d topics are known and %d held, want 1 and none", len(o.topics), len(o.held))
+	if len(o.topics) != 1 || len(o.paused) != 0 || o.state != dispatcher.BreakerClosed {
+		t.Errorf("%d topics are known and %d held, want 1 and none", len(o.topics), len(o.paused))
 	}
 }

@@ -14,15 +14,15 @@ import (
 // many goroutines as you like. Any number of processes may run one on the same table: they share
 // the rows without overlap.
 type Dispatcher struct {
-	store  dispatcher.Store
-	sink   dispatcher.Sink
-	cfg    dispatcher.Config // with defaults
-	health *health
-	wake   chan struct{} // makes the claim loop look at once
-	news   atomic.Bool   // Wake was called since the last look
+	store           dispatcher.Store
+	sink            dispatcher.Sink
+	cfg             dispatcher.Config // with defaults
+	health          *health
+	wake            chan struct{} // makes the claim loop claim at once
+	wokenSinceClaim atomic.Bool   // Wake was called since the last claim
 
 	mu     sync.Mutex
-	run    *run // nil when neither Run nor RunOnce is going on
+	run    *run // nil when neither Run nor RunOnce is running
 	paused bool
 	admits func(eventType string) bool // nil for all types
 }
@@ -58,9 +58,9 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 // and 5s for the last write-back. A delivery that does not return by then is left behind, and its
 // row is retried.
 //
-// Run does not end because the database or the destination is away, or the schema is not ready: it
-// waits and goes on by itself. Its error is nil after ctx has ended; any other is a mistake in the
-// program, such as a second Run at the same time. Run does not close the sink.
+// Run does not end when the database or the destination is unreachable or the schema is not ready: it waits, and
+// continues by itself. Its error is nil after ctx has ended; any other is a mistake in the program, such as a second
+// Run at the same time. Run does not close the sink.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	r, err := d.begin(ctx)
 	if err != nil {
@@ -92,8 +92,8 @@ type Outcome struct {
 
 // RunOnce claims up to n rows that are due, delivers them, writes the outcomes back and returns what
 // became of them. It ends early when nothing more is due or when ctx ends; then it stops as Run does.
-// Other than Run it does not wait: when the database or the destination is away, the schema is not
-// ready or a topic is held by [Dispatcher.Admit], it returns an error beside the counts so far.
+// Unlike Run it does not wait: when the database or the destination is unreachable, the schema is not ready or
+// a topic is paused by [Dispatcher.Admit], it returns an error with the counts so far.
 func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r, err := d.begin(ctx)
 	if err != nil {
@@ -116,17 +116,17 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	return done, err
 }
 
-// Wake makes Run look for work at once instead of at its next poll. Call it after the commit of a
+// Wake makes Run claim at once instead of at its next poll. Call it after the commit of a
 // transaction that enqueued events in the same process. It never blocks.
 func (d *Dispatcher) Wake() {
-	d.news.Store(true)
+	d.wokenSinceClaim.Store(true)
 	d.changed()
 }
 
-// changed makes the claim loop look: something that it waits for may have come.
-func (d *Dispatcher) changed() { signal(d.wake) }
+// changed wakes the claim loop: something that it waits for may have happened.
+func (d *Dispatcher) changed() { notify(d.wake) }
 
-// Snapshot tells what this process knows of itself. It asks neither the database nor the sink.
+// Snapshot is what this process knows of itself. It queries neither the database nor the sink.
 func (d *Dispatcher) Snapshot() dispatcher.Snapshot {
 	s := d.health.snapshot()
 	d.mu.Lock()

@@ -10,8 +10,8 @@ import (
 )
 
 // faults remembers the last failed delivery of events that may not be at fault themselves: the destination
-// answered for its own trouble, or gave one answer for several events. It is a hint, bounded, and forgotten
-// with the process.
+// reported a fault of its own, or gave one response for several events. It is a hint, bounded, and lost with the
+// process.
 type faults struct {
 	mu     sync.Mutex
 	events map[uuid.UUID]fault
@@ -33,7 +33,7 @@ const (
 	faultParts = 8
 )
 
-// newFault is the failure of a call with these answers, which ended now.
+// newFault is the failure of a call with these results, which ended now.
 func newFault(errs []error, now time.Time) fault {
 	for _, err := range errs {
 		if err == nil {
@@ -43,7 +43,7 @@ func newFault(errs []error, now time.Time) fault {
 	return fault{at: now, most: max(1, len(errs)/faultParts)}
 }
 
-// alone reports whether an event of a call with so many has an answer of its own.
+// alone reports whether an event of a call with so many has a result of its own.
 func (f fault) alone(events int) bool { return events == 1 || f.most == 0 }
 
 // since is the time after which others were delivered if an event's own fault is to be seen: its claim, or its
@@ -55,7 +55,7 @@ func (f fault) since(claimed time.Time) time.Time {
 	return claimed
 }
 
-// note takes the answer to an event, and tells its last failure before this one, if that is known.
+// note records the result of an event, and returns its last failure before this one, if that is known.
 func (f *faults) note(id uuid.UUID, err error, last fault) (before fault) {
 	_, permanent := dispatcher.PermanentReason(err)
 	f.mu.Lock()

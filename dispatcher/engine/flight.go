@@ -25,38 +25,38 @@ const (
 type flight struct {
 	concurrency int   // the most deliveries at once
 	sinkBatch   int   // the most rows of one of them
-	calls       int   // rows that all of them take
+	callRows    int   // the most rows of all of them
 	batch       int   // the most rows of a claim
 	maxRows     int   // beyond it nothing is claimed
 	maxBytes    int64 // likewise
 	lease       time.Duration
 	onDead      dispatcher.OnDead // with order per key
 	base        context.Context   // of deliveries: carries values, and never ends
-	changed     func()            // tells the claim loop that what it waits for has come
-	inDoubt     chan struct{}     // tells the keeper that a row's lease must be asked for
-	// mostOf says how many rows the next delivery of an event may have, 0 for any number; nil for all.
-	mostOf func(uuid.UUID) int
+	changed     func()            // wakes the claim loop: what it waits for has happened
+	inDoubt     chan struct{}     // wakes the keeper: a row's lease must be extended
+	// maxBatchOf returns how many rows the next delivery of an event may have, 0 for any number; nil for all.
+	maxBatchOf func(uuid.UUID) int
 
-	mu      sync.Mutex
-	work    sync.Cond         // deliveries wait here for rows
-	queues  map[string]*queue // by topic
-	turns   []*queue          // those with queued rows, the one that was served last at the end
-	alone   bool              // there is only one topic
-	running int               // deliveries
-	active  map[*delivery]bool
-	held    []*row // queued, waiting in line or in delivery: their leases are kept. In no order; see hold
-	rows    int
-	bytes   int64
-	closed  bool
-	paused  bool              // claimed rows are refused
-	admits  func(string) bool // says whether events of a type are delivered; nil for all
-	keys    keys              // which rows wait for others of their key; nil without order
-	behind  bool              // rows in the outbox wait for rows in here
-	writes  int               // how often rows were written back
-	awaits  func() bool       // what the claim loop waits for; nil for nothing
-	want    int               // rows of the next claim
-	most    int64             // and its bytes
-	full    time.Time         // when a claim brought so many, if the last one did
+	mu          sync.Mutex
+	work        sync.Cond         // deliveries wait here for rows
+	queues      map[string]*queue // by topic
+	turns       []*queue          // those with queued rows, the one that was served last at the end
+	alone       bool              // there is only one topic
+	running     int               // deliveries
+	active      map[*delivery]bool
+	inFlight    []*row // queued, waiting in line or in delivery: their leases are kept. In no order
+	rows        int
+	bytes       int64
+	closed      bool
+	paused      bool              // claimed rows are refused
+	admits      func(string) bool // says whether events of a type are delivered; nil for all
+	keys        keys              // which rows wait for others of their key; nil without order
+	keysWaiting bool              // rows in the outbox wait for rows in here
+	writes      int               // how often rows were written back
+	awaits      func() bool       // what the claim loop waits for; nil for nothing
+	claimRows   int               // rows of the next claim
+	claimBytes  int64             // and its bytes
+	filledAt    time.Time         // when a claim brought so many, if the last one did
 }
 
 // row is a claimed event on its way through the engine.
@@ -67,7 +67,7 @@ type row struct {
 	age       time.Duration
 	claimedAt time.Time
 	bytes     int64 // what the event takes
-	most      int   // rows of its delivery; 0 for any number
+	maxBatch  int   // rows of its delivery; 0 for any number
 	// Guarded by flight.mu. safeUntil is when this worker must no longer rely on the lease.
 	safeUntil time.Time
 	delivery  *delivery // nil while queued
@@ -77,8 +77,8 @@ type row struct {
 	place     int       // in flight.held, from 1; 0 when it is not there
 }
 
-// ageAt is how long after its creation an event was somewhere.
-func (r *row) ageAt(now time.Time) time.Duration { return r.age + now.Sub(r.claimedAt) }
+// sinceCreation is how old the event is at a time of this process's clock.
+func (r *row) sinceCreation(now time.Time) time.Duration { return r.age + now.Sub(r.claimedAt) }
 
 // delivery is a running call of Sink.Deliver. Its memory is used again for the next one, and so is its
 // context: to make one costs a quarter of what the engine does for an event.
@@ -91,9 +91,9 @@ type delivery struct {
 	began   time.Time
 	ours    []bool // which rows may be written back; set by finish
 	results []result
-	// Guarded by flight.mu. overdue says that its time is over and it was told so, and abandoned that nobody
-	// waits for it any more: its rows are written back as failed. stuck is such a call while the process
-	// goes on, and pinned are the bytes that it keeps.
+	// Guarded by flight.mu. overdue: its time is over, and its context is cancelled. abandoned: the engine no
+	// longer waits for it, and its rows are written back as failed. stuck: abandoned while the process continues
+	// to run. pinned are the bytes that a stuck call keeps.
 	overdue, abandoned, stuck bool
 	pinned                    int64
 }
@@ -101,8 +101,8 @@ type delivery struct {
 // contextServes is how many calls have one context, at most: what a sink left behind ends with it.
 const contextServes = 100
 
-// renew makes sure of a context that may be used.
-func (d *delivery) renew(base context.Context) {
+// ensureContext makes a new context when the last one is used up.
+func (d *delivery) ensureContext(base context.Context) {
 	if d.served < contextServes && d.ctx != nil && d.ctx.Err() == nil {
 		d.served++
 		return
@@ -123,7 +123,7 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 	f := &flight{
 		concurrency: cfg.Concurrency,
 		sinkBatch:   sinkBatch,
-		calls:       cfg.Concurrency * sinkBatch,
+		callRows:    cfg.Concurrency * sinkBatch,
 		batch:       cfg.BatchSize,
 		maxRows:     cfg.Concurrency*sinkBatch + 3*cfg.BatchSize,
 		maxBytes:    cfg.MaxBytes,
@@ -134,18 +134,18 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 		inDoubt:     make(chan struct{}, 1),
 		queues:      map[string]*queue{},
 		active:      map[*delivery]bool{},
-		most:        cfg.MaxBytes,
+		claimBytes:  cfg.MaxBytes,
 		keys:        newKeys(cfg.Ordering),
 		alone:       len(cfg.Topics) == 1,
 	}
-	f.want = min(f.batch, max(f.calls, firstClaim))
+	f.claimRows = min(f.batch, max(f.callRows, firstClaim))
 	f.work.L = &f.mu
 	return f
 }
 
 // room reports whether a claim may be made, and for how many rows and bytes: the queue runs low, so that
 // deliveries never wait for a claim, and neither write-backs nor bytes have piled up. When there is
-// no room, changed is called as soon as there is; ask again after longSupply, since topics may be slow by
+// no room, changed is called as soon as there is; call room again after longSupply, since topics may be slow by
 // then. One claim of several topics takes half of the bytes at most: they may all be of one.
 func (f *flight) room() (rows int, bytes int64, ok bool) {
 	f.mu.Lock()
@@ -153,51 +153,52 @@ func (f *flight) room() (rows int, bytes int64, ok bool) {
 	now := time.Now()
 	f.review(now)
 	ok = f.await(func() bool {
-		return f.short() && f.rows <= f.maxRows && f.bytes < f.maxBytes
+		return f.runsLow() && f.rows <= f.maxRows && f.bytes < f.maxBytes
 	})
 	if ok {
 		f.adapt(now)
 	}
-	bytes = min(f.maxBytes-f.bytes, f.most)
+	bytes = min(f.maxBytes-f.bytes, f.claimBytes)
 	if !f.alone {
 		bytes = max(1, bytes/2)
 	}
-	return f.want, bytes, ok
+	return f.claimRows, bytes, ok
 }
 
-// low is how many queued rows are few: half a claim, or all of one when the deliveries are as fast as that.
-func (f *flight) low() int {
-	if f.want == f.batch {
-		return f.want
+// lowWater is the number of queued rows below which the next claim is due: half a claim, or a whole one when
+// claims have reached the batch size.
+func (f *flight) lowWater() int {
+	if f.claimRows == f.batch {
+		return f.claimRows
 	}
-	return f.want / 2
+	return f.claimRows / 2
 }
 
-// adapt makes claims follow the deliveries: a full claim whose rows were soon gone is followed by a
-// larger one, up to the batch size, and one that lasted for long by a smaller one, down to what the
+// adapt fits the size of claims to the deliveries: it doubles after a full claim that lasted for less than
+// shortSupply, up to the batch size, and halves after one that lasted for more than longSupply, down to what the
 // deliveries take at once.
 func (f *flight) adapt(now time.Time) {
-	if f.full.IsZero() {
+	if f.filledAt.IsZero() {
 		return
 	}
-	switch lasted := now.Sub(f.full); {
+	switch lasted := now.Sub(f.filledAt); {
 	case lasted < shortSupply:
-		f.want = min(2*f.want, f.batch)
+		f.claimRows = min(2*f.claimRows, f.batch)
 	case lasted > longSupply:
-		f.want = max(f.want/2, min(f.calls, f.batch))
+		f.claimRows = max(f.claimRows/2, min(f.callRows, f.batch))
 	}
-	f.full = time.Time{}
+	f.filledAt = time.Time{}
 }
 
-// shrink halves the next claim: the last one took too long (CONTRACT C-35). grow undoes that with each one
-// that does not; adapt makes the rows more again.
+// shrink halves the rows and bytes of the next claim: the last one took too long (CONTRACT C-35). grow doubles the
+// bytes after each claim that succeeds, and adapt the rows.
 func (f *flight) shrink() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.want, f.most = max(1, f.want/2), max(1, min(f.most, f.maxBytes-f.bytes)/2)
+	f.claimRows, f.claimBytes = max(1, f.claimRows/2), max(1, min(f.claimBytes, f.maxBytes-f.bytes)/2)
 }
 
-func (f *flight) grow() { f.most = min(2*f.most, f.maxBytes) }
+func (f *flight) grow() { f.claimBytes = min(2*f.claimBytes, f.maxBytes) }
 
 // empty reports whether every row is written back. If not, changed is called as soon as it is so.
 func (f *flight) empty() bool {
@@ -206,7 +207,7 @@ func (f *flight) empty() bool {
 	return f.await(func() bool { return f.rows == 0 })
 }
 
-// await reports whether cond holds, or remembers that the claim loop waits for it.
+// await reports whether cond is true; if not, it records that the claim loop waits for it.
 func (f *flight) await(cond func() bool) bool {
 	f.awaits = nil
 	if cond() {
@@ -216,15 +217,15 @@ func (f *flight) await(cond func() bool) bool {
 	return false
 }
 
-// notice tells the claim loop, once, that what it waits for has come.
-func (f *flight) notice() {
+// notifyLoop wakes the claim loop, once, when what it waits for has happened.
+func (f *flight) notifyLoop() {
 	if f.awaits != nil && f.awaits() {
 		f.awaits = nil
 		f.changed()
 	}
 }
 
-// rowBytes is what an event takes beside its payload and headers.
+// rowBytes is what an event takes in addition to its payload and headers.
 const rowBytes = 512
 
 // sizeOf is what an event takes.
@@ -239,8 +240,8 @@ func sizeOf(e *dispatcher.Event) int64 {
 // newRow takes a claimed event into the account.
 func (f *flight) newRow(e *dispatcher.Event, at, started time.Time) *row {
 	r := &row{event: e, age: at.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started), bytes: sizeOf(e)}
-	if f.mostOf != nil {
-		r.most = f.mostOf(e.ID)
+	if f.maxBatchOf != nil {
+		r.maxBatch = f.maxBatchOf(e.ID)
 	}
 	f.rows++
 	f.bytes += r.bytes
@@ -262,8 +263,8 @@ func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.grow()
-	if claimed.Leased() >= f.want {
-		f.full = time.Now()
+	if claimed.Leased() >= f.claimRows {
+		f.filledAt = time.Now()
 	}
 	for _, u := range claimed.Unreadable {
 		unreadable = append(unreadable, f.newRow(u.Event, claimed.At, started))
@@ -278,13 +279,13 @@ func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) 
 		if q == nil || q.topic != e.Topic {
 			q = f.queueOf(e.Topic)
 		}
-		f.hold(r, q)
+		f.addInFlight(r, q)
 		if f.keys.join(r) {
 			f.enqueue(r)
 		}
 	}
-	if f.behind = claimed.Behind; f.behind && f.writes != writes {
-		f.behind = false // what they wait for was written while the claim was under way
+	if f.keysWaiting = claimed.KeysWaiting; f.keysWaiting && f.writes != writes {
+		f.keysWaiting = false // what they wait for was written while the claim was under way
 		f.changed()
 	}
 	return refused, unreadable, stops
@@ -298,7 +299,7 @@ func (f *flight) take(d *delivery, n int) bool {
 	defer f.mu.Unlock()
 	for !f.closed {
 		if f.begin(d, n, time.Now()) {
-			f.notice()
+			f.notifyLoop()
 			return true
 		}
 		d.end()
@@ -308,7 +309,7 @@ func (f *flight) take(d *delivery, n int) bool {
 	return false
 }
 
-// finish ends a delivery with these answers, and says in ours which of its rows may be written back: none
+// finish ends a delivery with these results, and sets in ours which of its rows may be written back: none
 // of an abandoned delivery, and not those that were lost (CONTRACT C-23). The others stay in flight until
 // written. A row that succeeded lets the next one of its key go; behind are those that must not go
 // before one that did not: they must be released (CONTRACT C-50).
@@ -321,7 +322,7 @@ func (f *flight) finish(d *delivery, errs []error) (behind []*row) {
 		ours := !d.abandoned && !r.lost
 		d.ours = append(d.ours, ours)
 		if ours {
-			f.unhold(r)
+			f.removeInFlight(r)
 		}
 		if !ours || errs[i] != nil {
 			behind = append(behind, f.keys.leave(r)...)
@@ -329,11 +330,11 @@ func (f *flight) finish(d *delivery, errs []error) (behind []*row) {
 			f.enqueue(next)
 		}
 	}
-	f.unholdAll(behind)
+	f.removeAllInFlight(behind)
 	return behind
 }
 
-// written forgets finished rows: their outcome is in the database, or is another worker's affair.
+// written forgets finished rows: their outcome is in the database, or another worker has them.
 func (f *flight) written(rows []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -346,11 +347,11 @@ func (f *flight) forget(rows []*row) {
 		f.bytes -= r.bytes
 	}
 	f.writes++
-	if f.behind && len(rows) > 0 {
-		f.behind = false
+	if f.keysWaiting && len(rows) > 0 {
+		f.keysWaiting = false
 		f.changed()
 	}
-	f.notice()
+	f.notifyLoop()
 }
 
 // close ends handing out, and returns the rows whose delivery has not begun.
@@ -366,7 +367,7 @@ func (f *flight) close() []*row {
 func (f *flight) cutAll(cause error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.held {
+	for _, r := range f.inFlight {
 		if r.delivery != nil {
 			r.delivery.cut(cause)
 		}

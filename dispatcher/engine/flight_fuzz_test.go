@@ -105,7 +105,7 @@ func (g *flightGame) step() string {
 		return "hold a topic"
 	case 2:
 		g.mu.Lock()
-		held := slices.Clone(g.held)
+		held := slices.Clone(g.inFlight)
 		g.mu.Unlock()
 		var lost []dispatcher.Lease
 		for _, r := range held {
@@ -169,7 +169,7 @@ func (g *flightGame) check() string {
 		bytes += r.bytes
 	}
 	held := map[*row]bool{}
-	for i, r := range g.held {
+	for i, r := range g.inFlight {
 		if r.place != i+1 || held[r] {
 			return "a held row is not where it says"
 		}

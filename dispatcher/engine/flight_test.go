@@ -184,8 +184,8 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 		t.Helper()
 		f.add(claimOf("a", claimed, 1), time.Now(), 0)
 		f.written(f.unqueue())
-		if !f.full.IsZero() {
-			f.full = f.full.Add(-after)
+		if !f.filledAt.IsZero() {
+			f.filledAt = f.filledAt.Add(-after)
 		}
 		if got, _, ok := f.room(); !ok || got != rows {
 			t.Errorf("after %d rows lasted for %v the next claim takes %d, want %d", claimed, after, got, rows)

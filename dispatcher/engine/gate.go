@@ -19,13 +19,12 @@ const forgetGated = 2 * time.Minute
 // may be called at any time, and again when the types change; nil admits all, as without a call. admits must not
 // change its mind, is called for each claimed event, and must not block.
 //
-// A topic is held as a whole: what is due before its first event of another type is delivered, and that event and
-// those behind it wait. They go back to pending with their attempt, are never dead for it, and keep their order.
-// While the topic is held one row of it is claimed now and then, after a second or two at first and each 30 seconds
-// at last, to see whether that is still so. After a call of Admit that is done at once. Other topics go on. To hold
-// the topic spares a search through all that waits; it is no promise about events behind that are admitted, of which
-// some may be delivered meanwhile, with OrderingKey never before an earlier one of their key. A RunOnce that ends while a
-// topic is held returns an error.
+// A topic is paused as a whole: what is due before its first event of another type is delivered, and that event and
+// those behind it wait. They go back to pending with their attempt, never become dead for it, and keep their order.
+// While the topic is paused one row of it is claimed from time to time, after a second or two at first and each 30
+// seconds at last, to see whether it is still not admitted. A call of Admit does this at once. Other topics are
+// delivered. The pause spares a search through all that waits. Admitted events behind may be delivered meanwhile, with
+// OrderingKey never before an earlier one of their key. A RunOnce that ends while a topic is paused returns an error.
 //
 // When Admit returns, no further delivery of an event begins that is not admitted: rows that were claimed and not
 // begun go back to pending, and are claimed again.
@@ -75,9 +74,9 @@ func (f *flight) stops(e *dispatcher.Event, noted *map[string]string) bool {
 
 // gate is what is known of topics whose next event is not admitted. Like a breaker it has neither clock nor lock.
 //
-//	not known ──an event that is not admitted──▶ held ──a trial finds one that is──▶ open ──a claim finds no other──▶ not known
-//	held ──two trials find no row──▶ not known
-//	open ──an event that is not admitted──▶ held
+//	not known ──an event that is not admitted──▶ paused ──a check finds one that is──▶ open ──a claim finds no other──▶ not known
+//	paused ──two checks find no row──▶ not known
+//	open ──an event that is not admitted──▶ paused
 type gate struct {
 	log    *slog.Logger
 	topics map[string]*gated
@@ -87,20 +86,20 @@ type gate struct {
 type gated struct {
 	eventType string
 	since     time.Time
-	open      bool // the last trial found an event that is admitted
+	open      bool // the last check found an event that is admitted
 	empty     bool // it found none at all
-	triedAt   time.Time
-	next      time.Time // when the next trial is due
+	checkedAt time.Time
+	next      time.Time // when the next check is due
 	wait      ramp
 }
 
 func newGate(log *slog.Logger) gate { return gate{log: log, topics: map[string]*gated{}} }
 
-// restrict adds the topics that are held to what a claim may take: one row when a trial is due, else none.
+// restrict limits the paused topics in what a claim may take: to one row when a check is due, else to none.
 func (g *gate) restrict(p *permit, now time.Time) {
 	for name, t := range g.topics {
 		switch {
-		case now.Sub(t.triedAt) > forgetGated:
+		case now.Sub(t.checkedAt) > forgetGated:
 			g.forget(name)
 			continue
 		case t.open:
@@ -113,13 +112,13 @@ func (g *gate) restrict(p *permit, now time.Time) {
 				p.next = t.next
 			}
 		}
-		if most, held := p.held[name]; held {
+		if most, limited := p.limits[name]; limited {
 			rows = min(rows, most)
 		}
-		if p.held == nil {
-			p.held = map[string]int{}
+		if p.limits == nil {
+			p.limits = map[string]int{}
 		}
-		p.held[name] = rows
+		p.limits[name] = rows
 	}
 }
 
@@ -134,7 +133,7 @@ func (g *gate) claimed(shares []dispatcher.Share, byTopic map[string]int, refuse
 		eventType, stops := refused[s.Topic]
 		switch {
 		case stops:
-			g.hold(s.Topic, eventType, now)
+			g.pause(s.Topic, eventType, now)
 			continue
 		case t == nil:
 			continue
@@ -146,28 +145,28 @@ func (g *gate) claimed(shares []dispatcher.Share, byTopic map[string]int, refuse
 		default:
 			t.open = true
 		}
-		t.triedAt, t.next = now, now.Add(t.wait.min)
+		t.checkedAt, t.next = now, now.Add(t.wait.min)
 	}
 }
 
-// hold notes that the next event of a topic is not admitted.
-func (g *gate) hold(topic, eventType string, now time.Time) {
+// pause notes that the next event of a topic is not admitted.
+func (g *gate) pause(topic, eventType string, now time.Time) {
 	t := g.topics[topic]
 	if t == nil {
 		t = &gated{since: now, wait: ramp{2 * time.Second, 30 * time.Second, 0}}
 		g.topics[topic] = t
-		g.log.Warn("the topic is held: its next event has a type that is not admitted; no attempts are spent", "topic", topic, "eventType", eventType)
+		g.log.Warn("the topic is paused: its next event has a type that is not admitted; no attempts are spent", "topic", topic, "eventType", eventType)
 	}
 	t.eventType, t.open, t.empty = eventType, false, false
-	t.triedAt, t.next = now, now.Add(t.wait.next(rand.Float64))
+	t.checkedAt, t.next = now, now.Add(t.wait.next(rand.Float64))
 }
 
 func (g *gate) forget(topic string) {
 	delete(g.topics, topic)
-	g.log.Info("the topic is no longer held for the type of an event", "topic", topic)
+	g.log.Info("the topic is resumed: the type of its next event is admitted, or it has no event", "topic", topic)
 }
 
-// changed: other types are admitted. All topics are tried at once.
+// changed notes that other types are admitted: all topics are checked at once.
 func (g *gate) changed(now time.Time) {
 	for _, t := range g.topics {
 		t.next, t.open, t.empty = now, false, false
@@ -175,7 +174,7 @@ func (g *gate) changed(now time.Time) {
 	}
 }
 
-// list is what is held, by topic.
+// list is the paused topics, by name.
 func (g *gate) list() (all []dispatcher.GatedTopic) {
 	for _, name := range slices.Sorted(maps.Keys(g.topics)) {
 		if t := g.topics[name]; !t.open {
@@ -185,13 +184,13 @@ func (g *gate) list() (all []dispatcher.GatedTopic) {
 	return all
 }
 
-// err is not nil while a topic is held.
+// err is not nil while a topic is paused.
 func (g *gate) err() error {
 	all := g.list()
 	if len(all) == 0 {
 		return nil
 	}
-	return fmt.Errorf("topic %q is held: the type of its next event, %q, is not admitted; register a verified consumer of it", all[0].Topic, all[0].EventType)
+	return fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", all[0].Topic, all[0].EventType)
 }
 
 // typesChanged: see gate.changed.

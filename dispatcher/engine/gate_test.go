@@ -218,21 +218,21 @@ func TestGate(t *testing.T) {
 					after time.Duration
 					rows  int
 				}{{0, 0}, {30 * time.Second, 1}} {
-					p := permit{held: map[string]int{"other": 3}}
-					if g.restrict(&p, now.Add(at.after)); fmt.Sprint(p.held) != fmt.Sprintf("map[orders:%d other:3]", at.rows) || p.next.IsZero() == (at.rows == 0) {
-						t.Errorf("%s: after %v a claim may take %v, next %v", name, at.after, p.held, p.next)
+					p := permit{limits: map[string]int{"other": 3}}
+					if g.restrict(&p, now.Add(at.after)); fmt.Sprint(p.limits) != fmt.Sprintf("map[orders:%d other:3]", at.rows) || p.next.IsZero() == (at.rows == 0) {
+						t.Errorf("%s: after %v a claim may take %v, next %v", name, at.after, p.limits, p.next)
 					}
 				}
 				// What the breaker takes away stays away.
-				p := permit{held: map[string]int{"orders": 0}}
-				if g.restrict(&p, now.Add(30*time.Second)); p.held["orders"] != 0 {
-					t.Errorf("%s: a claim may take %v of a topic that the breaker holds too", name, p.held)
+				p := permit{limits: map[string]int{"orders": 0}}
+				if g.restrict(&p, now.Add(30*time.Second)); p.limits["orders"] != 0 {
+					t.Errorf("%s: a claim may take %v of a topic that the breaker holds too", name, p.limits)
 				}
 			} else {
 				holds.WriteByte('n')
 				var p permit
-				if g.restrict(&p, now); p.held != nil {
-					t.Errorf("%s: nothing is held, and a claim may take %v", name, p.held)
+				if g.restrict(&p, now); p.limits != nil {
+					t.Errorf("%s: nothing is held, and a claim may take %v", name, p.limits)
 				}
 			}
 			now = now.Add(time.Second)

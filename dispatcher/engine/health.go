@@ -11,7 +11,7 @@ import (
 )
 
 // health is what the engine knows of its two ends, the database and the destination. It logs when
-// one of them goes away or comes back, and never more than that.
+// one of them becomes unreachable or recovers, and nothing else.
 type health struct {
 	log *slog.Logger
 
@@ -46,28 +46,28 @@ func (h *health) snapshot() dispatcher.Snapshot {
 	}
 }
 
-// alive: the claim loop goes round.
+// alive notes that the claim loop runs.
 func (h *health) alive() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lookedAt = time.Now()
 }
 
-// sourceFailed: the database did not do what it was asked.
+// sourceFailed notes that a statement of the database failed.
 func (h *health) sourceFailed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if setLink(&h.source, err) {
-		h.log.Warn("the database is away; waiting for it", "error", err)
+		h.log.Warn("the database is unreachable; waiting for it", "error", err)
 	}
 }
 
-// sourceAnswers: the database does what it is asked.
-func (h *health) sourceAnswers() {
+// sourceResponded notes that the database's statements succeed.
+func (h *health) sourceResponded() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if setLink(&h.source, nil) {
-		h.log.Info("the database answers")
+		h.log.Info("the database responds")
 	}
 }
 
@@ -94,30 +94,30 @@ func (h *health) sourceReady() bool {
 	return h.source.OK && h.schema.State == dispatcher.SchemaReady
 }
 
-// probed: the destination answered a probe, or failed to. It reports whether claiming has to stop.
+// probed notes the result of a probe of the destination. It reports whether claiming has to stop.
 func (h *health) probed(err error) (stop bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.destination.probed(err, time.Now())
 }
 
-// probeCut: a probe was cancelled, and says nothing.
+// probeCut notes that a probe was cancelled, without a result.
 func (h *health) probeCut() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.destination.asked = false
+	h.destination.probing = false
 }
 
 // called notes the outcome of a call for those of its rows that are ours. It reports whether the topic has
-// to be held from now on, and when an event of it was delivered last: see destination.flows.
-func (h *health) called(c call, rows []*row, ours []bool, errs []error) (hold bool, flowed time.Time) {
+// to be paused from now on, and when an event of it was delivered last: see destination.lastDelivered.
+func (h *health) called(c call, rows []*row, ours []bool, errs []error) (pauseTopic bool, lastDelivered time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := c.began.Add(c.took)
 	var (
-		delivered, gone bool
-		refused         []uuid.UUID
-		failure         error // of the destination, perhaps
+		delivered, unreachable bool
+		refused                []uuid.UUID
+		failure                error // of the destination, perhaps
 	)
 	for i, row := range rows {
 		err := errs[i]
@@ -134,7 +134,7 @@ func (h *health) called(c call, rows []*row, ours []bool, errs []error) (hold bo
 		}
 		failure = err
 		if dispatcher.IsUnavailable(err) {
-			gone = true
+			unreachable = true
 		} else {
 			refused = append(refused, row.event.ID)
 		}
@@ -143,14 +143,14 @@ func (h *health) called(c call, rows []*row, ours []bool, errs []error) (hold bo
 	case delivered:
 		h.destination.delivered(c.topic, now)
 	case len(refused) > 0:
-		hold = h.destination.failed(c.topic, refused, failure, c.began, now)
-	case gone:
-		hold = h.destination.failed(c.topic, nil, failure, c.began, now)
+		pauseTopic = h.destination.failed(c.topic, refused, failure, c.began, now)
+	case unreachable:
+		pauseTopic = h.destination.failed(c.topic, nil, failure, c.began, now)
 	}
-	return hold, h.destination.flows(c.topic)
+	return pauseTopic, h.destination.lastDelivered(c.topic)
 }
 
-// outcomesTaken: the database wrote outcomes back.
+// outcomesTaken notes that the database wrote outcomes back.
 func (h *health) outcomesTaken() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -160,7 +160,7 @@ func (h *health) outcomesTaken() {
 	setLink(&h.outcomes, nil)
 }
 
-// outcomesRefused: the database answers, and refuses what is written back of some rows.
+// outcomesRefused notes that the database responds, and refuses what is written back of some rows.
 func (h *health) outcomesRefused(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,30 +168,30 @@ func (h *health) outcomesRefused(err error) {
 	setLink(&h.outcomes, err)
 }
 
-// holds reports whether nothing of the topic is to be delivered now.
-func (h *health) holds(topic string) bool {
+// topicPaused reports whether nothing of the topic is to be delivered now.
+func (h *health) topicPaused(topic string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.destination.away || h.destination.held[topic] != nil
+	return h.destination.unreachable || h.destination.paused[topic] != nil
 }
 
-// ask says whether rows may be claimed now: see destination and gate.
-func (h *health) ask(inFlight func(topic string, since time.Time) bool) permit {
+// permit returns what may be claimed now: see destination and gate.
+func (h *health) permit(inFlight func(topic string, since time.Time) bool) permit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	p := h.destination.ask(now, inFlight)
+	p := h.destination.permit(now, inFlight)
 	if p.wait == 0 {
 		h.gate.restrict(&p, now)
 	}
 	return p
 }
 
-// tried: a trial of a held topic has claimed n rows.
-func (h *health) tried(topic string, n int) {
+// halfOpenBegan: see destination.halfOpenBegan.
+func (h *health) halfOpenBegan(topic string, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.destination.tried(topic, n, time.Now())
+	h.destination.halfOpenBegan(topic, n, time.Now())
 }
 
 // setLink notes the outcome of a try, nil for success, and reports whether the state has changed.

@@ -10,14 +10,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// A lease is measured on this worker's monotonic clock from before it was asked for, so that it
-// ends here before it ends in the database. It is asked for again after a third of its time; in the
-// last sixth the worker no longer relies on it, so that a delivery has time to notice that it was
-// cut before another worker may begin.
+// A lease is measured on this worker's monotonic clock from before the statement is sent, so that it ends here
+// before it ends in the database. It is extended after a third of its time; in the last sixth the worker no longer
+// relies on it, so that a delivery has time to notice that it was cut before another worker may begin.
 
 var (
 	errLeaseLost = errors.New("another worker took over the lease while the delivery ran")
-	errLeaseOver = errors.New("the lease could not be extended in time; the database was away, or this process was stopped")
+	errLeaseOver = errors.New("the lease could not be extended in time; the database was unreachable, or this process was stopped")
 )
 
 // keepLeases extends the leases of rows that are queued or being delivered until stop is closed, and
@@ -68,9 +67,9 @@ func (r *run) extendLeases() {
 	}
 }
 
-// extend asks for the leases of rows anew.
+// extend extends the leases of rows.
 func (r *run) extend(rows []*row) error {
-	asked := time.Now()
+	sentAt := time.Now()
 	var lost []dispatcher.Lease
 	err := storeCall(r.calls, func(ctx context.Context) (err error) {
 		lost, err = r.store.Extend(ctx, leases(rows), r.cfg.Lease)
@@ -79,7 +78,7 @@ func (r *run) extend(rows []*row) error {
 	if err != nil {
 		return err
 	}
-	gone, behind := r.flight.extended(rows, lost, asked)
+	gone, behind := r.flight.extended(rows, lost, sentAt)
 	r.completer.release(behind)
 	if gone > 0 {
 		r.completer.leasesLost(gone, "extend")
@@ -87,14 +86,14 @@ func (r *run) extend(rows []*row) error {
 	return nil
 }
 
-// safeUntil is how long a lease that was asked for at a time may be relied on.
-func (f *flight) safeUntil(asked time.Time) time.Time { return asked.Add(f.lease - f.lease/6) }
+// safeUntil is until when a lease may be relied on that was requested at a time.
+func (f *flight) safeUntil(sentAt time.Time) time.Time { return sentAt.Add(f.lease - f.lease/6) }
 
-// due returns the rows whose lease was asked for a third of its time ago.
+// due returns the rows whose lease was last requested a third of its time ago.
 func (f *flight) due(now time.Time) (rows []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.held {
+	for _, r := range f.inFlight {
 		if !f.safeUntil(now.Add(-f.lease / 3)).Before(r.safeUntil) {
 			rows = append(rows, r)
 		}
@@ -102,10 +101,10 @@ func (f *flight) due(now time.Time) (rows []*row) {
 	return rows
 }
 
-// extended notes the answer to an Extend that was sent at asked. Lost rows leave the flight; it
+// extended notes the result of an Extend that was sent at sentAt. Lost rows leave the flight; it
 // returns their number, and those behind them in their keys, which must be released. A row that
-// finished in the meantime is not lost: its write-back will tell.
-func (f *flight) extended(rows []*row, lost []dispatcher.Lease, asked time.Time) (gone int, behind []*row) {
+// finished in the meantime is not lost: its write-back shows whether this worker still has it.
+func (f *flight) extended(rows []*row, lost []dispatcher.Lease, sentAt time.Time) (gone int, behind []*row) {
 	isLost := setOf(lost)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,11 +114,11 @@ func (f *flight) extended(rows []*row, lost []dispatcher.Lease, asked time.Time)
 			continue // finished
 		}
 		if !isLost[r.event.Lease()] {
-			r.safeUntil = f.safeUntil(asked)
+			r.safeUntil = f.safeUntil(sentAt)
 			continue
 		}
 		r.lost = true
-		f.unhold(r)
+		f.removeInFlight(r)
 		left = append(left, r)
 	}
 	behind = f.dropLost(left)
@@ -145,16 +144,16 @@ func (f *flight) dropLost(lost []*row) (behind []*row) {
 	f.turns = slices.DeleteFunc(f.turns, noRows)
 	f.forget(lost)
 	behind = slices.DeleteFunc(behind, isLost)
-	f.unholdAll(behind)
+	f.removeAllInFlight(behind)
 	return behind
 }
 
-// cutUnsafe cancels the deliveries whose leases are no longer safe.
+// cutUnsafe cancels the deliveries whose leases may not be relied on any more.
 func (f *flight) cutUnsafe(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	safe := func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }
-	for _, r := range f.held {
+	for _, r := range f.inFlight {
 		if r.delivery != nil && !safe(r) {
 			r.delivery.cutUnless(safe, errLeaseOver)
 		}

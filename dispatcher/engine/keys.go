@@ -29,13 +29,13 @@ func newKeys(o dispatcher.Ordering) keys {
 	return nil
 }
 
-// keyOrder is what claims are asked for. A key gets no more rows than leave one to deliver for every
+// keyOrder is the order of keys in a claim request. A key gets no more rows than leave one to deliver for every
 // call of the sink when the flight is full, so that rows which wait keep no other key out.
 func (f *flight) keyOrder() *dispatcher.KeyOrder {
 	if f.keys == nil {
 		return nil
 	}
-	return &dispatcher.KeyOrder{PerKey: max(1, f.maxRows/f.calls), BlockOnDead: f.onDead == dispatcher.OnDeadBlock}
+	return &dispatcher.KeyOrder{PerKey: max(1, f.maxRows/f.callRows), BlockOnDead: f.onDead == dispatcher.OnDeadBlock}
 }
 
 // join puts a row at the end of its key's line, and reports whether it may be delivered.

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// minIdle is the wait between two looks while rows are found, and the first few after the last ones.
+	// minIdle is the wait between two claims while rows are found, and the first few after the last ones.
 	// Then each wait is as long as the quiet was before it, up to PollInterval: an event waits no longer
 	// than it came after the one before it. At 500 events a second the wait is 2 ms for 98 of 100; at 5
-	// a second an event costs ten looks. A look that finds nothing costs 140 µs of CPU time when it is
+	// a second an event costs ten claims. A claim that finds nothing costs 140 µs of CPU time when it is
 	// one of many, and half a millisecond when both processes have to be woken for it; somewhat more
 	// than half of it is the database's.
 	minIdle = 2 * time.Millisecond
@@ -25,17 +25,17 @@ const (
 	minIdleBatches = 8 * time.Millisecond
 	// flowing is how many of these waits are as long after the last rows.
 	flowing = 4
-	// The claim after a wake-up is for so few rows for each topic, of whichever they are, if the last one found
-	// no more: it is quick. But not for many topics, and no more than so many times in a row: it is not for all rows.
-	fewRows   = 10
-	fewTopics = 5
-	fewInARow = 4
-	// checkEvery is the longest that the loop sleeps when it waits to be told.
+	// A small claim follows a wake-up when the last claim found few rows: it is for a few rows of each topic, and
+	// quick. It is not made for many topics, nor many times in a row, since it does not find every row.
+	smallClaimRows    = 10
+	smallClaimTopics  = 5
+	smallClaimsInARow = 4
+	// checkEvery is the longest that the loop sleeps when it waits to be woken.
 	checkEvery = 5 * time.Second
-	// compareEvery is how often the schema is compared: somebody may migrate it.
+	// compareEvery is how often the schema is compared: it may be migrated at any time.
 	compareEvery = 30 * time.Second
-	// Topics are listed in every look that comes half of listEvery, or of a shorter PollInterval, after the last
-	// one: in each look of an idle dispatcher, so that the first event of a new topic waits for no more than one
+	// Topics are listed in every claim that comes half of listEvery, or of a shorter PollInterval, after the last
+	// one: in each claim of an idle dispatcher, so that the first event of a new topic waits for no more than one
 	// poll. A wake-up that finds nothing may be for a topic that is not known: then they are listed again after
 	// listSoon.
 	listEvery = time.Second
@@ -44,16 +44,16 @@ const (
 	probeTimeout = 10 * time.Second
 )
 
-// pace is when the claim loop looks next.
+// pace is when the claim loop claims next.
 type pace struct {
-	least      time.Duration // the shortest wait: minIdle or minIdleBatches
-	foundAt    time.Time     // when rows were found last
-	woken      bool          // something happened, and nothing was found since
-	lastFound  int           // how many the last claim found
-	fews       int           // claims of a few rows since the last ordinary one
-	comparedAt time.Time     // when the schema was compared last
-	retryAt    time.Time     // when the database is asked again after a failure
-	retries    ramp
+	least       time.Duration // the shortest wait: minIdle or minIdleBatches
+	foundAt     time.Time     // when rows were found last
+	woken       bool          // something happened, and nothing was found since
+	lastFound   int           // how many the last claim found
+	smallClaims int           // since the last ordinary claim
+	comparedAt  time.Time     // when the schema was compared last
+	retryAt     time.Time     // when the database is sentAt again after a failure
+	retries     ramp
 }
 
 func newPace(sinkBatch int) pace {
@@ -75,19 +75,19 @@ func (p *pace) idle(quiet, pollInterval time.Duration) time.Duration {
 // claimLoop claims until ctx ends. Nothing that the database or the sink does ends it.
 func (r *run) claimLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		next := time.Now().Add(r.look(ctx))
+		next := time.Now().Add(r.tryClaim(ctx))
 		r.health.alive()
-		for told := false; !told && ctx.Err() == nil && time.Now().Before(next); {
-			told = pause(min(time.Until(next), checkEvery), r.wake, ctx.Done())
-			r.pace.woken = r.pace.woken || told
+		for woken := false; !woken && ctx.Err() == nil && time.Now().Before(next); {
+			woken = pause(min(time.Until(next), checkEvery), r.wake, ctx.Done())
+			r.pace.woken = r.pace.woken || woken
 			r.health.alive()
 		}
 	}
 }
 
-// look makes sure of both ends and claims what there is room for. It returns how long to wait for
-// the next look. Looking sooner does no harm.
-func (r *run) look(ctx context.Context) time.Duration {
+// tryClaim checks both ends and claims what there is room for. It returns how long to wait for the next
+// claim. To claim sooner does no harm.
+func (r *run) tryClaim(ctx context.Context) time.Duration {
 	if wait := time.Until(r.pace.retryAt); wait > 0 {
 		return wait
 	}
@@ -95,7 +95,7 @@ func (r *run) look(ctx context.Context) time.Duration {
 	if err == nil && wait == 0 {
 		if wait, err = r.claimIfAllowed(ctx); err == nil {
 			r.pace.retries.reset()
-			r.health.sourceAnswers()
+			r.health.sourceResponded()
 		}
 	}
 	if err != nil && r.calls.Err() == nil {
@@ -108,7 +108,7 @@ func (r *run) look(ctx context.Context) time.Duration {
 
 // awaitSource compares the schema before the first claim, after each failure of the database, and
 // now and then. wait is not 0 while nothing may be claimed: the schema is not ready, or
-// outcomes from before the failure are not written yet. Those go first: they may be of rows that
+// outcomes from before the failure are not written yet. These are written first: they may be of rows that
 // would be claimed again.
 func (r *run) awaitSource() (wait time.Duration, err error) {
 	if !r.health.sourceReady() || time.Since(r.pace.comparedAt) > compareEvery {
@@ -123,7 +123,7 @@ func (r *run) awaitSource() (wait time.Duration, err error) {
 		r.pace.comparedAt = time.Now()
 		r.health.schemaCompared(schema)
 		if schema.State != dispatcher.SchemaReady {
-			r.health.sourceAnswers()
+			r.health.sourceResponded()
 			wait = min(max(r.cfg.PollInterval, time.Second), checkEvery)
 			r.pace.retryAt = time.Now().Add(wait)
 			return wait, nil
@@ -138,7 +138,7 @@ func (r *run) awaitSource() (wait time.Duration, err error) {
 
 // claimIfAllowed claims once, unless the sink, the configuration or the rows in flight forbid it.
 func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error) {
-	p := r.askSink()
+	p := r.sinkPermit()
 	if p.wait > 0 {
 		return p.wait, nil
 	}
@@ -147,15 +147,15 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	}
 	room, bytes, ok := r.flight.room()
 	if !ok {
-		_, err := r.listTopics() // another topic may come while one has everything
+		_, err := r.listTopics() // another topic may appear while one has everything
 		return longSupply, err
 	}
-	held := r.flight.skip(p.held)
-	few := r.expectFew() && len(held) == 0
-	if few {
-		room = min(room, fewRows*len(r.topics.names))
+	limits := r.flight.limitSaturated(p.limits)
+	small := r.isSmallClaim() && len(limits) == 0
+	if small {
+		room = min(room, smallClaimRows*len(r.topics.names))
 	}
-	claimed, more, err := r.claim(room, bytes, few, held)
+	claimed, more, err := r.claim(room, bytes, small, limits)
 	now := time.Now()
 	r.pace.lastFound = claimed
 	if claimed > 0 {
@@ -175,7 +175,7 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	if r.pace.woken && !r.topics.fixed {
 		wait = min(wait, listSoon)
 	}
-	if few { // it may have left rows
+	if small { // it may have left rows
 		wait = min(wait, minIdle)
 	}
 	if !p.next.IsZero() {
@@ -184,39 +184,38 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	return wait, nil
 }
 
-// expectFew reports whether the claim is for the few rows that somebody has just told of.
-func (r *run) expectFew() bool {
-	few := r.news.Swap(false) && r.pace.lastFound < fewRows && r.pace.fews < fewInARow &&
-		len(r.topics.names) > 0 && len(r.topics.names) <= fewTopics && r.cfg.Ordering != dispatcher.OrderingKey
-	if r.pace.fews++; !few {
-		r.pace.fews = 0
+// isSmallClaim reports whether the claim is for the few rows that a wake-up was for.
+func (r *run) isSmallClaim() bool {
+	small := r.wokenSinceClaim.Swap(false) && r.pace.lastFound < smallClaimRows && r.pace.smallClaims < smallClaimsInARow &&
+		len(r.topics.names) > 0 && len(r.topics.names) <= smallClaimTopics && r.cfg.Ordering != dispatcher.OrderingKey
+	if r.pace.smallClaims++; !small {
+		r.pace.smallClaims = 0
 	}
-	return few
+	return small
 }
 
-// askSink says which topics are held, or how long to wait. A probe that is due begins here, and wakes the
-// loop when it ends.
-func (r *run) askSink() permit {
-	p := r.health.ask(r.flight.has)
+// sinkPermit returns which topics are limited, or how long to wait. It begins a probe that is due, which wakes
+// the loop when it ends.
+func (r *run) sinkPermit() permit {
+	p := r.health.permit(r.flight.has)
 	if p.probe {
 		r.probe()
 	}
 	return p
 }
 
-// claim leases up to n rows and queues them, of held topics at most so many as may be tried. more says
-// to claim again at once. What the breakers learned while the claim was under way holds for its rows
-// too.
-func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed int, more bool, err error) {
+// claim leases up to n rows, within the limits of topics, and queues them. more says to claim again at once.
+// Rows of a topic that was paused during the claim are released.
+func (r *run) claim(n int, bytes int64, small bool, limits map[string]int) (claimed int, more bool, err error) {
 	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
 	req := dispatcher.ClaimRequest{
-		Shares:      r.topics.shares(n, held),
+		Shares:      r.topics.shares(n, limits),
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
-		Few:         few,
+		Small:       small,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {
@@ -224,17 +223,17 @@ func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed 
 	}
 	var out dispatcher.Claimed
 	writes := r.flight.writeCount()
-	asked := time.Now() // before the claim is sent: see keeper.go
+	sentAt := time.Now() // before the claim is sent: see keeper.go
 	err = storeCall(r.calls, func(ctx context.Context) (err error) {
 		out, err = r.store.Claim(ctx, req)
 		return err
 	})
 	for _, d := range out.Dead {
-		r.completer.died(d, "")
+		r.completer.deadLettered(d, "")
 	}
-	if out.Unburied != nil {
-		r.log.Warn("the database refuses to let rows become dead that have no attempt left; they stay, and others go on", "error", out.Unburied)
-		r.health.outcomesRefused(out.Unburied)
+	if out.DeadRefused != nil {
+		r.log.Warn("the database refuses to let rows become dead that have no attempt left; they stay, and others are delivered", "error", out.DeadRefused)
+		r.health.outcomesRefused(out.DeadRefused)
 	}
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -242,28 +241,28 @@ func (r *run) claim(n int, bytes int64, few bool, held map[string]int) (claimed 
 		}
 		return 0, false, err
 	}
-	r.health.types.note(out.Events, asked)
+	r.health.types.note(out.Events, sentAt)
 	byTopic := countTopics(&out)
-	for topic, rows := range held {
+	for topic, rows := range limits {
 		if rows > 0 && slices.ContainsFunc(req.Shares, func(s dispatcher.Share) bool { return s.Topic == topic }) {
-			r.health.tried(topic, byTopic[topic])
+			r.health.halfOpenBegan(topic, byTopic[topic])
 		}
 	}
-	refused, unreadable, stops := r.flight.add(out, asked, writes)
+	refused, unreadable, stops := r.flight.add(out, sentAt, writes)
 	r.completer.release(refused)
 	r.health.typesClaimed(req.Shares, byTopic, stops)
-	r.bury(unreadable, out.Unreadable)
+	r.failUnreadable(unreadable, out.Unreadable)
 	for topic, n := range byTopic {
 		r.cfg.Observer.Claimed(topic, n)
-		if _, was := held[topic]; !was && r.health.holds(topic) {
+		if _, was := limits[topic]; !was && r.health.topicPaused(topic) {
 			r.releaseTopic(topic)
 		}
 	}
 	return out.Leased(), r.topics.claimed(req.Shares, byTopic, time.Now()), nil
 }
 
-// bury writes back rows that cannot be read: no later attempt could read them.
-func (r *run) bury(rows []*row, why []dispatcher.Unreadable) {
+// failUnreadable writes back rows that cannot be read: no later attempt could read them.
+func (r *run) failUnreadable(rows []*row, why []dispatcher.Unreadable) {
 	results := make([]result, len(rows))
 	for i, row := range rows {
 		f := dispatcher.Failure{Lease: row.event.Lease(), Error: storable(why[i].Err), Reason: dispatcher.ReasonPoisonMessage, Cause: dispatcher.CauseOf(why[i].Err)}
@@ -293,13 +292,13 @@ func (r *run) listTopics() (idle bool, err error) {
 	if !r.topics.stale(time.Now(), min(r.cfg.PollInterval, listEvery)/2) {
 		return false, nil
 	}
-	asked := time.Now()
+	sentAt := time.Now()
 	err = storeCall(r.calls, func(ctx context.Context) error {
 		names, err := r.store.Topics(ctx)
 		if err == nil {
 			r.topics.listed(names, time.Now())
 			r.flight.setAlone(len(r.topics.names) == 1)
-			r.topics.took = time.Since(asked)
+			r.topics.took = time.Since(sentAt)
 			idle = len(names) == 0
 		}
 		return err
@@ -308,7 +307,7 @@ func (r *run) listTopics() (idle bool, err error) {
 }
 
 // claimOnce claims up to n rows in all, and returns when nothing more is due. It does not wait for a
-// database or a sink that is away: it returns an error.
+// database or a sink that is unreachable: it returns an error.
 func (r *run) claimOnce(ctx context.Context, n int) error {
 	wait, err := r.awaitSource()
 	switch {
@@ -321,7 +320,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		if r.flight.isPaused() {
 			return errPaused
 		}
-		p := r.askSink()
+		p := r.sinkPermit()
 		if p.wait > 0 {
 			if err := r.refusal(); err != nil {
 				return err
@@ -335,13 +334,13 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			pause(longSupply, r.wake, ctx.Done())
 			continue
 		}
-		held := r.flight.skip(p.held)
-		claimed, more, err := r.claim(min(n, room), bytes, false, held)
+		limits := r.flight.limitSaturated(p.limits)
+		claimed, more, err := r.claim(min(n, room), bytes, false, limits)
 		if err != nil {
 			return err
 		}
 		if claimed == 0 && !more {
-			if len(held) > len(p.held) { // topics were left out that have enough for now
+			if len(limits) > len(p.limits) { // saturated topics were left out
 				pause(longSupply, r.wake, ctx.Done())
 				continue
 			}

@@ -83,9 +83,9 @@ func TestIdleWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRun(t.Context(), d)
-	r.look(t.Context())
+	r.tryClaim(t.Context())
 	r.probing.Wait() // the first look asks the destination
-	if got := r.look(t.Context()); got != 10*time.Second {
+	if got := r.tryClaim(t.Context()); got != 10*time.Second {
 		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
 	}
 }

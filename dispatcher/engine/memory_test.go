@@ -103,7 +103,7 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 		for _, r := range due[:min(len(due), share.Limit)] {
 			if r.event.Attempt >= cmp.Or(r.event.MaxAttempts, req.MaxAttempts) {
 				r.status = "dead"
-				out.Dead = append(out.Dead, dispatcher.Death{ID: r.event.ID, Topic: r.event.Topic, Attempts: r.event.Attempt, Reason: dispatcher.ReasonProcessingTimeout})
+				out.Dead = append(out.Dead, dispatcher.DeadEvent{ID: r.event.ID, Topic: r.event.Topic, Attempts: r.event.Attempt, Reason: dispatcher.ReasonProcessingTimeout})
 				continue
 			}
 			if bytes += int64(m.payload); bytes > int64(m.payload) && req.MaxBytes > 0 && bytes > req.MaxBytes {

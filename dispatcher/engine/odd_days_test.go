@@ -284,7 +284,7 @@ func TestQueueIsGivenBackWhenATopicIsHeld(t *testing.T) {
 		store.enqueue("orders", 450)
 		before := 8000
 		<-time.After(900 * time.Millisecond) // before the second trial
-		if spent, most := store.attempts("orders")-before, refusingRun+concurrency+trialRows; spent > most {
+		if spent, most := store.attempts("orders")-before, refusingRun+concurrency+halfOpenRows; spent > most {
 			t.Errorf("%d attempts were spent, want at most %d", spent, most)
 		}
 		stop()
@@ -392,7 +392,7 @@ func TestWriteBackDuringAClaim(t *testing.T) {
 	d := begun(f, 1, time.Now())
 	f.finish(d, make([]error, 1))
 	f.written(d.rows)
-	f.add(dispatcher.Claimed{Behind: true}, time.Now(), before)
+	f.add(dispatcher.Claimed{KeysWaiting: true}, time.Now(), before)
 	if told != 1 {
 		t.Errorf("the claim loop was told %d times, want once", told)
 	}

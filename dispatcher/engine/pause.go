@@ -6,8 +6,8 @@ var errPaused = errors.New("the dispatcher is paused; call Resume, or set state 
 
 // Pause keeps the dispatcher from claiming until [Dispatcher.Resume] is called. When it returns, no further
 // delivery begins: rows that were claimed and not begun go back to pending with their attempt. Deliveries in
-// flight end, and their outcomes are written back. Counts, probes and the comparison of the schema go on. A
-// RunOnce that goes on ends with an error. Pause may be called at any time, and again (CONTRACT C-105).
+// flight end, and their outcomes are written back. Counts, probes and the comparison of the schema continue. A
+// running RunOnce ends with an error. Pause may be called at any time, and again (CONTRACT C-105).
 func (d *Dispatcher) Pause() {
 	d.mu.Lock()
 	d.paused = true

@@ -50,7 +50,7 @@ func TestPartOfATopicIsAway(t *testing.T) {
 				<-time.After(time.Millisecond)
 			}
 		}
-		partly := func(topic string) bool { return isPartly(h.destination.flows(topic)) }
+		delivering := func(topic string) bool { return recentlyDelivered(h.destination.lastDelivered(topic)) }
 		for _, step := range []struct {
 			what string
 			do   func()
@@ -62,14 +62,14 @@ func TestPartOfATopicIsAway(t *testing.T) {
 			{"that is 59 seconds ago", func() { <-time.After(59 * time.Second) }, true},
 			{"that is a minute ago", func() { <-time.After(time.Second) }, false},
 			{"delivered again", func() { called(nil) }, true},
-			{"held", func() { gone(goneRun) }, false},
+			{"held", func() { gone(unreachableRun) }, false},
 			{"delivered on trial", func() { called(nil) }, true},
 			{"a probe failed", func() { h.probed(errNobody) }, true},
 		} {
-			if step.do(); partly("orders") != step.want {
-				t.Errorf("%s: partly is %t", step.what, !step.want)
+			if step.do(); delivering("orders") != step.want {
+				t.Errorf("%s: delivering is %t", step.what, !step.want)
 			}
-			if partly("payments") {
+			if delivering("payments") {
 				t.Errorf("%s: of another topic nothing was delivered", step.what)
 			}
 		}
@@ -131,11 +131,11 @@ func TestPostponedTopicIsHeld(t *testing.T) {
 		away, tries := time.Now(), 0
 		for held := 0; held < len(workers); tries++ {
 			w := workers[tries%len(workers)]
-			if w.health.holds("orders") {
+			if w.health.topicPaused("orders") {
 				continue
 			}
 			out := w.tries("orders", time.Hour, errNobody, nil)
-			if w.health.holds("orders") {
+			if w.health.topicPaused("orders") {
 				held++
 			}
 			<-time.After(max(out.failure.Delay, each))

@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// queue is what a flight holds of one topic. It is there while that is anything.
+// queue is what a flight has of one topic. It is removed when it is empty.
 //
-// A topic whose destination does not answer must not hold up the others (CONTRACT C-32), and whether it
-// will answer is known too late. So while there are other topics, each leaves something of all that they
-// share: of the calls (next), and of the rows and bytes in flight (skip). A topic that is alone has
-// everything.
+// A topic whose destination does not respond must not delay the others (CONTRACT C-32), and whether it will
+// respond is known too late. So while there are other topics, each leaves a part of what they share: of the
+// calls (next), and of the rows and bytes in flight (limitSaturated). A topic that is alone may take everything.
 type queue struct {
 	topic   string
 	rows    []*row    // queued
 	running int       // deliveries
 	began   time.Time // the last of them
 	waking  bool      // a timer will wake a delivery for rows that gather
-	held    int       // rows that are queued, wait for others of their key, or are in delivery
+	count   int       // rows that are queued, wait for others of their key, or are in delivery
 	bytes   int64     // of these
 	slow    bool      // its first row has waited for longer than longSupply, when that was looked at
 }
@@ -63,39 +62,39 @@ func (f *flight) queueOf(topic string) *queue {
 	return q
 }
 
-// hold adds a row of a queue to held.
-func (f *flight) hold(r *row, q *queue) {
-	q.held++
+// addInFlight adds a row to a queue's and to all rows in flight.
+func (f *flight) addInFlight(r *row, q *queue) {
+	q.count++
 	q.bytes += r.bytes
 	r.queue = q
-	f.held = append(f.held, r)
-	r.place = len(f.held)
+	f.inFlight = append(f.inFlight, r)
+	r.place = len(f.inFlight)
 }
 
-// unhold takes a row out, and puts the last one in its place.
-func (f *flight) unhold(r *row) {
+// removeInFlight removes a row, and puts the last one in its place.
+func (f *flight) removeInFlight(r *row) {
 	if r.place == 0 {
 		return
 	}
-	end := len(f.held) - 1
-	last := f.held[end]
-	f.held[r.place-1], last.place = last, r.place
-	f.held[end], r.place = nil, 0
-	f.held = f.held[:end]
-	r.queue.held--
+	end := len(f.inFlight) - 1
+	last := f.inFlight[end]
+	f.inFlight[r.place-1], last.place = last, r.place
+	f.inFlight[end], r.place = nil, 0
+	f.inFlight = f.inFlight[:end]
+	r.queue.count--
 	r.queue.bytes -= r.bytes
 	f.dropIdle(r.queue)
 }
 
-func (f *flight) unholdAll(rows []*row) {
+func (f *flight) removeAllInFlight(rows []*row) {
 	for _, r := range rows {
-		f.unhold(r)
+		f.removeInFlight(r)
 	}
 }
 
-// dropIdle forgets a topic of which there is nothing left.
+// dropIdle removes an empty queue.
 func (f *flight) dropIdle(q *queue) {
-	if q.held == 0 && q.running == 0 {
+	if q.count == 0 && q.running == 0 {
 		delete(f.queues, q.topic)
 	}
 }
@@ -107,16 +106,16 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 		return false
 	}
 	safe := 1
-	n = min(n, len(q.rows), q.rows[0].company())
-	for safe < n && now.Before(q.rows[safe].safeUntil) && safe < q.rows[safe].company() {
-		n = min(n, q.rows[safe].company())
+	n = min(n, len(q.rows), q.rows[0].batchLimit())
+	for safe < n && now.Before(q.rows[safe].safeUntil) && safe < q.rows[safe].batchLimit() {
+		n = min(n, q.rows[safe].batchLimit())
 		safe++
 	}
 	d.queue, d.began = q, now
 	d.rows = append(d.rows[:0], q.rows[:safe]...) // the queue's memory must not keep events that are served
 	clear(q.rows[:safe])
 	d.overdue, d.abandoned, d.stuck, d.pinned = false, false, false, 0
-	d.renew(f.base)
+	d.ensureContext(f.base)
 	for _, r := range d.rows {
 		r.delivery = d
 	}
@@ -135,8 +134,8 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	return true
 }
 
-// company is how many rows the delivery of this one may have.
-func (r *row) company() int { return cmp.Or(r.most, math.MaxInt) }
+// batchLimit is how many rows a delivery with this one may have.
+func (r *row) batchLimit() int { return cmp.Or(r.maxBatch, math.MaxInt) }
 
 // next chooses the topic of the next delivery: the one with the fewest running, and of these the one that
 // was served the longest ago. Thus slow topics share the calls with the fast ones instead of slowing them
@@ -146,7 +145,7 @@ func (f *flight) next(now time.Time) (best *queue) {
 	for _, q := range f.turns {
 		switch {
 		case !now.Before(q.rows[0].safeUntil):
-			signal(f.inDoubt)
+			notify(f.inDoubt)
 		case q.running == 0:
 			return q
 		case f.gathers(q, now):
@@ -157,14 +156,14 @@ func (f *flight) next(now time.Time) (best *queue) {
 	return best
 }
 
-// end ends a delivery's part in its queue.
+// end removes a delivery from its queue.
 func (f *flight) end(d *delivery) {
 	d.queue.running--
 	f.running--
 	delete(f.active, d)
 	f.bytes -= d.pinned
 	if d.pinned > 0 {
-		f.notice()
+		f.notifyLoop()
 	}
 	if len(d.queue.rows) > 0 {
 		f.work.Signal() // they may have gathered
@@ -180,7 +179,7 @@ const gatherFor = 50 * time.Millisecond
 // database one write-back, instead of one for each event.
 func (f *flight) gathers(q *queue, now time.Time) bool {
 	left := gatherFor - now.Sub(q.began)
-	if len(q.rows) >= min(f.sinkBatch, q.rows[0].company()) || left <= 0 {
+	if len(q.rows) >= min(f.sinkBatch, q.rows[0].batchLimit()) || left <= 0 {
 		return false
 	}
 	if !q.waking {
@@ -195,60 +194,60 @@ func (f *flight) gathers(q *queue, now time.Time) bool {
 	return true
 }
 
-// review says anew which topics are slow.
+// review updates which topics are slow.
 func (f *flight) review(now time.Time) {
 	for _, q := range f.turns {
 		q.slow = !f.alone && now.Sub(q.rows[0].claimedAt) > longSupply
 	}
 }
 
-// short reports whether few rows are queued. Those of a slow topic may stay for long: of them no more
-// count than its part.
-func (f *flight) short() bool {
-	few, part := f.low(), f.part()
+// runsLow reports whether no more than lowWater rows are queued. Those of a slow topic may stay for long: no more
+// than lowShare of them count.
+func (f *flight) runsLow() bool {
+	left, share := f.lowWater(), f.lowShare()
 	for _, q := range f.turns {
 		if q.slow {
-			few -= min(len(q.rows), part)
+			left -= min(len(q.rows), share)
 		} else {
-			few -= len(q.rows)
+			left -= len(q.rows)
 		}
-		if few < 0 {
+		if left < 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// part is a topic's part of the rows that are few. All parts together are no more than these, unless
-// there are more topics than rows: slow topics do not keep another from being claimed.
-func (f *flight) part() int { return max(1, f.low()/max(1, len(f.queues))) }
+// lowShare is a topic's share of lowWater. All shares together do not exceed it, unless there are more topics than
+// rows: so slow topics do not keep another from being claimed.
+func (f *flight) lowShare() int { return max(1, f.lowWater()/max(1, len(f.queues))) }
 
-// enough says that no more rows of a topic should be claimed while there are others: it is slow and has
-// its part of the few, or it has more of the room than it leaves.
-func (f *flight) enough(q *queue) bool {
-	return !f.alone && (q.slow && len(q.rows) >= f.part() || q.held > f.maxRows-len(f.held) || q.bytes > f.maxBytes-f.bytes)
+// saturated reports whether no more rows of a topic should be claimed while there are others: it is slow and has
+// its share queued, or it has more of the rows or bytes in flight than it leaves.
+func (f *flight) saturated(q *queue) bool {
+	return !f.alone && (q.slow && len(q.rows) >= f.lowShare() || q.count > f.maxRows-len(f.inFlight) || q.bytes > f.maxBytes-f.bytes)
 }
 
-// skip adds the topics that have enough to those that are held. changed is called when one of them has not
-// any more.
-func (f *flight) skip(held map[string]int) map[string]int {
+// limitSaturated limits saturated topics to no rows, in addition to the limits given. changed is called when one of
+// them can take rows again.
+func (f *flight) limitSaturated(limits map[string]int) map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var full []*queue
+	var saturated []*queue
 	for _, q := range f.queues {
-		if f.enough(q) {
-			full = append(full, q)
+		if f.saturated(q) {
+			saturated = append(saturated, q)
 		}
 	}
-	if len(full) == 0 {
-		return held
+	if len(saturated) == 0 {
+		return limits
 	}
-	all := make(map[string]int, len(held)+len(full))
-	maps.Copy(all, held)
-	for _, q := range full {
+	all := make(map[string]int, len(limits)+len(saturated))
+	maps.Copy(all, limits)
+	for _, q := range saturated {
 		all[q.topic] = 0
 	}
-	f.await(func() bool { return slices.ContainsFunc(full, func(q *queue) bool { return !f.enough(q) }) })
+	f.await(func() bool { return slices.ContainsFunc(saturated, func(q *queue) bool { return !f.saturated(q) }) })
 	return all
 }
 
@@ -268,8 +267,8 @@ func (f *flight) unqueueTopic(topic string) (rows []*row) {
 		f.turns = slices.DeleteFunc(f.turns, noRows)
 	}
 	rows = append(rows, f.keys.disband(topic)...)
-	f.unholdAll(rows)
-	f.notice()
+	f.removeAllInFlight(rows)
+	f.notifyLoop()
 	return rows
 }
 
@@ -280,8 +279,8 @@ func (f *flight) emptyQueues() (rows []*row) {
 	}
 	f.turns = nil
 	rows = append(rows, f.keys.disband("")...)
-	f.unholdAll(rows)
-	f.notice()
+	f.removeAllInFlight(rows)
+	f.notifyLoop()
 	return rows
 }
 
@@ -292,6 +291,6 @@ func (f *flight) has(topic string, since time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := f.queues[topic]
-	return q != nil && q.held > 0 &&
-		slices.ContainsFunc(f.held, func(r *row) bool { return r.queue == q && r.claimedAt.After(since) })
+	return q != nil && q.count > 0 &&
+		slices.ContainsFunc(f.inFlight, func(r *row) bool { return r.queue == q && r.claimedAt.After(since) })
 }

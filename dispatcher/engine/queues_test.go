@@ -89,22 +89,22 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	if !room() {
 		t.Fatal("rows that have waited for long keep the others from being claimed")
 	}
-	if all := f.skip(held); len(all) != 2 || all["a"] != 0 || all["b"] != 5 || len(held) != 1 {
+	if all := f.limitSaturated(held); len(all) != 2 || all["a"] != 0 || all["b"] != 5 || len(held) != 1 {
 		t.Errorf("to be held are %v, want a and b", all)
 	}
-	for len(f.queues["a"].rows) >= f.part() {
+	for len(f.queues["a"].rows) >= f.lowShare() {
 		if told != 0 {
 			t.Fatal("the loop was told before the queue ran low")
 		}
 		f.written(taken(f, 1).rows)
 		f.running = 0
 	}
-	if told != 1 || len(f.skip(nil)) != 0 {
-		t.Errorf("with the queue low the loop was told %d times, and %v is held", told, f.skip(nil))
+	if told != 1 || len(f.limitSaturated(nil)) != 0 {
+		t.Errorf("with the queue low the loop was told %d times, and %v is held", told, f.limitSaturated(nil))
 	}
 	f.add(claimOf("a", 150, 1), time.Now(), 0)
 	f.setAlone(true)
-	if room() || len(f.skip(nil)) != 0 {
+	if room() || len(f.limitSaturated(nil)) != 0 {
 		t.Error("a topic that is alone is held, or claimed from without end")
 	}
 }
@@ -112,7 +112,7 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 // When all topics are slow, they together have no more rows than one would: another worker may be idle.
 func TestSlowTopicsKeepFew(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2}, func() {})
-	low := f.low()
+	low := f.lowWater()
 	for i := range 2 * low {
 		f.add(claimOf(fmt.Sprint("topic-", i), 1, 1), time.Now().Add(-2*longSupply), 0)
 		if _, _, ok := f.room(); ok != (i < low) {
@@ -131,17 +131,17 @@ func TestTopicLeavesRoom(t *testing.T) {
 		t.Errorf("a claim may take %d bytes, want half of them", bytes)
 	}
 	f.add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
-	if held := f.skip(nil); len(held) != 0 {
+	if held := f.limitSaturated(nil); len(held) != 0 {
 		t.Errorf("with half of the bytes %v is held", held)
 	}
 	f.add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
 	f.add(claimOf("many", 13, 1), time.Now(), 0)
-	if held := f.skip(nil); len(held) != 1 || held["large"] != 0 {
+	if held := f.limitSaturated(nil); len(held) != 1 || held["large"] != 0 {
 		t.Errorf("%v is held, want the topic with most of the bytes", held)
 	}
 	f.add(claimOf("many", 1, 1), time.Now(), 0)
 	var topics []string
-	for topic := range f.skip(nil) {
+	for topic := range f.limitSaturated(nil) {
 		topics = append(topics, topic)
 	}
 	if slices.Sort(topics); !slices.Equal(topics, []string{"large", "many"}) {

@@ -259,7 +259,7 @@ type watcher struct {
 	mu                                      sync.Mutex
 	claimed, delivered, acked, failed, lost int
 	refused                                 int
-	deaths                                  []dispatcher.Death
+	deaths                                  []dispatcher.DeadEvent
 	waited, latest                          time.Duration
 }
 
@@ -279,9 +279,11 @@ func (w *watcher) Acked(_ *dispatcher.Event, latency time.Duration) {
 func (w *watcher) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {
 	w.note(func() { w.failed++ })
 }
-func (w *watcher) Died(d dispatcher.Death) { w.note(func() { w.deaths = append(w.deaths, d) }) }
-func (w *watcher) LeaseLost(n int)         { w.note(func() { w.lost += n }) }
-func (w *watcher) Refused(n int)           { w.note(func() { w.refused += n }) }
+func (w *watcher) DeadLettered(d dispatcher.DeadEvent) {
+	w.note(func() { w.deaths = append(w.deaths, d) })
+}
+func (w *watcher) LeaseLost(n int) { w.note(func() { w.lost += n }) }
+func (w *watcher) Refused(n int)   { w.note(func() { w.refused += n }) }
 
 func (w *watcher) losses() int {
 	w.mu.Lock()

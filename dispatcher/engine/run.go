@@ -12,7 +12,7 @@ import (
 const (
 	// stuckAfter is how long after its time limit a call of the sink may take to return before it is stuck.
 	stuckAfter = 5 * time.Second
-	// storeTimeout bounds a call of the store: a database that does not answer is away.
+	// storeTimeout bounds a call of the store: a database that does not respond is unreachable.
 	storeTimeout = 10 * time.Second
 	// abandonAfter is how long a stop waits for deliveries to return once they are cancelled.
 	abandonAfter = 2 * time.Second
@@ -65,7 +65,7 @@ func newRun(base context.Context, d *Dispatcher) *run {
 	r.writes, r.stopWrites = context.WithCancel(base)
 	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)
 	if r.sinkBatch > 1 {
-		r.flight.mostOf = r.faults.most
+		r.flight.maxBatchOf = r.faults.most
 	}
 	r.completer = newCompleter(d, r.flight.written)
 	return r
@@ -127,8 +127,7 @@ func (r *run) leave(d abandoned, why error, after time.Duration) {
 	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, ours, errs, nil))
 }
 
-// probe asks the destination, beside everything else: no probe holds up the claims of topics that are
-// delivered.
+// probe probes the destination in the background: topics that are delivered are claimed meanwhile.
 func (r *run) probe() {
 	r.probing.Go(func() {
 		ctx, cancel := context.WithTimeout(r.calls, probeTimeout)
@@ -176,7 +175,7 @@ func within(d time.Duration, done <-chan struct{}) bool {
 }
 
 // pause waits for d, or until one of the channels says something, and reports whether one did.
-func pause(d time.Duration, wake, stop <-chan struct{}) (told bool) {
+func pause(d time.Duration, wake, stop <-chan struct{}) (woken bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -189,7 +188,7 @@ func pause(d time.Duration, wake, stop <-chan struct{}) (told bool) {
 }
 
 // signal leaves a word in a channel of one place, unless there is one already.
-func signal(c chan<- struct{}) {
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

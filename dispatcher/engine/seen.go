@@ -11,7 +11,7 @@ import (
 )
 
 // seenTypes are the event types that were claimed, each with the day of the last event. A day is all that is kept, so
-// that what is told of them changes once a day. Its zero value is ready.
+// that the report of them changes once a day. Its zero value is ready.
 type seenTypes struct {
 	mu   sync.Mutex
 	days map[string]time.Time

@@ -11,7 +11,7 @@ import (
 
 var errOverdue = errors.New("the delivery took longer than deliveryTimeout")
 
-// abandoned is a delivery that nobody waits for any more, and those of its rows that are still ours.
+// abandoned is a delivery that the engine no longer waits for, and those of its rows that are still ours.
 type abandoned struct {
 	topic string
 	rows  []*row
@@ -26,10 +26,10 @@ func (f *flight) abandon(d *delivery) (a abandoned, behind []*row) {
 			continue
 		}
 		a.rows = append(a.rows, r)
-		f.unhold(r)
+		f.removeInFlight(r)
 		behind = append(behind, f.keys.leave(r)...)
 	}
-	f.unholdAll(behind)
+	f.removeAllInFlight(behind)
 	d.abandoned = true
 	return a, behind
 }

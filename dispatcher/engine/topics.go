@@ -9,30 +9,30 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// rememberFor is how long a topic that was found is claimed from without being found again. Most of
-// the time a topic with a trickle of events has none, and the next one must not wait for a listing.
+// rememberFor is how long a listed topic is claimed from without being listed again. Most of the time a topic with
+// few events has none, and the next one must not wait for a listing.
 const rememberFor = time.Minute
 
-// quietRows is how many rows of a claim are left to quiet topics, if they are no more than half of it and
-// no less than an eighth. Claims are small while deliveries are slow. Then the busy topics do not need
-// the rows, and the quiet ones should not wait for many claims.
+// quietRows is how many rows of a claim are left to quiet topics, within an eighth and a half of it. Claims are small
+// while deliveries are slow. Then the busy topics do not need the rows, and the quiet ones should not wait for many
+// claims.
 const quietRows = 16
 
-// listShare is the part of all time that listing topics may take: one in so many. It takes seconds while
-// an old snapshot keeps millions of delivered rows in its way.
+// listShare bounds the time that listing topics takes: one part in so many. A listing takes seconds while an old
+// snapshot keeps vacuum from removing millions of delivered rows.
 const listShare = 20
 
 // topics decides how much of a claim each topic gets. A topic that had rows last time is busy. Every
-// claim looks at the busy ones, which divide most of it, and at a few of the quiet ones in turn. A round looks at every topic, in several claims when there are many, so a million rows of
-// one topic keep no event of another waiting for longer than a round; and a hundred quiet topics leave
-// the busy one its part.
+// claim has shares for the busy ones, which divide most of it, and for a few of the quiet ones in turn. A round has
+// every topic, in several claims when there are many. So a million rows of one topic delay no event of another for
+// longer than a round, and a hundred quiet topics leave the busy one its share.
 type topics struct {
 	fixed    bool // the configuration names them
 	names    []string
 	listedAt time.Time
 	took     time.Duration        // the last listing
 	seen     map[string]time.Time // when a listed topic had rows last
-	busy     map[string]int       // of each busy topic, the rows that it might have now: twice what it had last
+	busy     map[string]int       // of each busy topic, the rows that it is expected to have now: twice what it had last
 	first    int                  // index of the busy topic that is first in the next claim
 	next     int                  // index of the topic that this round looks at next
 	left     int                  // topics that it has not looked at yet
@@ -47,7 +47,7 @@ func (t *topics) stale(now time.Time, after time.Duration) bool {
 	return !t.fixed && now.Sub(t.listedAt) >= max(after, listShare*t.took)
 }
 
-// listed takes note of the topics that have rows. A change begins a new round.
+// listed notes the topics that have rows. A change begins a new round.
 func (t *topics) listed(found []string, now time.Time) {
 	t.listedAt = now
 	for _, topic := range found {
@@ -60,9 +60,8 @@ func (t *topics) listed(found []string, now time.Time) {
 	}
 }
 
-// shares divides a claim of n rows among the topics whose turn it is. A topic that is held gets no more
-// than what is given there.
-func (t *topics) shares(n int, held map[string]int) []dispatcher.Share {
+// shares divides a claim of n rows among the topics whose turn it is, within their limits.
+func (t *topics) shares(n int, limits map[string]int) []dispatcher.Share {
 	if len(t.names) == 0 {
 		return nil
 	}
@@ -73,10 +72,10 @@ func (t *topics) shares(n int, held map[string]int) []dispatcher.Share {
 	var shares []dispatcher.Share
 	if len(t.busy) > 0 && n > 1 {
 		forQuiet = max(n/8, min(n/2, quietRows))
-		shares = t.takeBusy(n-forQuiet, held)
+		shares = t.takeBusy(n-forQuiet, limits)
 	}
 	busy := len(shares)
-	shares = t.takeTurns(shares, forQuiet, n > 1, held)
+	shares = t.takeTurns(shares, forQuiet, n > 1, limits)
 	quiet := len(shares) - busy
 	switch {
 	case busy == 0:
@@ -87,7 +86,7 @@ func (t *topics) shares(n int, held map[string]int) []dispatcher.Share {
 	t.divide(shares[:busy], n-forQuiet)
 	t.divide(shares[busy:], forQuiet)
 	for i, share := range shares {
-		if rows, is := held[share.Topic]; is {
+		if rows, is := limits[share.Topic]; is {
 			shares[i].Limit = min(share.Limit, rows)
 		}
 	}
@@ -96,11 +95,11 @@ func (t *topics) shares(n int, held map[string]int) []dispatcher.Share {
 
 // takeBusy takes up to n of the busy topics. The first is another one each time, since it gets the odd
 // rows and, when bytes are short, the bytes.
-func (t *topics) takeBusy(n int, held map[string]int) (shares []dispatcher.Share) {
+func (t *topics) takeBusy(n int, limits map[string]int) (shares []dispatcher.Share) {
 	passed := 0
 	for ; passed < len(t.names) && len(shares) < n; passed++ {
 		topic := t.names[(t.first+passed)%len(t.names)]
-		if rows, is := held[topic]; t.busy[topic] > 0 && (!is || rows > 0) {
+		if rows, is := limits[topic]; t.busy[topic] > 0 && (!is || rows > 0) {
 			shares = append(shares, dispatcher.Share{Topic: topic})
 		}
 	}
@@ -110,11 +109,11 @@ func (t *topics) takeBusy(n int, held map[string]int) (shares []dispatcher.Share
 
 // takeTurns adds up to n of the topics that this round has not looked at, without the busy ones unless
 // they have no shares of their own.
-func (t *topics) takeTurns(shares []dispatcher.Share, n int, exceptBusy bool, held map[string]int) []dispatcher.Share {
+func (t *topics) takeTurns(shares []dispatcher.Share, n int, exceptBusy bool, limits map[string]int) []dispatcher.Share {
 	passed := 0
 	for taken := 0; passed < t.left && taken < n; passed++ {
 		topic := t.names[(t.next+passed)%len(t.names)]
-		if rows, is := held[topic]; is && rows == 0 || exceptBusy && t.busy[topic] > 0 {
+		if rows, is := limits[topic]; is && rows == 0 || exceptBusy && t.busy[topic] > 0 {
 			continue
 		}
 		shares = append(shares, dispatcher.Share{Topic: topic})
@@ -125,15 +124,15 @@ func (t *topics) takeTurns(shares []dispatcher.Share, n int, exceptBusy bool, he
 	return shares
 }
 
-// divide gives n rows to the shares: none gets less than its part while another gets more than its
-// topic might have.
+// divide gives n rows to the shares: none gets less than an equal part while another gets more than its topic is
+// expected to have.
 func (t *topics) divide(shares []dispatcher.Share, n int) {
 	slices.SortStableFunc(shares, func(a, b dispatcher.Share) int { return cmp.Compare(t.busy[a.Topic], t.busy[b.Topic]) })
 	for i := range shares {
 		left := len(shares) - i
 		part := (n + left - 1) / left
-		if might := t.busy[shares[i].Topic]; might > 0 && left > 1 {
-			part = min(part, might)
+		if expected := t.busy[shares[i].Topic]; expected > 0 && left > 1 {
+			part = min(part, expected)
 		}
 		shares[i].Limit = part
 		n -= part

@@ -115,7 +115,7 @@ func (s *asking) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispat
 	for _, share := range req.Shares {
 		limit += share.Limit
 	}
-	if req.Few {
+	if req.Small {
 		limit = -limit
 	}
 	claimed, err := s.Store.Claim(ctx, req)

@@ -29,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatc
 	s.buryAgain.Store(time.Now().Add(buryPause).UnixNano())
 	dead, refusal := out.Dead, err
 	out, err = s.claimDue(ctx, req, false)
-	out.Dead, out.Unburied = append(dead, out.Dead...), refusal
+	out.Dead, out.DeadRefused = append(dead, out.Dead...), refusal
 	return out, err
 }
 
@@ -38,8 +38,8 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, bury 
 	if req.Keys != nil {
 		return s.claimKeyed(ctx, req, bury)
 	}
-	if req.Few {
-		if out, ok, err := s.claimFew(ctx, req); err != nil {
+	if req.Small {
+		if out, ok, err := s.claimSmall(ctx, req); err != nil {
 			return out, s.wrap("claim", err)
 		} else if ok {
 			return out, nil
@@ -60,9 +60,9 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, bury 
 	}
 }
 
-// claimFew is Claim after a wake-up, with a cheaper statement. It starts at the first floor of the topics, and is not
+// claimSmall is Claim after a wake-up, with a cheaper statement. It starts at the first floor of the topics, and is not
 // ok if some topic has none. It does not move the floors, since it does not tell which rows it left alone.
-func (s *Store) claimFew(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, ok bool, err error) {
+func (s *Store) claimSmall(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, ok bool, err error) {
 	topics, limits, maxBytes := asked(req)
 	floor, ok := s.floors.first(topics)
 	if !ok {
@@ -73,7 +73,7 @@ func (s *Store) claimFew(ctx context.Context, req dispatcher.ClaimRequest) (out 
 		total += int64(limit)
 	}
 	args := []any{s.namespace, topics, floor, total, int32(req.MaxAttempts), maxBytes / max(1, total), pgUUID(s.worker), req.Lease}
-	f, err := s.fetch(ctx, req.Lease, s.sql.claimFew, args, topics, limits)
+	f, err := s.fetch(ctx, req.Lease, s.sql.claimSmall, args, topics, limits)
 	if err != nil {
 		return out, false, err
 	}
@@ -135,13 +135,13 @@ func (f found) split(out *dispatcher.Claimed) {
 }
 
 // death is that of a row which had no attempt left. Its cause is that of the statement's record.
-func (r row) death() dispatcher.Death {
+func (r row) death() dispatcher.DeadEvent {
 	e, cause := r.event, dispatcher.Cause{Class: dispatcher.ClassLease}
 	if r.dead != dispatcher.ReasonProcessingTimeout {
 		cause = dispatcher.Cause{}
 		_ = json.Unmarshal(e.Payload, &cause) // what is no failure has no cause
 	}
-	return dispatcher.Death{
+	return dispatcher.DeadEvent{
 		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead,
 		Cause: cause, Fingerprint: dispatcher.Fingerprint(e.Topic, r.dead, cause),
 	}

@@ -36,9 +36,9 @@ func (s *Store) outcomes(ctx context.Context, w WorkerInfo, data *dispatcher.Dat
 		var looked int64
 		short, long := &of[0], &of[1]
 		_, err := pgx.ForEachRow(rows, []any{&short.Delivered, &short.Failed, &long.Delivered, &long.Failed,
-			&short.Died.N, &long.Died.N, &looked, &data.ObservedAt}, func() error { return nil })
+			&short.Dead.N, &long.Dead.N, &looked, &data.ObservedAt}, func() error { return nil })
 		for i := range of {
-			of[i].Window, of[i].Died.Estimated = dispatcher.Windows[i], looked > dispatcher.DepthCap
+			of[i].Window, of[i].Dead.Estimated = dispatcher.Windows[i], looked > dispatcher.DepthCap
 		}
 		data.Windows = of[:]
 		return err

@@ -131,13 +131,13 @@ func TestOutcomes(t *testing.T) {
 	o.exec(`update outbox.outbox_dead_letters set resolution = 'replayed', resolved_at = now(), resolved_by = 'me' where topic = 'orders'`)
 
 	want := []dispatcher.Outcomes{
-		{Window: 5 * time.Minute, Delivered: 30, Failed: 10, Died: dispatcher.Count{N: 2}},
-		{Window: time.Hour, Delivered: 100, Failed: 20, Died: dispatcher.Count{N: 5}},
+		{Window: 5 * time.Minute, Delivered: 30, Failed: 10, Dead: dispatcher.Count{N: 2}},
+		{Window: time.Hour, Delivered: 100, Failed: 20, Dead: dispatcher.Count{N: 5}},
 	}
 	if got := o.data("orders").Windows; !slices.Equal(got, want) {
 		t.Errorf("the outcomes are %+v, want %+v", got, want)
 	}
-	if got := o.data().Windows[1].Died; got.N != 12 {
+	if got := o.data().Windows[1].Dead; got.N != 12 {
 		t.Errorf("%d events of all topics died in the last hour, want 12", got.N)
 	}
 	if rate, known := want[0].SuccessRate(); !known || rate != 0.75 || want[0].Name() != "5m" || want[1].Name() != "1h" {
@@ -198,11 +198,11 @@ func TestDataPlans(t *testing.T) {
 	if o := got.Orphans; o.Unserved.N < 20_000 || o.Unserved.N > 60_000 || !o.Unserved.Estimated || len(o.Topics) != dispatcher.OrphanTopicsListed {
 		t.Errorf("%d orphans, estimated %t, in %d topics that are told", o.Unserved.N, o.Unserved.Estimated, len(o.Topics))
 	}
-	if d := got.Windows[1].Died; d.Estimated || d.N < 11 || d.N > 13 {
+	if d := got.Windows[1].Dead; d.Estimated || d.N < 11 || d.N > 13 {
 		t.Errorf("%+v died, want the 12 of 3,600", d)
 	}
 	p.exec(`update outbox.outbox_dead_letters set died_at = now() where id <= 20000`)
-	if d := p.data().Windows[0].Died; !d.Estimated || d.N != dispatcher.DepthCap+1 {
+	if d := p.data().Windows[0].Dead; !d.Estimated || d.N != dispatcher.DepthCap+1 {
 		t.Errorf("%+v of 20,000 deaths", d)
 	}
 }

@@ -12,8 +12,8 @@ const Settings = relaxed
 // ClaimSQL is the claim statement of a store in schema "outbox".
 func ClaimSQL() string { return load("outbox").claim }
 
-// ClaimFewSQL is its counterpart for a few rows.
-func ClaimFewSQL() string { return load("outbox").claimFew }
+// ClaimSmallSQL is its counterpart for a few rows.
+func ClaimSmallSQL() string { return load("outbox").claimSmall }
 
 // GroupsSQL is the statement that finds the groups of dead letters, of a store in schema "outbox".
 func GroupsSQL() string { return load("outbox").groups }

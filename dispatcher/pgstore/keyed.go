@@ -36,7 +36,7 @@ func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, bur
 		all := s.keyed.update(look, told, found, time.Now())
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(c.began) > searchFor) {
-			out.Behind = s.keyed.behind(req.Shares)
+			out.KeysWaiting = s.keyed.keysWaiting(req.Shares)
 			return out, nil
 		}
 		c = look.then()

@@ -328,7 +328,7 @@ func (p *passage) remember(hash int64, now time.Time) {
 }
 
 // behind reports whether rows of the topics are known to wait for others.
-func (k *keyed) behind(shares []dispatcher.Share) bool {
+func (k *keyed) keysWaiting(shares []dispatcher.Share) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, share := range shares {

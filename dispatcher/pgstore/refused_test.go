@@ -123,14 +123,14 @@ func TestRefusedBurial(t *testing.T) {
 				return claimed
 			}
 			first := claim()
-			if len(first.Events) == 0 || !dispatcher.IsRefused(first.Unburied) {
-				t.Errorf("the first claim took %d rows, and says %v", len(first.Events), first.Unburied)
+			if len(first.Events) == 0 || !dispatcher.IsRefused(first.DeadRefused) {
+				t.Errorf("the first claim took %d rows, and says %v", len(first.Events), first.DeadRefused)
 			}
 			got := len(first.Events)
 			o.eventually("all others are claimed", func() bool {
 				more := claim()
-				if more.Unburied != nil {
-					t.Errorf("a claim tried again at once to bury: %v", more.Unburied)
+				if more.DeadRefused != nil {
+					t.Errorf("a claim tried again at once to bury: %v", more.DeadRefused)
 				}
 				got += len(more.Events)
 				return got >= others
@@ -144,7 +144,7 @@ func TestRefusedBurial(t *testing.T) {
 				if len(again.Events) > 0 {
 					t.Errorf("a later claim took %d rows", len(again.Events))
 				}
-				return dispatcher.IsRefused(again.Unburied)
+				return dispatcher.IsRefused(again.DeadRefused)
 			})
 
 			o.exec(`drop trigger refuse on outbox.outbox_dead_letters`)

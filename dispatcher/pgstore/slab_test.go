@@ -67,7 +67,7 @@ func TestClaimCountsHeaders(t *testing.T) {
 				t.Helper()
 				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: events}}, Lease: time.Minute, MaxAttempts: 10,
-					MaxBytes: 5*size + 5000, Keys: keys, Few: few,
+					MaxBytes: 5*size + 5000, Keys: keys, Small: few,
 				})
 				if err != nil {
 					t.Fatal(err)

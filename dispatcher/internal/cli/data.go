@@ -158,8 +158,8 @@ func success(of dispatcher.Outcomes) dataCheck {
 }
 
 func died(of dispatcher.Outcomes) dataCheck {
-	return dataCheck{Name: "deaths", OK: of.Died.N == 0, Value: new(float64(of.Died.N)), AtLeast: of.Died.Estimated,
-		Message: fmt.Sprintf("became dead in the last %s: %s", of.Name(), number(of.Died, "at least ")),
+	return dataCheck{Name: "deaths", OK: of.Dead.N == 0, Value: new(float64(of.Dead.N)), AtLeast: of.Dead.Estimated,
+		Message: fmt.Sprintf("became dead in the last %s: %s", of.Name(), number(of.Dead, "at least ")),
 		Remedy:  "See why with dispatcher dead groups, mend it, and replay or discard them."}
 }
 

@@ -39,7 +39,7 @@ func (data dataGauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(orphaned, float64(d.Orphans.Abandoned.N), "abandoned")
 	for _, of := range d.Windows {
 		window := of.Name()
-		gauge(diedLately, float64(of.Died.N), window)
+		gauge(diedLately, float64(of.Dead.N), window)
 		if rate, known := of.SuccessRate(); known {
 			gauge(successRatio, rate, window)
 		}

@@ -172,8 +172,8 @@ func (m *Metrics) Failed(e *dispatcher.Event, err error, took, delay time.Durati
 	}
 }
 
-// Died implements [dispatcher.Observer].
-func (m *Metrics) Died(d dispatcher.Death) {
+// DeadLettered implements [dispatcher.Observer].
+func (m *Metrics) DeadLettered(d dispatcher.DeadEvent) {
 	m.vectors.died.WithLabelValues(string(d.Reason), m.of(d.Topic).label).Inc()
 }
 

@@ -56,7 +56,7 @@ func TestNamesAndValues(t *testing.T) {
 	m.WatchData(func() *dispatcher.Data {
 		return &dispatcher.Data{
 			Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 11}, Abandoned: dispatcher.Count{N: 12}},
-			Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Died: dispatcher.Count{N: 13}}},
+			Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 13}}},
 		}
 	})
 	e, again := &dispatcher.Event{Topic: "orders", Attempt: 1}, &dispatcher.Event{Topic: "orders", Attempt: 2}
@@ -69,7 +69,7 @@ func TestNamesAndValues(t *testing.T) {
 	m.Failed(e, reason.With(reason.ConnectionFailed, errors.New("reset")), time.Millisecond, 0)
 	m.Failed(e, fmt.Errorf("post: %w", context.DeadlineExceeded), time.Second, time.Second)
 	m.Failed(e, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, errors.New("/total is missing")), time.Millisecond, 0)
-	m.Died(dispatcher.Death{Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded})
+	m.DeadLettered(dispatcher.DeadEvent{Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded})
 	m.LeaseLost(2)
 
 	text := scrape(t, registry)

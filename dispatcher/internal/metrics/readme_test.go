@@ -78,7 +78,7 @@ func TestReadme(t *testing.T) {
 	m.WatchNotifications(func() metrics.Notifications { return metrics.Notifications{Known: true} })
 	m.Claimed("orders", 1) // makes the topic's series
 	m.Failed(&dispatcher.Event{Topic: "orders"}, os.ErrClosed, time.Second, time.Second)
-	m.Died(dispatcher.Death{Topic: "orders", Reason: dispatcher.ReasonPermanentFailure})
+	m.DeadLettered(dispatcher.DeadEvent{Topic: "orders", Reason: dispatcher.ReasonPermanentFailure})
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 		Snapshot: func() dispatcher.Snapshot { return s }, Backlog: func() *dispatcher.Depth { return depth },
 		Data: func() *dispatcher.Data {
 			return &dispatcher.Data{ObservedAt: started,
-				Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Died: dispatcher.Count{N: 5, Estimated: true}}},
+				Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 5, Estimated: true}}},
 				Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7, Estimated: true},
 					Topics: []dispatcher.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7}}}}}
 		},

@@ -167,6 +167,6 @@ func (l *latencies) Acked(_ *dispatcher.Event, latency time.Duration) {
 func (*latencies) Claimed(string, int)                                           {}
 func (*latencies) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (*latencies) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
-func (*latencies) Died(dispatcher.Death)                                         {}
+func (*latencies) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*latencies) LeaseLost(int)                                                 {}
 func (*latencies) Refused(int)                                                   {}

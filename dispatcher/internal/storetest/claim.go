@@ -211,7 +211,7 @@ func claimExhausted(r rig) {
 		Shares: []dispatcher.Share{{Topic: topic, Limit: 3}}, Lease: lease, MaxAttempts: 1,
 	})
 	r.wantIDs("claimed beside the dead", claimed.Events, fresh)
-	want := map[uuid.UUID]dispatcher.Death{
+	want := map[uuid.UUID]dispatcher.DeadEvent{
 		crashed: {ID: crashed, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonProcessingTimeout, Cause: dispatcher.Cause{Class: dispatcher.ClassLease}},
 		retried: {ID: retried, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: refused},
 	}

@@ -59,7 +59,7 @@ func orderHeads(r rig) {
 	rest := r.keyed("b", "", "")
 	first := r.ordered(r.store, 10, dispatcher.KeyOrder{PerKey: 2}, lease)
 	r.wantIDs("first claim", first.Events, a[0], a[1], rest[0], rest[1], rest[2])
-	if !first.Behind {
+	if !first.KeysWaiting {
 		r.Error("the claim does not tell that rows of a are behind")
 	}
 	for _, store := range []dispatcher.Store{r.store, r.other} {

@@ -192,6 +192,6 @@ func (p *progress) Acked(*dispatcher.Event, time.Duration) {
 func (*progress) Claimed(string, int)                                           {}
 func (*progress) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (*progress) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
-func (*progress) Died(dispatcher.Death)                                         {}
+func (*progress) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*progress) LeaseLost(int)                                                 {}
 func (*progress) Refused(int)                                                   {}

@@ -22,10 +22,10 @@ func TestClaimFew(t *testing.T) {
 	store := o.Store("shop", uuid.New())
 	request := dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: "orders", Limit: 3}, {Topic: "others", Limit: 1}},
-		Lease:  time.Minute, MaxAttempts: 3, MaxBytes: 120, Few: true,
+		Lease:  time.Minute, MaxAttempts: 3, MaxBytes: 120, Small: true,
 	}
 	claim := func(few bool) (seqs []int64, deaths int) {
-		request.Few = few
+		request.Small = few
 		claimed, err := store.Claim(t.Context(), request)
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestPlanOfFew(t *testing.T) {
 	p.fill(20_000, "orders", "others")
 	p.exec(`update outbox.outbox_events set status = 'delivered'`)
 	p.exec(`vacuum analyze outbox.outbox_events`) // of no live rows
-	p.exec(`prepare few as ` + pgstore.ClaimFewSQL())
+	p.exec(`prepare few as ` + pgstore.ClaimSmallSQL())
 	p.fill(2000, "orders", "others")
 	few := func(from string) plan {
 		return p.explain(fmt.Sprintf(`execute few ('shop', '{orders,others}', %s, 20, 10, 1000, '%s', '1 minute')`, from, worker))
