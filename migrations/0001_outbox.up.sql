@@ -73,7 +73,7 @@ create table outbox_events (
 comment on table outbox_events is 'One row per event. Producers call enqueue(); dispatchers move the status.';
 comment on column outbox_events.seq is 'Order of insertion. It has gaps that fill late: never a cursor.';
 comment on column outbox_events.key_hash is 'Hash of the ordering key: partition_key, else aggregate_id, of its namespace and topic. Null for none.';
-comment on column outbox_events.aggregate_sequence is 'The number of the event in its aggregate, from 1 without gaps, when its producer asked for one. Null: it did not.';
+comment on column outbox_events.aggregate_sequence is 'The number of the event in its aggregate, from 1 without gaps, when its producer requested one. Null: it did not.';
 comment on column outbox_events.size_bytes is 'Size of payload and headers as text, these without their braces: what the event takes in a dispatcher''s memory.';
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
 comment on column outbox_events.attempts is 'The part of the retry budget that is used up: rises at a claim, falls when a claim is given back, is 0 again after a replay.';
@@ -102,7 +102,7 @@ create unique index outbox_events_seq on outbox_events (seq) where coalesce(live
 -- A dedupe key adds one event to its topic, ever: also after the first is delivered.
 create unique index outbox_events_dedupe on outbox_events (namespace, topic, dedupe_key) where dedupe_key is not null;
 
--- The last number of each aggregate whose producers ask for one. A row is locked from the enqueue until the
+-- The last number of each aggregate whose producers request one. A row is locked from the enqueue until the
 -- transaction ends, and a rollback takes the number back: so committed events have no gaps, and the order of the
 -- numbers is that of seq and of the commits.
 create table outbox_aggregate_sequences (
@@ -204,7 +204,7 @@ create index outbox_dead_letters_event on outbox_dead_letters (event_id, id);
 -- Those that later events of their key may have to wait for.
 create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;
 
--- One row per replay or discard that somebody asked for: an operation on a set of dead letters. Its set is fixed
+-- One row per replay or discard: an operation on a set of dead letters. Its set is fixed
 -- when it begins, and is in outbox_replay_items.
 create table outbox_replays (
     id             uuid        not null,
@@ -232,9 +232,9 @@ create table outbox_replays (
     constraint outbox_replays_bounds check (rate > 0 and canary >= 0 and abort_at between 0 and 100)
 );
 
-comment on table outbox_replays is 'One row per replay or discard that somebody asked for.';
-comment on column outbox_replays.reason is 'Why, in the words of who asked.';
-comment on column outbox_replays.filter is 'What was asked for: the topics, and the members of the filter.';
+comment on table outbox_replays is 'One row per replay or discard.';
+comment on column outbox_replays.reason is 'The reason, in the words of who requested it.';
+comment on column outbox_replays.filter is 'What was requested: the topics, and the members of the filter.';
 comment on column outbox_replays.rate is 'The most events a second.';
 comment on column outbox_replays.canary is 'How many events go first, and alone, until their outcome is known. 0: none.';
 comment on column outbox_replays.abort_at is 'The percentage of known outcomes that died again at which it stops. 0: it goes on.';
@@ -279,13 +279,13 @@ create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash
 
 -- outbox_resolve does with letters of an operation what it is for, and returns how many items had their turn. It is
 -- all that a replay login may change of events and letters: a dead row goes back to pending, an open letter is
--- resolved, and each says who asked for it and why.
+-- resolved, and each records who requested it and why.
 --
 -- A letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Operation, letters
 -- and rows are locked in this order, each in that of its ids, so that two calls never wait for each other in a
 -- circle. The statement after the locks sees what was committed before them.
 --
--- A row that goes back has its whole retry budget again. Its lease stays, so that the fencing token goes on rising.
+-- A row that goes back has its whole retry budget again. Its lease stays, so that the fencing token keeps rising.
 -- What had failed is in the letter.
 create function outbox_resolve(p_replay uuid, p_letters bigint[]) returns integer
 language plpgsql
@@ -411,13 +411,13 @@ create table outbox_sweeps (
 comment on table outbox_sweeps is 'One row per sweep of retention: how far it is, what it has removed, and when it runs next.';
 comment on column outbox_sweeps.holder is 'The worker that sweeps, whichever sweep it is. Only of the row "retention".';
 comment on column outbox_sweeps.pages is 'The pages of outbox_events when the run began.';
-comment on column outbox_sweeps.position is 'The page that is next. Another worker goes on from there.';
+comment on column outbox_sweeps.position is 'The page that is next. Another worker continues from there.';
 comment on column outbox_sweeps.began_at is 'When the run began that is under way. Null: none is.';
 comment on column outbox_sweeps.ended_at is 'When the last whole run ended.';
 comment on column outbox_sweeps.seconds is 'How long the last whole run took.';
 comment on column outbox_sweeps.delivered is 'Delivered rows that were removed, ever.';
 comment on column outbox_sweeps.dead is 'Dead rows that were removed after their resolution, ever.';
-comment on column outbox_sweeps.expired is 'Dead letters that nobody resolved and retention did, ever: deadUnresolved.';
+comment on column outbox_sweeps.expired is 'Dead letters that retention resolved, ever: deadUnresolved.';
 comment on column outbox_sweeps.letters is 'Dead letters that were removed, ever.';
 
 -- enqueue_retry_problem says what is wrong with a row's backoff, or null. The rules are those of a
@@ -460,10 +460,10 @@ begin
         return 'has a base above max (when not set base is 1s, for Linear 60s, and max 1h); lower base or raise max';
     elsif p_retry ? 'multiplier' and (jsonb_typeof(p_retry -> 'multiplier') <> 'string'
             or p_retry ->> 'multiplier' !~ '^([1-9]([.][0-9]+)?|10([.]0+)?)$' or length(p_retry ->> 'multiplier') > 8) then
-        return 'has a multiplier that is no decimal from "1" to "10" in quotes; write it such as "1.5"';
+        return 'has a multiplier that is not a decimal from "1" to "10" in quotes; write it such as "1.5"';
     elsif p_retry ? 'jitterPercent' and (jsonb_typeof(p_retry -> 'jitterPercent') <> 'number'
             or p_retry ->> 'jitterPercent' !~ '^([0-9]|[1-9][0-9]|100)$') then
-        return 'has a jitterPercent that is no whole number from 0 to 100; correct it';
+        return 'has a jitterPercent that is not a whole number from 0 to 100; correct it';
     end if;
     return null;
 end
@@ -484,7 +484,7 @@ declare
     v_what  text;
     v_hint  text;
 begin
-    -- 2,600 bytes are what an entry of an index holds beside the rest of it.
+    -- 2,600 bytes are what an entry of an index holds in addition to the rest.
     if coalesce(p_namespace, '') = '' then
         v_what := 'the namespace is missing';
         v_hint := 'Give the namespace that a dispatcher serves.';
@@ -537,7 +537,7 @@ begin
             v_hint := 'Use maxAttempts, retry and aggregateSequence, or migrate the schema to the version that knows it.';
         elsif p_options ? 'maxAttempts' and (jsonb_typeof(p_options -> 'maxAttempts') <> 'number'
                 or p_options ->> 'maxAttempts' !~ '^([1-9][0-9]{0,2}|1000)$') then
-            v_what := 'the option maxAttempts is no whole number from 1 to 1000';
+            v_what := 'the option maxAttempts is not a whole number from 1 to 1000';
             v_hint := 'Correct it, or leave it out for the dispatcher''s.';
         elsif p_options ? 'aggregateSequence' and jsonb_typeof(p_options -> 'aggregateSequence') <> 'boolean' then
             v_what := 'the option aggregateSequence is neither true nor false';
@@ -576,13 +576,13 @@ begin
 end
 $$;
 
--- enqueue_number gives those events that ask for one the next numbers of their aggregates, in their order, and null to
+-- enqueue_number gives those events that request one the next numbers of their aggregates, in their order, and null to
 -- the others. The counters are locked in the order of their keys, so that two batches never wait for each other in a
 -- circle. What enqueue_check refuses later gets none here.
 create function enqueue_number(p_namespaces text[], p_aggregate_types text[], p_aggregate_ids text[], p_options jsonb) returns bigint[]
 language sql
 as $$
-    with asked as materialized (
+    with requested as materialized (
         select n, namespace, coalesce(aggregate_type, '') as aggregate_type, aggregate_id
         from unnest(p_namespaces, p_aggregate_types, p_aggregate_ids) with ordinality as u (namespace, aggregate_type, aggregate_id, n)
         where case jsonb_typeof(p_options) when 'array' then p_options -> (n - 1)::integer else p_options end -> 'aggregateSequence' = 'true'
@@ -592,7 +592,7 @@ as $$
     counters as (
         insert into outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last)
         select namespace, aggregate_type, aggregate_id, count(*)
-        from asked
+        from requested
         group by namespace, aggregate_type, aggregate_id
         order by namespace, aggregate_type, aggregate_id
         on conflict (namespace, aggregate_type, aggregate_id) do update set last = s.last + excluded.last
@@ -600,7 +600,7 @@ as $$
     ),
     numbered as (
         select n, last + 1 - row_number() over (partition by namespace, aggregate_type, aggregate_id order by n desc) as sequence
-        from asked
+        from requested
         join counters using (namespace, aggregate_type, aggregate_id)
     )
     select array_agg(sequence order by n)
@@ -642,7 +642,7 @@ $$;
 -- of seq is then the order of their commits. Call it last in the transaction, so that others wait for
 -- little more than the commit. The lock is one of 1,024 slots by the key's hash: a key shares its turn
 -- with one key in a thousand, and a transaction holds at most 1,024 locks. (A lock for each key can fill the
--- server's lock table, and then nobody can even connect.)
+-- server's lock table, and then no client can even connect.)
 --
 -- p_options are maxAttempts, the retry budget of this row, retry, its backoff, and aggregateSequence, true for the
 -- next number of the event's aggregate: transactions that number events of one aggregate take turns, each until it
@@ -694,7 +694,7 @@ begin
         p_aggregate_id   := nullif(p_aggregate_id, '');
         p_partition_key  := nullif(p_partition_key, '');
         p_dedupe_key     := nullif(p_dedupe_key, '');
-        p_headers        := jsonb_strip_nulls(coalesce(p_headers, '{}')); -- a null is no header
+        p_headers        := jsonb_strip_nulls(coalesce(p_headers, '{}')); -- a null makes no header
         p_delay          := coalesce(p_delay, '0');
         p_max_bytes      := coalesce(p_max_bytes, 1048576);
         v_max_attempts   := (p_options ->> 'maxAttempts')::smallint;

@@ -2,10 +2,10 @@
 --
 -- The journal: one append-only record for each change of an event's row, when outbox_journal_set has turned it on.
 -- Triggers write it, so that it has every change: of dispatchers, of producers and of people. While it is off there
--- is no trigger, and it costs nothing.
+-- are no triggers, and it costs nothing.
 
 -- Partitioned by day, in UTC. outbox_journal_keep makes the days ahead, and removes those that are old. What comes on a
--- day that nobody has made goes to the default partition, so that no insert of an event ever fails for it.
+-- day that has no partition goes to the default partition, so that no insert of an event ever fails for it.
 create table outbox_journal (
     at              timestamptz not null,
     lsn             pg_lsn      not null,
@@ -57,7 +57,7 @@ comment on column outbox_journal_settings.since is 'From when on the journal has
 
 insert into outbox_journal_settings default values;
 
--- The triggers' functions run with the owner's rights: nobody else may write the journal. One for each kind of
+-- The triggers' functions run with the owner's rights: no other login may write the journal. One for each kind of
 -- statement, since they see its rows as tables: a batch is one insert.
 create function outbox_journal_added() returns trigger
 language plpgsql security definer set search_path from current
@@ -146,7 +146,7 @@ $$;
 -- outbox_journal_keep makes the days that come, and removes those that are older than the retention. It returns how many
 -- it removed. It takes no argument, so that who may call it can remove nothing else; the dispatchers' retention does.
 --
--- A day is emptied first, which locks that day alone: nobody writes to it any more. To drop the table locks the
+-- A day is emptied first, which locks that day alone: nothing writes to it any more. To drop the table locks the
 -- whole journal, and so producers and dispatchers, if only for a moment: it is given up when that is not to be had at
 -- once, and tried again by the next run.
 create function outbox_journal_keep() returns integer
@@ -193,7 +193,7 @@ begin
                 execute format('drop table %I', v_name);
             exception when lock_not_available then null;
             end;
-        exception when lock_not_available then null; -- somebody reads it
+        exception when lock_not_available then null; -- a reader holds it
         end;
     end loop;
     if exists (select from outbox_journal_default where at < now() - v_settings.retention) then

@@ -19,8 +19,8 @@ const (
 	lockRetries = 60
 )
 
-// patience says how a migration waits for locks.
-type patience struct {
+// lockWait says how a migration waits for locks.
+type lockWait struct {
 	timeout time.Duration
 	retries int
 	pause   time.Duration
@@ -34,7 +34,7 @@ var errBusy = errors.New("another migrator is at work")
 const busyPause = 100 * time.Millisecond
 
 // retry does the work again while it fails for a lock.
-func (p patience) retry(ctx context.Context, work func() error) error {
+func (w lockWait) retry(ctx context.Context, work func() error) error {
 	for n := 0; ; {
 		err := work()
 		pause := busyPause
@@ -43,11 +43,11 @@ func (p patience) retry(ctx context.Context, work func() error) error {
 			if !errors.As(err, &pg) || pg.Code != "55P03" && pg.Code != "40P01" {
 				return err
 			}
-			if n == p.retries {
+			if n == w.retries {
 				return fmt.Errorf("%w, %d times: a transaction holds the table; end it (pg_stat_activity shows it), and migrate again", err, n+1)
 			}
 			n++
-			pause = p.pause
+			pause = w.pause
 		}
 		select {
 		case <-ctx.Done():
@@ -64,17 +64,17 @@ func Patiently(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx
 	if err := checkSchemaName(schema); err != nil {
 		return err
 	}
-	return patience{lockTimeout, lockRetries, lockPause}.transact(ctx, conn, schema, work)
+	return lockWait{lockTimeout, lockRetries, lockPause}.transact(ctx, conn, schema, work)
 }
 
-// transact is Patiently with this patience.
-func (p patience) transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
-	return p.retry(ctx, func() error {
+// transact is Patiently with this wait
+func (w lockWait) transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
+	return w.retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
 				return err
 			}
-			settings := fmt.Sprintf(`set local lock_timeout = %d; set local client_min_messages = warning`, p.timeout.Milliseconds())
+			settings := fmt.Sprintf(`set local lock_timeout = %d; set local client_min_messages = warning`, w.timeout.Milliseconds())
 			if _, err := tx.Exec(ctx, settings); err != nil {
 				return err
 			}
@@ -83,11 +83,11 @@ func (p patience) transact(ctx context.Context, conn *pgx.Conn, schema string, w
 	})
 }
 
-// step applies the first migration that is missing and returns it, or nil when somebody else did so.
-func step(ctx context.Context, conn *pgx.Conn, schema string, all []migration, p patience) (done *Applied, finished bool, err error) {
+// step applies the first migration that is missing and returns it, or nil when another process did so.
+func step(ctx context.Context, conn *pgx.Conn, schema string, all []migration, w lockWait) (done *Applied, finished bool, err error) {
 	var next *migration
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
-		if next, err = findNext(ctx, tx, schema, all, p); err != nil || next == nil || !next.transaction {
+		if next, err = findNext(ctx, tx, schema, all, w); err != nil || next == nil || !next.transaction {
 			return err
 		}
 		done, err = apply(ctx, tx, schema, *next)
@@ -117,11 +117,11 @@ func takeTurn(ctx context.Context, db querier, function, schema string) error {
 
 // findNext takes its turn, which lasts until the transaction ends, so that whoever comes second sees all
 // that the first did.
-func findNext(ctx context.Context, tx pgx.Tx, schema string, all []migration, p patience) (*migration, error) {
+func findNext(ctx context.Context, tx pgx.Tx, schema string, all []migration, w lockWait) (*migration, error) {
 	if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
 		return nil, err
 	}
-	if _, err := tx.Exec(ctx, fmt.Sprintf(`set local lock_timeout = %d`, p.timeout.Milliseconds())); err != nil {
+	if _, err := tx.Exec(ctx, fmt.Sprintf(`set local lock_timeout = %d`, w.timeout.Milliseconds())); err != nil {
 		return nil, err
 	}
 	if err := prepareSchema(ctx, tx, schema); err != nil {
@@ -189,7 +189,7 @@ func applyOutside(ctx context.Context, conn *pgx.Conn, schema string, m migratio
 		err = errors.Join(err, unlockErr, resetErr)
 	}()
 	if applied, err := readApplied(ctx, conn, schema); err != nil || len(applied) != m.version-1 {
-		return nil, err // somebody else did it; the next step sees it
+		return nil, err // another process did it; the next step sees it
 	}
 	if _, err := conn.Exec(ctx, `set search_path = `+path+`; set lock_timeout = 0`); err != nil {
 		return nil, err

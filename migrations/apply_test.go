@@ -40,7 +40,7 @@ func TestUpBehindAReader(t *testing.T) {
 	waited := func() bool {
 		return scalar[bool](producer, `select exists (select from pg_locks where not granted and relation = 'outbox.outbox_events'::regclass)`)
 	}
-	for !waited() { // the migration asks for its lock
+	for !waited() { // the migration waits for its lock
 		if len(done) > 0 {
 			t.Fatalf("the migration did not wait: %+v", <-done)
 		}
@@ -123,7 +123,7 @@ func TestUpOutsideATransaction(t *testing.T) {
 	}
 }
 
-// While an index is built concurrently behind an old transaction, producers go on, and a second migrator waits
+// While an index is built concurrently behind an old transaction, producers continue, and a second migrator waits
 // and finds the work done.
 func TestUpConcurrentlyOutside(t *testing.T) {
 	t.Parallel()

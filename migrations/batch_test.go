@@ -42,7 +42,7 @@ var events = [][]string{
 }
 
 // What enqueue makes of events one by one, enqueue_batch makes of them together: the same rows in the same
-// order, and the same answers.
+// order, and the same results.
 // CONTRACT: C-11, C-15
 func TestBatchIsEnqueue(t *testing.T) {
 	t.Parallel()

@@ -88,7 +88,7 @@ func TestEnqueueID(t *testing.T) {
 	}
 }
 
-// A second event with the key is no error and no row, and the caller gets the id of the first. The
+// A second event with the key adds no row, and the caller gets the id of the first. The
 // key is one of its namespace and topic, and rows without one never conflict.
 // CONTRACT: C-1, C-11
 func TestEnqueueDedupe(t *testing.T) {
@@ -222,10 +222,10 @@ func TestEnqueueInvalid(t *testing.T) {
 		`'shop', 'orders', '"secret"', p_lock_key => true`:                                       "no key to lock",
 		`'shop', 'orders', '"secret"', p_options => '[]'`:                                        "options are not a JSON object",
 		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 3, "prio": 1}'`:             `option "prio" is unknown`,
-		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 0}'`:                        "maxAttempts is no whole number from 1 to 1000",
-		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 1001}'`:                     "maxAttempts is no whole number",
-		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 1.5}'`:                      "maxAttempts is no whole number",
-		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": "3"}'`:                      "maxAttempts is no whole number",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 0}'`:                        "maxAttempts is not a whole number from 1 to 1000",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 1001}'`:                     "maxAttempts is not a whole number",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": 1.5}'`:                      "maxAttempts is not a whole number",
+		`'shop', 'orders', '"secret"', p_options => '{"maxAttempts": "3"}'`:                      "maxAttempts is not a whole number",
 		`'shop', 'orders', '"secret"', p_options => '{"retry": "Linear"}'`:                       "retry is not an object",
 	} {
 		_, err := d.enqueue(args)

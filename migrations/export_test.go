@@ -40,7 +40,7 @@ func UpFiles(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applied, e
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, "outbox", all, patience{100 * time.Millisecond, 2000, 50 * time.Millisecond})
+	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 2000, 50 * time.Millisecond})
 }
 
 // UpFilesOnce is UpFiles that does not try again.
@@ -49,12 +49,12 @@ func UpFilesOnce(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applie
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, "outbox", all, patience{100 * time.Millisecond, 0, 0})
+	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 0, 0})
 }
 
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	p := patience{retries: 3}
+	p := lockWait{retries: 3}
 	for code, want := range map[string]int{"55P03": 4, "40P01": 4, "42501": 1} {
 		tries := 0
 		err := p.retry(t.Context(), func() error { tries++; return &pgconn.PgError{Code: code} })
@@ -65,13 +65,13 @@ func TestRetry(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	cancel(stop)
-	if err := (patience{retries: 3, pause: time.Hour}).retry(ctx, func() error { return &pgconn.PgError{Code: "55P03"} }); !errors.Is(err, stop) {
+	if err := (lockWait{retries: 3, pause: time.Hour}).retry(ctx, func() error { return &pgconn.PgError{Code: "55P03"} }); !errors.Is(err, stop) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
 }
 
 // SetJournalOnce turns the journal on, and does not try again.
 func SetJournalOnce(ctx context.Context, conn *pgx.Conn) error {
-	_, err := setJournal(ctx, conn, "outbox", Journal{Enabled: true, Retention: 24 * time.Hour}, patience{100 * time.Millisecond, 0, 0})
+	_, err := setJournal(ctx, conn, "outbox", Journal{Enabled: true, Retention: 24 * time.Hour}, lockWait{100 * time.Millisecond, 0, 0})
 	return err
 }

@@ -26,11 +26,11 @@ func SetJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal) (
 	if err := checkSchemaName(schema); err != nil {
 		return false, err
 	}
-	return setJournal(ctx, conn, schema, j, patience{lockTimeout, lockRetries, lockPause})
+	return setJournal(ctx, conn, schema, j, lockWait{lockTimeout, lockRetries, lockPause})
 }
 
-func setJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal, p patience) (changed bool, err error) {
-	err = p.transact(ctx, conn, schema, func(tx pgx.Tx) error {
+func setJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal, w lockWait) (changed bool, err error) {
+	err = w.transact(ctx, conn, schema, func(tx pgx.Tx) error {
 		set := `select ` + pgx.Identifier{schema, "outbox_journal_set"}.Sanitize() + `($1, $2::interval)`
 		return tx.QueryRow(ctx, set, j.Enabled, j.Retention).Scan(&changed)
 	})

@@ -36,7 +36,7 @@ func (d database) days() int64 {
 }
 
 // While the journal is off there is nothing that could cost something. On, it has each change, whoever makes it; a trigger
-// that somebody turned off is there again, and the journal begins anew.
+// that was turned off is there again, and the journal starts again.
 //
 // CONTRACT: C-61
 // REQUIREMENT: STORAGE-49
@@ -65,7 +65,7 @@ func TestSetJournal(t *testing.T) {
 	d.exec(`alter table outbox.outbox_events disable trigger outbox_journal_changed`)
 	before := scalar[time.Time](d, `select since from outbox.outbox_journal_settings`)
 	if !d.setJournal(true, week) || !scalar[time.Time](d, `select since from outbox.outbox_journal_settings`).After(before) {
-		t.Error("a trigger that was disabled is not told, or the journal does not begin anew")
+		t.Error("want a disabled trigger reported and the journal started again")
 	}
 	if !d.setJournal(false, week) || d.triggers() != 0 {
 		t.Errorf("off again: %d triggers", d.triggers())
@@ -93,7 +93,7 @@ func TestJournalWaitsForWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err == nil || !strings.Contains(err.Error(), "pg_stat_activity shows it") {
-		t.Errorf("beside a writer: %v", err)
+		t.Errorf("next to a writer: %v", err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestJournalWaitsForWriters(t *testing.T) {
 }
 
 // The days of the journal go by a login with a dispatcher's few rights, as the owner has set it, and not those that are
-// younger. A transaction that uses the journal keeps a day's table from being dropped, not from being emptied, and nobody
+// younger. A transaction that uses the journal keeps a day's table from being dropped, not from being emptied, and no writer
 // waits for it.
 //
 // CONTRACT: C-60, C-61
@@ -148,7 +148,7 @@ func TestJournalKeep(t *testing.T) {
 		t.Errorf("%d records of 6 days ago, want 1", n)
 	}
 
-	// Nobody made the days: records go to the default partition, and from there when they are old.
+	// No day was made: records go to the default partition, and from there when they are old.
 	owner.exec(`do $$ declare name text; begin
 		for name in select inhrelid::regclass::text from pg_inherits where inhparent = 'outbox.outbox_journal'::regclass and inhrelid <> 'outbox.outbox_journal_default'::regclass loop
 			execute 'drop table ' || name; end loop; end $$`)

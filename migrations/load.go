@@ -90,7 +90,7 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 // checkSchemaName is the rule of the resource's and the configuration file's schema fields.
 func checkSchemaName(schema string) error {
 	if len(schema) > 63 || !schemaName.MatchString(schema) || strings.HasPrefix(schema, "pg_") {
-		return fmt.Errorf("schema %.70q cannot be used; name one of at most 63 lower-case letters, digits and underscores, "+
+		return fmt.Errorf("schema %.70q cannot be used; name one of at most 63 lower-case characters, digits and underscores, "+
 			"that starts with a letter or an underscore and not with pg_, such as outbox", schema)
 	}
 	return nil

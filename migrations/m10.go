@@ -61,7 +61,7 @@ func UpM10(ctx context.Context, conn *pgx.Conn, schema string, m M10) (installed
 	if err := errors.Join(checkSchemaName(schema), m.check()); err != nil {
 		return false, fmt.Errorf("install M10: %w", err)
 	}
-	err = patience{lockTimeout, lockRetries, lockPause}.retry(ctx, func() error {
+	err = lockWait{lockTimeout, lockRetries, lockPause}.retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
 			installed, err = installM10(ctx, tx, schema, m)
 			return err
@@ -121,7 +121,7 @@ func findM10(ctx context.Context, tx pgx.Tx) (s m10State, err error) {
 	return s, err
 }
 
-// replaceM10 drops the functions, with every signature that they have, and makes them anew: one each.
+// replaceM10 drops the functions, with every signature that they have, and makes them again: one each.
 func replaceM10(ctx context.Context, tx pgx.Tx, text, mark string) error {
 	const settings = `set local client_min_messages = warning; set local check_function_bodies = on`
 	if _, err := tx.Exec(ctx, fmt.Sprintf(`%s; set local lock_timeout = %d`, settings, lockTimeout.Milliseconds())); err != nil {

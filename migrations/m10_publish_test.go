@@ -41,7 +41,7 @@ func TestM10Publish(t *testing.T) {
 	}
 }
 
-// As an upsert it replaces the payload of what waits, and adds an event beside one that is being delivered. Publishers
+// As an upsert it replaces the payload of what waits, and adds an event when one is being delivered. Publishers
 // at once make one event.
 func TestM10PublishUpsert(t *testing.T) {
 	t.Parallel()

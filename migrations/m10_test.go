@@ -48,7 +48,7 @@ func (d database) complete(id int64, worker string, success bool) {
 }
 
 // Each function has the contract's arguments, in its order, with its names, types, defaults and result, and no other
-// signature, also after somebody has made one.
+// signature, also when the owner has made one.
 // CONTRACT: C-90
 // REQUIREMENT: M10-1, M10-2, M10-3, M10-16, M10-17
 func TestM10Signatures(t *testing.T) {
@@ -140,7 +140,7 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 		t.Errorf("claimed %q", got)
 	}
 	if got := other.claim("worker-2", 2); got != "3 0, 4 0" {
-		t.Errorf("claimed %q beside a claim that is open", got)
+		t.Errorf("claimed %q during a claim that is open, want nothing", got)
 	}
 	d.exec(`commit`)
 	if got := scalar[string](d, `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`); got != "5" {
@@ -152,7 +152,7 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 		}
 	}
 	if _, err := d.Exec(t.Context(), `select m10_recovery.claim_outbox_events(null)`); err == nil || !strings.Contains(err.Error(), "processor id") {
-		t.Errorf("a claim of nobody: %v", err)
+		t.Errorf("got %v for a claim without a worker", err)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
 	d.claim("worker-2", 1)
 	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
-	d.complete(id, "worker-2", true) // late, and nobody else has it
+	d.complete(id, "worker-2", true) // late, and no other worker has it
 	state("delivered")
 }
 

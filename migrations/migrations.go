@@ -52,15 +52,15 @@ func Up(ctx context.Context, conn *pgx.Conn, schema string) ([]Applied, error) {
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, schema, all, patience{lockTimeout, lockRetries, lockPause})
+	return up(ctx, conn, schema, all, lockWait{lockTimeout, lockRetries, lockPause})
 }
 
-func up(ctx context.Context, conn *pgx.Conn, schema string, all []migration, p patience) (applied []Applied, err error) {
+func up(ctx context.Context, conn *pgx.Conn, schema string, all []migration, w lockWait) (applied []Applied, err error) {
 	for {
 		var done *Applied
 		finished := false
-		err := p.retry(ctx, func() (err error) {
-			done, finished, err = step(ctx, conn, schema, all, p)
+		err := w.retry(ctx, func() (err error) {
+			done, finished, err = step(ctx, conn, schema, all, w)
 			return err
 		})
 		if err != nil {
@@ -75,7 +75,7 @@ func up(ctx context.Context, conn *pgx.Conn, schema string, all []migration, p p
 	}
 }
 
-// Status tells where the schema stands. It only reads, with no more rights than a dispatcher has.
+// Status returns the schema's version and what is missing. It only reads, with no more rights than a dispatcher has.
 // When an applied migration differs from this binary's, it returns the state and an error.
 func Status(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
 	all, err := load(files, schema)

@@ -22,7 +22,7 @@ func (d database) upOverview(schema, namespace string, want bool) {
 	}
 }
 
-// A producer of Overview's table inserts as before: it needs no right but that on the view, and a payload that is no
+// A producer of Overview's table inserts as before: it needs no right but that on the view, and a payload that is not an
 // mapping is refused.
 // Overview: Schema, outbox.events with 7 columns
 // Overview: Backoff & Limits, Payloads must be JSON-serialisable mappings
@@ -49,7 +49,7 @@ func TestOverviewInsert(t *testing.T) {
 	}
 	for sql, want := range map[string]string{
 		insert: "is there already",
-		`insert into outbox.events (topic, payload) values ('orders', '[1]')`:                     "no mapping",
+		`insert into outbox.events (topic, payload) values ('orders', '[1]')`:                     "not a mapping",
 		`insert into outbox.events (topic, payload) values ('orders', null)`:                      "the payload is missing",
 		`insert into outbox.events (topic, payload, status) values ('orders', '{}', 'processed')`: "is pending",
 		`insert into outbox.events (topic, payload, attempt_count) values ('orders', '{}', 1)`:    "no attempt was made",

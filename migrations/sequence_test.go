@@ -44,7 +44,7 @@ func sequences(t *testing.T, pool *pgxpool.Pool) (all string) {
 }
 
 // Committed events of an aggregate have the numbers 1, 2, 3 without a gap: a rollback takes its number back, one that
-// was there before takes none, and events that do not ask for one have none.
+// was there before takes none, and events that do not request one have none.
 // Storage: 1. Outbox Table Schema, sequence_number; Patterns 1, get_next_sequence_number
 // REQUIREMENT: STORAGE-4
 func TestAggregateSequence(t *testing.T) {

@@ -157,7 +157,7 @@ func TestUpEdited(t *testing.T) {
 		}
 	}
 	if state.Version != migrations.Version {
-		t.Errorf("status is %+v, want it told beside the error", state)
+		t.Errorf("status is %+v, want it with the error", state)
 	}
 }
 

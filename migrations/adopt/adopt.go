@@ -137,7 +137,7 @@ var (
 // changes nothing. The login owns the outbox's schema and their table, or is a member of their owners; for the layout
 // Debezium it has REPLICATION, and connects twice at a time.
 //
-// A step locks their table, with the patience of a migration: it gives up a lock that it does not get within 2 seconds,
+// A step locks their table, as a migration does: it gives up a lock that it does not get within 2 seconds,
 // and tries again for 5 minutes or until ctx ends.
 func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec Spec, o Options) (Result, error) {
 	o.MaxRows = cmp.Or(o.MaxRows, DefaultMaxRows)

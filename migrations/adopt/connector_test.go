@@ -147,7 +147,7 @@ func (c *connector) read(ctx context.Context, l *ledger, every int) error {
 			data = m.Data
 		}
 		switch {
-		case len(data) > 17 && data[0] == 'k' && data[17] == 1: // it asks for an answer
+		case len(data) > 17 && data[0] == 'k' && data[17] == 1: // it requests a reply
 			err = c.confirm(confirmed)
 		case len(data) > 25 && data[0] == 'w' && data[25] == 'I':
 			if n, ok := inserted(data[25:]); ok {
@@ -178,7 +178,7 @@ func (c *connector) read(ctx context.Context, l *ledger, every int) error {
 	}
 }
 
-// confirm tells what is sent for good: written, flushed and applied.
+// confirm reports what is sent for good: written, flushed and applied.
 func (c *connector) confirm(position uint64) error {
 	data := []byte{'r'}
 	for _, n := range []uint64{position, position, position, 0} {

@@ -22,11 +22,11 @@ type layout struct {
 	// event.
 	open, complete, reopen string
 	order                  string
-	// log is a table that tells nothing of what was sent: the connector's slot does.
+	// log is a table that does not record what was sent: the connector's slot does.
 	log bool
 }
 
-// inHands is when a row is due that a worker has in its hands, where the table does not tell until when.
+// inHands is when a row is due that a worker has in its hands, where the table does not record until when.
 const inHands = "now() + interval '1 minute'"
 
 var presets = map[Layout]layout{
@@ -93,10 +93,10 @@ var presets = map[Layout]layout{
 	},
 }
 
-// noLimit is the retry budget of a row whose worker knows none: no dispatcher buries it.
+// noLimit is the retry budget of a row whose worker knows none: no dispatcher makes it dead.
 const noLimit = "32767"
 
-// ours are the names that a mapping of columns may have, beside status and completed.
+// ours are the names that a mapping of columns may have, in addition to status and completed.
 var ours = []string{"id", "payload", "topic", "type", "aggregateType", "aggregateId", "key", "headers", "created", "due", "attempts"}
 
 // layout returns that of the spec.

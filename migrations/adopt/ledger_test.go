@@ -62,7 +62,7 @@ func (r rig) playLedger() {
 	stopDispatcher()
 	theirs, ours := len(l.theirs), len(l.ours)
 
-	// Nobody delivers until the way back; their worker delivers the rest.
+	// No worker delivers until the way back; their worker delivers the rest.
 	wait = p.start(600)
 	p.reach(2400)
 	returned := r.step(adopt.Back, adopt.None, true)

@@ -45,10 +45,10 @@ func (r *run) aboutSlot(err error) error {
 		"42501": "let the login read replication slots: alter role " + quote(r.tx.Conn().Config().User) + " replication",
 		"55006": "stop the connector, and run it again",
 		"57014": fmt.Sprintf("it took longer than %s: start the connector until it has caught up, stop it, and run it again", logTimeout),
-		"55000": "what the slot holds cannot be read any more, so nothing tells what was sent: go back (dispatcher adopt back), make the slot anew, and have the connector send what is missing",
+		"55000": "what the slot holds cannot be read any more, so it is not known what was sent: go back (dispatcher adopt back), make the slot again, and have the connector send what is missing",
 	}[pg.Code]
 	if pg.Code == "55000" && r.state == Live { // all of it is the outbox's
-		remedy = fmt.Sprintf("make the slot anew: select pg_drop_replication_slot('%[1]s'); select pg_create_logical_replication_slot('%[1]s', 'pgoutput')", r.spec.Slot)
+		remedy = fmt.Sprintf("make the slot again: select pg_drop_replication_slot('%[1]s'); select pg_create_logical_replication_slot('%[1]s', 'pgoutput')", r.spec.Slot)
 	}
 	if remedy == "" {
 		return err
@@ -129,7 +129,7 @@ func (r *run) noSlot() error {
 	return fmt.Errorf("there is no replication slot %s; give the slot.name of the connector (--slot), and let it keep the slot when it stops (slot.drop.on.stop false)", r.spec.Slot)
 }
 
-// cutoverLog is Cutover of a table that Debezium reads. It moves what the connector has not confirmed, which the slot tells
+// cutoverLog is Cutover of a table that Debezium reads. It moves what the connector has not confirmed, which the slot has
 // by transactions. Positions would not: a row that was inserted before the confirmed position may be of a transaction
 // that has committed after it.
 func (r *run) cutoverLog() error {
@@ -243,7 +243,7 @@ func (s Spec) checkSlot(l layout) error {
 	case !l.log && s.Slot+s.Publication != "":
 		return fmt.Errorf("the layout %s has no replication slot; leave out slot and publication, or choose the layout debezium", s.Layout)
 	case s.Slot != "" && !slots.MatchString(s.Slot):
-		return fmt.Errorf("the slot %.70q cannot be used; give the slot.name of the connector: 1 to 63 lower case letters, digits and underscores", s.Slot)
+		return fmt.Errorf("the slot %.70q cannot be used; give the slot.name of the connector: 1 to 63 lower case characters, digits and underscores", s.Slot)
 	case s.Publication != "" && !word.MatchString(s.Publication):
 		return fmt.Errorf("the publication %.70q cannot be used; give the publication.name of the connector", s.Publication)
 	}

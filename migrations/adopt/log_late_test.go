@@ -144,7 +144,7 @@ func TestDebeziumIDAgain(t *testing.T) {
 
 // A row that the outbox has refused is tried again as it is in their table by then. The name of the adoption is that of a
 // function of ours, and its steps can be repeated.
-func TestDebeziumRefusedRowIsMended(t *testing.T) {
+func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 	r, _ := newLogRig(t)
 	r.exec(`create domain note as jsonb; alter table outboxevent add note note`)
 	r.old.spec.Name = "log"
@@ -160,14 +160,14 @@ func TestDebeziumRefusedRowIsMended(t *testing.T) {
 			}
 		}
 	}
-	r.exec(`update outboxevent set aggregatetype = 'mended' where aggregatetype = ''; delete from outboxevent where payload ->> 'n' = '3'`)
+	r.exec(`update outboxevent set aggregatetype = 'fixed' where aggregatetype = ''; delete from outboxevent where payload ->> 'n' = '3'`)
 	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 1 || r.numbers() != "2 4 1" {
 		t.Errorf("moved %d, refused %d, events %s", result.Moved, result.Refused, r.numbers())
 	}
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 || r.held() != "1 2 3 4" {
 		t.Errorf("returned %d, and the slot has %s", result.Returned, r.held())
 	}
-	if got := scalar[string](r, `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`); got != "mendedtrue Ttrue Ttrue" {
+	if got := scalar[string](r, `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`); got != "fixedtrue Ttrue Ttrue" {
 		t.Errorf("their table has %s", got)
 	}
 }

@@ -62,7 +62,7 @@ func TestDebeziumLedger(t *testing.T) {
 	}
 	theirs, ours := len(l.theirs), len(l.ours)
 
-	// Nobody sends until the way back; the connector sends the rest.
+	// No connector sends until the way back; the connector sends the rest.
 	wait = p.start(600)
 	p.reach(2400)
 	returned := r.step(adopt.Back, adopt.None, true)

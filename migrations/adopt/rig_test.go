@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Its WAL can be decoded, and reaches the disk only when somebody waits for it.
+	// Its WAL can be decoded, and reaches the disk only when a client waits for it.
 	pgtest.Settings = map[string]string{"wal_level": "logical", "max_wal_senders": "10", "wal_writer_delay": "10s"}
 	pgtest.Main(m)
 }

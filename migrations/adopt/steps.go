@@ -37,7 +37,7 @@ type run struct {
 	dropped bool
 }
 
-// adoption is what outbox_adoptions has of one, beside the spec.
+// adoption is what outbox_adoptions has of one, in addition to the spec.
 type adoption struct {
 	state  State
 	start  *string

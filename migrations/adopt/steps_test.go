@@ -162,7 +162,7 @@ func TestRefused(t *testing.T) {
 	if s := r.status(); s.Refused != 3 || s.TheirsWaiting != 3 || s.Ours != 1 || s.Theirs != 4 {
 		t.Errorf("status %+v", s)
 	}
-	// The owner mends one, and their worker sends the others.
+	// The owner fixes one, and their worker sends the others.
 	r.exec(`update outbox.events set topic = 'T' where topic = ''`)
 	check(2, 2)
 	r.exec(`update outbox.events set status = 'processed' where status = 'pending'`)
@@ -315,7 +315,7 @@ func TestStepsRefused(t *testing.T) {
 	}
 	flagged("public.flagged", "completed", "sent", "column sent of table public.flagged is boolean, and completed is a time that is null until the row is sent; map status=sent:OPEN:COMPLETE")
 	flagged("public.flagged", "status", "sent:f:t", `the status "f" is "false" as a value of column sent of table public.flagged`)
-	flagged("public.flagged", "status", "sent:false:done", `the status "done" is no value of column sent of table public.flagged`)
+	flagged("public.flagged", "status", "sent:false:done", `the status "done" is not a value of column sent of table public.flagged`)
 	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "a$adopt$", "payload": "payload", "completed": "c"}

@@ -39,7 +39,7 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	case err != nil:
 		return t, err
 	case kind != "r" && kind != "p":
-		return t, fmt.Errorf("%s is no table; an adoption needs the table that producers insert into", s.Table)
+		return t, fmt.Errorf("%s is not a table; an adoption needs the table that producers insert into", s.Table)
 	case !owns:
 		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
 	}
@@ -102,7 +102,7 @@ func (r *run) checkState() error {
 	for i, value := range append([]string{complete}, strings.Split(open, ",")...) {
 		var written string
 		if err := r.tx.QueryRow(r.ctx, `select $1::text::`+kind+`::text`, value).Scan(&written); err != nil {
-			return fmt.Errorf("the status %q is no value of column %s of table %s, which is %s: %w; write status=COLUMN:OPEN:COMPLETE with values of the column", value, column, r.spec.Table, kind, err)
+			return fmt.Errorf("the status %q is not a value of column %s of table %s, which is %s: %w; write status=COLUMN:OPEN:COMPLETE with values of the column", value, column, r.spec.Table, kind, err)
 		}
 		if i > 0 && written != value { // an open one is compared as text
 			return fmt.Errorf("the status %q is %q as a value of column %s of table %s, which is %s; write it so: --column status=COLUMN:OPEN:COMPLETE, such as status=%s:false:true for a boolean",

@@ -41,7 +41,7 @@ where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status <> 'dead'
 -- claim_outbox_events leases events that are due, or whose lease has expired, for five minutes. The lease number is
 -- from the sequence of the dispatchers' claims, so that fencing tokens rise for an event whoever takes it.
 --
--- M10 knows no limit of attempts: a claim lifts the row's, so that no dispatcher buries what a worker retries. A batch
+-- M10 knows no limit of attempts: a claim lifts the row's, so that no dispatcher makes dead what a worker retries. A batch
 -- has at most 1,000 events.
 create function m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer default 10)
 returns table (id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
@@ -106,7 +106,7 @@ as $m10$
 declare
     v_worker uuid := encode(substring(sha256(convert_to(p_processor_id, 'UTF8')) for 16), 'hex');
 begin
-    -- "coalesce(live, false)" is how a statement asks for the index by seq. Only a leased row has a locked_by.
+    -- "coalesce(live, false)" is how a statement gets the index by seq. Only a leased row has a locked_by.
     if p_success then
         update outbox_events
         set status = 'delivered', locked_by = null, locked_until = null, updated_at = now()

@@ -33,7 +33,7 @@ begin
         raise exception 'outbox: an event that is inserted is pending, and no attempt was made'
             using errcode = 'invalid_parameter_value', hint = 'Leave out status and attempt_count.';
     elsif jsonb_typeof(new.payload) <> 'object' then
-        raise exception 'outbox: the payload is no mapping' using errcode = 'invalid_parameter_value', hint = 'Give a JSON object.';
+        raise exception 'outbox: the payload is not a mapping' using errcode = 'invalid_parameter_value', hint = 'Give a JSON object.';
     end if;
     select * into v_added from enqueue('{namespace}', new.topic, new.payload, p_id => new.id,
         p_delay => greatest(coalesce(new.next_attempt_at, now()) - now(), '0'),

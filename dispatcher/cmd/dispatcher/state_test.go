@@ -127,7 +127,7 @@ func TestSchemaFile(t *testing.T) {
 	m.set(t, map[string]string{"order.json": "{\"properties\": {\"card\":\n {\"type\": \"objekt\"}}}"})
 	await(t, "the place is told", func() bool {
 		files := p.status(t).FileProblems
-		return len(files) == 1 && files[0].Field == "validation[0].schema.file" && strings.Contains(files[0].Message, "it is no JSON Schema: line 2, column 11: at /properties/card/type: ")
+		return len(files) == 1 && files[0].Field == "validation[0].schema.file" && strings.Contains(files[0].Message, "it is not a JSON Schema: line 2, column 11: at /properties/card/type: ")
 	})
 	await(t, "it is logged", func() bool { return strings.Contains(p.log.String(), "line 2, column 11: at /properties/card/type: ") })
 	o.enqueue(t, 1)

@@ -172,7 +172,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 		"same      946\n", "dead      20\n", "moved     11\n",
 		"dead      13     orders   validation[0].schema, at /lines/*/price: #/properties/lines/items/properties/price/type (number, not string)\n"+
 			"                            event 01900000-0000-7000-8000-000000001112\n",
-		"paused    5      odd      transform[1].payload cannot be computed: line 1, column 28: it asks for a key that is not there; ",
+		"paused    5      odd      transform[1].payload cannot be computed: line 1, column 28: it reads a key that is not there; ",
 		"moved     11     refunds  "+destination.URL+"/refunds → "+destination.URL+"/v2/refunds\n")
 
 	if after := o.versions(t); after != before {

@@ -120,7 +120,7 @@ var brokenConsumers = map[string]struct {
 			return err
 		}
 		return nil
-	}, everyHook, "RULE-010-032", []string{"failures are told"}},
+	}, everyHook, "RULE-010-032", []string{"failures are reported"}},
 }
 
 // consumerReport is the report of verify-consumer with its members' names, which programs read.

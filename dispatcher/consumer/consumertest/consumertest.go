@@ -37,8 +37,8 @@ type Consumer struct {
 	FailRecord func(ctx context.Context, fails bool) error
 	// Crash hands over a delivery, and ends the consumer when the effect was made and before its record is committed.
 	Crash func(ctx context.Context, e *consumer.Event) error
-	// Patience bounds a check. Defaults to 30s.
-	Patience time.Duration
+	// CheckTimeout bounds a check. Defaults to 30s.
+	CheckTimeout time.Duration
 	// ReportFile names a file that is written with the report, as `dispatcher verify-consumer --output json` writes it:
 	// `kubectl outbox register` makes it the evidence of an OutboxConsumer (CONTRACT C-82). When empty: none.
 	ReportFile string
@@ -90,7 +90,7 @@ func Check(ctx context.Context, c Consumer) (Report, error) {
 	}
 	results, err := consumercheck.Run(ctx, consumercheck.Consumer{
 		Deliver: c.Deliver, Effects: c.Effects, Event: c.Event, Optional: c.Optional, Restart: c.Restart,
-		FailEffect: c.FailEffect, FailRecord: c.FailRecord, Crash: c.Crash, Patience: c.Patience,
+		FailEffect: c.FailEffect, FailRecord: c.FailRecord, Crash: c.Crash, CheckTimeout: c.CheckTimeout,
 	})
 	report := Report{Skipped: map[string]string{}}
 	for _, r := range results {

@@ -148,7 +148,7 @@ var subjects = map[string]struct {
 			return err
 		}
 		return nil
-	}, []string{"failures are told", "effect before the check"}, "RULE-010-032"},
+	}, []string{"failures are reported", "effect before the check"}, "RULE-010-032"},
 	"that dedupes on the fenced key": {func(ctx context.Context, s *service, e *consumer.Event) error {
 		key := *e
 		key.ID = uuid.NewSHA1(uuid.Nil, []byte(e.FencedKey()))
@@ -229,7 +229,7 @@ func TestBrokenConsumersAreTold(t *testing.T) {
 				},
 			}
 			if name == "that refuses duplicates" {
-				under.Patience = 3 * time.Second // "at the same time" waits for it
+				under.CheckTimeout = 3 * time.Second // "at the same time" waits for it
 			}
 			report, err := consumertest.Check(t.Context(), under)
 			if err != nil {

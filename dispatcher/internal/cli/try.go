@@ -104,7 +104,7 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	trial := try.Trial{New: cfg, Past: f.past, OldName: f.against}
+	trial := try.Request{New: cfg, Past: f.past, OldName: f.against}
 	if f.against != "" {
 		old, err := load(f.against, config.Config.Validate)
 		if err != nil {

@@ -157,7 +157,7 @@ func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 // consumer is what the checks are made with: a hook is there when its flag is.
 func (h *httpConsumer) consumer() consumercheck.Consumer {
 	c := consumercheck.Consumer{
-		Deliver: h.deliver, Event: h.event, Optional: h.f.optional, Ready: h.ready, Patience: h.f.patience(),
+		Deliver: h.deliver, Event: h.event, Optional: h.f.optional, Ready: h.ready, CheckTimeout: h.f.patience(),
 	}
 	switch {
 	case h.f.probe != "":

@@ -15,7 +15,7 @@ type check struct {
 	name, rule string
 	// needs is the hook without which it is left out.
 	needs Hook
-	// effects is true when the answers alone show nothing of it.
+	// effects is true when the responses alone show nothing of it.
 	effects bool
 	// follows are the checks that explain it when they are broken too: who handles a duplicate twice does so after a
 	// restart as well.
@@ -44,11 +44,11 @@ var checks = []check{
 		remedy: "Use a default for an optional field that is missing."},
 	{name: "duplicates after a restart", rule: "RULE-010-002", needs: Restart, follows: []string{"duplicates", "replays"}, run: restarts,
 		remedy: "Keep what was handled in a database."},
-	{name: "failures are told", rule: "RULE-010-032", needs: FailEffect, run: failuresAreTold,
+	{name: "failures are reported", rule: "RULE-010-032", needs: FailEffect, run: failuresAreReported,
 		remedy: "Return the error of the effect, so that the event comes again."},
 	{name: "failures are made good", rule: "RULE-010-012", needs: FailEffect, run: failuresAreMadeGood,
 		remedy: "Write record and effect in one transaction."},
-	{name: "effect before the check", rule: "RULE-010-031", needs: FailRecord, effects: true, follows: []string{"failures are told"}, run: effectBeforeCheck,
+	{name: "effect before the check", rule: "RULE-010-031", needs: FailRecord, effects: true, follows: []string{"failures are reported"}, run: effectBeforeCheck,
 		remedy: "Check before the effect, and fail when the check does."},
 	{name: "crash between effect and record", rule: "RULE-010-012", needs: Crash, follows: []string{"duplicates", "replays", "duplicates after a restart"}, run: crash,
 		remedy: "Write record and effect in one transaction."},
@@ -85,7 +85,7 @@ func simultaneous(r *run) {
 	all.Wait()
 	for i, err := range errs {
 		if err != nil {
-			r.found("delivery %d of 8 at the same time is refused for %s: %v", i+1, r.c.Patience, err)
+			r.found("delivery %d of 8 at the same time is refused for %s: %v", i+1, r.c.CheckTimeout, err)
 			return
 		}
 	}
@@ -161,12 +161,12 @@ func restarts(r *run) {
 		return
 	}
 	r.must(Restart, r.c.Restart(r.ctx))
-	if r.comesBack("the same event after a restart", e) {
+	if r.recovers("the same event after a restart", e) {
 		r.effects("the same event before and after a restart", e, 1)
 	}
 }
 
-func failuresAreTold(r *run) {
+func failuresAreReported(r *run) {
 	e := r.event()
 	r.must(FailEffect, r.c.FailEffect(r.ctx, true))
 	err := r.deliver(e)
@@ -190,7 +190,7 @@ func failuresAreMadeGood(r *run) {
 	failed := r.deliver(e)
 	r.must(FailEffect, r.c.FailEffect(r.ctx, false))
 	if failed == nil {
-		return // it will not come again: "failures are told" has found that
+		return // it will not come again: "failures are reported" has found that
 	}
 	if r.acknowledged("the event after its effect failed once", again(e, e.FencingToken+1, 2)) {
 		r.effects("an event that failed and came again", e, 1)
@@ -203,15 +203,15 @@ func effectBeforeCheck(r *run) {
 	err := r.deliver(e)
 	r.must(FailRecord, r.c.FailRecord(r.ctx, false))
 	if err == nil {
-		r.found("an event is acknowledged while nobody can know whether it was handled")
+		r.found("an event is acknowledged while its record cannot be read")
 	}
-	r.effects("an event while nobody can know whether it was handled", e, 0)
+	r.effects("an event while its record cannot be read", e, 0)
 }
 
 func crash(r *run) {
 	e := r.event()
 	r.must(Crash, r.c.Crash(r.ctx, e))
-	if r.comesBack("the event after a crash between effect and record", e) {
+	if r.recovers("the event after a crash between effect and record", e) {
 		r.effects("an event that came again after a crash between effect and record", e, 1)
 	}
 }
@@ -221,7 +221,7 @@ func (r *run) change(e *consumer.Event, change func(map[string]json.RawMessage))
 	var fields map[string]json.RawMessage
 	err := e.Decode(&fields)
 	if err == nil && fields == nil {
-		err = errors.New("its payload is no JSON object")
+		err = errors.New("its payload is not a JSON object")
 	}
 	r.must(event, err)
 	change(fields)

@@ -35,7 +35,7 @@ const (
 type Consumer struct {
 	Deliver func(ctx context.Context, e *consumer.Event) error
 	Event   func() *consumer.Event
-	// Effects may be nil: then only the answers are judged.
+	// Effects may be nil: then only the responses are judged.
 	Effects    func(ctx context.Context, id uuid.UUID) (int, error)
 	Optional   []string
 	Restart    func(ctx context.Context) error
@@ -44,8 +44,8 @@ type Consumer struct {
 	Crash      func(ctx context.Context, e *consumer.Event) error
 	// Ready waits, before each check, until the consumer takes deliveries. Defaults to no wait.
 	Ready func(ctx context.Context) error
-	// Patience bounds a check. Defaults to 30s.
-	Patience time.Duration
+	// CheckTimeout bounds a check. Defaults to 30s.
+	CheckTimeout time.Duration
 }
 
 func (c *Consumer) has(hook Hook) bool {
@@ -73,7 +73,7 @@ type Outcome string
 const (
 	// Passed is a check that found nothing wrong.
 	Passed Outcome = status.ConsumerPassed
-	// Partly is one whose answers are right, and whose effects nobody counted.
+	// Partly is one whose responses are right, and whose effects were not counted.
 	Partly Outcome = status.ConsumerPartly
 	// Broken is one that found the rule broken.
 	Broken Outcome = status.ConsumerBroken
@@ -93,7 +93,7 @@ type Result struct {
 	// it was done with. Empty unless Broken.
 	Evidence, Remedy string
 	Event            uuid.UUID
-	// Follows is the check that explains this one: it is broken too, and when it is mended this one likely is. Empty when
+	// Follows is the check that explains this one: it is broken too, and when it is fixed this one likely is. Empty when
 	// this one stands for itself.
 	Follows string
 }
@@ -101,8 +101,8 @@ type Result struct {
 // Run makes all checks, one after the other, each with events of its own, and returns a result for each. Its error says
 // that the consumer cannot be checked further: a hook fails, or ctx ended.
 func Run(ctx context.Context, c Consumer) ([]Result, error) {
-	if c.Patience == 0 {
-		c.Patience = 30 * time.Second
+	if c.CheckTimeout == 0 {
+		c.CheckTimeout = 30 * time.Second
 	}
 	results := make([]Result, len(checks))
 	for i, check := range checks {
@@ -118,7 +118,7 @@ func Run(ctx context.Context, c Consumer) ([]Result, error) {
 			results[i].Needs = Effects
 			continue
 		}
-		limited, cancel := context.WithTimeout(ctx, c.Patience)
+		limited, cancel := context.WithTimeout(ctx, c.CheckTimeout)
 		r := &run{ctx: limited, c: &c, sequence: &sequence}
 		err := r.safely(check.run)
 		cancel()
@@ -280,15 +280,15 @@ func (r *run) persist(e *consumer.Event, token int64, attempt int) (err error) {
 	}
 }
 
-// comesBack delivers to a consumer that was restarted, and finds it wrong when it refuses until time is up.
-func (r *run) comesBack(what string, e *consumer.Event) bool {
+// recovers delivers to a consumer that was restarted, and records a fault when it refuses until the check's timeout.
+func (r *run) recovers(what string, e *consumer.Event) bool {
 	err := r.persist(e, e.FencingToken+1, 2)
 	var useless unusable
 	switch {
 	case errors.As(err, &useless):
 		panic(ended{useless.error})
 	case err != nil:
-		r.found("%s is refused for %s: %v", what, r.c.Patience, err)
+		r.found("%s is refused for %s: %v", what, r.c.CheckTimeout, err)
 	}
 	return err == nil
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // estimateLimit bounds what an evaluation could cost with the [sizes] that are assumed, in CEL's own units.
-// It is for loops inside loops inside loops, which are told of when they are compiled.
+// It is for loops inside loops inside loops, which are reported when they are compiled.
 const estimateLimit = 1_000_000
 
 // sizes are what an expression is assumed to meet when its cost is estimated.

@@ -18,7 +18,7 @@
 //	                                            aggregate id, else the event id
 //	event.sequence        int                   the order of insertion; it has gaps that fill late
 //	event.aggregateSequence int                 the number in its aggregate, without gaps; 0 when the producer
-//	                                            asked for none
+//	                                            requested none
 //	event.createdAt       timestamp             when the event was made, on the database's clock
 //	event.attempt         int                   the number of this delivery, from 1
 //	event.token           int                   the fencing token, which only rises for an event
@@ -40,7 +40,7 @@
 // A function that takes an int takes every whole number: payload.name.substring(payload.from). So an id
 // is the same after an expression as before it.
 //
-// A key that may be missing is asked for with has(payload.discount), or with a question mark:
+// A key that may be missing is tested with has(payload.discount), or with a question mark:
 // event.headers.?region.orValue("eu").
 //
 // # Functions
@@ -63,7 +63,7 @@
 // # Headers
 //
 // A header is a text, a number, a bool or a timestamp (RFC 3339), or optional: event.headers.?region. Numbers
-// keep their digits. No value, null and an empty text are no header. It has at most 8 KiB.
+// keep their digits. No value, null and an empty text make no header. It has at most 8 KiB.
 //
 // # Bounds
 //
@@ -87,8 +87,8 @@
 //
 // # Errors
 //
-// What is wrong with an expression is told with line and column when it is compiled. Why one fails on
-// an event is told with the place in the expression and a fixed phrase; nothing of the event is in it,
-// because CEL's own words may quote what it holds (CONTRACT C-73). [IsMissing] tells a key or an element
+// A fault of an expression is an error with line and column when it is compiled. The error of one that fails on
+// an event has the place in the expression and a fixed phrase; nothing of the event is in it,
+// because CEL's own words may quote what it holds (CONTRACT C-73). [IsMissing] distinguishes a key or an element
 // that the event does not have from what is the expression's fault as well.
 package expression

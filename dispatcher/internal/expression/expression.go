@@ -157,7 +157,7 @@ func (x *Expression) run(ctx context.Context, e *dispatcher.Event, payload any) 
 	return value, m, nil
 }
 
-// phrases are what is told of a failure, by how CEL's own words begin. Those may go on with a value.
+// phrases replace CEL's own messages, by how these begin: they may end with a value.
 var phrases = []struct {
 	celSays string
 	phrase  error
@@ -169,18 +169,18 @@ var phrases = []struct {
 	{"no such overload", errors.New("a value is of a type that is not expected there")},
 	{"unsupported conversion", errors.New("a value is of a type that is not expected there")},
 	{"type conversion error", errors.New("a value cannot be converted")},
-	{"index out of range", errors.New("it asks for a character that is not there; size() tells how many there are")},
+	{"index out of range", errors.New("it reads a character that is not there; size() counts them")},
 	{"division by zero", errors.New("it divides by zero")},
 	{"modulus by zero", errors.New("it divides by zero")},
 }
 
 var (
-	errNoKey     = errors.New("it asks for a key that is not there; has() tells whether it is")
-	errNoElement = errors.New("it asks for an element that is not there; size() tells how many there are")
+	errNoKey     = errors.New("it reads a key that is not there; test it with has()")
+	errNoElement = errors.New("it reads an element that is not there; size() counts them")
 )
 
 // IsMissing reports whether an expression could not be computed because the payload or the event does not
-// have a key, or a list an element, that it asks for: that is about the event. All else is about the
+// have a key, or a list an element, that it reads: that is about the event. All else is about the
 // expression as well.
 func IsMissing(err error) bool { return errors.Is(err, errNoKey) || errors.Is(err, errNoElement) }
 

@@ -135,7 +135,7 @@ func TestBool(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	for text, want := range map[string]string{
-		// Numbers that nobody touched stand there as they were.
+		// Numbers that are only copied keep their text.
 		`without(payload, ["card", "pin", "customer", "items", "tags", "note", "status", "qty"])`: `{"big":123456789012345678901234567890,"huge":18446744073709551615,"id":9007199254740993,"total":10.50}`,
 		`without({"a": payload.customer, "b": payload.tags}, ["a.email", "b.nothing", "c"])`:      `{"a":{"name":"Ann"},"b":["x","y"]}`,
 		`without({"items": payload.items}, ["items.*.serial"])`:                                   `{"items":[{"sku":"a"},{"sku":"b"}]}`,
@@ -186,11 +186,11 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		`payload.nothing > 0`:                                                          "it asks for a key that is not there; has() tells whether it is",
-		`{"a": true}[payload.secret]`:                                                  "it asks for a key that is not there",
+		`payload.nothing > 0`:                                                          "it reads a key that is not there; test it with has()",
+		`{"a": true}[payload.secret]`:                                                  "it reads a key that is not there",
 		`payload.secret > 3`:                                                           "line 1, column 16: a value is of a type that is not expected there",
 		`payload.secret.size() > 0 && payload.n`:                                       "line 1, column 27: a value is of a type",
-		`payload.list[5] == 1.0`:                                                       "line 1, column 13: it asks for an element that is not there",
+		`payload.list[5] == 1.0`:                                                       "line 1, column 13: it reads an element that is not there",
 		`1 / int(payload.n) == 1`:                                                      "it divides by zero",
 		`int(payload.secret) == 1`:                                                     "a value cannot be converted",
 		`timestamp(payload.secret) < timestamp(0)`:                                     "a value cannot be converted",
@@ -200,7 +200,7 @@ func TestFailures(t *testing.T) {
 		`payload.secret`:                                                               "it makes a string, not a bool",
 		`without(payload.secret, ['a']).size() > 0`:                                    "line 1, column 8: a value is of a type",
 		`payload.secret.startsWith(payload.n)`:                                         "line 1, column 26: a value is of a type",
-		`payload.text.replace('x', 'yyyyyyyyyy').substring(50) == ''`:                  "it asks for a character that is not there",
+		`payload.text.replace('x', 'yyyyyyyyyy').substring(50) == ''`:                  "it reads a character that is not there",
 		`mask(payload.n) == ''`:                                                        "line 1, column 5: a value is of a type",
 		`[1,2,3,4,5,6,7,8,9].all(a, payload.list.all(b, payload.secret[b] == 'card'))`: "",
 	} {

@@ -67,7 +67,7 @@ func TestHeader(t *testing.T) {
 	for text, want := range map[string]string{
 		`payload.list`:    "it makes a list, which no header can hold",
 		`payload.object`:  "it makes a map, which no header can hold",
-		`payload.missing`: "it asks for a key that is not there",
+		`payload.missing`: "it reads a key that is not there",
 		`payload.big`:     "it makes more than 8 KiB",
 	} {
 		x, err := expression.Header(text)

@@ -17,7 +17,7 @@ const (
 	// MaxPattern is the most bytes of a regular expression that is not written out in the expression.
 	MaxPattern = 1000
 	// MaxStates is the most states of the regular expressions that are written out in one expression, and of one
-	// that is not. Each letter is one, and a{1000} is a thousand.
+	// that is not. Each character is one, and a{1000} is a thousand.
 	MaxStates = 10_000
 )
 
@@ -27,7 +27,7 @@ type pattern struct {
 	states int
 }
 
-var errStates = fmt.Errorf("a regular expression has too many states: %d at most, where each letter counts once for each time that it is repeated; use smaller repetitions, or size()", MaxStates)
+var errStates = fmt.Errorf("a regular expression has too many states: %d at most, where each repetition of a character counts; use smaller repetitions, or size()", MaxStates)
 
 // compilePattern compiles a regular expression of at most so many states.
 func compilePattern(text string, most int) (*pattern, error) {

@@ -30,7 +30,7 @@ func TestEveryNumber(t *testing.T) {
 						text += " < 0"
 					}
 					if n == "1e999" && operator == "%" {
-						continue // what is left of infinity is no number
+						continue // the difference of infinities is not a number
 					}
 					x, err := expression.Bool(text)
 					if err != nil {
@@ -53,7 +53,7 @@ func TestEveryNumber(t *testing.T) {
 	}
 }
 
-// Whole outcomes are exact, whatever the types, and a number that nothing holds goes on as it was written.
+// Whole outcomes are exact, whatever the types, and a number that no type holds keeps its text.
 func TestExactNumbers(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"id": 9007199254740993, "max": 9223372036854775807, "umax": 18446744073709551615, "min": -9223372036854775808,
 		"q": 7, "whole": 4.0, "half": 3.5, "long": 123456789012345678901234567890, "long2": 123456789012345678901234567891, "neg": -123456789012345678901234567890,

@@ -65,7 +65,7 @@ func contained(m *meter, node int64, element, in ref.Val) ref.Val {
 	return container.Contains(element)
 }
 
-// added is + for what is no number.
+// added is + for what is not a number.
 func added(m *meter, node int64, a, b ref.Val) ref.Val {
 	right, isList := b.(traits.Lister)
 	if !isList {

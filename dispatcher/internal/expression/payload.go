@@ -127,7 +127,7 @@ func (e editor) edited(m, paths ref.Val, change func(any) (any, bool)) (any, err
 	for it := list.Iterator(); it.HasNext() == types.True; {
 		path, ok := it.Next().(types.String)
 		if !ok {
-			return nil, errors.New("no such overload: a path is no string")
+			return nil, errors.New("no such overload: a path is not a string")
 		}
 		e.text(e.node, len(path))
 		e.make(e.node, strings.Count(string(path), ".")+1, scalarBytes)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// A program is a tree of nodes, which cel-go plans and which is run by asking its root. metered puts a
+// A program is a tree of nodes, which cel-go plans and which runs from its root. metered puts a
 // meter on each of them but constants: a unit of work for the node itself, and for calls what they do with
 // their arguments. cel-go's own cost tracker would not do: it takes time that grows with the square of the
 // cost, knows nothing of memory, and counts after the fact.

@@ -14,28 +14,28 @@ import (
 const (
 	// MaxSchemas is the most bytes of all schemas, with their references.
 	MaxSchemas = 256 << 10
-	// MaxPatterns is the most states of all regular expressions, in schemas and in expressions. Each letter is
+	// MaxPatterns is the most states of all regular expressions, in schemas and in expressions. Each character is
 	// one, and a{1000} is a thousand.
 	MaxPatterns = 50_000
 )
 
-// budget is what is left of that. Each field has its part.
+// budget counts what each field uses of that.
 type budget struct {
-	mu    sync.Mutex
-	parts map[string]part
+	mu     sync.Mutex
+	usages map[string]usage
 }
 
-// part is the bytes of a schema, and the states of regular expressions.
-type part struct{ text, states int }
+// usage is the bytes of a schema, and the states of regular expressions.
+type usage struct{ text, states int }
 
-// take gives a field its part in place of the one it has, which it returns. The error says what is too much;
-// then the field keeps what it has.
-func (b *budget) take(field string, p part) (before part, err error) {
+// take sets a field's usage, and returns the one before. It fails when a limit is exceeded; then the field
+// keeps the usage that it has.
+func (b *budget) take(field string, u usage) (before usage, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before = b.parts[field]
-	sum := p
-	for other, has := range b.parts {
+	before = b.usages[field]
+	sum := u
+	for other, has := range b.usages {
 		if other != field {
 			sum.text, sum.states = sum.text+has.text, sum.states+has.states
 		}
@@ -44,18 +44,18 @@ func (b *budget) take(field string, p part) (before part, err error) {
 	case sum.text > MaxSchemas:
 		return before, fmt.Errorf("the schemas of this dispatcher have %d bytes with it, and may have %d; shorten them, or divide the topics among dispatchers", sum.text, MaxSchemas)
 	case sum.states > MaxPatterns:
-		return before, fmt.Errorf("the regular expressions of this dispatcher have %d states with it, and may have %d, where each letter counts once for each time that it is repeated; use smaller repetitions, or maxLength", sum.states, MaxPatterns)
+		return before, fmt.Errorf("the regular expressions of this dispatcher have %d states with it, and may have %d, where each repetition of a character counts; use smaller repetitions, or maxLength", sum.states, MaxPatterns)
 	}
-	if b.parts == nil {
-		b.parts = map[string]part{}
+	if b.usages == nil {
+		b.usages = map[string]usage{}
 	}
-	b.parts[field] = p
+	b.usages[field] = u
 	return before, nil
 }
 
 // compile compiles the schema of a field within the budget.
 func (b *budget) compile(field string, text []byte, references []Reference) (*jsonSchema, error) {
-	wants := part{text: len(text)}
+	wants := usage{text: len(text)}
 	for _, r := range references {
 		wants.text += len(r.Text)
 	}
@@ -84,8 +84,8 @@ func (b *budget) compile(field string, text []byte, references []Reference) (*js
 	return compiled, nil
 }
 
-// patternStates adds up the regular expressions of a schema's document. What is no JSON has none: compiling it
-// says so.
+// patternStates adds up the regular expressions of a schema's document. A text that is not JSON has none:
+// compiling it fails.
 func patternStates(text string) (states int, err error) {
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {

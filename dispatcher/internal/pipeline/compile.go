@@ -20,7 +20,7 @@ type compiler struct {
 func (c *compiler) expression(field, text string, compile func(string) (*expression.Expression, error)) *expression.Expression {
 	x, err := compile(text)
 	if err == nil {
-		_, err = c.budget.take(field, part{states: x.PatternStates()})
+		_, err = c.budget.take(field, usage{states: x.PatternStates()})
 	}
 	if err != nil {
 		c.problems = append(c.problems, fmt.Errorf("%s: %w", field, err))
@@ -50,7 +50,7 @@ type schema interface {
 
 func (c *compiler) schema(field string, s *config.PayloadSchema) schema {
 	if s.Registry != nil {
-		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, ask: c.Registry, budget: c.budget}
+		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, lookup: c.Registry, budget: c.budget}
 	}
 	if s.File != "" {
 		f := newFiled(field+".file", s.File, c.ReadFile, c.budget)
@@ -75,12 +75,12 @@ type fixed struct{ schema *jsonSchema }
 func (f fixed) get(context.Context) (*jsonSchema, error) { return f.schema, nil }
 func (f fixed) String() string                           { return "an inline schema" }
 
-// registered is a schema of the registry. It is asked for with each event, and compiled when it is a new
-// one.
+// registered is a schema of the registry. It is looked up for each event, and compiled when it
+// is a new one.
 type registered struct {
 	field, subject string
 	version        int
-	ask            func(ctx context.Context, subject string, version int) (Schema, error)
+	lookup         func(ctx context.Context, subject string, version int) (Schema, error)
 	budget         *budget
 
 	mu       sync.Mutex
@@ -96,13 +96,13 @@ func (r *registered) String() string {
 	return fmt.Sprintf("version %d of %s", r.version, r.subject)
 }
 
-// get returns the schema, or an error of the kind that the registry gave it. What the registry answers is
-// wrong with one schema; it says nothing of other events, so it is never dispatcher.Unavailable.
+// get returns the schema, or the registry's error. A schema that cannot be used is a fault of one schema; it says nothing of other
+// events, so it is never dispatcher.Unavailable.
 func (r *registered) get(ctx context.Context) (*jsonSchema, error) {
-	if r.ask == nil {
+	if r.lookup == nil {
 		return nil, errors.New("there is no schema registry")
 	}
-	s, err := r.ask(ctx, r.subject, r.version)
+	s, err := r.lookup(ctx, r.subject, r.version)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.field, err)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // What the payload says is final: a rule that is false, a key or an element that is not there. What stops a
-// rule from being computed is the configuration's as well: nothing dies of it at once.
+// rule from being computed is the configuration's as well: no event becomes dead by it at once.
 //
 // CONTRACT: C-33, C-72, C-73
 func TestRuleCannotBeComputed(t *testing.T) {
@@ -30,8 +30,8 @@ func TestRuleCannotBeComputed(t *testing.T) {
 		{`payload.quantity + 1 > 0`, `{"quantity": 18446744073709551615}`, "", ""},
 		{`payload.quantity + 1 > 0`, `{"quantity": -3}`, "m (payload.quantity + 1 > 0)", ""},
 		{`payload.items.all(i, i.q > 0 && i.p > 0)`, items, "", ""},
-		{`payload.quantity > 0`, `{}`, "line 1, column 8: it asks for a key", ""},
-		{`payload.items[0] > 0`, `{"items": []}`, "line 1, column 14: it asks for an element", ""},
+		{`payload.quantity > 0`, `{}`, "line 1, column 8: it reads a key", ""},
+		{`payload.items[0] > 0`, `{"items": []}`, "line 1, column 14: it reads an element", ""},
 		{`payload.quantity + 1 > 0`, `{"quantity": "` + secret + `"}`, "", "line 1, column 18: a value is of a type that is not expected there"},
 		{`payload.quantity`, `{"quantity": "` + secret + `"}`, "", "line 1, column 1: it makes a string, not a bool"},
 		{`1 / payload.quantity > 0`, `{"quantity": 0}`, "", "line 1, column 3: it divides by zero"},
@@ -127,28 +127,28 @@ type gate struct {
 	context.Context
 	inside  *atomic.Int32
 	release chan struct{}
-	asked   int
+	calls   int
 }
 
 // Err is called once before the payload is decoded.
 func (g *gate) Err() error {
-	if g.asked++; g.asked == 2 {
+	if g.calls++; g.calls == 2 {
 		g.inside.Add(1)
 		<-g.release
 	}
 	return g.Context.Err()
 }
 
-// lateContext ends when it has been asked for its error a number of times.
+// lateContext ends when its error has been read a number of times.
 type lateContext struct {
 	context.Context
 	cancel context.CancelFunc
-	asked  int
+	calls  int
 }
 
 // Err ends the context, at last.
 func (c *lateContext) Err() error {
-	if c.asked--; c.asked == 0 {
+	if c.calls--; c.calls == 0 {
 		c.cancel()
 	}
 	return c.Context.Err()

@@ -16,7 +16,7 @@
 //	transform:                             # every entry that is for the event's type, in this order
 //	- types: [OrderPlaced]
 //	  payload: mask(without(payload, ["card"]), ["customer.email"])
-//	message:                               # what is beside the payload, and a format that is short for all of it
+//	message:                               # what is sent with the payload, and a format that is short for all of it
 //	  format: CloudEvents
 //	  headers:
 //	    event_type: event.type
@@ -31,11 +31,11 @@
 //
 //	what happens                                             the event
 //	the payload breaks its schema, or a rule is false        dead at once: schema_validation_failed
-//	a rule asks for a key or an element that is not there    dead at once: schema_validation_failed
-//	a rule cannot be computed for any other reason         paused: dispatcher.DestinationFault
-//	a transformation cannot be computed                    paused: dispatcher.DestinationFault
-//	a route cannot be computed, or makes an empty string   paused: dispatcher.DestinationFault
-//	a header cannot be computed                            paused: dispatcher.DestinationFault
+//	a rule reads a key or an element that is not there       dead at once: schema_validation_failed
+//	a rule cannot be computed for any other reason           kept: dispatcher.DestinationFault
+//	a transformation cannot be computed                      kept: dispatcher.DestinationFault
+//	a route cannot be computed, or makes an empty string     kept: dispatcher.DestinationFault
+//	a header cannot be computed                              kept: dispatcher.DestinationFault
 //	no route takes the topic (CONTRACT C-29)                 failed, an attempt is spent
 //	the schema registry was never reached for a schema       back as it was: dispatcher.Unavailable
 //	the registry does not have the schema                    failed, an attempt is spent
@@ -43,15 +43,15 @@
 //	any other                                                what the sink says
 //
 // What a rule says about a payload is final, because the payload will never be another one. A key that a
-// rule asks for is part of that, and has() is for what may be missing. Why else a rule cannot be computed
+// rule reads is part of that, and has() is for one that may be missing. Any other failure of a rule
 // is a matter of the configuration, too, which someone may correct: a value is of a type that the rule does not
 // expect, a text cannot be converted, it divides by zero, or the rule costs more than it may. So such an event
-// never dies at once. Nothing of it is sent; its last_error names the event, the rule, the line and the
+// never becomes dead at once. Nothing of it is sent; its last_error names the event, the rule, the line and the
 // column, what stopped it, and what to do. While nothing of its topic is delivered, its attempt is given
 // back, and the engine pauses the topic and tries some of its events now and then: a rule that is wrong for
-// all kills none. Where others of the topic are delivered between its tries, it is retried by the backoff and
+// all makes none dead. Where others of the topic are delivered between its tries, it is retried by the backoff and
 // spends its attempts (CONTRACT C-32), after which it is dead with max_retries_exceeded and can be replayed. To have
-// payloads of a wrong type die at once, say the type in a schema: what breaks a schema or another rule is
+// payloads of a wrong type dead-lettered at once, say the type in a schema: what breaks a schema or another rule is
 // dead, whether or not a rule can be computed.
 //
 // The same holds for transformations and routes, for which a missing key is the configuration's, too. The
@@ -59,28 +59,28 @@
 // no attempt left. Nothing of an event whose step failed is sent, and other events of its batch are not
 // held up by it.
 //
-// An expression, an inline schema or a schema's file that is wrong stops nobody's event: the dispatcher
-// does not start, `dispatcher check` tells what is wrong, and the operator leaves the pods alone that run.
+// An expression, an inline schema or a schema's file that is wrong stops no event: the dispatcher
+// does not start, `dispatcher check` reports what is wrong, and the operator leaves running pods alone.
 //
 // # Schemas
 //
 // JSON Schema of draft 7 and 2020-12 (also 6, 4 and 2019-09), as $schema says, 2020-12 when it says
-// nothing. format is checked by the drafts that ask for it, up to 7. A $ref leads to a place in the
+// nothing. format is checked by the drafts that require it, up to 7. A $ref leads to a place in the
 // schema itself, to a reference that the registry has for it, or to a metaschema; nothing is ever loaded
 // from a network or a disk for it. Regular expressions are Go's, which take linear time.
 //
 // A file is read again when it changes, also when it is a symbolic link that changes. A schema that compiles is
 // used from then on, within a second. One that does not leaves the one before it, and [Pipeline.FileProblems]
-// tells it. All schemas together have at most [MaxSchemas] bytes, and all regular expressions, in schemas and in
+// reports it. All schemas together have at most [MaxSchemas] bytes, and all regular expressions, in schemas and in
 // expressions, at most [MaxPatterns] states: more is refused before it is compiled. A fixed version
-// from the registry is asked for once; for the latest one, and while the registry is away, see package
+// from the registry is fetched once; for the latest one, and while the registry is unreachable, see package
 // registry.
 //
-// # What is told of an invalid event
+// # What errors say of an invalid event
 //
 // The place in the payload and the place in the schema, or the rule with its message; up to 5 of them.
 // Never a value (CONTRACT C-73): and as the names in an object may be data too, a place has only those
-// that the schema itself names; another one is told as *.
+// that the schema itself names; another one is shown as *.
 //
 // # Cost
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/watched"
 )
 
-// filed is a schema in a file. When the file changes, a schema that compiles holds from the next look on, which
-// comes within a second. One that does not leaves the schema that is there.
+// filed is a schema in a file. When the file changes, a schema that compiles is used within a
+// second. One that does not leaves the schema before it in use.
 type filed struct {
 	field, path string
 	watched     *watched.Value[*jsonSchema]
@@ -20,7 +20,7 @@ type filed struct {
 	problem *FileProblem
 }
 
-// FileProblem is a file that cannot be used as it is now. What it held before holds on.
+// FileProblem is a file that cannot be used as it is now. The content before stays in use.
 type FileProblem struct {
 	// Field is the field of the configuration that names the file.
 	Field string

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// schemaFile makes a pipeline with a schema in a file. It looks at the file whenever it is asked.
+// schemaFile makes a pipeline with a schema in a file. It looks at the file at each call.
 func schemaFile(t *testing.T, text string) (p *Pipeline, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "schema.json")
@@ -45,7 +45,7 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(s.violations(map[string]any{name: json.Number("1")})) != 0 || len(s.violations(map[string]any{})) == 0 {
-			t.Errorf("the schema that asks for %s does not hold", name)
+			t.Errorf("the schema that requires %s is not used", name)
 		}
 	}
 	problem := func(want string) {
@@ -60,7 +60,7 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 	holds("a")
 	problem("")
 	for _, c := range []struct{ text, want string }{
-		{"{\n  \"type\": [\"objekt\"]\n}", path + ": it is no JSON Schema: line 2, column 11: at /type: value must be one of"},
+		{"{\n  \"type\": [\"objekt\"]\n}", path + ": it is not a JSON Schema: line 2, column 11: at /type: value must be one of"},
 		{"{\n  \"required\": [\"b\"],,\n}", "line 2, column 21: it is not JSON: invalid character ','"},
 		{`{"required": ["b"]`, "line 1, column 19: it is not JSON"},
 		{"{\"properties\": {\"a/b\":\n {\"pattern\": \"(\"}}}", "line 2, column 14: error parsing regexp: missing closing )"},
@@ -132,22 +132,22 @@ func TestPatternsAreBounded(t *testing.T) {
 //
 // CONTRACT: C-35
 func TestRegistrySchemaIsBounded(t *testing.T) {
-	answer := Schema{ID: 1, Type: "JSON", Text: `{"pattern": "(` + strings.Repeat("a", 300) + `){1000}"}`}
+	schema := Schema{ID: 1, Type: "JSON", Text: `{"pattern": "(` + strings.Repeat("a", 300) + `){1000}"}`}
 	p, err := New(config.Config{
 		SchemaRegistry: &config.SchemaRegistry{},
 		Validation:     []config.Validation{{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "a"}}}},
-	}, Options{Registry: func(context.Context, string, int) (Schema, error) { return answer, nil }})
+	}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.checks[0].schema.get(t.Context()); err == nil || !strings.Contains(err.Error(), "states with it") {
 		t.Errorf("error %v, want that it takes too much", err)
 	}
-	answer = Schema{ID: 2, Type: "JSON", Text: `{"pattern": "a{100}"}`, References: []Reference{{"b", fmt.Sprintf(`{"title": %q}`, strings.Repeat("a", MaxSchemas))}}}
+	schema = Schema{ID: 2, Type: "JSON", Text: `{"pattern": "a{100}"}`, References: []Reference{{"b", fmt.Sprintf(`{"title": %q}`, strings.Repeat("a", MaxSchemas))}}}
 	if _, err := p.checks[0].schema.get(t.Context()); err == nil || !strings.Contains(err.Error(), "bytes with it") {
 		t.Errorf("error %v, want that it is too large with its reference", err)
 	}
-	answer = Schema{ID: 3, Type: "JSON", Text: `{"pattern": "a{100}"}`}
+	schema = Schema{ID: 3, Type: "JSON", Text: `{"pattern": "a{100}"}`}
 	if _, err := p.checks[0].schema.get(t.Context()); err != nil {
 		t.Error(err)
 	}

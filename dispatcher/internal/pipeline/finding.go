@@ -9,7 +9,7 @@ type Finding struct {
 	// routes[2].to. It is payload for a payload that no step can read.
 	Field string
 	// Place is the place in the payload that a schema refuses: /lines/*/price, with * for the index of an array and
-	// for what may be data. Empty for the payload itself, and for what is no schema.
+	// for what may be data. Empty for the payload itself, and where there is no schema.
 	Place string
 	// What is the place in the schema, or the message of the rule and the rule. Empty for others.
 	What string

@@ -18,12 +18,12 @@ func TestFindings(t *testing.T) {
 		Validation: []config.Validation{
 			{Schema: &config.PayloadSchema{Inline: `{"properties": {"a": {"type": "number"}, "lines": {"items": {"required": ["price"], "properties": {"price": {"type": "number"}}}}}}`}},
 			{Rules: []config.Rule{{Rule: "payload.b > 0", Message: "m"}}},
-			{Types: []string{"Away"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "s"}}},
+			{Types: []string{"Unreachable"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "s"}}},
 		},
 		Transform:      []config.Transformation{{Types: []string{"T"}, Payload: `{"c": payload.c}`}},
 		SchemaRegistry: &config.SchemaRegistry{},
 	}, Options{Registry: func(context.Context, string, int) (Schema, error) {
-		return Schema{}, dispatcher.Unavailable(errors.New("away"))
+		return Schema{}, dispatcher.Unavailable(errors.New("unreachable"))
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestFindings(t *testing.T) {
 		"both":         {dispatcher.Event{Payload: []byte(`{"a": "x", "b": 0}`)}, []Finding{{"validation[0].schema", "/a", "#/properties/a/type (number, not string)"}, {"validation[1].rules[0]", "", "m (payload.b > 0)"}}},
 		"uncomputed":   {dispatcher.Event{Payload: []byte(`{"b": "x"}`)}, []Finding{{"validation[1].rules[0]", "", "m (payload.b > 0)"}}},
 		"a transform":  {dispatcher.Event{EventType: "T", Payload: []byte(`{"b": 1}`)}, []Finding{{Field: "transform[0].payload"}}},
-		"a registry":   {dispatcher.Event{EventType: "Away", Payload: []byte(`{"b": 1}`)}, []Finding{{Field: "validation[2].schema"}}},
+		"a registry":   {dispatcher.Event{EventType: "Unreachable", Payload: []byte(`{"b": 1}`)}, []Finding{{Field: "validation[2].schema"}}},
 		"a route":      {dispatcher.Event{Topic: "odd", Payload: []byte(`{"b": 1}`)}, []Finding{{Field: "routes[0].to"}}},
 		"no such JSON": {dispatcher.Event{Payload: []byte(`{"b": `)}, []Finding{{Field: "payload"}}},
 	} {

@@ -34,7 +34,7 @@ var presets = map[config.MessageFormat]preset{
 	},
 }
 
-// envelope is what messages look like beside the payload; nil for CloudEvents alone.
+// envelope is what messages look like apart from the payload; nil for CloudEvents alone.
 type envelope struct {
 	bare    bool
 	headers []header // in the order of their names

@@ -142,6 +142,6 @@ func TestFormatStorage(t *testing.T) {
 	p = compile(t, config.Config{Message: config.Message{Format: config.FormatStorage}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{placed(`[1]`)})[0]
 	if !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), "message.format cannot be computed") {
-		t.Errorf("a payload that is no object: %v", err)
+		t.Errorf("a payload that is not an object: %v", err)
 	}
 }

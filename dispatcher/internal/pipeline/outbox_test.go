@@ -100,7 +100,7 @@ func TestOutbox(t *testing.T) {
 	wrongRule := add("orders", "Placed", "eu", `{"total": -1, `+planted+`}`)
 	missing := add("orders", "Placed", "eu", `{`+planted+`}`)
 	noRoute := add("strange", "", "", `{`+planted+`}`)
-	// Nothing else is of their topics: beside an event that is delivered first, these would be charged.
+	// Nothing else is of their topics: next to an event that is delivered first, these would be charged.
 	noRegion := add("returns", "Shipped", "", `{`+planted+`}`)
 	noObject := add("gifts", "", "", `["PLANTED"]`)
 
@@ -126,7 +126,7 @@ func TestOutbox(t *testing.T) {
 		wrongRule: {dead, "validation[0].rules[0]: an order has a total (payload.total > 0)"},
 		missing:   {dead, "#/required (total)", "cannot be computed"},
 		noRoute:   {"pending::1", `topic "strange"`, "no handler for the topic", "add one to routes"},
-		noRegion:  {"pending::0", "routes[0].to cannot be computed: line 1, column 27: it asks for a key that is not there"},
+		noRegion:  {"pending::0", "routes[0].to cannot be computed: line 1, column 27: it reads a key that is not there"},
 		noObject:  {"pending::0", "transform[0].payload cannot be computed"},
 	} {
 		row := rows[id]

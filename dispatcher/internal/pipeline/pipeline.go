@@ -18,8 +18,8 @@ import (
 type Options struct {
 	// ReadFile reads a schema's file. Defaults to os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
-	// Registry is asked for schemas of the schema registry, for each event: it must remember them. An
-	// error means that the schema is not known, whyever. nil: they are not asked for, as when a
+	// Registry returns schemas of the schema registry. It is called for each event, so it caches. It fails when
+	// the schema is not known, for any reason. With nil no schema of the registry is read, as when a
 	// configuration is only checked.
 	Registry func(ctx context.Context, subject string, version int) (Schema, error)
 }
@@ -76,7 +76,7 @@ type transform struct {
 	payload *expression.Expression
 }
 
-// New compiles cfg's routes, validation, transform and message. Its error joins all that is wrong with them, each
+// New compiles cfg's routes, validation, transform and message. It fails with all that is wrong with them, each
 // with the field's path.
 func New(cfg config.Config, o Options) (*Pipeline, error) {
 	if err := cfg.ValidatePipeline(); err != nil {
@@ -134,10 +134,10 @@ func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
 		fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", e.Topic, dispatcher.ErrNoHandler))
 }
 
-// Check tells what was compiled, an entry at a time, and asks the registry for the schemas that it has.
-func (p *Pipeline) Check(ctx context.Context, tell func(name, detail string, err error)) {
+// Check reports what was compiled, an entry at a time, and reads the registry's schemas.
+func (p *Pipeline) Check(ctx context.Context, report func(name, detail string, err error)) {
 	for _, r := range p.routes {
-		tell(r.field, named("topic", r.topics)+": "+oneLine(r.to.Text()), nil)
+		report(r.field, named("topic", r.topics)+": "+oneLine(r.to.Text()), nil)
 	}
 	for _, c := range p.checks {
 		var parts []string
@@ -149,14 +149,14 @@ func (p *Pipeline) Check(ctx context.Context, tell func(name, detail string, err
 		for _, r := range c.rules {
 			parts = append(parts, oneLine(r.holds.Text()))
 		}
-		tell(c.field, c.concerned()+": "+strings.Join(parts, "; "), err)
+		report(c.field, c.concerned()+": "+strings.Join(parts, "; "), err)
 	}
 	for _, t := range p.transforms {
-		tell(t.field, named("type", t.types)+": "+oneLine(t.payload.Text()), nil)
+		report(t.field, named("type", t.types)+": "+oneLine(t.payload.Text()), nil)
 	}
 	if p.message != nil {
 		for _, h := range p.message.headers {
-			tell(h.field, oneLine(h.value.Text()), nil)
+			report(h.field, oneLine(h.value.Text()), nil)
 		}
 	}
 }
@@ -169,5 +169,5 @@ func named(what string, names []string) string {
 	return clip(strings.Join(names, ", "))
 }
 
-// oneLine is an expression as it is told.
+// oneLine is an expression on one line, of bounded length.
 func oneLine(expression string) string { return clip(strings.Join(strings.Fields(expression), " ")) }

@@ -52,7 +52,7 @@ func TestRoute(t *testing.T) {
 		t.Errorf("%q, %v", to, err)
 	}
 	e.Topic = "invoices"
-	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+`: routes[2].to cannot be computed: line 1, column 14: it asks for a key that is not there; has() tells whether it is; correct the expression (event.headers["zone"]), or what is enqueued: the event is kept and tried again` || !dispatcher.IsDestinationFault(err) {
+	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+`: routes[2].to cannot be computed: line 1, column 14: it reads a key that is not there; test it with has(); correct the expression (event.headers["zone"]), or what is enqueued: the event is kept and tried again` || !dispatcher.IsDestinationFault(err) {
 		t.Errorf("%q, %v", to, err)
 	}
 	e.Topic = "unheard-of"
@@ -89,7 +89,7 @@ func TestProblems(t *testing.T) {
 	}
 	for i, want := range []string{
 		"routes[0].to: line 1, column 6: undefined field 'topc'",
-		"validation[0].schema.inline: it is no JSON Schema: ",
+		"validation[0].schema.inline: it is not a JSON Schema: ",
 		"validation[0].rules[0].rule: line 1, column 16: Syntax error",
 		"validation[1].schema.file: open /nowhere/order.json: no such file or directory; name a file that can be read",
 		"transform[0].payload: line 1, column 1: it makes a int; write one that makes a map",
@@ -103,7 +103,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// What is invalid is dead at once, and the rest of its batch goes on, in order, with each its own answer.
+// What is invalid is dead at once, and the rest of its batch is delivered, in order, each with its own result.
 //
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-39, STORAGE-56
@@ -145,7 +145,7 @@ func TestDeliver(t *testing.T) {
 		"refused",
 		"schema_validation_failed: validation[1].rules[0]: nothing forbidden (!has(payload.forbidden)); correct the producer or the validation, and replay the event",
 		"",
-		"schema_validation_failed: validation[0].rules[0]: an order has a total (payload.total > 0 cannot be computed: line 1, column 8: it asks for a key that is not there; has() tells whether it is); correct the producer or the validation, and replay the event",
+		"schema_validation_failed: validation[0].rules[0]: an order has a total (payload.total > 0 cannot be computed: line 1, column 8: it reads a key that is not there; test it with has()); correct the producer or the validation, and replay the event",
 	} {
 		if got := fmt.Sprint(errs[i]); got != want && (want != "" || errs[i] != nil) {
 			t.Errorf("event %d: %s\nwant %s", i, got, want)
@@ -172,7 +172,7 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// Up to five violations are told.
+// Up to five violations are reported.
 func TestManyViolations(t *testing.T) {
 	p := compile(t, config.Config{Validation: []config.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `["a","b","c","d","e","f","g"]`)})[0]
@@ -182,18 +182,18 @@ func TestManyViolations(t *testing.T) {
 }
 
 // CONTRACT: C-27, C-32
-func TestRegistry(t *testing.T) {
-	var answer pipeline.Schema
+func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
+	var schema pipeline.Schema
 	var failure error
-	asked := 0
+	calls := 0
 	p := compile(t, config.Config{
 		SchemaRegistry: &config.SchemaRegistry{},
 		Validation:     []config.Validation{{Types: []string{"Placed"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value"}}}},
 	}, pipeline.Options{Registry: func(_ context.Context, subject string, version int) (pipeline.Schema, error) {
-		if asked++; subject != "orders-value" || version != 0 {
-			t.Errorf("asked for version %d of %s", version, subject)
+		if calls++; subject != "orders-value" || version != 0 {
+			t.Errorf("got version %d of %s, want the latest of orders-value", version, subject)
 		}
-		return answer, failure
+		return schema, failure
 	}})
 	inner := &sinktest.Recording{Max: 2}
 	s := p.Wrap(inner)
@@ -202,19 +202,19 @@ func TestRegistry(t *testing.T) {
 		return errs[0], errs[1]
 	}
 	for name, c := range map[string]struct {
-		answer      pipeline.Schema
+		schema      pipeline.Schema
 		failure     error
 		unavailable bool
 		says        string
 	}{
-		"away":            {failure: dispatcher.Unavailable(errors.New("cannot be reached")), unavailable: true, says: "validation[0].schema.registry: cannot be reached"},
+		"unreachable":     {failure: dispatcher.Unavailable(errors.New("cannot be reached")), unavailable: true, says: "validation[0].schema.registry: cannot be reached"},
 		"missing":         {failure: errors.New("not registered"), says: "validation[0].schema.registry: not registered"},
-		"Avro":            {answer: pipeline.Schema{ID: 1, Type: "AVRO", Text: `"string"`}, says: "the latest schema of orders-value (id 1) is of type AVRO; name a subject that has a JSON Schema"},
-		"no schema":       {answer: pipeline.Schema{ID: 2, Type: "JSON", Text: `{"type": 1}`}, says: "(id 2): it is no JSON Schema"},
-		"valid":           {answer: pipeline.Schema{ID: 3, Type: "JSON", Text: `{"type": "object"}`}},
-		"a newer version": {answer: pipeline.Schema{ID: 4, Type: "JSON", Text: `{"$ref": "id.json"}`, References: []pipeline.Reference{{Name: "id.json", Text: `{"required": ["sku"]}`}}}, says: "id.json#/required (sku)"},
+		"Avro":            {schema: pipeline.Schema{ID: 1, Type: "AVRO", Text: `"string"`}, says: "the latest schema of orders-value (id 1) is of type AVRO; name a subject that has a JSON Schema"},
+		"no schema":       {schema: pipeline.Schema{ID: 2, Type: "JSON", Text: `{"type": 1}`}, says: "(id 2): it is not a JSON Schema"},
+		"valid":           {schema: pipeline.Schema{ID: 3, Type: "JSON", Text: `{"type": "object"}`}},
+		"a newer version": {schema: pipeline.Schema{ID: 4, Type: "JSON", Text: `{"$ref": "id.json"}`, References: []pipeline.Reference{{Name: "id.json", Text: `{"required": ["sku"]}`}}}, says: "id.json#/required (sku)"},
 	} {
-		answer, failure = c.answer, c.failure
+		schema, failure = c.schema, c.failure
 		before := len(inner.Events())
 		err, other := deliver(t.Context())
 		if other != nil {
@@ -236,8 +236,8 @@ func TestRegistry(t *testing.T) {
 	if err, _ := deliver(ended); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
-	if asked != 6 {
-		t.Errorf("the registry was asked %d times", asked)
+	if calls != 6 {
+		t.Errorf("the registry got %d calls, want 6", calls)
 	}
 }
 
@@ -251,20 +251,20 @@ func TestCheck(t *testing.T) {
 		Transform:      []config.Transformation{{Payload: `without(payload, ["card"])`}},
 		SchemaRegistry: &config.SchemaRegistry{},
 	}, pipeline.Options{Registry: func(context.Context, string, int) (pipeline.Schema, error) {
-		return pipeline.Schema{}, errors.New("away")
+		return pipeline.Schema{}, errors.New("unreachable")
 	}})
-	var told []string
+	var reported []string
 	p.Check(t.Context(), func(name, detail string, err error) {
-		told = append(told, fmt.Sprintf("%s: %s, %v", name, detail, err))
+		reported = append(reported, fmt.Sprintf("%s: %s, %v", name, detail, err))
 	})
 	want := []string{
 		"routes[0]: orders, refunds: 'a' + 'b', <nil>",
 		"routes[1]: every topic: event.topic, <nil>",
 		"validation[0]: Placed: an inline schema; payload.total > 0, <nil>",
-		"validation[1]: every type: version 3 of orders-value, validation[1].schema.registry: away",
+		"validation[1]: every type: version 3 of orders-value, validation[1].schema.registry: unreachable",
 		`transform[0]: every type: without(payload, ["card"]), <nil>`,
 	}
-	if got := strings.Join(told, "\n"); got != strings.Join(want, "\n") {
+	if got := strings.Join(reported, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s", got)
 	}
 }

@@ -65,7 +65,7 @@ func enter(decoder *json.Decoder, opening json.Token, name string) bool {
 	return false
 }
 
-// misplaced says where a text is no JSON.
+// misplaced says where a text is not JSON.
 func misplaced(text []byte, err error) string {
 	var syntax *json.SyntaxError
 	switch {
@@ -77,7 +77,7 @@ func misplaced(text []byte, err error) string {
 	return ""
 }
 
-// invalid says where and why a text is no JSON Schema: of several causes the first.
+// invalid says where and why a text is not a JSON Schema: of several causes the first.
 func invalid(text []byte, err error) string {
 	var meta *jsonschema.SchemaValidationError
 	var cause *jsonschema.ValidationError

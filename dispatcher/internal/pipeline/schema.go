@@ -22,7 +22,7 @@ const rootURL = "schema:///root.json"
 // jsonSchema is a compiled JSON Schema.
 type jsonSchema struct {
 	compiled *jsonschema.Schema
-	// names are what the schema names of objects' members, and what may be told of a payload's.
+	// names are what the schema names of objects' members, and what errors may name of a payload's.
 	names map[string]bool
 }
 
@@ -51,7 +51,7 @@ func compileSchema(text []byte, references []Reference) (*jsonSchema, error) {
 		return nil, err
 	}
 	if s.compiled, err = c.Compile(rootURL); err != nil {
-		return nil, fmt.Errorf("it is no JSON Schema: %s; correct it", invalid(text, err))
+		return nil, fmt.Errorf("it is not a JSON Schema: %s; correct it", invalid(text, err))
 	}
 	return s, nil
 }
@@ -140,7 +140,7 @@ func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]v
 		}
 		return
 	}
-	told, place := s.place(e.InstanceLocation, payload)
+	shown, place := s.place(e.InstanceLocation, payload)
 	in := keyword(e)
 	what, missing := in, ""
 	switch k := e.ErrorKind.(type) {
@@ -151,7 +151,7 @@ func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]v
 		what += fmt.Sprintf(" (%s, not %s)", strings.Join(k.Want, " or "), k.Got)
 	}
 	*all = append(*all, violation{
-		fmt.Sprintf("at %s: %s", told, what),
+		fmt.Sprintf("at %s: %s", shown, what),
 		dispatcher.Cause{Class: dispatcher.ClassSchema, Code: in[strings.LastIndexByte(in, '/')+1:], Place: place + missing},
 		Finding{Place: place, What: what},
 	})
@@ -175,8 +175,8 @@ func keyword(e *jsonschema.ValidationError) string {
 	return clip(at)
 }
 
-// place is a JSON pointer as it is told, with * for what may be data, and the same with * for indexes too.
-func (s *jsonSchema) place(tokens []string, payload any) (told, place string) {
+// place is a JSON pointer as errors name it, with * for what may be data, and the same with * for indexes too.
+func (s *jsonSchema) place(tokens []string, payload any) (shown, place string) {
 	if len(tokens) == 0 {
 		return "the payload itself", ""
 	}
@@ -204,7 +204,7 @@ func (s *jsonSchema) place(tokens []string, payload any) (told, place string) {
 // escape is a member's name in a JSON pointer.
 func escape(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
 
-// clip bounds what is told of one thing.
+// clip bounds one text of an error.
 func clip(s string) string {
 	const most = 200
 	if utf8.RuneCountInString(s) <= most {

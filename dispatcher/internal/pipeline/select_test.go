@@ -31,7 +31,7 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 	return strings.Join(fields, " ")
 }
 
-// An entry whose type ends in * is for every type that begins so, beside those that are for less, for the type itself
+// An entry whose type ends in * is for every type that begins so, in addition to those that are for less, for the type itself
 // and for all.
 // Storage: 3. Event Validation Service, validate_business_rules
 // REQUIREMENT: STORAGE-40
@@ -64,7 +64,7 @@ func TestTypePrefixes(t *testing.T) {
 }
 
 // The schema is chosen by the type and the version of the event, which is 1.0.0 for one without. A version that none
-// has is refused, and what is for every version holds beside.
+// has is refused, and what is for every version holds as well.
 // Storage: 3. Event Validation Service, get_schema
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-37
@@ -102,11 +102,11 @@ func TestSchemaByVersion(t *testing.T) {
 	}
 }
 
-// The schema of another version is not asked for.
-func TestOtherVersionsAreNotAsked(t *testing.T) {
-	var asked []string
+// The schema of another version is not fetched.
+func TestSchemaOfAnotherVersionIsNotFetched(t *testing.T) {
+	var lookups []string
 	o := pipeline.Options{Registry: func(_ context.Context, subject string, _ int) (pipeline.Schema, error) {
-		asked = append(asked, subject)
+		lookups = append(lookups, subject)
 		return pipeline.Schema{}, errors.New("it is down")
 	}}
 	registered := func(subject string) *config.PayloadSchema {
@@ -121,7 +121,7 @@ func TestOtherVersionsAreNotAsked(t *testing.T) {
 	}, o)
 	e := event("Placed", `{}`)
 	e.Headers["event_version"] = "2"
-	if err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err == nil || strings.Join(asked, " ") != "two" {
-		t.Errorf("%v, asked for %q, want two alone", err, asked)
+	if err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err == nil || strings.Join(lookups, " ") != "two" {
+		t.Errorf("got %v and lookups of %q, want two alone", err, lookups)
 	}
 }

@@ -25,7 +25,7 @@ type sink struct {
 	pipeline *Pipeline
 }
 
-// Deliver hands those events on that pass, and answers for the others itself.
+// Deliver hands those events on that pass, and returns an error for each of the others.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	if !s.concerns(batch) {
 		return s.Sink.Deliver(ctx, batch)
@@ -43,12 +43,12 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	if len(ready) == 0 {
 		return errs
 	}
-	answers := s.Sink.Deliver(ctx, ready)
+	results := s.Sink.Deliver(ctx, ready)
 	for i := range ready {
-		if len(answers) != len(ready) {
-			errs[at[i]] = fmt.Errorf("the sink gave %d answers for %d events; it must answer for each", len(answers), len(ready))
+		if len(results) != len(ready) {
+			errs[at[i]] = fmt.Errorf("the sink returned %d results for %d events; it must return one for each", len(results), len(ready))
 		} else {
-			errs[at[i]] = answers[i]
+			errs[at[i]] = results[i]
 		}
 	}
 	return errs
@@ -66,7 +66,7 @@ func (s *sink) concerns(batch []*dispatcher.Event) bool {
 	return false
 }
 
-// pass returns the event as it goes on: itself, or a copy when its payload or its headers were made.
+// pass returns the event that is delivered: itself, or a copy when its payload or its headers were made.
 func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event, error) {
 	steps, message := s.pipeline.steps(e), s.pipeline.message
 	if steps == nil && message == nil {
@@ -193,7 +193,7 @@ func validate(ctx context.Context, e *dispatcher.Event, payload any, checks []*c
 	if len(all) == 0 {
 		return held
 	}
-	return failed(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, tell(all)), found...)
+	return failed(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, invalidPayload(all)), found...)
 }
 
 func (r rule) finding() Finding {
@@ -201,7 +201,7 @@ func (r rule) finding() Finding {
 }
 
 // uncomputed is the failure of an event for which an expression cannot be computed. It is not the event's
-// fault alone: someone may correct the expression. So nothing dies of it while the topic stands still.
+// fault alone: someone may correct the expression. So no event becomes dead by it while none of its topic is delivered.
 func uncomputed(cause dispatcher.Cause, f Finding, e *dispatcher.Event, what string, x *expression.Expression, err error, remedy string) error {
 	return failed(cause, dispatcher.DestinationFault(fmt.Errorf("event %s: %s cannot be computed: %w; correct the expression (%s), %s: the event is kept and tried again",
 		e.ID, what, err, oneLine(x.Text()), remedy)), f)
@@ -215,12 +215,12 @@ func failed(cause dispatcher.Cause, err error, found ...Finding) error {
 // refuseThem is what else may be done about payloads that an expression is not made for.
 const refuseThem = "or have a schema refuse such payloads"
 
-// told is how many violations of an event are told.
-const told = 5
+// maxViolations is how many violations of an event an error names.
+const maxViolations = 5
 
-func tell(violations []string) error {
-	text := strings.Join(violations[:min(len(violations), told)], "; ")
-	if more := len(violations) - told; more > 0 {
+func invalidPayload(violations []string) error {
+	text := strings.Join(violations[:min(len(violations), maxViolations)], "; ")
+	if more := len(violations) - maxViolations; more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return errors.New(text + "; correct the producer or the validation, and replay the event")

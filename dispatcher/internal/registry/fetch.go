@@ -14,20 +14,20 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// fetch asks the registry. It is asked so rarely that each time has its own connection, and reads the
+// fetch reads from the registry. Requests are so rare that each has its own connection, and reads the
 // files: what they hold may have changed.
-func (c *Client) fetch(ctx context.Context, q question) (Schema, error) {
+func (c *Client) fetch(ctx context.Context, q lookup) (Schema, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	if c.cfg.TLS != nil {
 		var err error
 		if transport.TLSClientConfig, err = files.TLS(c.cfg.TLS); err != nil {
-			return Schema{}, c.away(q, reason.CertificateInvalid, err)
+			return Schema{}, c.unavailable(q, reason.CertificateInvalid, err)
 		}
 	}
 	client, err := sr.NewClient(sr.URLs(c.cfg.URL), sr.HTTPClient(&http.Client{Transport: transport}), sr.UserAgent("outbox-dispatcher"), sr.PreReq(c.authorize))
 	if err != nil {
-		return Schema{}, c.away(q, reason.ConnectionFailed, err)
+		return Schema{}, c.unavailable(q, reason.ConnectionFailed, err)
 	}
 	var s sr.Schema
 	id := q.id
@@ -65,7 +65,7 @@ func (c *Client) references(ctx context.Context, client *sr.Client, refs []sr.Sc
 		seen[ref.Name] = true
 		found, err := client.SchemaByVersion(ctx, ref.Subject, ref.Version)
 		if err != nil {
-			return nil, c.failure(question{subject: ref.Subject, version: ref.Version}, err)
+			return nil, c.failure(lookup{subject: ref.Subject, version: ref.Version}, err)
 		}
 		deeper, err := c.references(ctx, client, found.References, seen)
 		if err != nil {
@@ -85,18 +85,18 @@ func (c *Client) authorize(req *http.Request) error {
 	return err
 }
 
-// failure says what an error of the client's library means. Of an answer only its status is quoted:
+// failure maps an error of the client's library. Of a response only its status is quoted:
 // its body can be anything that stands between us and the registry.
-func (c *Client) failure(q question, err error) error {
-	var answer *sr.ResponseError
+func (c *Client) failure(q lookup, err error) error {
+	var response *sr.ResponseError
 	var failed *url.Error
 	switch {
-	case errors.As(err, &answer):
-		return c.refused(q, answer)
+	case errors.As(err, &response):
+		return c.refused(q, response)
 	case errors.As(err, &failed):
 		err = failed.Err
 	case reason.Of(err) != reason.AuthenticationFailed && !reason.IsTimeout(err):
-		return c.away(q, reason.Refusing, fmt.Errorf("the answer is not a registry's: %w; check schemaRegistry.url", err))
+		return c.unavailable(q, reason.Refusing, fmt.Errorf("the response is not a registry's: %w; check schemaRegistry.url", err))
 	}
 	return dispatcher.Unavailable(peer.Unreachable(fmt.Sprintf("schema registry %s for %s", c.cfg.URL, q), timeout, err))
 }
@@ -105,19 +105,19 @@ var peer = reason.Peer{
 	Name: "the registry", Hosts: "schemaRegistry.url", TLS: "schemaRegistry.tls", Plain: "use an http:// URL in schemaRegistry.url",
 }
 
-func (c *Client) refused(q question, answer *sr.ResponseError) error {
-	status := fmt.Sprintf("answer %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
+func (c *Client) refused(q lookup, response *sr.ResponseError) error {
+	status := fmt.Sprintf("status %d %s", response.StatusCode, http.StatusText(response.StatusCode))
 	switch {
-	case answer.StatusCode == http.StatusNotFound && answer.ErrorCode != 0:
+	case response.StatusCode == http.StatusNotFound && response.ErrorCode != 0:
 		return fmt.Errorf("schema registry %s: %s: %w; register it there, or correct the name", c.cfg.URL, q, ErrNotFound)
-	case answer.StatusCode == http.StatusUnauthorized, answer.StatusCode == http.StatusForbidden:
-		return c.away(q, reason.AuthenticationFailed, errors.New(status+"; check the credentials in schemaRegistry.auth, and that they may read the subject"))
+	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
+		return c.unavailable(q, reason.AuthenticationFailed, errors.New(status+"; check the credentials in schemaRegistry.auth, and that they may read the subject"))
 	default:
-		return c.away(q, reason.Refusing, errors.New(status+"; check schemaRegistry.url, and the registry's log"))
+		return c.unavailable(q, reason.Refusing, errors.New(status+"; check schemaRegistry.url, and the registry's log"))
 	}
 }
 
-// away is a failure that is not the event's: nothing was sent anywhere because of it.
-func (c *Client) away(q question, word string, err error) error {
+// unavailable is a failure that is not the event's. It spends no attempt.
+func (c *Client) unavailable(q lookup, word string, err error) error {
 	return dispatcher.Unavailable(reason.With(word, fmt.Errorf("schema registry %s: %s: %w", c.cfg.URL, q, err)))
 }

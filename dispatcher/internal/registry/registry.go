@@ -11,7 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// ErrNotFound is the registry's answer that there is no such subject, version or id.
+// ErrNotFound means that the registry has no such subject, version or id.
 var ErrNotFound = errors.New("it is not registered")
 
 // The types of schemas.
@@ -43,11 +43,11 @@ type Reference struct {
 }
 
 const (
-	// timeout bounds one question, with all references of the schema.
+	// timeout bounds one fetch, with all references of the schema.
 	timeout = 10 * time.Second
-	// patience is how long a caller waits for news while there is an answer from before.
-	patience = time.Second
-	// pause follows a question that failed.
+	// staleWait is how long a caller waits for a newer schema when an older one is known.
+	staleWait = time.Second
+	// pause follows a fetch that failed.
 	pause = 2 * time.Second
 )
 
@@ -57,16 +57,16 @@ type Client struct {
 	refresh, pause time.Duration
 
 	mu      sync.Mutex
-	answers map[question]*answer
+	entries map[lookup]*entry
 }
 
-// question is a subject with a version, 0 for the latest, or an id.
-type question struct {
+// lookup is a subject with a version, 0 for the latest, or an id.
+type lookup struct {
 	subject     string
 	version, id int
 }
 
-func (q question) String() string {
+func (q lookup) String() string {
 	switch {
 	case q.id != 0:
 		return fmt.Sprintf("schema id %d", q.id)
@@ -77,63 +77,63 @@ func (q question) String() string {
 	}
 }
 
-// answer is what is known of a question.
-type answer struct {
-	schema Schema
-	known  bool
-	err    error         // of the last asking, when the schema is not known
-	due    time.Time     // when to ask again; the zero time when it never was asked
-	asking chan struct{} // closed when the asking that runs ends; nil when none runs
+// entry is what is known of a lookup.
+type entry struct {
+	schema   Schema
+	known    bool
+	err      error         // of the last fetch, when the schema is not known
+	due      time.Time     // when to fetch again; zero before the first fetch
+	fetching chan struct{} // closed when the current fetch ends; nil when none runs
 }
 
-// New returns a client for cfg. It fails when cfg contradicts itself; the registry and the files are
-// first looked at when a schema is asked for.
+// New returns a client for cfg. It fails when cfg is invalid; the registry and the files are
+// first read for the first schema.
 func New(cfg config.SchemaRegistry) (*Client, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg.URL = strings.TrimRight(cfg.URL, "/")
-	return &Client{cfg: cfg, refresh: cfg.Refresh.D(), pause: pause, answers: map[question]*answer{}}, nil
+	return &Client{cfg: cfg, refresh: cfg.Refresh.D(), pause: pause, entries: map[lookup]*entry{}}, nil
 }
 
 // Schema returns a version of a subject, 0 for the latest. An error is one of three: it wraps
-// [ErrNotFound]; or dispatcher.IsUnavailable: the registry cannot be asked now, and it never answered
-// this before; or it wraps ctx's.
+// [ErrNotFound]; or dispatcher.IsUnavailable: the registry is unreachable, and the schema
+// was never fetched; or it wraps ctx's.
 func (c *Client) Schema(ctx context.Context, subject string, version int) (Schema, error) {
-	return c.get(ctx, question{subject: subject, version: version})
+	return c.get(ctx, lookup{subject: subject, version: version})
 }
 
 // SchemaByID returns the schema with an id. Its errors are those of [Client.Schema].
 func (c *Client) SchemaByID(ctx context.Context, id int) (Schema, error) {
-	return c.get(ctx, question{id: id})
+	return c.get(ctx, lookup{id: id})
 }
 
-// get answers from memory, and asks when that is not there or too old. One asking serves all callers,
+// get returns the schema from memory, and fetches it when it is missing or too old. One fetch serves all callers,
 // so it does not end with one caller's ctx.
-func (c *Client) get(ctx context.Context, q question) (Schema, error) {
+func (c *Client) get(ctx context.Context, q lookup) (Schema, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.answers[q]
+	a := c.entries[q]
 	if a == nil {
-		a = &answer{}
-		c.answers[q] = a
+		a = &entry{}
+		c.entries[q] = a
 	}
 	var limit <-chan time.Time // nil: none
-	wait := !a.known && a.asking != nil
-	if a.asking == nil && !time.Now().Before(a.due) {
+	wait := !a.known && a.fetching != nil
+	if a.fetching == nil && !time.Now().Before(a.due) {
 		wait = true
-		a.asking = make(chan struct{})
-		go c.ask(q, a)
+		a.fetching = make(chan struct{})
+		go c.update(q, a)
 	}
 	if wait {
 		if a.known {
-			limit = time.After(patience)
+			limit = time.After(staleWait)
 		}
-		asking := a.asking
+		fetching := a.fetching
 		c.mu.Unlock()
 		select {
-		case <-asking:
+		case <-fetching:
 		case <-limit:
 		case <-ctx.Done():
 		}
@@ -143,31 +143,31 @@ func (c *Client) get(ctx context.Context, q question) (Schema, error) {
 	case a.known:
 		return a.schema, nil
 	case ctx.Err() != nil:
-		return Schema{}, fmt.Errorf("asking the schema registry for %s was interrupted: %w", q, ctx.Err())
+		return Schema{}, fmt.Errorf("the request to the schema registry for %s was interrupted: %w", q, ctx.Err())
 	default:
 		return Schema{}, a.err
 	}
 }
 
-// ask puts the registry's answer into a.
-func (c *Client) ask(q question, a *answer) {
+// update fetches the schema into a.
+func (c *Client) update(q lookup, a *entry) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	schema, err := c.fetch(ctx, q)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(a.asking)
-	a.asking, a.due = nil, time.Now().Add(c.pause)
+	close(a.fetching)
+	a.fetching, a.due = nil, time.Now().Add(c.pause)
 	switch {
 	case err == nil:
 		a.schema, a.known, a.err = schema, true, nil
 		a.due = time.Now().Add(c.refresh)
 		if q.version != 0 || q.id != 0 {
-			a.due = time.Now().AddDate(100, 0, 0) // it never changes
+			a.due = time.Now().AddDate(100, 0, 0) // a fixed version never changes
 		}
 	case errors.Is(err, ErrNotFound):
 		a.known, a.err = false, err
 	default:
-		a.err = err // what was known holds
+		a.err = err // a known schema stays in use
 	}
 }

@@ -33,20 +33,20 @@ const secret = "secret-4111"
 
 const text = `{"type":"object"}`
 
-// fake is a registry by the author of the client's library, which counts what it is asked.
+// fake is a registry by the author of the client's library. It counts the requests.
 type fake struct {
 	*srfake.Registry
-	asked  atomic.Int32
-	answer atomic.Pointer[http.HandlerFunc] // instead of the registry's own
+	requests atomic.Int32
+	respond  atomic.Pointer[http.HandlerFunc] // replaces the registry's own handler
 }
 
 func newFake(t *testing.T, opts ...srfake.Option) *fake {
 	f := &fake{Registry: srfake.New(opts...)}
 	t.Cleanup(f.Close)
 	f.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-		f.asked.Add(1)
-		if answer := f.answer.Load(); answer != nil {
-			(*answer)(w, r)
+		f.requests.Add(1)
+		if respond := f.respond.Load(); respond != nil {
+			(*respond)(w, r)
 			return true
 		}
 		return false
@@ -54,13 +54,13 @@ func newFake(t *testing.T, opts ...srfake.Option) *fake {
 	return f
 }
 
-// broken makes it answer something else; nil ends that.
-func (f *fake) broken(answer http.HandlerFunc) {
-	if answer == nil {
-		f.answer.Store(nil)
+// broken replaces its handler; nil restores it.
+func (f *fake) broken(respond http.HandlerFunc) {
+	if respond == nil {
+		f.respond.Store(nil)
 		return
 	}
-	f.answer.Store(&answer)
+	f.respond.Store(&respond)
 }
 
 func status(code int) http.HandlerFunc {
@@ -85,7 +85,7 @@ func register(t *testing.T, f *fake, subject string, s sr.Schema) int {
 	return id
 }
 
-func TestSchema(t *testing.T) {
+func TestSchemaByVersionAndByID(t *testing.T) {
 	f := newFake(t)
 	c := open(t, config.SchemaRegistry{URL: f.URL() + "/"})
 	first := register(t, f, "shop/orders value", sr.Schema{Schema: text, Type: sr.TypeJSON})
@@ -101,8 +101,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// A diamond: each schema once, behind all that it needs.
-func TestReferences(t *testing.T) {
+// The references form a diamond.
+func TestReferencesListedOnceInOrderOfDependency(t *testing.T) {
 	f := newFake(t)
 	ref := func(name string) sr.SchemaReference { return sr.SchemaReference{Name: name, Subject: name, Version: 1} }
 	text := func(name string) string { return `{"type":"record","name":"` + name + `","fields":[]}` }
@@ -118,7 +118,7 @@ func TestReferences(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestNotFound(t *testing.T) {
+func TestMissingSchemaIsNotFound(t *testing.T) {
 	f := newFake(t)
 	c := open(t, config.SchemaRegistry{URL: f.URL()})
 	c.pause = 0
@@ -138,15 +138,15 @@ func TestNotFound(t *testing.T) {
 	}
 	_, err = c.Schema(t.Context(), "orders", 2)
 	check("a version", err)
-	// That a subject was deleted is an answer too.
-	c.answers[question{subject: "orders"}].due = time.Time{}
+	// A deleted subject is not found either.
+	c.entries[lookup{subject: "orders"}].due = time.Time{}
 	f.Reset()
 	_, err = c.Schema(t.Context(), "orders", 0)
 	check("a deleted subject", err)
 }
 
-// The registry is asked as rarely as can be.
-func TestMemory(t *testing.T) {
+// The registry gets as few requests as possible.
+func TestFixedVersionsFetchedOnceAndLatestAfterRefresh(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, config.SchemaRegistry{URL: f.URL()})
@@ -170,27 +170,27 @@ func TestMemory(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := f.asked.Load(); n != 4 {
-		t.Errorf("the registry was asked %d times for 4 things", n)
+	if n := f.requests.Load(); n != 4 {
+		t.Errorf("%d requests for 4 lookups, want 4", n)
 	}
-	// The latest is asked for again, and only that.
+	// Only the latest is fetched again.
 	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
 	if got, _ := c.Schema(t.Context(), "orders", 0); got.ID != id {
 		t.Errorf("got id %d before the refresh", got.ID)
 	}
-	c.answers[question{subject: "orders"}].due = time.Time{}
+	c.entries[lookup{subject: "orders"}].due = time.Time{}
 	if got, _ := c.Schema(t.Context(), "orders", 0); got.ID != newest {
 		t.Errorf("got id %d, want the newest %d", got.ID, newest)
 	}
-	for _, q := range []question{{subject: "orders", version: 1}, {id: id}} {
-		if due := c.answers[q].due; time.Until(due) < 10*365*24*time.Hour {
-			t.Errorf("%s is asked for again at %s", q, due)
+	for _, q := range []lookup{{subject: "orders", version: 1}, {id: id}} {
+		if due := c.entries[q].due; time.Until(due) < 10*365*24*time.Hour {
+			t.Errorf("%s is fetched again at %s, want never", q, due)
 		}
 	}
 }
 
 // CONTRACT: C-32
-func TestAway(t *testing.T) {
+func TestKnownSchemaUsedWhileRegistryUnreachable(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, config.SchemaRegistry{URL: f.URL()})
@@ -200,13 +200,13 @@ func TestAway(t *testing.T) {
 	}
 	f.broken(status(http.StatusServiceUnavailable))
 	if got, err := c.Schema(t.Context(), "orders", 0); err != nil || got.ID != id {
-		t.Errorf("what was known is lost while the registry is away: %+v, %v", got, err)
+		t.Errorf("got %+v, %v while the registry is unreachable, want the known schema %d", got, err, id)
 	}
 	_, err := c.Schema(t.Context(), "other", 0)
-	away(t, "never known", err, reason.Refusing, "answer 503 Service Unavailable; check schemaRegistry.url")
+	checkUnavailable(t, "never known", err, reason.Refusing, "status 503 Service Unavailable; check schemaRegistry.url")
 	f.broken(nil)
 	if _, err := c.Schema(t.Context(), "other", 0); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the registry is back: %v", err)
+		t.Errorf("got %v after the registry recovered, want ErrNotFound", err)
 	}
 	f.broken(status(http.StatusNotFound)) // a proxy's
 	if got, err := c.Schema(t.Context(), "orders", 0); err != nil || got.ID != id {
@@ -214,8 +214,8 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// away checks an error that is nobody's fault.
-func away(t *testing.T, what string, err error, word, text string) {
+// checkUnavailable checks an error that is not the event's.
+func checkUnavailable(t *testing.T, what string, err error, word, text string) {
 	t.Helper()
 	switch {
 	case !dispatcher.IsUnavailable(err) || errors.Is(err, ErrNotFound) || errors.Is(err, context.Canceled):
@@ -227,8 +227,8 @@ func away(t *testing.T, what string, err error, word, text string) {
 	}
 }
 
-// A registry that says nothing holds up nobody who knows the schema, and nobody who is told to stop.
-func TestSilent(t *testing.T) {
+// A silent registry blocks no caller for whom the schema is known, and no caller whose context ends.
+func TestSilentRegistryDoesNotBlockCallers(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, config.SchemaRegistry{URL: f.URL()})
@@ -244,19 +244,19 @@ func TestSilent(t *testing.T) {
 			t.Errorf("a known schema: %+v, %v", got, err)
 		}
 		c.mu.Lock()
-		if c.answers[question{subject: "orders"}].asking == nil {
-			t.Error("the caller waited for the registry to answer")
+		if c.entries[lookup{subject: "orders"}].fetching == nil {
+			t.Error("the caller waited for the registry")
 		}
 		c.mu.Unlock()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	answer := make(chan error)
+	result := make(chan error)
 	<-waiting
-	go func() { _, err := c.Schema(ctx, "other", 0); answer <- err }()
+	go func() { _, err := c.Schema(ctx, "other", 0); result <- err }()
 	<-waiting
 	cancel()
-	if err := <-answer; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-		t.Errorf("a caller that was told to stop: %v", err)
+	if err := <-result; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
+		t.Errorf("got %v for a caller that was cancelled, want context.Canceled", err)
 	}
 }
 
@@ -269,7 +269,7 @@ func write(t *testing.T, path, content string) string {
 }
 
 // CONTRACT: C-73
-func TestCredentials(t *testing.T) {
+func TestCredentialsReadForEachRequest(t *testing.T) {
 	dir := t.TempDir()
 	user, password, token := filepath.Join(dir, "user"), filepath.Join(dir, "password"), filepath.Join(dir, "token")
 	for name, test := range map[string]struct {
@@ -287,13 +287,13 @@ func TestCredentials(t *testing.T) {
 			c.pause = 0
 			write(t, user, "alice\n")
 			for _, wrong := range []struct{ content, text string }{
-				{secret, "answer 403 Forbidden; check the credentials in schemaRegistry.auth"},
+				{secret, "status 403 Forbidden; check the credentials in schemaRegistry.auth"},
 				{"", "is empty; write the value into it"},
-				{secret + "\n" + secret, map[string]string{"basic": "answer 403", "bearer": "; write the token alone into it"}[name]},
+				{secret + "\n" + secret, map[string]string{"basic": "status 403", "bearer": "; write the token alone into it"}[name]},
 			} {
 				write(t, test.rotate, wrong.content)
 				_, err := c.Schema(t.Context(), "orders", 0)
-				away(t, "content "+wrong.content, err, reason.AuthenticationFailed, wrong.text)
+				checkUnavailable(t, "content "+wrong.content, err, reason.AuthenticationFailed, wrong.text)
 			}
 			write(t, test.rotate, "right\n")
 			if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
@@ -304,7 +304,7 @@ func TestCredentials(t *testing.T) {
 }
 
 // CONTRACT: C-73
-func TestConnections(t *testing.T) {
+func TestTLSAndConnectionFailures(t *testing.T) {
 	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
 	f := newFake(t)
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
@@ -339,7 +339,7 @@ func TestConnections(t *testing.T) {
 	for name, test := range map[string]struct {
 		url        string
 		tls        *config.TLS
-		word, text string // "" means answered
+		word, text string // "" means no error
 	}{
 		"TLS":                  {good, trust(ca), "", ""},
 		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set schemaRegistry.tls.ca (in a dispatcher's file: schemaRegistry.tls.caFile)"},
@@ -350,7 +350,7 @@ func TestConnections(t *testing.T) {
 		"missing file":         {good, &config.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
 		"gone":                 {"http://" + gone.Addr().String(), nil, reason.ConnectionFailed, "; check that it runs"},
 		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in schemaRegistry.url, and the dispatcher's DNS"},
-		"something else there": {page.URL, nil, reason.Refusing, "the answer is not a registry's"},
+		"something else there": {page.URL, nil, reason.Refusing, "the response is not a registry's"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, config.SchemaRegistry{URL: test.url, TLS: test.tls})
@@ -361,12 +361,12 @@ func TestConnections(t *testing.T) {
 				}
 				return
 			}
-			away(t, name, err, test.word, test.text)
+			checkUnavailable(t, name, err, test.word, test.text)
 		})
 	}
 }
 
-func TestNew(t *testing.T) {
+func TestNewRefusesInvalidConfiguration(t *testing.T) {
 	if c, err := New(config.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "schemaRegistry.url must be") {
 		t.Errorf("no url: %v, %v", c, err)
 	}

@@ -59,8 +59,8 @@ func newSide(cfg config.Config) (*side, error) {
 	return &side{cfg.Topics, cfg.Sink.Kind(), drafts}, err
 }
 
-// make returns what becomes of the event. The error is that of a schema registry which cannot be asked, or of ctx:
-// then nothing is known.
+// make returns what becomes of the event. The error is that of a schema registry which is unreachable, or of ctx:
+// then the outcome is not known.
 func (s *side) make(ctx context.Context, e *dispatcher.Event) (made, error) {
 	if len(s.topics) > 0 && !slices.Contains(s.topics, e.Topic) {
 		return made{outcome: NotTaken}, nil

@@ -16,9 +16,9 @@ import (
 const (
 	// maxGroups is how many groups are kept apart. Routes that are made of data may lead to any number of places.
 	maxGroups = 100
-	// maxSamples is how many ids a group tells.
+	// maxSamples is how many ids a group has.
 	maxSamples = 3
-	// maxError is how much of an error is told, in bytes.
+	// maxError is how much of an error a group has, in bytes.
 	maxError = 500
 )
 

@@ -13,8 +13,8 @@ import (
 // ByStatus is the Against of a report that compares with what the rows' status says.
 const ByStatus = "status"
 
-// Trial is what to try.
-type Trial struct {
+// Request says what to try.
+type Request struct {
 	// New is the configuration to try. It must be valid.
 	New config.Config
 	// Old is the one to compare with, and OldName is its name in the report. nil: the rows' status says what
@@ -26,42 +26,42 @@ type Trial struct {
 }
 
 // Run tries the rows of a store. An error of a configuration is a [*ConfigError].
-func Run(ctx context.Context, store *pgstore.Store, t Trial) (*Report, error) {
-	r := &Report{Namespace: t.New.Namespace, Against: ByStatus, Outcomes: map[Outcome]int{}}
+func Run(ctx context.Context, store *pgstore.Store, r Request) (*Report, error) {
+	report := &Report{Namespace: r.New.Namespace, Against: ByStatus, Outcomes: map[Outcome]int{}}
 	for _, o := range outcomes {
-		r.Outcomes[o] = 0
+		report.Outcomes[o] = 0
 	}
-	now, err := newSide(t.New)
+	now, err := newSide(r.New)
 	if err != nil {
 		return nil, &ConfigError{err}
 	}
 	defer now.close(ctx)
 	var before *side
-	if t.Old != nil {
-		r.Against = t.OldName
-		if t.Old.Namespace != t.New.Namespace {
-			return nil, &ConfigError{fmt.Errorf("%s is for namespace %q, and the new configuration for %q; compare two of one namespace", t.OldName, t.Old.Namespace, t.New.Namespace)}
+	if r.Old != nil {
+		report.Against = r.OldName
+		if r.Old.Namespace != r.New.Namespace {
+			return nil, &ConfigError{fmt.Errorf("%s is for namespace %q, and the new configuration for %q; compare two of one namespace", r.OldName, r.Old.Namespace, r.New.Namespace)}
 		}
-		if before, err = newSide(*t.Old); err != nil {
-			return nil, &ConfigError{fmt.Errorf("%s: %w", t.OldName, err)}
+		if before, err = newSide(*r.Old); err != nil {
+			return nil, &ConfigError{fmt.Errorf("%s: %w", r.OldName, err)}
 		}
 		defer before.close(ctx)
 	}
-	if len(t.Past.Topics) == 0 {
-		t.Past.Topics = union(now, before)
+	if len(r.Past.Topics) == 0 {
+		r.Past.Topics = union(now, before)
 	}
 	groups := map[groupKey]*Group{}
-	looked, err := store.Past(ctx, t.Past, func(page []pgstore.PastRow) error {
+	looked, err := store.Past(ctx, r.Past, func(page []pgstore.PastRow) error {
 		for _, row := range page {
-			if err := r.try(ctx, groups, now, before, row); err != nil {
+			if err := report.try(ctx, groups, now, before, row); err != nil {
 				return fmt.Errorf("event %s cannot be tried: %w", row.Event.ID, err)
 			}
 		}
 		return nil
 	})
-	r.LookedAt, r.Incomplete = looked.Rows, !looked.All
-	r.close(groups)
-	return r, err
+	report.LookedAt, report.Incomplete = looked.Rows, !looked.All
+	report.close(groups)
+	return report, err
 }
 
 // ConfigError is about a configuration: it fails again.
