@@ -181,7 +181,7 @@ func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay, 
 	if err != nil {
 		return fmt.Errorf("remove the finalizer of DeadLetterReplay %s: %w", o.Name, err)
 	}
-	r.reporter.Tell(ctx, before, nil, told...)
+	r.reporter.Record(ctx, before, nil, told...)
 	return nil
 }
 

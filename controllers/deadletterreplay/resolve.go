@@ -22,7 +22,7 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 		switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: ref.Name}, found.Dispatcher); {
 		case apierrors.IsNotFound(err):
 			return found, waiting(api.ReasonDispatcherNotFound,
-				"OutboxDispatcher %q, which spec.dispatcherRef names, does not exist in namespace %q; create it, and this goes on by itself.", ref.Name, o.Namespace)
+				"OutboxDispatcher %q, which spec.dispatcherRef names, does not exist in namespace %q; create it, and the operator continues.", ref.Name, o.Namespace)
 		case err != nil:
 			return found, fmt.Errorf("read OutboxDispatcher %s: %w", ref.Name, err)
 		}
@@ -37,7 +37,7 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 		database := &api.Outbox{}
 		switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: outbox.Name}, database); {
 		case apierrors.IsNotFound(err):
-			return found, waiting(api.ReasonOutboxNotFound, "Outbox %q does not exist in namespace %q; create it, and this goes on by itself.", outbox.Name, o.Namespace)
+			return found, waiting(api.ReasonOutboxNotFound, "Outbox %q does not exist in namespace %q; create it, and the operator continues.", outbox.Name, o.Namespace)
 		case err != nil:
 			return found, fmt.Errorf("read Outbox %s: %w", outbox.Name, err)
 		}

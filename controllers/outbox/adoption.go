@@ -198,7 +198,7 @@ func adopted(o observed) metav1.Condition {
 			"No event can be made of some rows of "+quoted(refused)+", and so no dispatcher sends them; `dispatcher adopt status` names them, and why.")
 	case len(left) > 0:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonLeftCutOver,
-			"Not in spec.adopt any more, and still cut over: "+quoted(left)+". Rows of its table go on to become events; to undo it, add it again with phase Back.")
+			"Not in spec.adopt any more, and still cut over: "+quoted(left)+". Rows of its table still become events; to undo it, add it again with phase Back.")
 	}
 	return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonAsDeclared, "Each adoption is in the phase of spec.adopt, and its counts agree.")
 }

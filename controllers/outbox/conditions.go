@@ -14,7 +14,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 )
 
-// watched are the conditions that Events tell of. What only dispatchers see they tell themselves.
+// watched are the conditions whose changes are recorded as Events. Dispatchers have Events of their own for what only they
+// observe.
 var watched = []kstatus.Watch{
 	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
 	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
@@ -39,7 +40,7 @@ func conditions(o observed) []metav1.Condition {
 }
 
 // ready is True when dispatchers can work with the outbox: the schema fits, and nothing is known to be wrong; or one
-// of them works with it, whatever is wrong beside it, such as a new pod that cannot log in.
+// of them works with it, whatever else is wrong, such as a new pod that cannot log in.
 func ready(o observed, references, source, schema metav1.Condition) metav1.Condition {
 	for _, c := range []metav1.Condition{references, source, schema} {
 		switch {
@@ -64,7 +65,7 @@ func works(d api.OutboxDispatcher) bool {
 	return is(api.ReadyCondition) && meta.FindStatusCondition(d.Status.Conditions, api.ReadyCondition).Reason != api.ReasonScaledToZero
 }
 
-// progress is Stalled, Reconciling, or nothing when all that the spec asks for is in place.
+// progress is Stalled, Reconciling, or nothing when the spec is in place.
 func progress(o observed) metav1.Condition {
 	switch {
 	case o.problem != nil && o.problem.Stalled:
@@ -84,23 +85,23 @@ func progress(o observed) metav1.Condition {
 }
 
 // schemaReady believes the dispatchers first, since a migration of theirs may be over; the Job stands in for
-// dispatchers that have told nothing yet.
+// dispatchers that have not reported yet.
 func schemaReady(o observed) metav1.Condition {
 	const kind = api.SchemaReadyCondition
-	told := fromDispatchers(o, kind, metav1.ConditionFalse)
+	reported := fromDispatchers(o, kind, metav1.ConditionFalse)
 	switch {
 	case o.problem != nil:
 		return kstatus.Condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
-	case told.Status == metav1.ConditionTrue, told.Reason == api.ReasonTooNew:
-		return told
+	case reported.Status == metav1.ConditionTrue, reported.Reason == api.ReasonTooNew:
+		return reported
 	case o.migration.State == migrate.Failed:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonMigrationFailed, o.migration.Sentence())
 	case o.migration.State == migrate.Running:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonMigrating, o.migration.Sentence())
-	case o.migration.State == migrate.Succeeded && told.Status == metav1.ConditionUnknown:
+	case o.migration.State == migrate.Succeeded && reported.Status == metav1.ConditionUnknown:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The migration Job has brought the schema up to date.")
 	}
-	return told
+	return reported
 }
 
 // fromDispatchers is the condition of the first dispatcher that sees what is bad; else of one that sees what
@@ -117,9 +118,9 @@ func fromDispatchers(o observed, kind string, bad metav1.ConditionStatus) metav1
 			}
 		}
 	}
-	message := "No OutboxDispatcher refers to this Outbox, so nobody looks at the database."
+	message := "No OutboxDispatcher refers to this Outbox, so the database is not observed."
 	if len(o.dispatchers) > 0 {
-		message = "No OutboxDispatcher that refers to this Outbox has a pod that tells it."
+		message = "No OutboxDispatcher that refers to this Outbox has a pod that reports it."
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, message)
 }
@@ -140,7 +141,7 @@ func referencesResolved(o observed) metav1.Condition {
 // named is how many dispatchers a message names.
 const named = 5
 
-// topicsShared tells which of the dispatchers share topics.
+// topicsShared reports which of the dispatchers share topics.
 func topicsShared(o observed) metav1.Condition {
 	const kind = api.TopicsSharedCondition
 	var names []string

@@ -38,7 +38,7 @@ func TestConditions(t *testing.T) {
 	}{
 		"nothing is known": {observed{}, "Unknown/NotObserved",
 			[]string{"SourceReachable=Unknown/NotObserved", "VacuumHeldBack=Unknown/NotObserved", "DataHealthy=Unknown/NotObserved", "TopicsShared=False/NotShared"}, []string{"Reconciling", "Stalled"}},
-		"migrated, and nobody uses it": {observed{migration: migrate.Migration{State: migrate.Succeeded}}, "True/UpToDate",
+		"migrated, and not in use": {observed{migration: migrate.Migration{State: migrate.Succeeded}}, "True/UpToDate",
 			[]string{"SourceReachable=Unknown/NotObserved", "ReferencesResolved=True/Resolved"}, nil},
 		"migrates": {observed{migration: migrate.Migration{State: migrate.Running}}, "False/Migrating", []string{"Reconciling=True/Migrating"}, nil},
 		"in use":   {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a"), dispatcher("b", connected, fits)}}, "True/UpToDate", []string{"SourceReachable=True/Connected"}, nil},
@@ -51,7 +51,7 @@ func TestConditions(t *testing.T) {
 			"True/InUseDespiteTrouble", []string{"SourceReachable=False/AuthenticationFailed"}, nil},
 		"a new pod cannot log in, and those that run work": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", refused, fits, is(api.ReadyCondition, yes, api.ReasonDeliveringDespiteTrouble))}},
 			"True/InUseDespiteTrouble", []string{"SourceReachable=False/AuthenticationFailed"}, nil},
-		"the destination is away": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits, is(api.ReadyCondition, no, api.ReasonConnectionFailed))}},
+		"the destination is unreachable": {observed{dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits, is(api.ReadyCondition, no, api.ReasonConnectionFailed))}},
 			"True/UpToDate", nil, nil},
 		"a new Secret is missing, and pods run": {observed{missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x"),
 			dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits)}}, "True/InUseDespiteTrouble", []string{"ReferencesResolved=False/SecretNotFound"}, nil},
@@ -103,15 +103,15 @@ func TestStatusIsBounded(t *testing.T) {
 	}
 }
 
-// Trouble beside dispatchers that work is told once, by its own condition.
+// Trouble next to dispatchers that work has one Event, that of its own condition.
 func TestEventsOfReady(t *testing.T) {
 	const yes = metav1.ConditionTrue
-	fits, beside := is(api.ReadyCondition, yes, api.ReasonUpToDate), is(api.ReadyCondition, yes, api.ReasonInUseDespiteTrouble)
+	fits, despite := is(api.ReadyCondition, yes, api.ReasonUpToDate), is(api.ReadyCondition, yes, api.ReasonInUseDespiteTrouble)
 	bad := is(api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed)
 	for _, c := range []struct {
 		before, after metav1.Condition
 		events        int
-	}{{fits, beside, 0}, {bad, beside, 1}, {beside, fits, 1}} {
+	}{{fits, despite, 0}, {bad, despite, 1}, {despite, fits, 1}} {
 		if got := kstatus.Transitions(watched, []metav1.Condition{c.before}, []metav1.Condition{c.after}); len(got) != c.events {
 			t.Errorf("from %s to %s: %+v, want %d Events", c.before.Reason, c.after.Reason, got, c.events)
 		}

@@ -33,7 +33,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	inUse := observed{outbox: outbox, dispatchers: []api.OutboxDispatcher{warehouse, works}}
 	fails := observed{outbox: outbox, migration: migrate.Migration{State: migrate.Failed, Selector: "outbox.dev/component=migration,outbox.dev/outbox=orders",
 		Detail: "permission denied for schema outbox"}, missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound,
-		`Secret "orders-db-owner", which spec.migration.secret names, does not exist in namespace "shop"; create it, and this goes on by itself.`)}
+		`Secret "orders-db-owner", which spec.migration.secret names, does not exist in namespace "shop"; create it, and the operator continues.`)}
 	stalled := observed{outbox: outbox, problem: problem.Stalling(api.SchemaReadyCondition, api.ReasonForeignObject,
 		`Job "orders-migrate-5d7c" exists and does not belong to this Outbox; delete it, or choose another name for the Outbox.`)}
 	operatortest.CheckExamples(t, "outbox.md", slices.Concat(conditions(inUse), conditions(fails), conditions(stalled))...)

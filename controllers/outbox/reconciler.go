@@ -50,7 +50,7 @@ type Reconciler struct {
 	reporter              *kstatus.Reporter
 }
 
-// What the manager may do for Outboxes, beside what it may for OutboxDispatchers.
+// What the manager may do for Outboxes, in addition to its rights for OutboxDispatchers.
 //
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxes,verbs=list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxes/status,verbs=patch
@@ -134,7 +134,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	return result, nil
 }
 
-// again is when to look again at what nothing tells of, 0 for never.
+// again is the time until the next pass for what cannot be watched, 0 for none.
 func (r *Reconciler) again(o observed) time.Duration {
 	var times []time.Duration
 	for _, m := range []migrate.Migration{o.migration, o.adoption} {
@@ -214,7 +214,7 @@ func (r *Reconciler) dispatchers(ctx context.Context, outbox *v1alpha1.Outbox) (
 	return found.Items, nil
 }
 
-// report writes the status, if anything changed, and then tells of it.
+// report writes the status, if anything changed, and then records Events.
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o observed, failure error) error {
 	outbox := o.outbox
 	if failure != nil {

@@ -17,7 +17,7 @@ import (
 // observed is what one pass has seen. The status follows from it and from nothing else.
 type observed struct {
 	outbox *api.Outbox
-	// problem kept the migration from going on, nil for nothing.
+	// problem has stopped the migration, nil for none.
 	problem *problem.Problem
 	// missing is a reference that leads nowhere, nil for none.
 	missing   *problem.Problem

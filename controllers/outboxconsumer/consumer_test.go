@@ -53,7 +53,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
 		change(c, database, updateSpec, func() { database.Spec.Retention.Delivered.Duration = 0 })
 		change(c, o, updateSpec, func() { o.Spec.Retention.Duration = 24 * time.Hour })
-		expect(c, o, kstatus.FailedStatus, want{api.StalledCondition, yes, api.ReasonRetentionTooShort, "RULE-010-011 asks for 168h"})
+		expect(c, o, kstatus.FailedStatus, want{api.StalledCondition, yes, api.ReasonRetentionTooShort, "RULE-010-011 requires 168h"})
 		change(c, o, updateSpec, func() { o.Spec.IdempotencyMechanism, o.Spec.Retention = api.IdempotencyUniqueKey, nil })
 		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, "forgets no event"})
 	})
@@ -123,7 +123,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		for n := range int64(5) {
 			change(c, orders, updateStatus, func() { orders.Status.Pending = ptr.To(n) })
 		}
-		change(c, other, updateSpec, func() { other.Spec.EventTypes = []string{"nobody.sends"} }) // a pass that comes after
+		change(c, other, updateSpec, func() { other.Spec.EventTypes = []string{"not.sent"} }) // a pass that comes after
 		expect(c, other, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, ""})
 		Expect(c.wrote("billing")).To(Equal(before))
 	})
@@ -144,7 +144,7 @@ var _ = Describe("an OutboxDispatcher", Label("consumer"), func() {
 		c.create(o)
 		is(unknown, api.ReasonNotObserved, "")
 		c.sent(orders, "order.placed", "order.shipped", "payment.settled")
-		change(c, o, updateSpec, func() { o.Spec.OwnerTeam = "team-money" }) // nobody watches what a dispatcher says of itself
+		change(c, o, updateSpec, func() { o.Spec.OwnerTeam = "team-money" }) // the status of a dispatcher is not watched
 		is(yes, api.ReasonTypesUnregistered, `no OutboxConsumer registers: "order.shipped". Register`)
 		shipping := consumer("shipping")
 		shipping.Spec.EventTypes, shipping.Spec.DispatcherRefs = []string{"order.ship*"}, []api.DispatcherRef{{Name: "others"}}

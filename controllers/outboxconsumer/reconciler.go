@@ -32,7 +32,7 @@ type Reconciler struct {
 	reporter *kstatus.Reporter
 }
 
-// What the manager may do for OutboxConsumers, beside what it may for the other kinds.
+// What the manager may do for OutboxConsumers, in addition to its rights for the other kinds.
 //
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers,verbs=list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers/status,verbs=patch
@@ -107,7 +107,7 @@ func (r *Reconciler) feeds(ctx context.Context, o *v1alpha1.OutboxConsumer) (fou
 			outbox := &v1alpha1.Outbox{}
 			switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: ref.Name}, outbox); {
 			case apierrors.IsNotFound(err):
-				missing = waiting(v1alpha1.ReasonOutboxNotFound, "Outbox %q, which OutboxDispatcher %q refers to, does not exist in namespace %q; create it, and this goes on by itself.", ref.Name, d.Name, o.Namespace)
+				missing = waiting(v1alpha1.ReasonOutboxNotFound, "Outbox %q, which OutboxDispatcher %q refers to, does not exist in namespace %q; create it, and the operator continues.", ref.Name, d.Name, o.Namespace)
 			case err != nil:
 				return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 			default:
@@ -132,7 +132,7 @@ func waiting(reason, format string, args ...any) error {
 	return problem.Waiting(v1alpha1.ReferencesResolvedCondition, reason, fmt.Sprintf(format, args...))
 }
 
-// report writes the status, if anything changed, and then tells of it.
+// report writes the status, if anything changed, and then records Events.
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxConsumer, seen observed, failure error) error {
 	o := seen.consumer
 	if failure != nil {

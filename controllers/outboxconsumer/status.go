@@ -40,7 +40,7 @@ func setStatus(current *api.OutboxConsumerStatus, seen observed) {
 	kstatus.SetConditions(&current.Conditions, seen.consumer.Generation, conditions(seen))
 }
 
-// watched are the conditions that Events tell of.
+// watched are the conditions whose changes are recorded as Events.
 var watched = []kstatus.Watch{
 	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
 	{Condition: api.RetentionSufficientCondition, Action: "CompareRetention", Bad: metav1.ConditionFalse},
@@ -85,7 +85,7 @@ const standard = 7 * 24 * time.Hour
 // retentionSufficient compares with the longest retention of delivered rows. One that is not said is the default.
 func retentionSufficient(seen observed) metav1.Condition {
 	const kind = api.RetentionSufficientCondition
-	needed, why := standard, "RULE-010-011 asks for 168h at least"
+	needed, why := standard, "RULE-010-011 requires 168h at least"
 	known := false
 	for _, f := range seen.feeds {
 		if f.database == nil {

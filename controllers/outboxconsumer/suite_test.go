@@ -71,7 +71,7 @@ func start() *cluster {
 	DeferCleanup(func() {
 		stop()
 		Expect(<-done).To(Succeed())
-		Expect(c.refused).To(BeEmpty(), "the manager asks for nothing that config/rbac does not give")
+		Expect(c.refused).To(BeEmpty(), "requests that config/rbac does not allow")
 	})
 	return c
 }
@@ -137,7 +137,7 @@ func consumer(name string) *api.OutboxConsumer {
 		IdempotencyMechanism: api.IdempotencyProcessedEvents, Retention: &metav1.Duration{Duration: 168 * time.Hour}}}
 }
 
-// sent plays pods of a dispatcher that have told of events of these types.
+// sent makes the pods of a dispatcher report events of these types.
 func (c *cluster) sent(d *api.OutboxDispatcher, types ...string) {
 	GinkgoHelper()
 	change(c, d, updateStatus, func() {

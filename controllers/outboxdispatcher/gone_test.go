@@ -54,7 +54,7 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		said := c.remountFails(pod, `MountVolume.SetUp failed for volume "secrets" : `+words, time.Minute)
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, message},
-			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, "go on with what they have read"},
+			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, "keep what they have read"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "ReferencesResolved"})
 		c.expectEvent(corev1.EventTypeWarning, reason, message)
 		Expect(meta.FindStatusCondition(c.get().Status.Conditions, api.ReconcilingCondition)).To(BeNil(), "nobody waits for it")

@@ -24,7 +24,7 @@ func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDisp
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: obd.Namespace, Name: ref.Name}, outbox)
 	if apierrors.IsNotFound(err) {
 		return nil, problem.Waiting(v1alpha1.ReferencesResolvedCondition, v1alpha1.ReasonOutboxNotFound, fmt.Sprintf(
-			"Outbox %q, which spec.outboxRef names, does not exist in namespace %q; create it, and this goes on by itself.", ref.Name, obd.Namespace))
+			"Outbox %q, which spec.outboxRef names, does not exist in namespace %q; create it, and the operator continues.", ref.Name, obd.Namespace))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)

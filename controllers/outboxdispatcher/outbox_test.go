@@ -34,7 +34,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
 		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job runs."},
-			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "has a pod that tells it"},
+			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "has a pod that reports it"},
 			want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 		Expect(c.deployments()).To(BeEmpty(), "no pods before the first migration")
 		c.finish(job, time.Now(), "")
@@ -160,7 +160,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		outbox.Spec.Migration = nil
 		c.create(outbox)
 		c.expectOf(outbox, kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "nobody looks at the database"},
+			want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "the database is not observed"},
 			want{api.SchemaReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 		Expect(c.jobs()).To(BeEmpty())
 	})

@@ -91,7 +91,7 @@ func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatche
 		return current, false, err
 	}
 	if cause := rolls(current, deployment); cause != "" {
-		r.reporter.Tell(ctx, obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
+		r.reporter.Record(ctx, obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
 	}
 	return deployment, false, r.applied.Apply(ctx, obd, desired.PodDisruptionBudget(obd), &policyv1.PodDisruptionBudget{})
 }

@@ -21,7 +21,7 @@ import (
 
 // Applier applies whole objects on the server's side, under one field manager. It remembers what it
 // applied and which version that made: the same object over the same version needs no request, and
-// an object that somebody edited has another version, so it is applied again. After a restart it
+// an object that was edited since has another version, so it is applied again. After a restart it
 // remembers nothing and applies everything once.
 type Applier struct {
 	client    client.Client
@@ -58,7 +58,7 @@ func (a *Applier) Apply(ctx context.Context, owner client.Object, want runtime.A
 		return nil
 	}
 	options := []client.ApplyOption{client.FieldOwner(desired.Manager)}
-	if exists { // else a conflict tells that somebody else was faster
+	if exists { // else a conflict means that another client was faster
 		options = append(options, client.ForceOwnership)
 	}
 	if err := a.client.Apply(ctx, want, options...); err != nil {
@@ -68,7 +68,7 @@ func (a *Applier) Apply(ctx context.Context, owner client.Object, want runtime.A
 		}
 		return fmt.Errorf("apply the %s: %w", what, err)
 	}
-	made, err := identify(want) // Apply has put the server's answer into it
+	made, err := identify(want) // Apply has put the server's response into it
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func identify(c runtime.ApplyConfiguration) (id identity, err error) {
 	return id, nil
 }
 
-// version changes when somebody changes the object. The generation, where there is one, does not
+// version changes with each change of the object. The generation, where there is one, does not
 // count what controllers write into the status.
 func version(o client.Object) string {
 	if g := o.GetGeneration(); g != 0 {
@@ -181,7 +181,7 @@ func (a *Applier) Forget(owner types.NamespacedName) {
 	delete(a.applied, owner)
 }
 
-// refused reports whether the API server will give the same answer again.
+// refused reports whether the API server will refuse the same request again.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }

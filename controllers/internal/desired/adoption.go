@@ -42,7 +42,7 @@ type planned struct {
 	Publication string `json:"publication,omitempty"`
 }
 
-// planOf is what the spec asks for. What it asked for before is in the status.
+// planOf is the plan of the spec. Adoptions that it had before are in the status.
 func planOf(o *v1alpha1.Outbox) (p plan) {
 	for _, a := range o.Spec.Adopt {
 		p.Adoptions = append(p.Adoptions, planned{

@@ -7,23 +7,22 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// withoutDefaults leaves out each value that a dispatcher fills in by itself. So a file names no field that
-// its spec does not use, and a dispatcher that does not know the field yet can read it. Each call of build
-// makes the same configuration anew.
+// withoutDefaults leaves out each value that a dispatcher fills in by default. So a file has no field that its spec does
+// not use, and a dispatcher that does not know the field yet can read it. Each call of build makes the same configuration.
 func withoutDefaults(build func() config.Config) config.Config {
-	made, given, filled, trial := build(), build(), build(), build()
+	made, given, filled, candidate := build(), build(), build(), build()
 	filled.ApplyDefaults()
-	all, values, want, tried := scalars(&made), scalars(&given), scalars(&filled), scalars(&trial)
+	all, values, want, candidates := scalars(&made), scalars(&given), scalars(&filled), scalars(&candidate)
 	for i := range all {
 		if values[i].IsZero() {
 			continue
 		}
-		for j := range tried {
-			tried[j].Set(values[j])
+		for j := range candidates {
+			candidates[j].Set(values[j])
 		}
-		tried[i].SetZero()
-		trial.ApplyDefaults()
-		if slices.EqualFunc(tried, want, same) {
+		candidates[i].SetZero()
+		candidate.ApplyDefaults()
+		if slices.EqualFunc(candidates, want, same) {
 			all[i].SetZero()
 		}
 	}

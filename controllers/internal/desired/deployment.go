@@ -54,7 +54,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.Deploymen
 			WithTemplate(template)), nil
 }
 
-// specHash is of all that somebody wrote and that rolls pods.
+// specHash is a hash of the fields of the spec that roll pods.
 func specHash(obd *v1alpha1.OutboxDispatcher) string {
 	spec := obd.Spec
 	spec.Replicas, spec.State = nil, ""
@@ -65,7 +65,7 @@ func specHash(obd *v1alpha1.OutboxDispatcher) string {
 	return Hash(spec)
 }
 
-// serve lets the container deliver, and tell how it does.
+// serve gives the container its command and its probes.
 func serve(container *corev1ac.ContainerApplyConfiguration) {
 	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
 		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("http")))

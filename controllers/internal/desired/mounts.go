@@ -62,7 +62,7 @@ type header struct {
 	Expression string `json:"expression"`
 }
 
-// inOrder are the lists that are no sets.
+// inOrder are the lists whose order has a meaning.
 var inOrder = []string{"spec.sink.rabbitmq.addresses"}
 
 // value translates an object or a list, each member by [mounts.member].

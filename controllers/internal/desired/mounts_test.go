@@ -71,12 +71,12 @@ func TestMounts(t *testing.T) {
 			"sink: {http: {url: 'https://a', auth: {tokenFile: SECRETS/sink/token}, signing: {secretFile: SECRETS/sink/signing-secrets}}}",
 			[]string{"sink/token: h/t by spec.sink.http.auth.token", "sink/signing-secrets: s/k by spec.sink.http.signing.secret"},
 		},
-		"the registry's, beside the sink's": {
+		"the registry's, in addition to the sink's": {
 			"{sink: {http: {url: 'https://a', auth: {token: {name: h, key: t}}}}, schemaRegistry: {url: 'https://r', auth: {token: {name: r, key: t}}, tls: {ca: {secret: {name: ca}}}}}",
 			"{sink: {http: {url: 'https://a', auth: {tokenFile: SECRETS/sink/token}}}, schemaRegistry: {url: 'https://r', auth: {tokenFile: SECRETS/registry/token}, tls: {caFile: SECRETS/registry/ca.crt}}}",
 			[]string{"sink/token: h/t by spec.sink.http.auth.token", "registry/token: r/t by spec.schemaRegistry.auth.token", "registry/ca.crt: ca/ca.crt by spec.schemaRegistry.tls.ca.secret"},
 		},
-		"the address that is told of deaths, beside the sink's": {
+		"the address of notifications, in addition to the sink's": {
 			"{sink: {http: {url: 'https://a', auth: {token: {name: h, key: t}}}}, deadLetters: {notify: {url: 'https://n', auth: {token: {name: oncall, key: t}}, signing: {secret: {name: s, key: k}}, tls: {ca: {secret: {name: ca}}}}}}",
 			"{sink: {http: {url: 'https://a', auth: {tokenFile: SECRETS/sink/token}}}, deadLetters: {notify: {url: 'https://n', auth: {tokenFile: SECRETS/notify/token}, signing: {secretFile: SECRETS/notify/signing-secrets}, tls: {caFile: SECRETS/notify/ca.crt}}}}",
 			[]string{"sink/token: h/t by spec.sink.http.auth.token", "notify/token: oncall/t by spec.deadLetters.notify.auth.token", "notify/signing-secrets: s/k by spec.deadLetters.notify.signing.secret", "notify/ca.crt: ca/ca.crt by spec.deadLetters.notify.tls.ca.secret"},

@@ -34,9 +34,9 @@ const (
 	// LabelMigration is the hash of what a migration Job, or one that adopts, depends on.
 	LabelMigration = "outbox.dev/migration"
 
-	// AnnotationState is on a pod that was told of another state: Running or Paused.
+	// AnnotationState on a pod is the state that the operator has last set for it: Running or Paused.
 	AnnotationState = "outbox.dev/state"
-	// AnnotationConsumers is on a pod that was told of event types with a verified consumer: their hash.
+	// AnnotationConsumers on a pod is the hash of the event types with a verified consumer.
 	AnnotationConsumers = "outbox.dev/consumers"
 	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
@@ -113,7 +113,7 @@ func labelOwner(o Owner) string {
 	return LabelDispatcher
 }
 
-// Replicas is how many dispatcher pods are asked for.
+// Replicas is the number of dispatcher pods in the spec. Defaults to 1.
 func Replicas(obd *v1alpha1.OutboxDispatcher) int32 {
 	if obd.Spec.Replicas == nil {
 		return 1

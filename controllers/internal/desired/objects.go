@@ -87,7 +87,7 @@ func migrationConfigMap(o Owner, db *v1alpha1.OutboxSpec) *corev1ac.ConfigMapApp
 	return files(o, ComponentMigration, name, map[string]string{keyMigrate: render(migrates), keyConfig: render(dispatches)})
 }
 
-// files is a ConfigMap whose name tells its content.
+// files is an immutable ConfigMap whose name has the hash of its content.
 func files(o Owner, component, name string, data map[string]string) *corev1ac.ConfigMapApplyConfiguration {
 	return corev1ac.ConfigMap(name+"-"+Hash(data)[:8], o.GetNamespace()).
 		WithLabels(Labels(o, component)).
@@ -96,7 +96,7 @@ func files(o Owner, component, name string, data map[string]string) *corev1ac.Co
 		WithData(data)
 }
 
-// StateConfigMap tells the pods whether to claim. They read it again while they run.
+// StateConfigMap holds the state for the pods: whether they claim. They read it again while they run.
 func StateConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
 	return corev1ac.ConfigMap(stateName(obd), obd.Namespace).
 		WithLabels(Labels(obd, ComponentDispatcher)).
@@ -104,7 +104,7 @@ func StateConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConf
 		WithData(map[string]string{keyState: string(obd.Spec.State)})
 }
 
-// State is what the ConfigMap of [StateConfigMap] tells.
+// State is the state in the ConfigMap of [StateConfigMap].
 func State(made *corev1.ConfigMap) v1alpha1.DispatcherState {
 	return v1alpha1.DispatcherState(made.Data[keyState])
 }
@@ -112,7 +112,7 @@ func State(made *corev1.ConfigMap) v1alpha1.DispatcherState {
 // consumersDir is where the event types with a verified consumer are mounted.
 const consumersDir = "/etc/outbox/consumers"
 
-// typesFile is their file, empty when the dispatcher asks for none.
+// typesFile is the path of their file, empty when the dispatcher requires no verified consumers.
 func typesFile(obd *v1alpha1.OutboxDispatcher) string {
 	if !obd.Spec.RequireVerifiedConsumers {
 		return ""
@@ -120,7 +120,7 @@ func typesFile(obd *v1alpha1.OutboxDispatcher) string {
 	return consumersDir + "/" + keyTypes
 }
 
-// ConsumersConfigMap tells the pods which event types have a verified consumer. They read it again while they run.
+// ConsumersConfigMap lists the event types with a verified consumer for the pods, which read it again while they run.
 func ConsumersConfigMap(obd *v1alpha1.OutboxDispatcher, types []string) *corev1ac.ConfigMapApplyConfiguration {
 	return corev1ac.ConfigMap(ConsumersName(obd), obd.Namespace).
 		WithLabels(Labels(obd, ComponentDispatcher)).

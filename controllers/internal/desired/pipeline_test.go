@@ -22,7 +22,7 @@ func piped() *v1alpha1.OutboxDispatcher {
 		{Schema: &v1alpha1.PayloadSchema{Registry: &v1alpha1.RegistrySchema{Subject: "fixed", Version: ptr.To[int32](3)}}},
 	}
 	obd.Spec.Transform = []v1alpha1.Transformation{{Types: []string{"A"}, Payload: "payload"}}
-	obd.Spec.Sink.HTTP.ContentMode, obd.Spec.Sink.HTTP.BatchSize = "Binary", nil // which message asks for
+	obd.Spec.Sink.HTTP.ContentMode, obd.Spec.Sink.HTTP.BatchSize = "Binary", nil // which message requires
 	obd.Spec.Message = &v1alpha1.Message{Format: "Plain", Headers: []v1alpha1.MessageHeader{{Name: "X-Type", Expression: "event.type"}}}
 	return obd
 }

@@ -150,7 +150,7 @@ func merge(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users
 	return template, nil
 }
 
-// layOver checks the result strictly, so that a misspelled field is told rather than dropped.
+// layOver checks the result strictly, so that a misspelled field is an error instead of being dropped.
 func layOver(base *corev1ac.PodTemplateSpecApplyConfiguration, users []byte) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
 	const see = "see `kubectl explain deployment.spec.template` for what it can have"
 	original, err := json.Marshal(base)

@@ -31,7 +31,7 @@ func DispatcherRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
 	return refs
 }
 
-// databaseField is where the spec of the database is, for whoever has to mend it.
+// databaseField is the path of the spec of the database, for messages.
 func databaseField(obd *v1alpha1.OutboxDispatcher) string {
 	if ref := obd.Spec.OutboxRef; ref != nil {
 		return "Outbox " + ref.Name + ": spec"

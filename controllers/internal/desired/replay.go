@@ -44,7 +44,7 @@ type Replay struct {
 	*v1alpha1.DeadLetterReplay
 	// Dispatcher is the one that it names, nil when it names an Outbox.
 	Dispatcher *v1alpha1.OutboxDispatcher
-	// Database is where the outbox is; its replayLogin is set. Field is the field that says it, for who has to mend it.
+	// Database is where the outbox is; its replayLogin is set. Field is the path of the field that has it, for messages.
 	Database *v1alpha1.OutboxSpec
 	Field    string
 }
@@ -83,7 +83,7 @@ func (r Replay) Refs() []Ref {
 	return refs
 }
 
-// order is what is asked for. The id is the object's, so that whatever is killed or starts again, the set stays one.
+// order is the request of the object. Its id is the object's UID, so that the set stays the same when pods restart.
 func (r Replay) order() config.ReplayRequest {
 	s := &r.Spec
 	id, _ := uuid.Parse(string(r.UID)) // the API server makes no other; the Job refuses a request without one
@@ -130,12 +130,12 @@ func (r Replay) StopConfigMap(job *batchv1.Job) *corev1ac.ConfigMapApplyConfigur
 		WithData(r.data())
 }
 
-// NetworkPolicy lets the operator ask the Job's pod how far it is.
+// NetworkPolicy lets the operator read the progress from the Job's pod.
 func (r Replay) NetworkPolicy(operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
 	return networkPolicy(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), operatorNamespace)
 }
 
-// Job runs the replay. A pod that is evicted is replaced, and goes on; files that are refused end it. Errors wrap
+// Job runs the replay. The pod that replaces an evicted one continues it; refused files end it. Errors wrap
 // [ErrPodTemplate].
 func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 	template, err := r.template(p, ComponentReplay, *r.ConfigMap().Name,

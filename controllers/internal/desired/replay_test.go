@@ -91,7 +91,7 @@ func TestReplayFiles(t *testing.T) {
 	}
 }
 
-// A replay of a dispatcher's letters has the dispatcher's namespace, topics, order, account and template.
+// A replay of a dispatcher's dead letters has the dispatcher's namespace, topics, order, account and template.
 func TestReplayOfADispatcher(t *testing.T) {
 	r := replayed()
 	r.Spec.OutboxRef, r.Spec.Namespace, r.Spec.Selector = nil, "", v1alpha1.DeadLetterSelector{All: true}

@@ -28,9 +28,9 @@ const (
 	runningDir    = "/etc/outbox/running"
 	volumeRunning = "running"
 
-	// trySlack is how long the Job lives beyond the time that its command has, if nobody deletes it.
+	// trySlack is how long the Job lives beyond the time that its command has, unless it is deleted.
 	trySlack = 30 * time.Second
-	// tryKept is how long the Job stays when it has ended and nobody deletes it.
+	// tryKept is how long the Job stays when it has ended, unless it is deleted.
 	tryKept = 5 * time.Minute
 )
 

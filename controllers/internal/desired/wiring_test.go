@@ -191,8 +191,8 @@ func (f field) with(set func(v reflect.Value)) *v1alpha1.OutboxDispatcher {
 	return obd
 }
 
-// value sets a leaf to the first or the second of two values. What is made of a resource asks for no
-// more than that they are of the type: what they may be is asked before.
+// value sets a leaf to the first or the second of two values of its type. The API server validates values, and not this
+// package.
 func value(n int) func(reflect.Value) {
 	return func(v reflect.Value) {
 		if v.Kind() == reflect.Pointer {

@@ -1,5 +1,5 @@
-// Package kstatus writes conditions as kstatus reads them, once if anything changed, and tells of the
-// changes by Events.
+// Package kstatus writes conditions as kstatus reads them, once if anything changed, and records the changes as
+// Events.
 package kstatus
 
 import (

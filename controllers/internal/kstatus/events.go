@@ -24,7 +24,7 @@ type Watch struct {
 // expected are reasons of False that every start goes through.
 var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonAdopting, api.ReasonScaledToZero}
 
-// despite are reasons of a good Ready whose trouble another condition has told.
+// despite are reasons of a True Ready whose trouble is the Event of another condition.
 var despite = []string{api.ReasonDeliveringDespiteTrouble, api.ReasonInUseDespiteTrouble}
 
 // Transitions are the events that a change of the conditions is worth: one that became bad or has
@@ -37,7 +37,7 @@ func Transitions(watched []Watch, before, after []metav1.Condition) []Event {
 			continue
 		}
 		switch ready := w.Condition == api.ReadyCondition; {
-		case is.Status == w.Bad && !ready: // Ready's cause has told it
+		case is.Status == w.Bad && !ready: // its cause has an Event of its own
 			kind := corev1.EventTypeWarning
 			if slices.Contains(expected, is.Reason) {
 				kind = corev1.EventTypeNormal

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Reporter writes statuses and tells of them. All fields are required.
+// Reporter writes statuses and records Events. All fields are required.
 type Reporter struct {
 	Client client.Client
 	// Live reads namespaces from the API server.
@@ -21,37 +21,36 @@ type Reporter struct {
 	Events events.EventRecorder
 }
 
-// Report writes the status of after, if it is not that of before, by one patch, and then records the
-// events. Nothing else of the two may differ.
-func (r *Reporter) Report(ctx context.Context, before, after client.Object, tell func() []Event) error {
+// Report writes the status of after, if it differs from that of before, by one patch, and then records the events.
+// Nothing else of the two may differ. It returns an error when the patch fails, unless the object does not exist any more.
+func (r *Reporter) Report(ctx context.Context, before, after client.Object, events func() []Event) error {
 	if equality.Semantic.DeepEqual(before, after) {
 		return nil
 	}
 	if err := r.Client.Status().Patch(ctx, after, client.MergeFrom(before)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	r.Tell(ctx, after, nil, tell()...)
+	r.Record(ctx, after, nil, events()...)
 	return nil
 }
 
-// Tell records events about an object, and about a related one, which may be nil. An event that comes
-// again with the same versions of both is taken for a series.
-func (r *Reporter) Tell(ctx context.Context, about client.Object, related runtime.Object, told ...Event) {
-	if len(told) == 0 || r.leaving(ctx, about.GetNamespace()) {
+// Record records events about an object, and about a related one, which may be nil. Kubernetes takes an event that is
+// repeated with the same versions of both for a series.
+func (r *Reporter) Record(ctx context.Context, about client.Object, related runtime.Object, events ...Event) {
+	if len(events) == 0 || r.terminating(ctx, about.GetNamespace()) {
 		return
 	}
-	for _, e := range told {
+	for _, e := range events {
 		r.Events.Eventf(about, related, e.Kind, e.Reason, e.Action, "%s", e.Note)
 	}
 }
 
-// leaving reports whether a namespace is being deleted. It takes no more events, and there is nothing
-// to tell: its objects vanish one by one, and this one is about to. Namespaces are read only when
-// there is something to tell, and watched by nobody.
-func (r *Reporter) leaving(ctx context.Context, name string) bool {
+// terminating reports whether a namespace is being deleted: then it takes no more events. Namespaces are read only when
+// there is an event, and are not watched.
+func (r *Reporter) terminating(ctx context.Context, name string) bool {
 	namespace := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 	if err := r.Live.Get(ctx, types.NamespacedName{Name: name}, namespace); err != nil {
-		return apierrors.IsNotFound(err) // else try to tell
+		return apierrors.IsNotFound(err) // else try to record it
 	}
 	return !namespace.DeletionTimestamp.IsZero()
 }

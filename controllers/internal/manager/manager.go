@@ -54,7 +54,7 @@ type Options struct {
 	// in. Empty means that none is made.
 	OperatorNamespace string
 	// WatchNamespaces are the namespaces that are served. Empty means all. With some, rights in these and in
-	// the leader's namespace are enough, unless metrics ask who may read them.
+	// the leader's namespace are enough, unless metrics are served with authorization.
 	WatchNamespaces []string
 	// LeaderElect keeps all but one manager waiting.
 	LeaderElect bool
@@ -63,15 +63,15 @@ type Options struct {
 	// MetricsAddress serves metrics; "0" means not at all.
 	MetricsAddress string
 	// MetricsInsecure serves them without TLS to everybody. Otherwise it is over TLS to those who may get
-	// /metrics, which takes the right to ask the API server who they are: a right of the whole cluster.
+	// /metrics, which needs TokenReviews and SubjectAccessReviews: rights of the whole cluster.
 	MetricsInsecure bool
 	// ProbeAddress serves /healthz and /readyz; "0" means not at all.
 	ProbeAddress string
-	// Pods asks dispatchers for their status. Defaults to [observe.NewClient].
+	// Pods reads the status of dispatchers. Defaults to [observe.NewClient].
 	Pods *observe.Client
 }
 
-// What the manager itself does: it leads by a lease, and asks the API server who may read metrics.
+// What the manager itself does: it leads by a lease, and lets the API server decide who may read metrics.
 //
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=outbox-system
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -87,7 +87,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	}
 	for _, name := range o.WatchNamespaces {
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-			return nil, fmt.Errorf("%q is no name of a namespace: %s; correct it in --watch-namespaces, or leave it empty for all", name, problems[0])
+			return nil, fmt.Errorf("%q is not the name of a namespace: %s; correct it in --watch-namespaces, or leave it empty for all", name, problems[0])
 		}
 	}
 	scheme := runtime.NewScheme()

@@ -193,7 +193,7 @@ func finishMigration(ctx context.Context, admin client.Client, not string) strin
 	return job.Name
 }
 
-// exerciseServers asks for metrics without and with the right to, and for health.
+// exerciseServers requests metrics without and with the right to read them, and health.
 func exerciseServers(ctx context.Context, admin client.Client, namespace, metrics, probes string) {
 	token := func(account string) string {
 		sa, request := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account, Namespace: namespace}}, &authenticationv1.TokenRequest{}
@@ -218,8 +218,8 @@ func exerciseServers(ctx context.Context, admin client.Client, namespace, metric
 	Eventually(func() int { return get("http://"+probes+"/healthz", "") }).Should(Equal(http.StatusOK))
 	Eventually(func() int { return get("http://"+probes+"/readyz", "") }).Should(Equal(http.StatusOK))
 	Eventually(func() int { return get("https://"+metrics+"/metrics", "") }).Should(Equal(http.StatusUnauthorized))
-	nobody := token("nobody")
-	Eventually(func() int { return get("https://"+metrics+"/metrics", nobody) }).Should(Equal(http.StatusForbidden))
+	unprivileged := token("unprivileged")
+	Eventually(func() int { return get("https://"+metrics+"/metrics", unprivileged) }).Should(Equal(http.StatusForbidden))
 	Expect(admin.Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "prometheus-"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "outbox-operator-metrics-reader"},
@@ -241,7 +241,7 @@ func TestOptionsThatCannotWork(t *testing.T) {
 	}
 }
 
-// usedVerbs records what the operator asks of the API server.
+// usedVerbs records the operator's requests to the API server.
 type usedVerbs struct {
 	mu      sync.Mutex
 	verbs   map[string]bool
@@ -261,7 +261,7 @@ func (u *usedVerbs) record(req *http.Request, resp *http.Response) {
 		http.MethodDelete: {"delete"},
 	}[req.Method]
 	switch query := req.URL.Query(); {
-	case query.Has("sendInitialEvents"): // an API server that cannot stream would be asked for a list
+	case query.Has("sendInitialEvents"): // if it could not stream, the client would request a list
 		verbs = []string{"list", "watch"}
 	case query.Has("watch"):
 		verbs = []string{"watch"}

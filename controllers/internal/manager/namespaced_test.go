@@ -45,8 +45,8 @@ func installNamespaced(ctx context.Context) {
 }
 
 var _ = Describe("the operator of config/namespaced", Label("namespaced", "rights", "security"), func() {
-	// With the Roles of config/namespaced alone the operator serves its namespaces, and asks for nothing beyond them.
-	It("serves its namespaces, and asks for nothing beyond them", func(ctx SpecContext) {
+	// With the Roles of config/namespaced alone the operator serves its namespaces, and requests nothing outside them.
+	It("serves its namespaces, and requests nothing outside them", func(ctx SpecContext) {
 		var mu sync.Mutex
 		var outside, refused []string
 		cfg := operatortest.As(GinkgoTB(), namespacedAccount, func(req *http.Request, resp *http.Response) {
@@ -104,7 +104,7 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 		cancel()
 		Expect(<-ended).To(Succeed())
 		Expect(refused).To(BeEmpty(), "used and not granted")
-		Expect(outside).To(BeEmpty(), "asked beyond the namespaces")
+		Expect(outside).To(BeEmpty(), "requests outside the namespaces")
 
 		// A Role that may get namespaces may get the one that it is in.
 		operator, err := client.New(operatortest.As(GinkgoTB(), namespacedAccount, func(*http.Request, *http.Response) {}), client.Options{})

@@ -22,7 +22,7 @@ var _ = Describe("rights on Secrets", Label("rights", "security", "namespaced"),
 		for account, home := range homes {
 			Expect(may(ctx, account, "list", "", "pods", "team-a")).To(BeTrue(), "%s has its rights", account)
 			for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "*"} {
-				for _, namespace := range []string{"", "team-a", "team-c", home} { // "" asks for all of them
+				for _, namespace := range []string{"", "team-a", "team-c", home} { // "" is all of them
 					Expect(may(ctx, account, verb, "", "secrets", namespace)).To(BeFalse(), "%s may %s secrets in %q", account, verb, namespace)
 				}
 			}
@@ -30,7 +30,7 @@ var _ = Describe("rights on Secrets", Label("rights", "security", "namespaced"),
 	})
 })
 
-// may asks the API server for a right of an operator.
+// may reports whether the operator has a right.
 func may(ctx context.Context, account, verb, group, resource, namespace string) bool {
 	GinkgoHelper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

@@ -28,7 +28,7 @@ func TestOnTheAPIServer(t *testing.T) {
 // admin may do everything, and reads from the API server.
 var admin client.Client
 
-// The API server takes a moment to know of roles that were just made; the operator asks for nothing before.
+// The API server needs a moment to apply roles that were just made; the operator sends no request before.
 var _ = BeforeSuite(func(ctx SpecContext) {
 	admin = operatortest.Admin(GinkgoTB())
 	operatortest.Granted(GinkgoTB())

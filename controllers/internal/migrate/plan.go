@@ -59,10 +59,10 @@ type plan struct {
 	Migration
 	// attempt is the number of the Job to make, 0 for none.
 	attempt int
-	// remove are Jobs that nobody needs any more.
+	// remove are Jobs that are not needed any more.
 	remove []batchv1.Job
-	// tells is the Job whose pod says why it failed or does not start, nil for none.
-	tells *batchv1.Job
+	// explains is the Job whose pod says why it failed or does not start, nil for none.
+	explains *batchv1.Job
 }
 
 // planFor decides by the Jobs that are there. The hash says which migration is wanted; empty
@@ -87,7 +87,7 @@ func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time
 	}
 	slices.SortFunc(current, func(a, b batchv1.Job) int { return attempt(a) - attempt(b) })
 	earlier, last := current[:len(current)-1], current[len(current)-1]
-	p := plan{tells: &last}
+	p := plan{explains: &last}
 	failedAt, failed := finished(last, batchv1.JobFailed)
 	succeededAt, succeeded := finished(last, batchv1.JobComplete)
 	switch {
@@ -105,12 +105,12 @@ func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time
 		} else {
 			p.attempt = attempt(last) + 1
 		}
-	case len(earlier) > 0: // it runs again; the attempt before tells why it had to
+	case len(earlier) > 0: // it runs again; the attempt before says why
 		p.State = Failed
 		if _, succeeded := finished(earlier[len(earlier)-1], batchv1.JobComplete); succeeded {
 			p.State = Succeeded
 		}
-		p.tells = &earlier[len(earlier)-1]
+		p.explains = &earlier[len(earlier)-1]
 		earlier = earlier[:len(earlier)-1]
 	default:
 		p.State = Running
@@ -135,7 +135,7 @@ func RetryDelay(attempt int) time.Duration {
 func attempt(job batchv1.Job) int {
 	n, err := strconv.Atoi(job.Annotations[desired.AnnotationAttempt])
 	if err != nil || n < 1 {
-		return 1 // somebody edited it; the delay starts over
+		return 1 // the annotation was edited; the delay starts over
 	}
 	return n
 }

@@ -27,33 +27,33 @@ func TestPlanMigration(t *testing.T) {
 		return j
 	}
 	for name, c := range map[string]struct {
-		jobs    []batchv1.Job
-		hash    string
-		every   time.Duration
-		state   State
-		attempt int
-		remove  string
-		tells   string
-		retry   time.Duration
+		jobs     []batchv1.Job
+		hash     string
+		every    time.Duration
+		state    State
+		attempt  int
+		remove   string
+		explains string
+		retry    time.Duration
 	}{
 		"none wanted":          {hash: ""},
 		"none wanted any more": {jobs: []batchv1.Job{job("a", 1, "", 0)}, hash: "", remove: "a1"},
 		"first":                {hash: "a", state: Running, attempt: 1},
-		"running":              {jobs: []batchv1.Job{job("a", 1, "", 0)}, hash: "a", state: Running, tells: "a1"},
-		"done":                 {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, time.Hour)}, hash: "a", state: Succeeded, tells: "a1"},
-		"failed just now":      {jobs: []batchv1.Job{job("a", 1, batchv1.JobFailed, 4*time.Second)}, hash: "a", state: Failed, tells: "a1", retry: 6 * time.Second},
-		"failed long ago":      {jobs: []batchv1.Job{job("a", 1, batchv1.JobFailed, 10*time.Second)}, hash: "a", state: Failed, attempt: 2, tells: "a1"},
+		"running":              {jobs: []batchv1.Job{job("a", 1, "", 0)}, hash: "a", state: Running, explains: "a1"},
+		"done":                 {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, time.Hour)}, hash: "a", state: Succeeded, explains: "a1"},
+		"failed just now":      {jobs: []batchv1.Job{job("a", 1, batchv1.JobFailed, 4*time.Second)}, hash: "a", state: Failed, explains: "a1", retry: 6 * time.Second},
+		"failed long ago":      {jobs: []batchv1.Job{job("a", 1, batchv1.JobFailed, 10*time.Second)}, hash: "a", state: Failed, attempt: 2, explains: "a1"},
 		"the third waits longer": {jobs: []batchv1.Job{job("a", 3, batchv1.JobFailed, 10*time.Second), job("a", 2, batchv1.JobFailed, time.Minute)}, hash: "a",
-			state: Failed, remove: "a2", tells: "a3", retry: 30 * time.Second},
+			state: Failed, remove: "a2", explains: "a3", retry: 30 * time.Second},
 		"runs again": {jobs: []batchv1.Job{job("a", 3, "", 0), job("a", 2, batchv1.JobFailed, time.Minute), job("a", 1, batchv1.JobFailed, time.Hour)}, hash: "a",
-			state: Failed, remove: "a1", tells: "a2"},
-		"done, and not due again": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 4*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, tells: "a1", retry: 6 * time.Second},
-		"done, and due again":     {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 10*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, attempt: 2, tells: "a1"},
+			state: Failed, remove: "a1", explains: "a2"},
+		"done, and not due again": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 4*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, explains: "a1", retry: 6 * time.Second},
+		"done, and due again":     {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 10*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, attempt: 2, explains: "a1"},
 		"done, and runs again": {jobs: []batchv1.Job{job("a", 2, "", 0), job("a", 1, batchv1.JobComplete, time.Minute)}, hash: "a", every: 10 * time.Second,
-			state: Succeeded, tells: "a1"},
-		"done at last":       {jobs: []batchv1.Job{job("a", 2, batchv1.JobComplete, 0), job("a", 1, batchv1.JobFailed, 0)}, hash: "a", state: Succeeded, remove: "a1", tells: "a2"},
+			state: Succeeded, explains: "a1"},
+		"done at last":       {jobs: []batchv1.Job{job("a", 2, batchv1.JobComplete, 0), job("a", 1, batchv1.JobFailed, 0)}, hash: "a", state: Succeeded, remove: "a1", explains: "a2"},
 		"another is wanted":  {jobs: []batchv1.Job{job("a", 2, batchv1.JobFailed, 0)}, hash: "b", state: Running, attempt: 1, remove: "a2"},
-		"another was wanted": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 0), job("b", 1, "", 0)}, hash: "b", state: Running, remove: "a1", tells: "b1"},
+		"another was wanted": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 0), job("b", 1, "", 0)}, hash: "b", state: Running, remove: "a1", explains: "b1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := planFor(c.jobs, c.hash, c.every, now)
@@ -61,11 +61,11 @@ func TestPlanMigration(t *testing.T) {
 			for _, j := range plan.remove {
 				removed = append(removed, j.Name)
 			}
-			tells := ""
-			if plan.tells != nil {
-				tells = plan.tells.Name
+			explains := ""
+			if plan.explains != nil {
+				explains = plan.explains.Name
 			}
-			if plan.State != c.state || plan.attempt != c.attempt || strings.Join(removed, " ") != c.remove || tells != c.tells || plan.Retry != c.retry {
+			if plan.State != c.state || plan.attempt != c.attempt || strings.Join(removed, " ") != c.remove || explains != c.explains || plan.Retry != c.retry {
 				t.Errorf("plan %+v, removes %v; want %+v", plan, removed, c)
 			}
 		})

@@ -30,7 +30,7 @@ type Runner struct {
 }
 
 // Run takes the owner's migration a step further: it makes the Job that is wanted (nil for none), again
-// after a failure, and deletes those that nobody needs.
+// after a failure, and deletes those that are not needed.
 func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (Migration, error) {
 	p, err := r.plan(ctx, owner, wanted)
 	if err != nil {
@@ -52,16 +52,16 @@ func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.M
 	return r.explain(ctx, owner, p)
 }
 
-// Look tells of a migration that another owner runs.
+// Look returns the state of a migration that another owner runs.
 func (r *Runner) Look(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (Migration, error) {
 	p, err := r.plan(ctx, owner, wanted)
 	if err != nil {
 		return Migration{}, err
 	}
 	p.Of = desired.Kind(owner) + " " + owner.GetName()
-	told, err := r.explain(ctx, owner, p)
-	told.Pods = nil // what they miss is the owner's to tell
-	return told, err
+	migration, err := r.explain(ctx, owner, p)
+	migration.Pods = nil // their missing references are in the owner's status
+	return migration, err
 }
 
 // plan lists the owner's Jobs, and decides by them.
@@ -84,11 +84,11 @@ func (r *Runner) plan(ctx context.Context, owner desired.Owner, wanted *desired.
 
 // explain adds what the failed attempt said last, or what keeps the running one from starting.
 func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migration, error) {
-	if p.tells == nil {
+	if p.explains == nil {
 		return p.Migration, nil
 	}
 	var err error
-	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.tells.Name, batchv1.ControllerUidLabel: string(p.tells.UID)})
+	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.explains.Name, batchv1.ControllerUidLabel: string(p.explains.UID)})
 	if err != nil || p.State == Succeeded {
 		return p.Migration, err
 	}
@@ -98,9 +98,9 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 		p.Detail = pods.Trouble(p.Pods)
 	}
 	if p.Detail == "" {
-		p.Detail, err = pods.Blocked(ctx, r.Live, r.Client, p.tells, p.Pods)
+		p.Detail, err = pods.Blocked(ctx, r.Live, r.Client, p.explains, p.Pods)
 	}
-	if p.Detail == "" && failure(p.tells) == batchv1.JobReasonDeadlineExceeded {
+	if p.Detail == "" && failure(p.explains) == batchv1.JobReasonDeadlineExceeded {
 		p.Detail = "it did not end in time"
 	}
 	return p.Migration, err

@@ -41,7 +41,7 @@ func Admin(t testing.TB) client.Client {
 	return c
 }
 
-// Operator returns the operator's way to the API server. It tells record of each request and its
+// Operator returns the operator's way to the API server. It calls record with each request and its
 // outcome.
 func Operator(t testing.TB, record func(*http.Request, *http.Response)) *rest.Config {
 	t.Helper()

@@ -39,7 +39,7 @@ func NotCreated(ctx context.Context, live client.Reader, job *batchv1.Job) (stri
 }
 
 // Refused reports whether words of [NotCreated] say that the API server refuses the pod as it is: a quota, a policy, a
-// webhook, a ServiceAccount that is missing. Other failures, such as a webhook that does not answer, may pass.
+// webhook, a ServiceAccount that is missing. Other failures, such as a webhook that does not respond, may pass.
 func Refused(words string) bool { return refusal.MatchString(words) }
 
 // FailedMount is the reason of the kubelet's Event about files that it cannot mount.
@@ -65,13 +65,13 @@ func MountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod) (s
 	return last.Message, err
 }
 
-// missedFor is how long the kubelet's word about a running pod counts. It mounts a pod's files anew each minute or
-// two. When it cannot, it says so, tries again after two minutes at most, and tells of a pod once in five
-// minutes at least. That it could again it does not say.
+// missedFor is how long an Event about a running pod's files counts. The kubelet mounts them again each minute or
+// two. When it cannot, it retries after two minutes at most, and records an Event for the pod every five minutes at
+// least. It records no Event when a retry succeeds.
 const missedFor = 8 * time.Minute
 
-// RemountFailure is what the kubelet said of late of a running pod whose files it cannot mount anew, empty for
-// nothing. The pod goes on with those that it has.
+// RemountFailure is the message of the kubelet's recent Event about a running pod whose files it cannot mount again,
+// empty for none. The pod keeps running with the files that it has.
 func RemountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod, now time.Time) (string, error) {
 	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
 	if at := last.LastTimestamp.Time; !at.After(started(pod)) || now.Sub(at) > missedFor {

@@ -9,7 +9,8 @@ import (
 // be shorter than 1,024.
 const MaxMessage = 1000
 
-// Sentence starts with a capital letter (but for a path or a URL), ends with a full stop, and is not too long.
+// Sentence returns the text with a capital at its start (except for a path or a URL) and a full stop at its end, clipped
+// to MaxMessage.
 func Sentence(text string) string {
 	text = Clip(strings.TrimSpace(text), MaxMessage)
 	if text == "" {

@@ -7,7 +7,7 @@ import (
 
 func TestSentence(t *testing.T) {
 	for text, want := range map[string]string{
-		"http://a answered 500":    "http://a answered 500.",    // a URL is written as it is
+		"http://a responded 500":   "http://a responded 500.",   // a URL is written as it is
 		"spec.routes[0].to is bad": "spec.routes[0].to is bad.", // and so is a field
 		"":                         "",
 		"it failed":                "It failed.",

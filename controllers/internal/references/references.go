@@ -53,16 +53,17 @@ func named(refs []desired.Ref) (all []Reference) {
 	return all
 }
 
-// asked is how many pods that do not start are asked for at most: they have one template.
-const asked = 3
+// maxChecked is how many pods that do not start are checked at most: they have one template.
+const maxChecked = 3
 
-// Missing finds a reference that leads nowhere, by the pods that do not start; nil for none.
+// Missing finds a reference to what does not exist, by the pods that do not start; nil for none. It returns an error when
+// the Events of a pod cannot be read.
 func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod) (*problem.Problem, error) {
 	waiting := slices.DeleteFunc(slices.Clone(all), func(pod corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == ""
 	})
 	slices.SortStableFunc(waiting, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
-	for i := range waiting[:min(len(waiting), asked)] {
+	for i := range waiting[:min(len(waiting), maxChecked)] {
 		words, err := pods.MountFailure(ctx, cached, &waiting[i])
 		if err != nil {
 			return nil, err
@@ -74,8 +75,8 @@ func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []
 	return nil, nil
 }
 
-// Gone finds a reference that led somewhere when the pods started, and leads nowhere any more; nil for none. They
-// go on with what they have read.
+// Gone finds a reference that existed when the pods started, and does not any more; nil for none. The pods keep running
+// with what they have read.
 func Gone(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
 	for i := range all {
 		pod := &all[i]
@@ -87,7 +88,7 @@ func Gone(ctx context.Context, cached client.Reader, refs []Reference, all []cor
 			return nil, err
 		}
 		if p := missing(refs, pod.Namespace, words); p != nil {
-			p.Message += " Pods that run go on with what they have read, and one that starts would wait."
+			p.Message += " Running pods keep what they have read, and a pod that starts would wait."
 			return p, nil
 		}
 	}
@@ -105,7 +106,7 @@ var (
 func missing(refs []Reference, namespace, words string) *problem.Problem {
 	if m := noObject.FindStringSubmatch(words); m != nil {
 		kind := kindOf(m[1])
-		return unresolved(kind+"NotFound", fmt.Sprintf("%s %q, which %s names, does not exist in namespace %q; create it, and this goes on by itself.",
+		return unresolved(kind+"NotFound", fmt.Sprintf("%s %q, which %s names, does not exist in namespace %q; create it, and the operator continues.",
 			kind, m[2], fieldsOf(refs, kind, m[2]), namespace))
 	}
 	kind, key, names := "", "", []string(nil)

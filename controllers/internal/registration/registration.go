@@ -1,4 +1,4 @@
-// Package registration says what an OutboxConsumer registers, for all who ask: its own controller, that of the
+// Package registration says what an OutboxConsumer registers, for its own controller, that of the
 // dispatchers that feed it, and the plugin.
 package registration
 
@@ -64,14 +64,14 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 	again := fmt.Sprintf(register, o.Name)
 	e := o.Status.Evidence
 	if e == nil {
-		return api.ReasonEvidenceMissing, "Nobody has registered a report of its checks; " + again + "."
+		return api.ReasonEvidenceMissing, "No report of its checks is registered; " + again + "."
 	}
 	day := e.VerifiedAt.UTC().Format(time.DateOnly)
 	switch {
 	case len(e.BrokenRules) > 0:
 		return api.ReasonRulesBroken, fmt.Sprintf("The checks of %s found that it breaks %s; the report says what to change. Then %s.", day, strings.Join(e.BrokenRules, ", "), again)
 	case e.Uncounted > 0 || e.Passed == 0:
-		return api.ReasonEffectsNotCounted, fmt.Sprintf("In the checks of %s nobody counted effects, so a duplicate may have had two; %s. Give it --probe or --probe-command.", day, again)
+		return api.ReasonEffectsNotCounted, fmt.Sprintf("The checks of %s did not count effects, so a duplicate may have had two; %s. Give it --probe or --probe-command.", day, again)
 	case !now.Before(Expires(o)):
 		return api.ReasonEvidenceTooOld, fmt.Sprintf("The checks of %s are older than spec.evidenceMaxAge, %s; %s.", day, config.Duration(o.Spec.EvidenceMaxAge.Duration), again)
 	}
