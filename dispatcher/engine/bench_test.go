@@ -26,7 +26,7 @@ import (
 
 const drained = 200_000
 
-// BenchmarkDrain delivers a backlog to handlers that do nothing: what the engine itself costs, beside the
+// BenchmarkDrain delivers a backlog to handlers that do nothing: what the engine itself costs, in addition to the
 // simplest SQL that does the same with the table, in a loop without an engine. It reports events per
 // second, and the CPU time of an event in this process and in the database.
 func BenchmarkDrain(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 // orderings are the configurations without and with order per key.
 var orderings = []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey}
 
-// A row that cannot be decoded is dead as a poison message. The rows that are claimed beside it are delivered,
+// A row that cannot be decoded is dead as a poison message. The rows that are claimed with it are delivered,
 // each at its first attempt.
 // CONTRACT: C-33, C-40
 func TestUndecodableRow(t *testing.T) {
@@ -41,15 +41,15 @@ func TestUndecodableRow(t *testing.T) {
 			if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`); n != 1 {
 				t.Errorf("%d dead letters say that the headers cannot be read, want 1", n)
 			}
-			if lines := log.lines("the database is away"); len(lines) > 0 {
-				t.Errorf("the log says that the database is away: %v", lines)
+			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
+				t.Errorf("the log says that the database is unreachable: %v", lines)
 			}
 		})
 	}
 }
 
 // One outcome that the database refuses is found, named and left to its lease's end. All others are written,
-// and the database is not said to be away.
+// and the database is not reported as unreachable.
 // CONTRACT: C-33
 func TestRefusedOutcome(t *testing.T) {
 	for _, ordering := range orderings {
@@ -64,7 +64,7 @@ func TestRefusedOutcome(t *testing.T) {
 			r.enqueue("bad", 50)
 			r.enqueue("good", 100)
 			log, seen := &logBook{}, &watcher{}
-			sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+			sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 				if e.Topic == "bad" {
 					return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused)
 				}
@@ -73,20 +73,20 @@ func TestRefusedOutcome(t *testing.T) {
 			d := r.start(r.store(), sink, dispatcher.Config{Ordering: ordering, Logger: log.logger(), Observer: seen, Lease: time.Minute})
 			r.eventually("the other topic is delivered", func() bool { return r.count("topic = 'good' and status = 'delivered'") == 100 })
 			r.eventually("the others of its topic are dead", func() bool { return r.count("topic = 'bad' and status = 'dead'") == 50 })
-			r.eventually("the snapshot tells", func() bool {
+			r.eventually("the snapshot has it", func() bool {
 				s := d.Snapshot()
 				return s.Outcomes.Known && !s.Outcomes.OK && s.Source.OK && strings.Contains(s.Outcomes.Err.Error(), "not in this table")
 			})
 			r.enqueue("good", 100)
-			r.eventually("the other topic goes on", func() bool { return r.count("topic = 'good' and status = 'delivered'") == 200 })
+			r.eventually("the other topic continues", func() bool { return r.count("topic = 'good' and status = 'delivered'") == 200 })
 			if n := r.count("status = 'processing'"); n != 1 {
 				t.Errorf("%d rows are left to their leases, want the refused one", n)
 			}
 			if lines := log.lines("refuses an outcome"); len(lines) != 1 || !strings.Contains(lines[0], refused.String()) {
 				t.Errorf("the log names the refused outcome %d times, want once with its event: %v", len(lines), lines)
 			}
-			if lines := log.lines("the database is away"); len(lines) > 0 {
-				t.Errorf("the log says that the database is away: %v", lines)
+			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
+				t.Errorf("the log says that the database is unreachable: %v", lines)
 			}
 			if seen.refused != 1 {
 				t.Errorf("%d refused outcomes were counted, want 1", seen.refused)
@@ -95,9 +95,9 @@ func TestRefusedOutcome(t *testing.T) {
 	}
 }
 
-// A row with no attempt left whose death the database refuses stops no claim.
+// A row with no attempt left which the database refuses to mark dead stops no claim.
 // CONTRACT: C-22, C-33
-func TestRefusedDeathAtAClaim(t *testing.T) {
+func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 	for _, ordering := range orderings {
 		t.Run(string(ordering), func(t *testing.T) {
 			r := newRig(t)
@@ -133,7 +133,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	var mu sync.Mutex
 	held, most := 0, uint64(0)
 	release := make(chan struct{})
-	sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 		mu.Lock()
 		hangs := e.Topic == "large" && held < hanging
 		if hangs {

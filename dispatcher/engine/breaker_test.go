@@ -68,7 +68,7 @@ func TestBreaker(t *testing.T) {
 			{gone(unreachableRun), dispatcher.BreakerUnreachable},
 			{foundNone, dispatcher.BreakerClosed},
 		}},
-		{"some hosts of the destination are away", []step{
+		{"some hosts of the destination are unreachable", []step{
 			{gone(unreachableRun - 1), dispatcher.BreakerClosed},
 			{delivered, dispatcher.BreakerClosed},
 			{gone(unreachableRun - 1), dispatcher.BreakerClosed},
@@ -123,7 +123,7 @@ func TestBreaker(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestBreakerTrials(t *testing.T) {
+func TestBreakerHalfOpenProbes(t *testing.T) {
 	start := time.Unix(0, 0)
 	for _, test := range []struct {
 		state       dispatcher.BreakerState
@@ -146,7 +146,7 @@ func TestBreakerTrials(t *testing.T) {
 			}
 			now = b.next
 			if n := b.halfOpenLimit(now); n != rows {
-				t.Errorf("%s: trial %d has %d rows, want %d", test.state, i+1, n, rows)
+				t.Errorf("%s: probe %d has %d rows, want %d", test.state, i+1, n, rows)
 			}
 			b.halfOpenBegan(now)
 		}
@@ -164,7 +164,7 @@ func TestBreakerTrials(t *testing.T) {
 	}
 }
 
-// Half of the hosts of a topic are away: its breaker stays closed, in any order of the calls.
+// Half of the hosts of a topic are unreachable: its breaker stays closed, in any order of the calls.
 //
 // CONTRACT: C-32
 func TestBreakerWithHalfOfTheHosts(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 )
 
 // defaults are those of each field of the engine's Config, with the field's name in the file and in the
-// resource. Backoff is beside them.
+// resource. Backoff is in addition to them.
 var defaults = map[string]struct{ name, value string }{
 	"Lease":           {"lease", "30s"},
 	"PollInterval":    {"pollInterval", "1s"},

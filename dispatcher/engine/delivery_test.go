@@ -33,7 +33,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 			for _, sink := range sinks {
 				r.start(r.store(), sink, dispatcher.Config{Observer: seen})
 			}
-			r.eventually("the observer is told of every row", func() bool {
+			r.eventually("the observer is notified of every row", func() bool {
 				seen.mu.Lock()
 				defer seen.mu.Unlock()
 				return seen.acked == events
@@ -49,10 +49,10 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 			seen.mu.Lock()
 			defer seen.mu.Unlock()
 			if seen.claimed != events || seen.delivered != events || seen.failed+seen.lost > 0 {
-				t.Errorf("the observer was told of %d claimed, %d delivered, %d failed, %d lost; want %d of the first two",
+				t.Errorf("the observer was notified of %d claimed, %d delivered, %d failed, %d lost; want %d of the first two",
 					seen.claimed, seen.delivered, seen.failed, seen.lost, events)
 			}
-			if seen.latest <= 0 || seen.latest > patience {
+			if seen.latest <= 0 || seen.latest > waitTimeout {
 				t.Errorf("the longest latency is %v; it is measured from the event's creation", seen.latest)
 			}
 			if seen.waited <= 0 || seen.waited > seen.latest {
@@ -63,7 +63,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 }
 
 // A failing event is tried MaxAttempts times under a rising token, and is then dead with the last
-// error. Others are delivered beside it.
+// error. Others are delivered meanwhile.
 //
 // CONTRACT: C-24 C-26 C-27 C-40 C-41
 // REQUIREMENT: OVERVIEW-10, STORAGE-34
@@ -73,7 +73,7 @@ func TestRetriesThenDead(t *testing.T) {
 	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
 		where id = (select id from outbox.outbox_events limit 1) returning id`)
 	cause := dispatcher.Cause{Class: "http", Code: "500"}
-	sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 		if e.EventType == "Bad" {
 			return dispatcher.WithCause(cause, dispatcher.WithResponse("out of stock: 4111", errRefused))
 		}
@@ -87,31 +87,31 @@ func TestRetriesThenDead(t *testing.T) {
 		t.Errorf("the tokens of the attempts are %v, want 1 to 4", got)
 	}
 	if n := r.count(`status = 'dead' and attempts = 4 and dead_reason = 'max_retries_exceeded'
-		and last_error = 'the consumer answered 500' and locked_by is null`); n != 1 {
+		and last_error = 'the consumer returned 500' and locked_by is null`); n != 1 {
 		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
 	}
 	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
 		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111'`, bad); n != 1 {
-		t.Errorf("there are %d dead letters with cause, failures and answer, want 1", n)
+		t.Errorf("there are %d dead letters with cause, failures and response, want 1", n)
 	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	want := dispatcher.DeadEvent{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,
 		Fingerprint: dispatcher.Fingerprint("orders", dispatcher.ReasonMaxRetriesExceeded, cause)}
-	if !slices.Equal(seen.deaths, []dispatcher.DeadEvent{want}) || seen.failed != 4 {
-		t.Errorf("the observer was told of %d failures and the deaths %v, want 4 and %v", seen.failed, seen.deaths, want)
+	if !slices.Equal(seen.deadEvents, []dispatcher.DeadEvent{want}) || seen.failed != 4 {
+		t.Errorf("the observer was notified of %d failures and the deadEvents %v, want 4 and %v", seen.failed, seen.deadEvents, want)
 	}
 	if lines := log.lines("4111"); len(lines) != 0 {
-		t.Errorf("the log tells what the destination answered: %v", lines)
+		t.Errorf("the log has the response of the destination: %v", lines)
 	}
 	if lines := log.lines("is dead"); len(lines) != 1 || !strings.Contains(lines[0], bad.String()) {
-		t.Errorf("the log's lines of the death are %v, want one that names %s", lines, bad)
+		t.Errorf("the log's lines of the dead event are %v, want one that names %s", lines, bad)
 	}
 }
 
 // CONTRACT: C-40 C-73
 // REQUIREMENT: OVERVIEW-16
-func TestPanicIsPoisonAndTellsNoPayload(t *testing.T) {
+func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 20)
 	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
@@ -140,14 +140,14 @@ func TestPanicIsPoisonAndTellsNoPayload(t *testing.T) {
 		}
 	}
 	if len(log.lines("a value of type string")) == 0 {
-		t.Error("the log does not tell of the first panic")
+		t.Error("the log lacks the first panic")
 	}
 	for _, line := range log.lines("4111") {
-		t.Errorf("the log tells a payload: %s", line)
+		t.Errorf("the log has a payload: %s", line)
 	}
 	for _, line := range log.lines("") {
 		if !json.Valid([]byte(line)) {
-			t.Errorf("the log's line is no JSON: %s", line)
+			t.Errorf("the log's line is not JSON: %s", line)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func TestOutcomes(t *testing.T) {
 	wrong := errors.New("wrong")
 	for _, test := range []struct {
 		name   string
-		answer error
+		result error
 		row    string // must be true of the row after one attempt
 		want   engine.Outcome
 	}{
@@ -184,7 +184,7 @@ func TestOutcomes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t)
 			r.enqueue("orders", 1)
-			sink := &book{answer: func(context.Context, *dispatcher.Event) error { return test.answer }}
+			sink := &book{respond: func(context.Context, *dispatcher.Event) error { return test.result }}
 			cfg := dispatcher.Config{Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)}
 			// Nothing was taken: that is an error.
 			if got, err := r.once(sink, cfg, 1); got != test.want || (err != nil) != (got.Released > 0) {
@@ -242,15 +242,15 @@ func TestTopicWithoutHandlerIsRetried(t *testing.T) {
 	r.eventually("a dispatcher with a handler delivers it", func() bool { return r.count("status = 'delivered'") == 1 })
 }
 
-// A sink that answers for more or fewer events than it was given has failed all of them.
-func TestSinkWithWrongNumberOfAnswers(t *testing.T) {
+// A sink that returns results for more or fewer events than it was given has failed all of them.
+func TestSinkWithWrongNumberOfResultsFailsAll(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
 	got, err := r.once(forgetful{&book{batch: 10}}, dispatcher.Config{Backoff: dispatcher.PowerOfTwoBackoff()}, 10)
 	if got.Failed != 3 || err != nil {
 		t.Errorf("RunOnce returned %+v, %v; want 3 failed deliveries", got, err)
 	}
-	if n := r.count(`last_error like 'the sink gave 1 answers for 3 events%'`); n != 3 {
+	if n := r.count(`last_error like 'the sink returned 1 results for 3 events%'`); n != 3 {
 		t.Errorf("%d of 3 rows say what the sink did", n)
 	}
 }
@@ -260,7 +260,7 @@ type forgetful struct{ *book }
 func (forgetful) Deliver(context.Context, []*dispatcher.Event) []error { return []error{nil} }
 
 // CONTRACT: C-22
-func TestExpiredLastAttemptDies(t *testing.T) {
+func TestExpiredLastAttemptBecomesDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
 	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 5, locked_by = gen_random_uuid(),
@@ -273,7 +273,7 @@ func TestExpiredLastAttemptDies(t *testing.T) {
 	if n := r.count(`status = 'dead' and dead_reason = 'processing_timeout' and attempts = 5`); n != 3 {
 		t.Errorf("%d of 3 rows are dead for processing_timeout", n)
 	}
-	if len(sink.begun()) != 0 || len(seen.deaths) != 3 || seen.deaths[0].Reason != dispatcher.ReasonProcessingTimeout {
-		t.Errorf("delivered %v, deaths %v; want no delivery and 3 deaths", sink.begun(), seen.deaths)
+	if len(sink.begun()) != 0 || len(seen.deadEvents) != 3 || seen.deadEvents[0].Reason != dispatcher.ReasonProcessingTimeout {
+		t.Errorf("delivered %v, deadEvents %v; want no delivery and 3 deadEvents", sink.begun(), seen.deadEvents)
 	}
 }

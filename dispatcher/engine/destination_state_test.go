@@ -23,22 +23,22 @@ func newOutage() *outage {
 	return o
 }
 
-var errNobody = dispatcher.Unavailable(errors.New("connection refused"))
+var errUnreachable = dispatcher.Unavailable(errors.New("connection refused"))
 
 func (o *outage) gone(topics ...string) {
 	for _, topic := range topics {
 		for range unreachableRun {
 			o.now = o.now.Add(time.Microsecond)
-			o.failed(topic, nil, errNobody, o.now, o.now)
+			o.failed(topic, nil, errUnreachable, o.now, o.now)
 		}
 	}
 }
 
-func (o *outage) ask() permit {
+func (o *outage) next() permit {
 	return o.destination.permit(o.now, func(string, time.Time) bool { return false })
 }
 
-// names lists what is held while others go on.
+// names lists what is held while others are delivered.
 func (o *outage) names() (names []string) {
 	for _, h := range o.pausedTopics() {
 		names = append(names, h.Topic)
@@ -46,7 +46,7 @@ func (o *outage) names() (names []string) {
 	return names
 }
 
-// The whole is away when a probe fails, or when no topic goes on; else single topics are held.
+// The destination is unreachable when a probe fails, or when every topic is paused; else single topics are paused.
 //
 // CONTRACT: C-32
 func TestDestinationAsAWhole(t *testing.T) {
@@ -59,58 +59,58 @@ func TestDestinationAsAWhole(t *testing.T) {
 	}
 	expect("at the start", dispatcher.BreakerClosed)
 	o.gone("a")
-	expect("the only topic finds nobody", dispatcher.BreakerUnreachable)
-	o.failed("b", nil, errNobody, o.now, o.now)
+	expect("the only topic is unreachable", dispatcher.BreakerUnreachable)
+	o.failed("b", nil, errUnreachable, o.now, o.now)
 	expect("another one has not been delivered of yet", dispatcher.BreakerUnreachable)
 	o.delivered("b", o.now)
 	expect("the other one is delivered", dispatcher.BreakerClosed, "a")
-	o.probed(errNobody, o.now)
+	o.probed(errUnreachable, o.now)
 	expect("a probe fails while the other one is delivered", dispatcher.BreakerClosed, "a")
 	o.gone("b")
-	expect("the other one finds nobody either", dispatcher.BreakerUnreachable)
-	o.probed(errNobody, o.now)
+	expect("the other one is unreachable too", dispatcher.BreakerUnreachable)
+	o.probed(errUnreachable, o.now)
 	expect("a probe fails", dispatcher.BreakerUnreachable)
 	o.probed(nil, o.now)
 	expect("a probe succeeds", dispatcher.BreakerUnreachable)
 	o.delivered("a", o.now)
-	expect("the first one is back", dispatcher.BreakerClosed, "b")
+	expect("the first one has recovered", dispatcher.BreakerClosed, "b")
 	o.halfOpenBegan("b", 0, o.now)
 	expect("nothing is left of the other one", dispatcher.BreakerClosed)
 }
 
-// A topic that found nobody is tried after a sign of life: a delivery of another topic, or a probe.
+// An Unreachable topic gets a half-open probe after a success: a delivery of another topic, or a probe of the sink.
 //
 // CONTRACT: C-32
-func TestDestinationAsksBeforeATrial(t *testing.T) {
+func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	o := newOutage()
 	o.gone("a")
-	p := o.ask()
+	p := o.next()
 	if rows, held := p.limits["a"]; !held || rows != 0 || !p.next.After(o.now) {
 		t.Fatalf("right after it was opened: %+v", p)
 	}
 	o.now = p.next
-	if !o.ask().probe {
+	if !o.next().probe {
 		t.Fatal("it is due, and nothing was heard: no probe")
 	}
-	o.probed(errNobody, o.now)
-	if p := o.ask(); p.wait <= 0 {
+	o.probed(errUnreachable, o.now)
+	if p := o.next(); p.wait <= 0 {
 		t.Fatalf("the probe failed: %+v", p)
 	}
 	o.now = o.now.Add(time.Minute)
-	if !o.ask().probe {
+	if !o.next().probe {
 		t.Fatal("after a minute: no probe")
 	}
 	o.probed(nil, o.now)
-	if p := o.ask(); p.limits["a"] != halfOpenRows || p.probe {
+	if p := o.next(); p.limits["a"] != halfOpenRows || p.probe {
 		t.Fatalf("the probe succeeded: %+v", p)
 	}
 	if p := o.destination.permit(o.now, func(string, time.Time) bool { return true }); p.limits["a"] != 0 || !p.next.After(o.now) {
 		t.Fatalf("rows of it are still in flight: %+v", p)
 	}
 	o.halfOpenBegan("a", halfOpenRows, o.now)
-	o.now = o.ask().next
+	o.now = o.next().next
 	o.delivered("b", o.now)
-	if p := o.ask(); p.limits["a"] != halfOpenRows || p.probe {
+	if p := o.next(); p.limits["a"] != halfOpenRows || p.probe {
 		t.Fatalf("another topic was delivered: %+v", p)
 	}
 }
@@ -125,7 +125,7 @@ func TestDestinationForgets(t *testing.T) {
 	o.gone("a")
 	for range 3 {
 		o.delivered("b", o.now)
-		o.ask()
+		o.next()
 		o.now = o.now.Add(forgetEvery)
 	}
 	if len(o.topics) != 1 || len(o.paused) != 0 || o.state != dispatcher.BreakerClosed {

@@ -11,7 +11,7 @@ import (
 )
 
 // A destination that cannot be reached costs no attempt, neither at the start nor in the middle,
-// and delivery goes on by itself when it is back.
+// and delivery continues by itself when it has recovered.
 //
 // CONTRACT: C-32
 func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
@@ -20,7 +20,7 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 	r.enqueue("orders", events)
 	sink := &book{}
 	gate := &sinktest.Switch{Sink: sink}
-	sink.answer = func(context.Context, *dispatcher.Event) error {
+	sink.respond = func(context.Context, *dispatcher.Event) error {
 		if n, _ := sink.delivered(); n == events/4 {
 			gate.Down.Store(true)
 		}
@@ -38,13 +38,13 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 		t.Errorf("the snapshot says of the sink %+v", s)
 	}
 	gate.Down.Store(false)
-	r.eventually("the destination goes away in the middle", gate.Down.Load)
+	r.eventually("the destination becomes unreachable in the middle", gate.Down.Load)
 	r.eventually("the breaker notices", unreachable)
 	r.eventually("everything that is not delivered waits with its attempt", func() bool {
 		return r.count("status = 'pending' and attempts = 0 or status = 'delivered' and attempts = 1") == events
 	})
 	if n := r.count("status = 'pending'"); n == 0 || n == events {
-		t.Fatalf("%d rows wait; the destination did not go away in the middle", n)
+		t.Fatalf("%d rows wait; the destination did not become unreachable in the middle", n)
 	}
 	gate.Down.Store(false)
 	r.eventually("every row is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
@@ -56,12 +56,12 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 		return s.Sink.OK && s.Breaker == dispatcher.BreakerClosed && s.InFlightRows == 0
 	})
 	if n := len(log.lines("the destination cannot be reached")); n != 1 && n != 2 { // the second time, it may be back at the first probe
-		t.Errorf("the log tells %d times that the destination is away, want 1 or 2", n)
+		t.Errorf("the log says %d times that the destination is unreachable, want 1 or 2", n)
 	}
-	// A delivery that got through before the destination went away may end after the breaker has
+	// A delivery that got through before the destination became unreachable may end after the breaker has
 	// opened, and close it for a moment: as often as there are deliveries at once, and no more.
 	if n := len(log.lines("its destination cannot be reached")); n < 1 || n > 1+concurrency {
-		t.Errorf("the log tells %d times that the topic is held, want 1, or a few more for late successes", n)
+		t.Errorf("the log says %d times that the topic is paused, want 1, or a few more for late successes", n)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", events)
 	var healthy atomic.Bool
-	sink := &book{answer: func(context.Context, *dispatcher.Event) error {
+	sink := &book{respond: func(context.Context, *dispatcher.Event) error {
 		if healthy.Load() {
 			return nil
 		}
@@ -84,7 +84,7 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 		Concurrency: concurrency, BatchSize: 500, MaxAttempts: 1000, Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour),
 	})
 	r.eventually("the breaker notices", func() bool { return d.Snapshot().Breaker == dispatcher.BreakerRefusing })
-	r.eventually("the queue is given back, and a trial was made", func() bool {
+	r.eventually("the queue is given back, and a half-open probe was made", func() bool {
 		return r.count("status = 'processing'") == 0 && r.count("attempts > 0") > 30+concurrency
 	})
 	if n := r.count("attempts > 0"); n > 30+concurrency+5+10+20+40 {

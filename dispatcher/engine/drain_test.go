@@ -18,7 +18,7 @@ func TestCleanStop(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", events)
 	begun, end := make(chan struct{}, events), make(chan struct{})
-	sink := &book{answer: func(ctx context.Context, _ *dispatcher.Event) error {
+	sink := &book{respond: func(ctx context.Context, _ *dispatcher.Event) error {
 		begun <- struct{}{}
 		<-end
 		return ctx.Err() // none: the grace period is not over
@@ -95,7 +95,7 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 			r := newRig(t)
 			r.enqueue("orders", 10)
 			begun := make(chan struct{}, 10)
-			sink := &book{answer: func(ctx context.Context, _ *dispatcher.Event) error {
+			sink := &book{respond: func(ctx context.Context, _ *dispatcher.Event) error {
 				begun <- struct{}{}
 				test.hang(ctx)
 				return ctx.Err()
@@ -129,15 +129,15 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 	}
 }
 
-// A stop does not wait for ever for a database that is away. What cannot be written is told; the
+// A stop does not wait for ever for an unreachable database. What cannot be written is logged; the
 // rows come back when their leases expire.
 //
 // CONTRACT: C-30
-func TestStopWhileTheDatabaseIsAway(t *testing.T) {
+func TestStopEndsWhileTheDatabaseIsUnreachable(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
 	store, log, done := &crashed{Store: r.store()}, &logBook{}, make(chan struct{}, 3)
-	sink := &book{answer: func(context.Context, *dispatcher.Event) error {
+	sink := &book{respond: func(context.Context, *dispatcher.Event) error {
 		store.gone.Store(true)
 		done <- struct{}{}
 		return nil
@@ -148,7 +148,7 @@ func TestStopWhileTheDatabaseIsAway(t *testing.T) {
 	}
 	d.stop()
 	if lines := log.lines("stopped before every outcome"); len(lines) != 1 || !strings.Contains(lines[0], "3 outcomes are not written back: the process is gone") {
-		t.Errorf("the log tells of the lost outcomes: %v", lines)
+		t.Errorf("the log reports the lost outcomes: %v", lines)
 	}
 	r.start(r.store(), &book{}, dispatcher.Config{})
 	r.eventually("another worker delivers them again", func() bool { return r.count("status = 'delivered' and attempts = 2") == 3 })

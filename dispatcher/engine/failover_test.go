@@ -71,8 +71,8 @@ func (c cluster) replicated() {
 	})
 }
 
-// isAway waits until the engine says that it has no database, with words in the message.
-func (r rig) isAway(d *running, words ...string) {
+// awaitUnreachable waits until the engine says that it has no database, with words in the message.
+func (r rig) awaitUnreachable(d *running, words ...string) {
 	r.Helper()
 	var message string
 	r.eventually("the engine says "+strings.Join(words, ", "), func() bool {
@@ -99,7 +99,7 @@ type gate struct {
 
 func newGate(after int) gate {
 	g := gate{&book{}, make(chan struct{}, 1), make(chan struct{})}
-	g.answer = func(ctx context.Context, _ *dispatcher.Event) error {
+	g.respond = func(ctx context.Context, _ *dispatcher.Event) error {
 		if n, _ := g.delivered(); n >= after {
 			select {
 			case g.reached <- struct{}{}:
@@ -116,7 +116,7 @@ func newGate(after int) gate {
 	return g
 }
 
-// The primary dies and its standby is promoted: the engine goes on there. The standby was behind, and
+// The primary crashes and its standby is promoted: the engine continues there. The standby was behind, and
 // so has never heard of the claims and the acks: those events are delivered again. None is lost.
 func TestFailover(t *testing.T) {
 	const events = 300
@@ -131,7 +131,7 @@ func TestFailover(t *testing.T) {
 
 	c.primary.Kill()
 	close(sink.open)
-	c.isAway(d, strconv.Itoa(c.primary.Port)+": connection refused", strconv.Itoa(c.standby.Port)+": this server only reads", "promote one")
+	c.awaitUnreachable(d, strconv.Itoa(c.primary.Port)+": connection refused", strconv.Itoa(c.standby.Port)+": this server only reads", "promote one")
 	if err := c.standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +173,8 @@ func TestSwitchover(t *testing.T) {
 		t.Errorf("%d events were delivered %d times, want %d once each", n, times, 2*events)
 	}
 	c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
-	if away := len(log.lines("the database is away")); away > 4 {
-		t.Errorf("the log tells %d times that the database is away, want twice", away)
+	if down := len(log.lines("the database is unreachable")); down > 4 {
+		t.Errorf("the log says %d times that the database is unreachable, want twice", down)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestDemotion(t *testing.T) {
 	admin.exec(`alter system set default_transaction_read_only = on`)
 	admin.exec(`select pg_reload_conf()`)
 	close(sink.open)
-	c.isAway(d, strconv.Itoa(c.primary.Port)+", ", "this server only reads", "if none does, promote one")
+	c.awaitUnreachable(d, strconv.Itoa(c.primary.Port)+", ", "this server only reads", "if none does, promote one")
 	c.replicated()
 	if err := c.standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
@@ -228,10 +228,10 @@ func TestDemotion(t *testing.T) {
 	}
 }
 
-// A primary that freezes answers nothing and breaks no connection.
+// A primary that freezes sends nothing and breaks no connection.
 func TestFrozenPrimary(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells the children of a process")
+		t.Skip("only Linux lists the children of a process")
 	}
 	const events = 300
 	c := newCluster(t)
@@ -245,7 +245,7 @@ func TestFrozenPrimary(t *testing.T) {
 	}
 	defer c.primary.Thaw()
 	close(sink.open)
-	c.isAway(d)
+	c.awaitUnreachable(d)
 	if err := c.standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestStandbyAlone(t *testing.T) {
 	c.replicated()
 	c.pool = dispatcherPool(t, hosts(c.standby))
 	d := c.start(c.store(), &book{}, dispatcher.Config{})
-	c.isAway(d, "this server only reads; connect to the primary: name it, or all servers with commas")
+	c.awaitUnreachable(d, "this server only reads; connect to the primary: name it, or all servers with commas")
 	if err := c.standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -52,24 +52,24 @@ func TestWhoseFault(t *testing.T) {
 	})
 }
 
-// A gateway that begins to answer 503 costs few events, as order per key leaves them, no attempt: too few for a
+// A gateway that begins to return 503 costs few events, as order per key leaves them, no attempt: too few for a
 // breaker to open.
 // CONTRACT: C-32
 func TestFirstFaultsSpendNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 100)
-		var away atomic.Bool
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+		var down atomic.Bool
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
 			<-time.After(time.Millisecond)
-			if away.Load() {
+			if down.Load() {
 				return errFault
 			}
 			return nil
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{})
 		passes(t, time.Minute, "the first are delivered", func() bool { return store.count("orders", "delivered") == 100 })
-		away.Store(true)
+		down.Store(true)
 		store.enqueue("orders", refusingEvents-1)
 		<-time.After(10 * time.Minute)
 		stop()
@@ -86,7 +86,7 @@ func TestFaultAmongFewOthers(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 1)
 		poison := store.order[0].event.ID
-		sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
 			<-time.After(time.Millisecond)
 			if e.ID == poison {
 				return errFault
@@ -101,12 +101,12 @@ func TestFaultAmongFewOthers(t *testing.T) {
 		}
 		stop()
 		if store.count("orders", "dead") != 1 {
-			t.Error("the event is not dead after 9 hours beside others that are delivered once a minute")
+			t.Error("the event is not dead after 9 hours, with others that are delivered once a minute")
 		}
 	})
 }
 
-// Where the destination gives one answer for a batch, an event that makes it fail costs itself alone: its
+// Where the destination gives one result for a batch, an event that makes it fail costs itself alone: its
 // neighbours come again in smaller batches, and spend no attempt. An outage spends none either.
 // CONTRACT: C-32, C-33
 func TestFaultOfABatch(t *testing.T) {
@@ -145,9 +145,9 @@ func TestFaultOfABatch(t *testing.T) {
 	})
 }
 
-// together is a Sink with one answer for all events of a call.
+// together is a Sink with one result for all events of a call.
 type together struct {
-	answers
+	stubSink
 	batch   int
 	deliver func([]*dispatcher.Event) error
 	calls   atomic.Int64

@@ -102,7 +102,7 @@ func (g *flightGame) step() string {
 		return g.admitOthers()
 	case 1:
 		g.done(g.unqueueTopic(fmt.Sprint("topic-", g.rnd.IntN(3))))
-		return "hold a topic"
+		return "pause a topic"
 	case 2:
 		g.mu.Lock()
 		held := slices.Clone(g.inFlight)
@@ -136,7 +136,7 @@ func (g *flightGame) step() string {
 
 // admitOthers changes which types are admitted: all, or all but one.
 func (g *flightGame) admitOthers() string {
-	g.refuses = fmt.Sprint(g.rnd.IntN(10)) // half of them are no type
+	g.refuses = fmt.Sprint(g.rnd.IntN(10)) // half of them are not a type
 	refuses := g.refuses
 	g.done(g.admit(func(eventType string) bool { return eventType != refuses }))
 	return "admit other types"

@@ -11,8 +11,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-func testFlight(cfg dispatcher.Config, told func()) *flight {
-	return newFlight(context.Background(), withDefaults(cfg), 1, told)
+func testFlight(cfg dispatcher.Config, woken func()) *flight {
+	return newFlight(context.Background(), withDefaults(cfg), 1, woken)
 }
 
 func claimOf(topic string, n, bytes int) dispatcher.Claimed {
@@ -55,7 +55,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	select {
 	case <-f.inDoubt:
 	default:
-		t.Error("nobody was told to ask for the lease")
+		t.Error("the keeper was not woken to extend the lease")
 	}
 	f.add(claimOf("b", 1, 1), time.Now(), 0)
 	if d := begun(f, 1, time.Now()); d == nil || d.rows[0].event.Topic != "b" {
@@ -63,7 +63,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	}
 	rows := f.due(time.Now())
 	if len(rows) != 3 {
-		t.Fatalf("%d leases are asked for, want the 3 old ones", len(rows))
+		t.Fatalf("%d leases are due, want the 3 old ones", len(rows))
 	}
 	gone, _ := f.extended(rows, []dispatcher.Lease{rows[1].event.Lease()}, time.Now())
 	if gone != 1 {
@@ -81,14 +81,14 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	}
 }
 
-// Leases are asked for again after a third of their time, and deliveries are cut in the last sixth.
+// Leases are extended after a third of their time, and deliveries are cut in the last sixth.
 //
 // CONTRACT: C-31
 func TestLeaseTimes(t *testing.T) {
 	f := testFlight(dispatcher.Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
-	asked := time.Now()
-	f.add(claimOf("a", 1, 1), asked, 0)
-	d := begun(f, 1, asked)
+	sentAt := time.Now()
+	f.add(claimOf("a", 1, 1), sentAt, 0)
+	d := begun(f, 1, sentAt)
 	for _, test := range []struct {
 		after    time.Duration
 		due, cut bool
@@ -98,7 +98,7 @@ func TestLeaseTimes(t *testing.T) {
 		{4999 * time.Millisecond, true, false},
 		{5 * time.Second, true, true},
 	} {
-		now := asked.Add(test.after)
+		now := sentAt.Add(test.after)
 		if due := len(f.due(now)) == 1; due != test.due {
 			t.Errorf("after %v the lease is due for extension: %v, want %v", test.after, due, test.due)
 		}
@@ -122,7 +122,7 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	}
 	f.extended(d.rows, []dispatcher.Lease{d.rows[1].event.Lease()}, time.Now())
 	if !errors.Is(context.Cause(d.ctx), errLeaseLost) {
-		t.Errorf("the delivery without a row of ours goes on, or was cut for %v", context.Cause(d.ctx))
+		t.Errorf("the delivery without a row of ours continues, or was cut for %v", context.Cause(d.ctx))
 	}
 	if f.finish(d, make([]error, 2)); d.ours[0] || d.ours[1] {
 		t.Errorf("rows that are not ours are written back: %v", d.ours)
@@ -130,8 +130,8 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 }
 
 func TestFlightBounds(t *testing.T) {
-	told := 0
-	f := testFlight(dispatcher.Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 100 * rowBytes}, func() { told++ })
+	woken := 0
+	f := testFlight(dispatcher.Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 100 * rowBytes}, func() { woken++ })
 	room := func() bool { _, _, ok := f.room(); return ok }
 	if _, bytes, ok := f.room(); !ok || bytes != 100*rowBytes {
 		t.Fatalf("an empty flight has room for %d bytes", bytes)
@@ -143,8 +143,8 @@ func TestFlightBounds(t *testing.T) {
 	}
 	var running []*delivery
 	running = append(running, taken(f, 1))
-	if told != 1 || !room() {
-		t.Errorf("with a batch left: told %d times, room %v; want once and true", told, room())
+	if woken != 1 || !room() {
+		t.Errorf("with a batch left: woken %d times, room %v; want once and true", woken, room())
 	}
 	// By the rows that wait to be written back: 2 deliveries and 3 batches.
 	for len(running) < 33 {
@@ -154,24 +154,24 @@ func TestFlightBounds(t *testing.T) {
 	for _, d := range running {
 		f.finish(d, make([]error, 1))
 	}
-	if told = 0; room() {
+	if woken = 0; room() {
 		t.Error("there is room for a claim while the write-backs pile up")
 	}
 	for _, d := range running[:11] {
 		f.written(d.rows)
 	}
-	if told != 1 || !room() {
-		t.Errorf("after write-backs: told %d times, room %v; want once and true", told, room())
+	if woken != 1 || !room() {
+		t.Errorf("after write-backs: woken %d times, room %v; want once and true", woken, room())
 	}
 	// By bytes.
 	f.written(f.unqueue())
 	f.add(claimOf("b", 1, 200*rowBytes), time.Now(), 0)
-	if told = 0; room() {
+	if woken = 0; room() {
 		t.Error("there is room for a claim with all bytes taken")
 	}
 	f.written(f.unqueue())
-	if _, bytes, ok := f.room(); told != 1 || !ok || bytes < 60*rowBytes {
-		t.Errorf("after the large row has gone: told %d times, room %v for %d bytes", told, ok, bytes)
+	if _, bytes, ok := f.room(); woken != 1 || !ok || bytes < 60*rowBytes {
+		t.Errorf("after the large row has gone: woken %d times, room %v for %d bytes", woken, ok, bytes)
 	}
 }
 

@@ -34,7 +34,7 @@ func types(admitted ...string) func(string) bool {
 func pad(eventType string, n int) []string { return slices.Repeat([]string{eventType}, n) }
 
 // What is due before the first event that is not admitted is delivered, and the rest of the topic waits: with its
-// attempts, for ever if need be, at the cost of a row now and then, while others flow. It goes on at once when the type
+// attempts, for ever if need be, at the cost of a row now and then, while others flow. It continues at once when the type
 // is admitted.
 //
 // CONTRACT: C-82
@@ -47,7 +47,7 @@ func TestGateHoldsATopic(t *testing.T) {
 			store.typed("refunds", pad("", 3)...)
 			var mu sync.Mutex
 			var sent []string
-			sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+			sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
 				sent = append(sent, e.EventType)
@@ -65,7 +65,7 @@ func TestGateHoldsATopic(t *testing.T) {
 			before := claimed.Load()
 			<-time.After(time.Hour)
 			if n := claimed.Load() - before; n < 2*110 || n > 2*250 {
-				t.Errorf("%s: %d rows were claimed of two held topics in an hour, want one of each about every 15 to 30 seconds", ordering, n)
+				t.Errorf("%s: %d rows were claimed of two paused topics in an hour, want one of each about every 15 to 30 seconds", ordering, n)
 			}
 			if store.count("orders", "delivered") != 10 || store.count("refunds", "delivered") != 0 || store.attempts("orders") != 10 || store.attempts("refunds") != 0 {
 				t.Errorf("%s: %d and %d are delivered, %d and %d attempts spent", ordering, store.count("orders", "delivered"), store.count("refunds", "delivered"), store.attempts("orders"), store.attempts("refunds"))
@@ -128,7 +128,7 @@ func TestGateCloses(t *testing.T) {
 			store.typed("orders", pad("placed", 60)...)
 			end := make(chan struct{})
 			var begun atomic.Int64
-			sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
+			sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
 			d, _ := begin(t, store, sink, dispatcher.Config{Concurrency: 4, BatchSize: 60, Ordering: ordering})
 			synctest.Wait()
 			if begun.Load() != 4 || store.count("orders", "processing") <= 4 {
@@ -152,7 +152,7 @@ func TestGateForgets(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := newMemory()
 			store.typed("orders", "shipped")
-			d, err := New(store, &answers{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Topics: topics, Logger: slog.New(slog.DiscardHandler)})
+			d, err := New(store, &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Topics: topics, Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +161,7 @@ func TestGateForgets(t *testing.T) {
 			passes(t, time.Minute, "it is held", func() bool { return len(d.Snapshot().Gated) == 1 })
 			<-time.After(10 * time.Minute)
 			store.mu.Lock()
-			store.order[0].status = "delivered" // somebody discards it
+			store.order[0].status = "delivered" // it is discarded
 			store.mu.Unlock()
 			passes(t, 4*time.Minute, name+": it is held no more", func() bool { return len(d.Snapshot().Gated) == 0 })
 			stop()
@@ -174,7 +174,7 @@ func TestGateAndRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.typed("orders", "placed", "shipped", "placed")
-		d, err := New(store, &answers{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
+		d, err := New(store, &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,9 +198,9 @@ func TestGate(t *testing.T) {
 		rows  []int  // of the claims; negative with one that is not admitted
 		holds string // after each: y or n
 	}{
-		"two trials without a row end it":    {[]int{-3, 0, 0}, "yyn"},
+		"two checks without a row end it":    {[]int{-3, 0, 0}, "yyn"},
 		"one may be another worker's":        {[]int{-3, 0, -1, 0, 0}, "yyyyn"},
-		"a trial that is admitted opens it":  {[]int{-3, 1, 10}, "ynn"},
+		"a check that is admitted opens it":  {[]int{-3, 1, 10}, "ynn"},
 		"and the next claim closes it again": {[]int{-3, 1, -10, 0, 0}, "ynyyn"},
 		"what is admitted holds nothing":     {[]int{5, 0}, "nn"},
 	} {
@@ -223,7 +223,7 @@ func TestGate(t *testing.T) {
 						t.Errorf("%s: after %v a claim may take %v, next %v", name, at.after, p.limits, p.next)
 					}
 				}
-				// What the breaker takes away stays away.
+				// A limit of the breaker stays.
 				p := permit{limits: map[string]int{"orders": 0}}
 				if g.restrict(&p, now.Add(30*time.Second)); p.limits["orders"] != 0 {
 					t.Errorf("%s: a claim may take %v of a topic that the breaker holds too", name, p.limits)

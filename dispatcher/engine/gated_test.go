@@ -27,7 +27,7 @@ func TestGateOnTheTable(t *testing.T) {
 			sink := &queue{batch: batch, keys: keys}
 			var open atomic.Bool
 			var early atomic.Int64
-			sink.answer = func(_ context.Context, e *dispatcher.Event) error {
+			sink.respond = func(_ context.Context, e *dispatcher.Event) error {
 				if e.EventType == "shipped" && !open.Load() {
 					early.Add(1)
 				}
@@ -43,7 +43,7 @@ func TestGateOnTheTable(t *testing.T) {
 				workers = append(workers, r.run(d))
 			}
 			held := func(w *running) bool { return len(w.Snapshot().Gated) == 1 }
-			r.eventually("the topic is held", func() bool { return slices.ContainsFunc(workers, held) })
+			r.eventually("the topic is paused", func() bool { return slices.ContainsFunc(workers, held) })
 			r.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values ($1, 'shop', 'refunds', 'placed', '{}')`, uuid.New())
 			r.eventually("another topic flows", func() bool { return r.count("topic = 'refunds' and status = 'delivered'") == 1 })
 			if n := r.count("event_type = 'shipped' and status in ('delivered', 'dead')"); n != 0 || early.Load() != 0 {

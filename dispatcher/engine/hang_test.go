@@ -11,7 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 )
 
-// hang is a sink some of whose topics do not answer until they are let go.
+// hang is a sink some of whose topics do not respond until they are released.
 type hang struct {
 	*book
 	hung    atomic.Pointer[map[string]bool]
@@ -23,7 +23,7 @@ type hang struct {
 func newHang(topics ...string) *hang {
 	h := &hang{book: &book{}, letGo: make(chan struct{})}
 	h.hang(topics...)
-	h.answer = func(ctx context.Context, e *dispatcher.Event) error {
+	h.respond = func(ctx context.Context, e *dispatcher.Event) error {
 		if !(*h.hung.Load())[e.Topic] {
 			return nil
 		}
@@ -49,8 +49,8 @@ func (h *hang) hang(topics ...string) {
 	h.hung.Store(&hung)
 }
 
-// The destination of a topic does not answer, and no breaker knows it yet. Whatever its events are, those
-// of the other topics are all delivered meanwhile, and its own when it answers again.
+// The destination of a topic does not respond, and no breaker knows it yet. Whatever its events are, those
+// of the other topics are all delivered meanwhile, and its own when it responds again.
 //
 // CONTRACT: C-32
 // REQUIREMENT: RULE-010-022, STORAGE-48
@@ -88,10 +88,10 @@ func TestHangOfOneTopic(t *testing.T) {
 			r.enqueue("b", events)
 			r.eventually("also what comes later", func() bool { return sink.topic("b") == 2*events })
 			if n := sink.most.Load(); n == 0 || n > test.atMost {
-				t.Errorf("%d calls were waiting for an answer, want at most %d", n, test.atMost)
+				t.Errorf("%d calls were waiting for a response, want at most %d", n, test.atMost)
 			}
 			if sink.topic("a") != 0 {
-				t.Error("the topic has answered")
+				t.Error("the topic has responded")
 			}
 			close(sink.letGo)
 			r.eventually("every row is delivered at its first attempt", func() bool {
@@ -101,7 +101,7 @@ func TestHangOfOneTopic(t *testing.T) {
 	}
 }
 
-// A topic stops to answer while it is the only busy one: what it leaves is enough for the others. One
+// A topic stops responding while it is the only busy one: what it leaves is enough for the others. One
 // that is alone leaves nothing.
 //
 // CONTRACT: C-32
@@ -129,7 +129,7 @@ func TestHangOfABusyTopic(t *testing.T) {
 	}
 }
 
-// leftOut lets the destination go on once a claim has left out its topic.
+// leftOut lets the destination continue once a claim has left out its topic.
 type leftOut struct {
 	dispatcher.Store
 	topic string

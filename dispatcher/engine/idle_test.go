@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// countingStore counts what is asked of a store.
+// countingStore counts the calls of a store.
 type countingStore struct {
 	dispatcher.Store
 	claims, listings, comparisons, writes atomic.Int64
@@ -35,8 +35,8 @@ func (s *countingStore) Extend(ctx context.Context, leases []dispatcher.Lease, l
 	return s.Store.Extend(ctx, leases, lease)
 }
 
-// An idle dispatcher asks the database one thing in each poll interval: it claims, or, when it has to
-// find its topics and there are none, it lists them. Beside that it compares the schema twice a minute.
+// An idle dispatcher runs one query in each poll interval: it claims, or, when it has to
+// find its topics and there are none, it lists them. In addition it compares the schema twice a minute.
 func TestIdleStatements(t *testing.T) {
 	const polls, interval = 40, 20 * time.Millisecond
 	for name, test := range map[string]struct {
@@ -55,7 +55,7 @@ func TestIdleStatements(t *testing.T) {
 			n, others := test.counter(store)
 			took := time.Since(began)
 			if most := int64(took/interval) + 1; n > most || others != 0 || store.writes.Load() != 0 {
-				t.Errorf("in %v it polled %d times, want at most %d; and asked %d other things and wrote %d times, want none",
+				t.Errorf("in %v it polled %d times, want at most %d; and ran %d other queries and wrote %d times, want none",
 					took, n, most, others, store.writes.Load())
 			}
 			if c, most := store.comparisons.Load(), int64(took/(30*time.Second))+1; c > most {

@@ -135,7 +135,7 @@ func (l *latency) report() {
 	l.ReportMetric(0, "ns/op")
 }
 
-// backends is the CPU time of the database's processes for this database, where /proc tells.
+// backends is the CPU time of the database's processes for this database, where /proc shows it.
 func (l *latency) backends() (total time.Duration) {
 	rows, err := l.pool.Query(l.Context(), `select pid from pg_stat_activity where datname = current_database()`)
 	if err != nil {

@@ -23,7 +23,7 @@ func TestSlowDeliveryKeepsItsLease(t *testing.T) {
 	begun, end := make(chan struct{}, 10), make(chan struct{})
 	slow := func(context.Context, *dispatcher.Event) error { begun <- struct{}{}; <-end; return nil }
 	cfg := dispatcher.Config{Lease: lease}
-	sinks := [2]*book{{answer: slow}, {answer: slow}}
+	sinks := [2]*book{{respond: slow}, {respond: slow}}
 	for _, sink := range sinks {
 		r.start(r.store(), sink, cfg)
 	}
@@ -43,7 +43,7 @@ func TestSlowDeliveryKeepsItsLease(t *testing.T) {
 const steal = `update outbox.outbox_events set locked_by = gen_random_uuid(), attempts = attempts + 1,
 	locked_until = now() + interval '1 hour' where status = 'processing'`
 
-// untouched is true of a stolen row that nobody else has changed since.
+// untouched is true of a stolen row that no other process has changed since.
 const untouched = `status = 'processing' and attempts = 2 and last_error is null
 	and locked_until > now() + interval '59 minutes'`
 
@@ -54,7 +54,7 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 5)
 	begun, cut := make(chan struct{}, 5), make(chan error, 5)
-	sink := &book{answer: func(ctx context.Context, _ *dispatcher.Event) error {
+	sink := &book{respond: func(ctx context.Context, _ *dispatcher.Event) error {
 		begun <- struct{}{}
 		<-ctx.Done()
 		cut <- context.Cause(ctx)
@@ -95,12 +95,12 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 	for name, outcome := range map[string]error{
 		"ack": nil, "nack": errRefused, "release": dispatcher.Unavailable(errRefused),
-		"death": dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused),
+		"dead": dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused),
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.enqueue("orders", 1)
-			sink := &book{answer: func(context.Context, *dispatcher.Event) error { r.exec(steal); return outcome }}
+			sink := &book{respond: func(context.Context, *dispatcher.Event) error { r.exec(steal); return outcome }}
 			seen, log := &watcher{}, &logBook{}
 			got, err := r.once(sink, dispatcher.Config{Observer: seen, Logger: log.logger()}, 1)
 			if want := (engine.Outcome{Lost: 1}); got != want || err != nil {
@@ -109,8 +109,8 @@ func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 			if r.count(untouched) != 1 {
 				t.Error("the stolen row is not as the thief left it")
 			}
-			if seen.lost != 1 || len(seen.deaths) != 0 || len(log.lines("leases were lost")) != 1 {
-				t.Errorf("lost %d, deaths %v, log %v; want one loss, told once", seen.lost, seen.deaths, log.lines("lost"))
+			if seen.lost != 1 || len(seen.deadEvents) != 0 || len(log.lines("leases were lost")) != 1 {
+				t.Errorf("lost %d, deadEvents %v, log %v; want one loss, reported once", seen.lost, seen.deadEvents, log.lines("lost"))
 			}
 		})
 	}
@@ -152,7 +152,7 @@ func (c *crashed) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispa
 	return c.Store.Claim(ctx, req)
 }
 
-// The rows of a worker that dies are claimed again once their leases expire, under a higher token.
+// The rows of a worker that crashes are claimed again once their leases expire, under a higher token.
 //
 // CONTRACT: C-20 C-27
 // REQUIREMENT: STORAGE-31
@@ -163,7 +163,7 @@ func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 	store := &crashed{Store: r.store()}
 	var confirmed atomic.Int32
 	halfway := make(chan struct{})
-	first := &book{answer: func(context.Context, *dispatcher.Event) error {
+	first := &book{respond: func(context.Context, *dispatcher.Event) error {
 		if confirmed.Add(1) == events/3 {
 			store.gone.Store(true) // delivered, and never written back
 			close(halfway)

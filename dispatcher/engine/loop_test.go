@@ -12,7 +12,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// quietStore has no rows, and tells of each claim.
+// quietStore has no rows, and reports each claim.
 type quietStore struct {
 	dispatcher.Store
 	claims chan struct{}
@@ -84,7 +84,7 @@ func TestIdleWaits(t *testing.T) {
 	}
 	r := newRun(t.Context(), d)
 	r.tryClaim(t.Context())
-	r.probing.Wait() // the first look asks the destination
+	r.probing.Wait() // the first claim probes the destination
 	if got := r.tryClaim(t.Context()); got != 10*time.Second {
 		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
 	}
@@ -126,7 +126,7 @@ func (s *forgetfulStore) Claim(context.Context, dispatcher.ClaimRequest) (dispat
 func (s *forgetfulStore) Ack(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) {
 	switch s.note("ack") {
 	case 0, 1, 2:
-		return nil, errors.New("the database is away")
+		return nil, errors.New("the database is unreachable")
 	default:
 		close(s.done)
 		return nil, nil

@@ -17,11 +17,11 @@ import (
 // memory is a Store in memory, for tests in virtual time: what takes hours of the database's clock is done at
 // once. It keeps the rules of package storetest that these tests need, and no order per key.
 type memory struct {
-	// claim and nack, when set, are called first with the number of rows that are asked for, and may take
+	// claim and nack, when set, are called first with the number of rows that are requested, and may take
 	// their time or fail.
 	claim, nack func(ctx context.Context, rows int) error
 	extend      func(ctx context.Context) error
-	payload     int // bytes of a payload, made anew for each claim
+	payload     int // bytes of a payload, made again for each claim
 
 	mu    sync.Mutex
 	rows  map[uuid.UUID]*memoryRow
@@ -199,14 +199,14 @@ func (m *memory) Schema(context.Context) (dispatcher.Schema, error) {
 	return dispatcher.Schema{State: dispatcher.SchemaReady}, nil
 }
 
-// answers is a Sink that a function speaks for.
-type answers struct {
+// stubSink is a Sink whose results a function returns.
+type stubSink struct {
 	deliver func(ctx context.Context, e *dispatcher.Event) error
 	probe   func(ctx context.Context) error
 	batch   int
 }
 
-func (s *answers) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+func (s *stubSink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	errs := make([]error, len(batch))
 	for i, e := range batch {
 		errs[i] = s.deliver(ctx, e)
@@ -214,15 +214,15 @@ func (s *answers) Deliver(ctx context.Context, batch []*dispatcher.Event) []erro
 	return errs
 }
 
-func (s *answers) Probe(ctx context.Context) error {
+func (s *stubSink) Probe(ctx context.Context) error {
 	if s.probe == nil {
 		return nil
 	}
 	return s.probe(ctx)
 }
 
-func (s *answers) BatchSize() int            { return max(1, s.batch) }
-func (*answers) Close(context.Context) error { return nil }
+func (s *stubSink) BatchSize() int            { return max(1, s.batch) }
+func (*stubSink) Close(context.Context) error { return nil }
 
 // begin runs a dispatcher until stop is called or the test ends.
 func begin(t *testing.T, store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (d *Dispatcher, stop func()) {

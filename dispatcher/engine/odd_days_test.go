@@ -17,10 +17,10 @@ import (
 
 var errContent = errors.New("422: the payload is not what we expect")
 
-// A destination that answers for its own trouble for hours kills no event, and all are delivered soon after.
-// A topic of poison alone beside it ends within the bound that the documentation states.
+// A destination that reports faults of its own for hours makes no event dead, and all are delivered soon after.
+// A topic of poison alone meanwhile ends within the bound that the documentation states.
 // CONTRACT: C-32
-func TestOutageThatAnswers(t *testing.T) {
+func TestOutageWithResponsesKillsNoEvent(t *testing.T) {
 	for name, batch := range map[string]int{"one at a time": 1, "batches": 100} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestOutageThatAnswers(t *testing.T) {
 				store.enqueue("orders", events)
 				store.enqueue("poison", poison)
 				var back atomic.Bool
-				sink := &answers{batch: batch, deliver: func(_ context.Context, e *dispatcher.Event) error {
+				sink := &stubSink{batch: batch, deliver: func(_ context.Context, e *dispatcher.Event) error {
 					switch {
 					case e.Topic == "poison":
 						return errContent
@@ -59,14 +59,14 @@ func TestOutageThatAnswers(t *testing.T) {
 	}
 }
 
-// A stream whose every event makes the destination answer a fault ends within its bound too: once an event is
+// A stream whose every event makes the destination report a fault ends within its bound too: once an event is
 // a day old its attempts are spent.
 // CONTRACT: C-32
 func TestFaultsAloneEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 100)
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { return errFault }}
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return errFault }}
 		began := time.Now()
 		_, stop := begin(t, store, sink, dispatcher.Config{})
 		<-time.After(faultFor - time.Minute)
@@ -78,7 +78,7 @@ func TestFaultsAloneEnd(t *testing.T) {
 	})
 }
 
-// Neither does an incident kill events whose sink cannot tell whose fault it is.
+// Neither does an incident kill events whose sink cannot know whose fault it is.
 // CONTRACT: C-32
 func TestDefaultsOutliveAnIncident(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestDefaultsOutliveAnIncident(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", events)
 		var back atomic.Bool
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
 			if back.Load() {
 				return nil
 			}
@@ -100,7 +100,7 @@ func TestDefaultsOutliveAnIncident(t *testing.T) {
 	})
 }
 
-// A call that never returns is told as stuck. Its event is tried again, and everything else flows.
+// A call that never returns is woken as stuck. Its event is tried again, and everything else flows.
 // CONTRACT: C-33, C-34
 func TestCallThatNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestCallThatNeverReturns(t *testing.T) {
 		var hung uuid.UUID
 		var once sync.Once
 		release := make(chan struct{})
-		sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
 			wait := false
 			once.Do(func() { hung, wait = e.ID, true })
 			if wait {
@@ -122,7 +122,7 @@ func TestCallThatNeverReturns(t *testing.T) {
 		if s := d.Snapshot(); s.StuckCalls != 0 {
 			t.Errorf("%d calls are stuck before their time is over", s.StuckCalls)
 		}
-		passes(t, 2*time.Minute, "the call is told as stuck", func() bool { return d.Snapshot().StuckCalls == 1 })
+		passes(t, 2*time.Minute, "the call is woken as stuck", func() bool { return d.Snapshot().StuckCalls == 1 })
 		if s := d.Snapshot().Stuck[0]; s.EventID != hung || s.Topic != "orders" || s.Events != 1 {
 			t.Errorf("stuck is %+v, want event %s", s, hung)
 		}
@@ -140,18 +140,18 @@ func TestCallThatNeverReturns(t *testing.T) {
 
 // A topic that was held is tried again although one of its calls from before hangs.
 // CONTRACT: C-32, C-33
-func TestHungCallHoldsNoTrial(t *testing.T) {
+func TestHungCallDelaysNoHalfOpenProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 1)
 		var hung, back atomic.Bool
 		release := make(chan struct{})
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
 			switch {
 			case !hung.Swap(true):
 				<-release
 			case !back.Load():
-				return errNobody
+				return errUnreachable
 			}
 			return nil
 		}}
@@ -167,14 +167,14 @@ func TestHungCallHoldsNoTrial(t *testing.T) {
 	})
 }
 
-// A handler that ends its goroutine fails its event, and the worker goes on.
+// A handler that ends its goroutine fails its event, and the worker continues.
 // CONTRACT: C-33
 func TestGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 10)
 		var first atomic.Bool
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
 			if !first.Swap(true) {
 				runtime.Goexit()
 			}
@@ -192,21 +192,21 @@ func TestGoexit(t *testing.T) {
 	})
 }
 
-// A probe that is made for a held topic, and fails or hangs, stops no topic that is delivered.
+// A probe that is made for a paused topic, and fails or hangs, stops no topic that is delivered.
 // CONTRACT: C-32, C-33
 func TestProbeForAHeldTopic(t *testing.T) {
 	for name, probe := range map[string]func(context.Context) error{
-		"fails": func(context.Context) error { return errNobody },
+		"fails": func(context.Context) error { return errUnreachable },
 		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newMemory()
 				var broken atomic.Bool
-				sink := &answers{
+				sink := &stubSink{
 					deliver: func(_ context.Context, e *dispatcher.Event) error {
-						if e.Topic == "away" {
-							return errNobody
+						if e.Topic == "down" {
+							return errUnreachable
 						}
 						return nil
 					},
@@ -217,12 +217,12 @@ func TestProbeForAHeldTopic(t *testing.T) {
 						return nil
 					},
 				}
-				d, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"away", "well"}})
+				d, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"down", "well"}})
 				store.enqueue("well", 10)
 				passes(t, 10*time.Second, "the topic is delivered", func() bool { return store.count("well", "delivered") == 10 })
 				broken.Store(true)
-				store.enqueue("away", 100)
-				passes(t, time.Minute, "the other topic is held", func() bool { return len(d.Snapshot().PausedTopics) == 1 })
+				store.enqueue("down", 100)
+				passes(t, time.Minute, "the other topic is paused", func() bool { return len(d.Snapshot().PausedTopics) == 1 })
 				<-time.After(5 * time.Minute) // quiet, while probes are made
 				for range 20 {
 					store.enqueue("well", 1)
@@ -230,7 +230,7 @@ func TestProbeForAHeldTopic(t *testing.T) {
 					passes(t, 2*time.Second, "an event of the quiet topic is delivered", left)
 					<-time.After(7 * time.Second)
 				}
-				if n := store.attempts("away"); n != 0 {
+				if n := store.attempts("down"); n != 0 {
 					t.Errorf("the outage spent %d attempts", n)
 				}
 				stop()
@@ -246,7 +246,7 @@ func TestOneFailedBatchHoldsNothing(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 100)
 		var failed atomic.Int64
-		sink := &answers{batch: 100, deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &stubSink{batch: 100, deliver: func(context.Context, *dispatcher.Event) error {
 			if failed.Add(1) <= 100 {
 				return errContent
 			}
@@ -271,7 +271,7 @@ func TestQueueIsGivenBackWhenATopicIsHeld(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 8000)
 		var refuse atomic.Bool
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
 			<-time.After(time.Millisecond)
 			if refuse.Load() {
 				return errContent
@@ -283,7 +283,7 @@ func TestQueueIsGivenBackWhenATopicIsHeld(t *testing.T) {
 		refuse.Store(true)
 		store.enqueue("orders", 450)
 		before := 8000
-		<-time.After(900 * time.Millisecond) // before the second trial
+		<-time.After(900 * time.Millisecond) // before the second half-open probe
 		if spent, most := store.attempts("orders")-before, refusingRun+concurrency+halfOpenRows; spent > most {
 			t.Errorf("%d attempts were spent, want at most %d", spent, most)
 		}
@@ -300,7 +300,7 @@ func TestKeeperCutsDeliveriesWithoutALease(t *testing.T) {
 		store.extend = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		store.enqueue("orders", 1)
 		cut := make(chan error, 10)
-		sink := &answers{deliver: func(ctx context.Context, _ *dispatcher.Event) error {
+		sink := &stubSink{deliver: func(ctx context.Context, _ *dispatcher.Event) error {
 			<-ctx.Done()
 			cut <- context.Cause(ctx)
 			return ctx.Err()
@@ -338,7 +338,7 @@ func TestStatementsShrink(t *testing.T) {
 				store.claim, store.nack = slow(test.claim), slow(test.nack)
 				store.enqueue("orders", events)
 				var tries sync.Map
-				sink := &answers{deliver: func(_ context.Context, e *dispatcher.Event) error {
+				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
 					if _, again := tries.LoadOrStore(e.ID, true); again || test.nack == 0 {
 						return nil
 					}
@@ -353,27 +353,27 @@ func TestStatementsShrink(t *testing.T) {
 	}
 }
 
-// A stop writes its outcomes when the database comes back a moment before it gives up.
+// A stop writes its outcomes when the database recovers a moment before it gives up.
 // CONTRACT: C-30
-func TestStopWhenTheDatabaseComesBack(t *testing.T) {
+func TestStopWritesOutcomesWhenTheDatabaseRecovers(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			store := newMemory()
 			store.enqueue("orders", 10)
-			var away atomic.Bool
+			var down atomic.Bool
 			store.nack = func(context.Context, int) error {
-				if away.Load() {
-					return errors.New("the database is away")
+				if down.Load() {
+					return errors.New("the database is unreachable")
 				}
 				return nil
 			}
-			sink := &answers{deliver: func(context.Context, *dispatcher.Event) error {
-				away.Store(true)
+			sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+				down.Store(true)
 				return dispatcher.RetryAfter(time.Hour, errContent)
 			}}
 			_, stop := begin(t, store, sink, dispatcher.Config{})
 			<-time.After(25 * time.Second)
-			time.AfterFunc(time.Second, func() { away.Store(false) })
+			time.AfterFunc(time.Second, func() { down.Store(false) })
 			stop()
 			if n := store.count("orders", "processing"); n != 0 {
 				t.Errorf("%d outcomes were lost", n)
@@ -385,15 +385,15 @@ func TestStopWhenTheDatabaseComesBack(t *testing.T) {
 // What is written back while a claim is under way wakes the claim loop, if rows wait for it.
 // CONTRACT: C-50
 func TestWriteBackDuringAClaim(t *testing.T) {
-	told := 0
-	f := testFlight(dispatcher.Config{Ordering: dispatcher.OrderingKey}, func() { told++ })
+	woken := 0
+	f := testFlight(dispatcher.Config{Ordering: dispatcher.OrderingKey}, func() { woken++ })
 	f.add(claimOf("a", 1, 1), time.Now(), f.writeCount())
 	before := f.writeCount()
 	d := begun(f, 1, time.Now())
 	f.finish(d, make([]error, 1))
 	f.written(d.rows)
 	f.add(dispatcher.Claimed{KeysWaiting: true}, time.Now(), before)
-	if told != 1 {
-		t.Errorf("the claim loop was told %d times, want once", told)
+	if woken != 1 {
+		t.Errorf("the claim loop was woken %d times, want once", woken)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // BenchmarkOrder drains a backlog with and without order per key, by one and more dispatchers, and
-// beside a key that has half of all rows. It reports events per second, the database's and this
+// next to a key that has half of all rows. It reports events per second, the database's and this
 // process's CPU time for an event, and for the hot key when the others were done.
 func BenchmarkOrder(b *testing.B) {
 	const events = 50_000
@@ -102,7 +102,7 @@ func (c *counted) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispa
 	return c.Store.Claim(ctx, req)
 }
 
-// drainWatch is an Observer that tells when all is acked, and when all but the hot key is.
+// drainWatch is an Observer that records when all is acked, and when all but the hot key is.
 type drainWatch struct {
 	watcher
 	left, cold atomic.Int64

@@ -24,11 +24,11 @@ func (r rig) enqueueKeys(n, keys int) {
 }
 
 // queue is a Sink that writes down the order per key. It fails when two events of a key are delivered
-// at once, or one for the first time before an earlier one was delivered or died.
+// at once, or one for the first time before an earlier one was delivered or became dead.
 type queue struct {
-	answer func(context.Context, *dispatcher.Event) error // defaults to a success
-	batch  int
-	keys   int // seqs of a key are so far apart
+	respond func(context.Context, *dispatcher.Event) error // defaults to a success
+	batch   int
+	keys    int // seqs of a key are so far apart
 
 	mu      sync.Mutex
 	running map[string]uuid.UUID
@@ -43,8 +43,8 @@ func (q *queue) Deliver(ctx context.Context, batch []*dispatcher.Event) []error 
 		q.begin(e)
 	}
 	for i, e := range batch {
-		if q.answer != nil {
-			errs[i] = q.answer(ctx, e)
+		if q.respond != nil {
+			errs[i] = q.respond(ctx, e)
 		}
 	}
 	for i, e := range batch {
@@ -108,7 +108,7 @@ func TestOrderPerKey(t *testing.T) {
 			const events, keys = 900, 13
 			r := newRig(t)
 			r.enqueueKeys(events, keys)
-			sink := &queue{batch: batch, keys: keys, answer: func(context.Context, *dispatcher.Event) error {
+			sink := &queue{batch: batch, keys: keys, respond: func(context.Context, *dispatcher.Event) error {
 				switch rand.IntN(25) {
 				case 0:
 					return errRefused
@@ -134,35 +134,35 @@ func TestOrderPerKey(t *testing.T) {
 	}
 }
 
-// What waits behind a failed event is given back with its attempt and never begun; other keys go on. It
-// is delivered behind it, in order. So it is when the event found nobody, and waits with its attempt.
+// What waits behind a failed event is given back with its attempt and never begun; other keys continue. It
+// is delivered behind it, in order. The same applies when the destination was unreachable, and the event waits with its attempt.
 // CONTRACT: C-50, C-32
 func TestFailureHoldsItsKeyAlone(t *testing.T) {
 	for name, test := range map[string]struct {
-		answer  error
+		result  error
 		unspent int // how many wait with their attempt
 	}{
-		"refused":      {dispatcher.RetryAfter(time.Hour, errRefused), 18},
-		"found nobody": {errAway, 19},
+		"refused":     {dispatcher.RetryAfter(time.Hour, errRefused), 18},
+		"unreachable": {errUnreachable, 19},
 	} {
-		t.Run(name, func(t *testing.T) { holdsItsKeyAlone(t, test.answer, test.unspent) })
+		t.Run(name, func(t *testing.T) { holdsItsKeyAlone(t, test.result, test.unspent) })
 	}
 }
 
-func holdsItsKeyAlone(t *testing.T, answer error, unspent int) {
+func holdsItsKeyAlone(t *testing.T, result error, unspent int) {
 	const events, keys = 60, 3
 	r := newRig(t)
 	r.enqueueKeys(events, keys)
 	r.exec(`update outbox.outbox_events set created_at = now() - interval '1 hour'`)
 	refuse := make(chan struct{})
-	sink := &queue{keys: keys, answer: func(_ context.Context, e *dispatcher.Event) error {
+	sink := &queue{keys: keys, respond: func(_ context.Context, e *dispatcher.Event) error {
 		select {
 		case <-refuse:
 			return nil
 		default:
 		}
 		if e.Seq == 4 { // the second of key 0
-			return answer
+			return result
 		}
 		return nil
 	}}
@@ -180,7 +180,7 @@ func holdsItsKeyAlone(t *testing.T, answer error, unspent int) {
 	}
 	close(refuse)
 	r.exec(`update outbox.outbox_events set next_attempt_at = now() where seq = 4`)
-	r.eventually("the key goes on", func() bool { return r.count("status = 'delivered'") == events })
+	r.eventually("the key continues", func() bool { return r.count("status = 'delivered'") == events })
 	if got := sink.order("0"); len(got) != 21 || !slices.IsSorted(got) {
 		t.Errorf("the key was delivered as %v, want each once, in order, and the failed one twice", got)
 	}
@@ -193,7 +193,7 @@ func TestLostLeaseHoldsItsKey(t *testing.T) {
 	r := newRig(t)
 	r.enqueueKeys(6, 1)
 	begun, cut := make(chan struct{}, 6), make(chan struct{}, 6)
-	sink := &queue{keys: 1, answer: func(ctx context.Context, _ *dispatcher.Event) error {
+	sink := &queue{keys: 1, respond: func(ctx context.Context, _ *dispatcher.Event) error {
 		begun <- struct{}{}
 		<-ctx.Done()
 		cut <- struct{}{}
@@ -221,7 +221,7 @@ func TestOnDead(t *testing.T) {
 		t.Run(string(onDead), func(t *testing.T) {
 			r := newRig(t)
 			r.enqueueKeys(20, 2)
-			sink := &queue{keys: 2, answer: func(_ context.Context, e *dispatcher.Event) error {
+			sink := &queue{keys: 2, respond: func(_ context.Context, e *dispatcher.Event) error {
 				if e.Seq == 3 { // the second of key 0
 					return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused)
 				}
@@ -248,7 +248,7 @@ func TestOnDead(t *testing.T) {
 				}
 				r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
 			}
-			r.eventually("the key goes on", func() bool { return r.count("live") == 0 })
+			r.eventually("the key continues", func() bool { return r.count("live") == 0 })
 			if n := r.count("status = 'dead'"); n != 1 {
 				t.Errorf("%d events are dead, want 1", n)
 			}
@@ -257,17 +257,17 @@ func TestOnDead(t *testing.T) {
 	}
 }
 
-// RunOnce delivers the rows of a key one after the other, as many as it is asked for.
+// RunOnce delivers the rows of a key one after the other, as many as requested.
 // CONTRACT: C-50
 func TestRunOnceInOrder(t *testing.T) {
 	r := newRig(t)
 	r.enqueueKeys(150, 1)
 	sink := &queue{keys: 1}
 	cfg := dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 10, Concurrency: 8}
-	for _, test := range []struct{ ask, want int }{{100, 100}, {100, 50}} {
-		got, err := r.once(sink, cfg, test.ask)
+	for _, test := range []struct{ n, want int }{{100, 100}, {100, 50}} {
+		got, err := r.once(sink, cfg, test.n)
 		if want := (engine.Outcome{Delivered: test.want}); err != nil || got != want {
-			t.Errorf("RunOnce(%d) did %+v, %v, want %+v", test.ask, got, err, want)
+			t.Errorf("RunOnce(%d) did %+v, %v, want %+v", test.n, got, err, want)
 		}
 	}
 	sink.check(t)

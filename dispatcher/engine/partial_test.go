@@ -10,8 +10,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// One event finds nobody, and the others of its topic are delivered: a partition without a leader. It waits
-// longer and longer, spends no attempt, stops nobody, and arrives once somebody is there.
+// One event finds its destination unreachable, and the others of its topic are delivered: a partition without a leader. It waits
+// longer and longer, spends no attempt, delays no other, and arrives once the destination recovers.
 //
 // CONTRACT: C-27, C-32
 func TestOutageOfOneEvent(t *testing.T) {
@@ -19,14 +19,14 @@ func TestOutageOfOneEvent(t *testing.T) {
 	r := newRig(t)
 	bad := uuid.New()
 	back := make(chan struct{})
-	sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 		select {
 		case <-back:
 			return nil
 		default:
 		}
 		if e.ID == bad {
-			return errAway
+			return errUnreachable
 		}
 		return nil
 	}}

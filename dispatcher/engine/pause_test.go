@@ -11,7 +11,7 @@ import (
 )
 
 // A pause gives back what has not begun, lets deliveries in flight end, and claims nothing for as long as it
-// lasts. Probes and the comparison of the schema go on. When it ends, the next claim comes at once.
+// lasts. Probes and the comparison of the schema continue. When it ends, the next claim comes at once.
 //
 // CONTRACT: C-105
 func TestPauseWhileRunning(t *testing.T) {
@@ -23,7 +23,7 @@ func TestPauseWhileRunning(t *testing.T) {
 		store.enqueue("orders", events)
 		end := make(chan struct{})
 		var begun atomic.Int64
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
 		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: calls, BatchSize: events, Lease: 30 * time.Minute, PollInterval: time.Second})
 		synctest.Wait()
 		if n := begun.Load(); n != calls || store.count("orders", "processing") <= calls {
@@ -79,22 +79,22 @@ func TestPauseDuringAClaim(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newMemory()
-			asked, answer := make(chan struct{}), make(chan struct{})
+			claiming, proceed := make(chan struct{}), make(chan struct{})
 			store.claim = func(context.Context, int) error {
 				select {
-				case asked <- struct{}{}:
-					<-answer
+				case claiming <- struct{}{}:
+					<-proceed
 				default:
 				}
 				return nil
 			}
 			store.enqueue("orders", 10)
 			var begun atomic.Int64
-			sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); return nil }}
+			sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); return nil }}
 			d, _ := begin(t, store, sink, dispatcher.Config{Ordering: ordering})
-			<-asked
+			<-claiming
 			d.Pause()
-			close(answer)
+			close(proceed)
 			<-time.After(time.Minute)
 			if n := store.count("orders", "pending"); n != 10 || begun.Load() != 0 || store.attempts("orders") != 0 {
 				t.Errorf("%s: %d of 10 rows wait, %d deliveries began, %d attempts are spent", ordering, n, begun.Load(), store.attempts("orders"))
@@ -105,13 +105,13 @@ func TestPauseDuringAClaim(t *testing.T) {
 	}
 }
 
-// A dispatcher may be paused before it runs, and while RunOnce goes on.
+// A dispatcher may be paused before it runs, and while RunOnce runs.
 func TestPauseAndRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 10)
 		var d *Dispatcher
-		sink := &answers{deliver: func(context.Context, *dispatcher.Event) error { d.Pause(); return nil }}
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { d.Pause(); return nil }}
 		d, err := New(store, sink, dispatcher.Config{Concurrency: 1, BatchSize: 1})
 		if err != nil {
 			t.Fatal(err)

@@ -22,8 +22,8 @@ func TestPgBouncer(t *testing.T) {
 		running = append(running, through.start(through.store(), sink, dispatcher.Config{BatchSize: 50, Lease: 10 * time.Second, Concurrency: 4, GracePeriod: time.Second, Logger: log.logger()}))
 	}
 	receive(t, "a half is delivered", sink.reached)
-	if away := log.lines("the database is away"); len(away) > 0 {
-		t.Errorf("a statement failed before anything was restarted: %s", away[0])
+	if down := log.lines("the database is unreachable"); len(down) > 0 {
+		t.Errorf("a statement failed before anything was restarted: %s", down[0])
 	}
 
 	bouncer.Kill()
@@ -32,12 +32,12 @@ func TestPgBouncer(t *testing.T) {
 	if err := bouncer.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("it notices that PgBouncer is back", func() bool { return running[0].Snapshot().Source.OK })
+	r.eventually("it notices that PgBouncer has recovered", func() bool { return running[0].Snapshot().Source.OK })
 
 	if err := srv.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.isAway(running[0], "; check the connection pooler, its limits, and that the server behind it runs")
+	r.awaitUnreachable(running[0], "; check the connection pooler, its limits, and that the server behind it runs")
 	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -34,10 +34,10 @@ func (w worker) tries(topic string, age time.Duration, err, cut error) outcome {
 	return results[0].outcome
 }
 
-// An event that finds nobody is an exception while its topic is not held, and something of it was delivered
+// An event whose destination is unreachable is an exception while its topic is not paused, and something of it was delivered
 // in the last minute.
 // CONTRACT: C-32
-func TestPartOfATopicIsAway(t *testing.T) {
+func TestPartOfATopicIsUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHealth(slog.New(slog.DiscardHandler))
 		called := func(err error) {
@@ -46,7 +46,7 @@ func TestPartOfATopicIsAway(t *testing.T) {
 		}
 		gone := func(calls int) {
 			for range calls {
-				called(errNobody)
+				called(errUnreachable)
 				<-time.After(time.Millisecond)
 			}
 		}
@@ -57,14 +57,14 @@ func TestPartOfATopicIsAway(t *testing.T) {
 			want bool
 		}{
 			{"nothing is known", func() {}, false},
-			{"nobody was ever found", func() { gone(1) }, false},
+			{"never delivered", func() { gone(1) }, false},
 			{"delivered", func() { called(nil) }, true},
 			{"that is 59 seconds ago", func() { <-time.After(59 * time.Second) }, true},
 			{"that is a minute ago", func() { <-time.After(time.Second) }, false},
 			{"delivered again", func() { called(nil) }, true},
 			{"held", func() { gone(unreachableRun) }, false},
-			{"delivered on trial", func() { called(nil) }, true},
-			{"a probe failed", func() { h.probed(errNobody) }, true},
+			{"delivered by a half-open probe", func() { called(nil) }, true},
+			{"a probe failed", func() { h.probed(errUnreachable) }, true},
 		} {
 			if step.do(); delivering("orders") != step.want {
 				t.Errorf("%s: delivering is %t", step.what, !step.want)
@@ -90,15 +90,15 @@ func TestPostponed(t *testing.T) {
 		verb     verb
 		delay    time.Duration
 	}{
-		{"young", "orders", 8 * time.Second, errNobody, nil, release, 2 * time.Second},
-		{"old", "orders", time.Hour, errNobody, nil, release, 15 * time.Second},
-		{"from the future", "orders", -time.Hour, errNobody, nil, release, 0},
-		{"cancelled", "orders", time.Hour, errNobody, context.Canceled, release, 0},
+		{"young", "orders", 8 * time.Second, errUnreachable, nil, release, 2 * time.Second},
+		{"old", "orders", time.Hour, errUnreachable, nil, release, 15 * time.Second},
+		{"from the future", "orders", -time.Hour, errUnreachable, nil, release, 0},
+		{"cancelled", "orders", time.Hour, errUnreachable, context.Canceled, release, 0},
 		{"refused", "orders", time.Hour, dispatcher.RetryAfter(2*time.Hour, errors.New("refused")), nil, nack, 2 * time.Hour},
-		{"nothing of the topic was delivered", "payments", time.Hour, errNobody, nil, release, 0},
+		{"nothing of the topic was delivered", "payments", time.Hour, errUnreachable, nil, release, 0},
 		{"a fault after the last delivery", "orders", 8 * time.Second, errFault, nil, release, 2 * time.Second},
 		{"a fault while nothing is delivered", "payments", 8 * time.Second, errFault, nil, release, 2 * time.Second},
-		{"a fault that asks for a pause", "payments", time.Second, dispatcher.RetryAfter(time.Minute, errFault), nil, release, time.Minute},
+		{"a fault with a Retry-After", "payments", time.Second, dispatcher.RetryAfter(time.Minute, errFault), nil, release, time.Minute},
 		{"a fault for a day", "payments", faultFor, errFault, nil, nack, 30 * time.Minute},
 		{"a fault of a call that was cut", "payments", time.Hour, errFault, context.Canceled, nack, 30 * time.Minute},
 	} {
@@ -117,10 +117,10 @@ func TestPostponed(t *testing.T) {
 	}
 }
 
-// When a whole topic goes away, every worker holds it soon, however few events are left to try and however
+// When a whole topic becomes unreachable, every worker pauses it soon, however few events are left to try and however
 // many workers try them in turn: an old event waits that long only while others are delivered.
 // CONTRACT: C-32
-func TestPostponedTopicIsHeld(t *testing.T) {
+func TestUnreachableTopicIsPausedByEveryWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 50 * time.Millisecond // a poll
 		var workers [8]worker
@@ -128,21 +128,21 @@ func TestPostponedTopicIsHeld(t *testing.T) {
 			workers[i] = newWorker(t)
 			workers[i].tries("orders", 0, nil, nil)
 		}
-		away, tries := time.Now(), 0
+		down, tries := time.Now(), 0
 		for held := 0; held < len(workers); tries++ {
 			w := workers[tries%len(workers)]
 			if w.health.topicPaused("orders") {
 				continue
 			}
-			out := w.tries("orders", time.Hour, errNobody, nil)
+			out := w.tries("orders", time.Hour, errUnreachable, nil)
 			if w.health.topicPaused("orders") {
 				held++
 			}
 			<-time.After(max(out.failure.Delay, each))
 		}
-		if took := time.Since(away); took > 90*time.Second {
-			t.Errorf("the last of %d workers holds the topic after %s", len(workers), took)
+		if took := time.Since(down); took > 90*time.Second {
+			t.Errorf("the last of %d workers paused the topic after %s", len(workers), took)
 		}
-		t.Logf("held by all after %s and %d tries", time.Since(away), tries)
+		t.Logf("paused by all after %s and %d tries", time.Since(down), tries)
 	})
 }

@@ -70,13 +70,13 @@ func TestFewestRunningFirst(t *testing.T) {
 	}
 }
 
-// Rows that have waited for long count little: others are claimed beside them, and of that topic no
+// Rows that have waited for long count little: others are claimed meanwhile, and of that topic no
 // more until it has less than its part. A topic that is alone is claimed from as ever.
 //
 // CONTRACT: C-32
 func TestSlowTopicCountsLittle(t *testing.T) {
-	told := 0
-	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 100}, func() { told++ })
+	woken := 0
+	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 100}, func() { woken++ })
 	room := func() bool { _, _, ok := f.room(); return ok }
 	f.add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2), 0)
 	if room() {
@@ -93,14 +93,14 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 		t.Errorf("to be held are %v, want a and b", all)
 	}
 	for len(f.queues["a"].rows) >= f.lowShare() {
-		if told != 0 {
-			t.Fatal("the loop was told before the queue ran low")
+		if woken != 0 {
+			t.Fatal("the loop was woken before the queue ran low")
 		}
 		f.written(taken(f, 1).rows)
 		f.running = 0
 	}
-	if told != 1 || len(f.limitSaturated(nil)) != 0 {
-		t.Errorf("with the queue low the loop was told %d times, and %v is held", told, f.limitSaturated(nil))
+	if woken != 1 || len(f.limitSaturated(nil)) != 0 {
+		t.Errorf("with the queue low the loop was woken %d times, and %v is held", woken, f.limitSaturated(nil))
 	}
 	f.add(claimOf("a", 150, 1), time.Now(), 0)
 	f.setAlone(true)

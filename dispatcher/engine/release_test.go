@@ -49,7 +49,7 @@ func (s *deaf) Release(ctx context.Context, returns []dispatcher.Return) ([]disp
 	case <-s.claimed: // the row, again
 	case <-time.After(time.Second):
 	}
-	return nil, errors.New("the answer was lost")
+	return nil, errors.New("the response was lost")
 }
 
 func (s *deaf) refused() []int {
@@ -58,8 +58,8 @@ func (s *deaf) refused() []int {
 	return slices.Clone(s.lost)
 }
 
-// An attempt is given back, the answer is lost, and that is tried again. The same worker may have claimed
-// the row meanwhile, as the same attempt: the second try must not hit that lease. A row that finds nobody
+// An attempt is given back, the response is lost, and that is tried again. The same worker may have claimed
+// the row meanwhile, as the same attempt: the second try must not hit that lease. A row whose destination is unreachable
 // waits while others of its topic are delivered.
 // CONTRACT: C-23, C-27
 func TestReleaseTriedAgain(t *testing.T) {
@@ -74,14 +74,14 @@ func TestReleaseTriedAgain(t *testing.T) {
 			events := r.count("live")
 			store := &deaf{Store: r.store(), claimed: make(chan struct{}, 1000), done: make(chan struct{})}
 			begun, finish := make(chan struct{}, 10), make(chan struct{})
-			sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+			sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 				if e.ID == good {
 					return nil
 				}
 				select {
 				case <-store.done:
 				default:
-					return errAway
+					return errUnreachable
 				}
 				begun <- struct{}{}
 				<-finish

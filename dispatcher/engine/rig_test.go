@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience bounds what must happen soon. Only a test that fails waits for it.
-const patience = 60 * time.Second
+// waitTimeout bounds what must happen soon. Only a test that fails waits for it.
+const waitTimeout = 60 * time.Second
 
 // rig is an outbox in a database of its own.
 type rig struct {
@@ -81,9 +81,9 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !holds(); {
+	for deadline := time.Now().Add(waitTimeout); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen in %v: %s", patience, what)
+			t.Fatalf("it did not happen in %v: %s", waitTimeout, what)
 		}
 		<-tick.C
 	}
@@ -94,8 +94,8 @@ func receive[T any](t *testing.T, what string, from <-chan T) (value T) {
 	t.Helper()
 	select {
 	case value = <-from:
-	case <-time.After(patience):
-		t.Fatalf("it did not happen in %v: %s", patience, what)
+	case <-time.After(waitTimeout):
+		t.Fatalf("it did not happen in %v: %s", waitTimeout, what)
 	}
 	return value
 }
@@ -156,16 +156,16 @@ func (run *running) stop() {
 		if err != nil {
 			run.t.Errorf("Run returned %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		run.t.Fatal("Run did not return")
 	}
 }
 
 // book is a Sink that writes down what it delivers.
 type book struct {
-	// answer says what becomes of an event. Defaults to a success.
-	answer func(context.Context, *dispatcher.Event) error
-	batch  int // BatchSize. Defaults to 1.
+	// respond returns the result of an event. Defaults to a success.
+	respond func(context.Context, *dispatcher.Event) error
+	batch   int // BatchSize. Defaults to 1.
 
 	mu       sync.Mutex
 	attempt  map[uuid.UUID][]int   // of each event, the attempts that were begun
@@ -186,8 +186,8 @@ func (b *book) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 		b.tokens[e.ID] = append(b.tokens[e.ID], e.LeaseNumber)
 		b.attempts++
 		b.mu.Unlock()
-		if b.answer != nil {
-			errs[i] = b.answer(ctx, e)
+		if b.respond != nil {
+			errs[i] = b.respond(ctx, e)
 		}
 		if errs[i] == nil {
 			b.mu.Lock()
@@ -259,7 +259,7 @@ type watcher struct {
 	mu                                      sync.Mutex
 	claimed, delivered, acked, failed, lost int
 	refused                                 int
-	deaths                                  []dispatcher.DeadEvent
+	deadEvents                              []dispatcher.DeadEvent
 	waited, latest                          time.Duration
 }
 
@@ -280,7 +280,7 @@ func (w *watcher) Failed(*dispatcher.Event, error, time.Duration, time.Duration)
 	w.note(func() { w.failed++ })
 }
 func (w *watcher) DeadLettered(d dispatcher.DeadEvent) {
-	w.note(func() { w.deaths = append(w.deaths, d) })
+	w.note(func() { w.deadEvents = append(w.deadEvents, d) })
 }
 func (w *watcher) LeaseLost(n int) { w.note(func() { w.lost += n }) }
 func (w *watcher) Refused(n int)   { w.note(func() { w.refused += n }) }
@@ -291,4 +291,4 @@ func (w *watcher) losses() int {
 	return w.lost
 }
 
-var errRefused = errors.New("the consumer answered 500")
+var errRefused = errors.New("the consumer returned 500")

@@ -40,7 +40,7 @@ func TestRunOnceFindsEveryTopic(t *testing.T) {
 	}
 }
 
-func TestRunOnceSaysWhatIsAway(t *testing.T) {
+func TestRunOnceReportsWhatIsUnreachable(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 1)
 	gate := &sinktest.Switch{Sink: &book{}}
@@ -56,23 +56,23 @@ func TestRunOnceSaysWhatIsAway(t *testing.T) {
 	}
 }
 
-// A probe may succeed, and all the same every event finds nobody. That is an error, unless others are
+// A probe may succeed, and every event finds its destination unreachable all the same. That is an error, unless others are
 // delivered or it was stopped. It hides no other error.
-func TestRunOnceThatFindsNobody(t *testing.T) {
+func TestRunOnceFailsWhenEveryEventIsUnreachable(t *testing.T) {
 	for name, test := range map[string]struct {
 		topics  []string // of the events
-		answers []error  // to them, one after the other
+		results []error  // to them, one after the other
 		stopped bool
 		n       int // one claim takes the events; the database refuses another
 		want    engine.Outcome
 		err     error
 		waits   int
 	}{
-		"none is delivered":         {[]string{"a", "a"}, []error{errAway, errAway}, false, 2, engine.Outcome{Released: 2}, errAway, 0},
-		"another topic's is":        {[]string{"a", "b"}, []error{nil, errAway}, false, 2, engine.Outcome{Released: 1, Delivered: 1}, nil, 0},
-		"another of its topic is":   {[]string{"a", "a"}, []error{nil, errAway}, false, 2, engine.Outcome{Released: 1, Delivered: 1}, nil, 1},
-		"stopped":                   {[]string{"a"}, []error{errAway}, true, 1, engine.Outcome{Released: 1}, nil, 0},
-		"the database is away, too": {[]string{"a"}, []error{errAway}, false, 2, engine.Outcome{Released: 1}, errNoDatabase, 0},
+		"none is delivered":                {[]string{"a", "a"}, []error{errUnreachable, errUnreachable}, false, 2, engine.Outcome{Released: 2}, errUnreachable, 0},
+		"another topic's is":               {[]string{"a", "b"}, []error{nil, errUnreachable}, false, 2, engine.Outcome{Released: 1, Delivered: 1}, nil, 0},
+		"another of its topic is":          {[]string{"a", "a"}, []error{nil, errUnreachable}, false, 2, engine.Outcome{Released: 1, Delivered: 1}, nil, 1},
+		"stopped":                          {[]string{"a"}, []error{errUnreachable}, true, 1, engine.Outcome{Released: 1}, nil, 0},
+		"the database is unreachable, too": {[]string{"a"}, []error{errUnreachable}, false, 2, engine.Outcome{Released: 1}, errNoDatabase, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -82,12 +82,12 @@ func TestRunOnceThatFindsNobody(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			call := -1
-			sink := &book{answer: func(context.Context, *dispatcher.Event) error {
+			sink := &book{respond: func(context.Context, *dispatcher.Event) error {
 				if test.stopped {
 					stop()
 				}
 				call++
-				return test.answers[call]
+				return test.results[call]
 			}}
 			d, err := engine.New(&oneClaim{Store: r.store()}, sink, quick(dispatcher.Config{Concurrency: 1}))
 			if err != nil {
@@ -109,7 +109,7 @@ func TestRunOnceThatFindsNobody(t *testing.T) {
 
 var errNoDatabase = errors.New("no database")
 
-// oneClaim is a store that goes away after its first claim.
+// oneClaim is a store that is unreachable after its first claim.
 type oneClaim struct {
 	dispatcher.Store
 	done bool
@@ -126,7 +126,7 @@ func (s *oneClaim) Claim(ctx context.Context, req dispatcher.ClaimRequest) (disp
 func TestRunTwiceIsRefused(t *testing.T) {
 	r := newRig(t)
 	begun, end := make(chan struct{}), make(chan struct{})
-	d := r.start(r.store(), &book{answer: func(context.Context, *dispatcher.Event) error {
+	d := r.start(r.store(), &book{respond: func(context.Context, *dispatcher.Event) error {
 		close(begun)
 		<-end
 		return nil
@@ -137,7 +137,7 @@ func TestRunTwiceIsRefused(t *testing.T) {
 		t.Error("a second Run was started")
 	}
 	if _, err := d.RunOnce(t.Context(), 1); err == nil {
-		t.Error("RunOnce was started beside Run")
+		t.Error("RunOnce was started during Run")
 	}
 	close(end)
 	d.stop()
@@ -147,7 +147,7 @@ func TestRunTwiceIsRefused(t *testing.T) {
 	}
 }
 
-// A paused dispatcher claims nothing, and still answers for both of its ends.
+// A paused dispatcher claims nothing, and still reports both of its ends.
 func TestPaused(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 5)
@@ -169,14 +169,14 @@ func TestTopicsShare(t *testing.T) {
 	r.enqueue("busy", many)
 	sink, before := &book{}, make(chan int, 1)
 	halfway := make(chan struct{})
-	sink.answer = func(_ context.Context, e *dispatcher.Event) error {
+	sink.respond = func(_ context.Context, e *dispatcher.Event) error {
 		n := sink.topic("busy")
 		switch {
 		case e.Topic == "rare":
 			before <- n
 		case n == 1000:
 			select {
-			case <-halfway: // told already
+			case <-halfway: // notified already
 			default:
 				close(halfway)
 			}
@@ -203,7 +203,7 @@ func TestInFlightIsBounded(t *testing.T) {
 		select gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', $1::integer - 2)) from generate_series(1, 100)`, size)
 	r.enqueue("small", 1000)
 	step := make(chan struct{})
-	sink := &book{answer: func(context.Context, *dispatcher.Event) error { <-step; return nil }}
+	sink := &book{respond: func(context.Context, *dispatcher.Event) error { <-step; return nil }}
 	d := r.start(r.store(), sink, dispatcher.Config{BatchSize: 40, Concurrency: 5, MaxBytes: maxBytes})
 	most, mostBytes := 0, int64(0)
 	for range 1100 {
@@ -234,14 +234,14 @@ func TestLargeEventIsNotStuck(t *testing.T) {
 	}
 }
 
-// The types of claimed events are told, delivered or not.
+// The types of claimed events are reported, delivered or not.
 // CONTRACT: C-82
-func TestClaimedTypesAreTold(t *testing.T) {
+func TestClaimedTypesAreReported(t *testing.T) {
 	r := newRig(t)
 	r.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload)
 		select gen_random_uuid(), 'shop', 'orders', case when n % 2 = 0 then 'order.placed' else 'order.paid' end, '{}' from generate_series(1, 20) as n`)
 	d := r.start(r.store(), &book{}, dispatcher.Config{})
-	r.eventually("both types are told", func() bool {
+	r.eventually("both types are reported", func() bool {
 		types := d.Snapshot().EventTypes
 		return len(types) == 2 && types[0].Type == "order.paid" && types[1].Type == "order.placed" && !types[0].LastSeen.IsZero()
 	})

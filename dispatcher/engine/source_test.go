@@ -37,7 +37,7 @@ func migrate(t *testing.T, dsn string) {
 }
 
 // A database that is shut down and started in the middle of the work is waited for. What was
-// delivered meanwhile is written once it is back, before anything is claimed again: nothing is
+// delivered meanwhile is written once it has recovered, before anything is claimed again: nothing is
 // delivered twice.
 //
 // CONTRACT: C-23 C-30
@@ -47,7 +47,7 @@ func TestDatabaseRestart(t *testing.T) {
 	r.enqueue("orders", events)
 	held, release := make(chan struct{}, 1), make(chan struct{})
 	sink, log := &book{}, &logBook{}
-	sink.answer = func(context.Context, *dispatcher.Event) error {
+	sink.respond = func(context.Context, *dispatcher.Event) error {
 		if n, _ := sink.delivered(); n >= events/3 {
 			select {
 			case held <- struct{}{}:
@@ -61,18 +61,18 @@ func TestDatabaseRestart(t *testing.T) {
 	receive(t, "a third is delivered", held)
 	restarted := make(chan error, 1)
 	go func() { restarted <- srv.Restart(t.Context()) }()
-	r.eventually("the database is away", func() bool { return r.pool.Ping(t.Context()) != nil })
+	r.eventually("the database is unreachable", func() bool { return r.pool.Ping(t.Context()) != nil })
 	close(release)
-	if err := receive(t, "the database is back", restarted); err != nil {
+	if err := receive(t, "the database has recovered", restarted); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	r.eventually("the engine notices that the database is back", func() bool { return d.Snapshot().Source.OK })
+	r.eventually("the engine notices that the database has recovered", func() bool { return d.Snapshot().Source.OK })
 	if n, times := sink.delivered(); n != events || times != events {
 		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
 	}
-	if away := len(log.lines("the database is away")); away > 2 {
-		t.Errorf("the log tells %d times that the database is away, want once", away)
+	if down := len(log.lines("the database is unreachable")); down > 2 {
+		t.Errorf("the log says %d times that the database is unreachable, want once", down)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestDatabaseCrash(t *testing.T) {
 	r.enqueue("orders", events)
 	r.exec("checkpoint")
 	sink, third := &book{}, make(chan struct{}, 1)
-	sink.answer = func(context.Context, *dispatcher.Event) error {
+	sink.respond = func(context.Context, *dispatcher.Event) error {
 		if n, _ := sink.delivered(); n == events/3 {
 			select {
 			case third <- struct{}{}:
@@ -95,7 +95,7 @@ func TestDatabaseCrash(t *testing.T) {
 	d := r.start(r.store(), sink, dispatcher.Config{Lease: time.Second, BatchSize: 20, Concurrency: 1})
 	receive(t, "a third is delivered", third)
 	srv.Kill()
-	r.eventually("the engine notices that the database is away", func() bool { return !d.Snapshot().Source.OK })
+	r.eventually("the engine notices that the database is unreachable", func() bool { return !d.Snapshot().Source.OK })
 	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestDatabaseCrash(t *testing.T) {
 	}
 }
 
-// delivered counts the delivered rows, or returns -1 while the database is away.
+// delivered counts the delivered rows, or returns -1 while the database is unreachable.
 func (r rig) delivered() (n int) {
 	if r.pool.QueryRow(r.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n) != nil {
 		return -1
@@ -137,11 +137,11 @@ func TestSchemaIsWaitedFor(t *testing.T) {
 // A database that was never there does not end Run either.
 func TestDatabaseMayComeLater(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, "postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1")
+	pool := pgtest.Pool(t, "postgres://missing@127.0.0.1:1/nothing?connect_timeout=1")
 	r := rig{t, pool}
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop", Worker: uuid.New()})
 	d := r.start(store, &book{}, dispatcher.Config{GracePeriod: time.Second})
-	r.eventually("the engine notices that the database is away", func() bool { s := d.Snapshot().Source; return s.Known && !s.OK })
+	r.eventually("the engine notices that the database is unreachable", func() bool { s := d.Snapshot().Source; return s.Known && !s.OK })
 	if _, err := r.once(&book{}, dispatcher.Config{}, 1); err == nil {
 		t.Error("RunOnce says nothing of the missing database")
 	}

@@ -18,7 +18,7 @@ import (
 const backlogVariable = "OUTBOX_TEST_BACKLOG"
 
 // A dispatcher that starts on a million rows, of which the server knows no statistics, reads no more of
-// them before its first deliveries, or for any of its questions, than one that starts on two thousand;
+// them before its first deliveries, or for any of its queries, than one that starts on two thousand;
 // and it keeps a few of them in memory.
 // CONTRACT: C-2 C-96
 func TestStartOnBacklog(t *testing.T) {
@@ -44,13 +44,13 @@ func TestStartOnBacklog(t *testing.T) {
 	few := r.buffers(once)
 	r.enqueue("big", backlog)
 	r.enqueue("small", 10)
-	questions := map[string]func(rig){
+	queries := map[string]func(rig){
 		"schema":             func(c rig) { _, err := c.store().Schema(t.Context()); must(t, err) },
 		"topics":             func(c rig) { _, err := c.store().Topics(t.Context()); must(t, err) },
 		"oldest transaction": func(c rig) { _, err := c.store().OldestTransaction(t.Context()); must(t, err) },
 	}
-	for name, ask := range questions {
-		if n := r.buffers(ask); n > 1000 {
+	for name, query := range queries {
+		if n := r.buffers(query); n > 1000 {
 			t.Errorf("%s: read %d buffers", name, n)
 		}
 	}

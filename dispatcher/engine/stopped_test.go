@@ -21,7 +21,7 @@ import (
 // childDSN makes TestStoppedProcess the process that is stopped: a dispatcher on this database.
 const childDSN = "OUTBOX_TEST_STOPPED_PROCESS"
 
-// A process that is stopped for longer than its lease, and then goes on, begins nothing of what it
+// A process that is stopped for longer than its lease, and then continues, begins nothing of what it
 // had claimed: another worker has it.
 //
 // CONTRACT: C-23 C-31
@@ -76,7 +76,7 @@ func TestStoppedProcess(t *testing.T) {
 	r.start(r.store(), second, dispatcher.Config{})
 	r.eventually("another worker delivers everything", func() bool { return r.count("status = 'delivered' and attempts = 2") == events })
 
-	if _, err := io.WriteString(stdin, "go on\n"); err != nil {
+	if _, err := io.WriteString(stdin, "continue\n"); err != nil {
 		t.Fatal(err)
 	}
 	signal(syscall.SIGCONT)
@@ -104,17 +104,17 @@ func TestStoppedProcess(t *testing.T) {
 // stoppedProcess runs a dispatcher until standard input ends. Its first delivery lasts until the
 // first line.
 func stoppedProcess(t *testing.T, dsn string) {
-	goOn := make(chan struct{})
-	sink := &book{answer: func(_ context.Context, e *dispatcher.Event) error {
+	proceed := make(chan struct{})
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 		fmt.Println("begun", e.Attempt)
-		<-goOn
+		<-proceed
 		return nil
 	}}
 	r := rig{t, pgtest.Pool(t, dsn)}
 	d := r.start(r.store(), sink, dispatcher.Config{Lease: time.Second, BatchSize: 100, Concurrency: 1, Observer: &teller{}})
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Scan()
-	close(goOn)
+	close(proceed)
 	for lines.Scan() {
 	}
 	d.stop()

@@ -16,7 +16,7 @@ import (
 
 // batches is a Sink of batches. Each call takes a time of its own, and is noted.
 type batches struct {
-	answers
+	stubSink
 	took func(call int) time.Duration
 
 	mu    sync.Mutex
@@ -150,9 +150,9 @@ func TestGatheringEnds(t *testing.T) {
 	})
 }
 
-// The first event of a topic that nobody has seen waits no longer than those of others, however long ago the
+// The first event of a topic that no worker has seen waits no longer than those of others, however long ago the
 // dispatcher found something, and while claims take their time.
-func TestFirstEventOfANewTopic(t *testing.T) {
+func TestFirstEventOfNewTopicWaitsNoLonger(t *testing.T) {
 	for name, busy := range map[string]bool{"idle": false, "becoming idle": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

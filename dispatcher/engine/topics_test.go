@@ -51,7 +51,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Whatever is claimed and found, a claim is never larger than asked for, every share has a row, and
+// Whatever is claimed and found, a claim is never larger than requested, every share has a row, and
 // a round looks at every topic.
 func TestSharesLookAtEveryTopic(t *testing.T) {
 	for topics := 1; topics <= 12; topics++ {
@@ -162,7 +162,7 @@ func TestTopicsAreRemembered(t *testing.T) {
 // A topic that is held gets nothing, and one that is tried no more than it may; the others get the rest.
 //
 // CONTRACT: C-32
-func TestSharesOfHeldTopics(t *testing.T) {
+func TestSharesOfPausedTopics(t *testing.T) {
 	ts := newTopics([]string{"a", "b", "c"})
 	for range 5 {
 		shares := ts.shares(100, map[string]int{"b": 0})
@@ -173,7 +173,7 @@ func TestSharesOfHeldTopics(t *testing.T) {
 	}
 	shares := ts.shares(100, map[string]int{"b": 5, "c": 0})
 	if got := fmt.Sprint(limits(shares)); got != "map[a:50 b:5]" {
-		t.Errorf("shares with a trial are %s", got)
+		t.Errorf("shares with a half-open probe are %s", got)
 	}
 	if shares := ts.shares(100, map[string]int{"a": 0, "b": 0, "c": 0}); len(shares) != 0 || ts.left != 0 {
 		t.Errorf("all are held, and the shares are %v", shares)

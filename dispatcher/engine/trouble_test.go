@@ -19,7 +19,7 @@ import (
 
 const sessionsOfDispatcher = `from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`
 
-// Sessions that an administrator ends are made anew, as often as it takes. Nothing is lost.
+// Sessions that an administrator ends are opened again, as often as it takes. Nothing is lost.
 func TestTerminatedSessions(t *testing.T) {
 	const events, times = 1000, 5
 	r := newRig(t)
@@ -27,7 +27,7 @@ func TestTerminatedSessions(t *testing.T) {
 	dispatchers := rig{t, dispatcherPool(t, r.pool.Config().ConnString())}
 	sink := &book{}
 	again := make(chan struct{}, times)
-	sink.answer = func(context.Context, *dispatcher.Event) error {
+	sink.respond = func(context.Context, *dispatcher.Event) error {
 		if n, _ := sink.delivered(); n%(events/times) == events/times/2 {
 			select {
 			case again <- struct{}{}:
@@ -93,7 +93,7 @@ func TestDatabaseTroubles(t *testing.T) {
 			r.enqueue("orders", 10)
 			end := trouble.begin()
 			d := own.start(own.store(), &book{}, dispatcher.Config{})
-			own.isAway(d, trouble.want)
+			own.awaitUnreachable(d, trouble.want)
 			end()
 			own.eventually("every row is delivered", func() bool { return r.delivered() == before+10 })
 			own.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
@@ -124,7 +124,7 @@ func TestDatabaseShutsDown(t *testing.T) {
 		r.exec(`select pg_terminate_backend(pid) ` + sessionsOfDispatcher)
 		return !d.Snapshot().Source.OK
 	})
-	own.isAway(d, "the database system is shutting down; wait until the server is ready")
+	own.awaitUnreachable(d, "the database system is shutting down; wait until the server is ready")
 	r.pool.Reset()
 	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func TestProducerWakesDispatcher(t *testing.T) {
 			store := &countingStore{Store: r.store()}
 			d := r.start(store, &book{}, asleep(topics...))
 			r.listen(dsn, "shop", d.Wake, log)
-			r.eventually("it listens", func() bool { return len(log.lines("are heard")) == 1 })
+			r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
 			waker := producer.NewWaker(r.pool, producer.WakerOptions{})
 			for round := range 3 {
 				r.enqueue("orders", 10)
@@ -61,7 +61,7 @@ func TestProducerWakesDispatcher(t *testing.T) {
 	}
 }
 
-// Wake-ups that are not for the namespace wake nobody.
+// Wake-ups that are not for the namespace wake no dispatcher.
 func TestListenHearsItsNamespace(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
@@ -85,32 +85,32 @@ func TestListenConnectsAgain(t *testing.T) {
 	r.listen(dsn, "shop", d.Wake, log)
 	waker := producer.NewWaker(r.pool, producer.WakerOptions{})
 	const listeners = `from pg_stat_activity where datname = current_database() and query ilike 'listen%' or query = 'select pg_backend_pid()'`
-	r.eventually("it listens", func() bool { return len(log.lines("are heard")) == 1 })
+	r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
 	for round := range 3 {
 		r.enqueue("orders", 1)
 		waker.Wake("shop")
 		r.eventually("the event is delivered", func() bool { return r.count("status = 'delivered'") == 2*round+1 })
-		r.enqueue("orders", 1) // nobody is told of this one
+		r.enqueue("orders", 1) // no wake-up is sent for this one
 		if n := query[int](r, "select count(pg_terminate_backend(pid)) "+listeners); n == 0 {
 			t.Fatal("no listener was found")
 		}
-		r.eventually("it is delivered when the listener is back", func() bool { return r.count("status = 'delivered'") == 2*round+2 })
-		r.eventually("it is back", func() bool { return len(log.lines("are heard")) == round+2 })
-		if n := len(log.lines("not heard")); n != round+1 {
-			t.Errorf("the log tells %d times that wake-ups are not heard, want once for each of %d losses", n, round+1)
+		r.eventually("it is delivered when the listener has recovered", func() bool { return r.count("status = 'delivered'") == 2*round+2 })
+		r.eventually("it has recovered", func() bool { return len(log.lines("are received")) == round+2 })
+		if n := len(log.lines("not received")); n != round+1 {
+			t.Errorf("the log says %d times that wake-ups are not received, want once for each of %d losses", n, round+1)
 		}
 	}
 }
 
-// asking is a store that notes which claims are for a few rows.
-type asking struct {
+// claimLog is a store that notes which claims are for a few rows.
+type claimLog struct {
 	dispatcher.Store
 	mu     sync.Mutex
 	limits []int // of each claim; negative when it is for a few
 	found  []int
 }
 
-func (s *asking) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+func (s *claimLog) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
 	limit := 0
 	for _, share := range req.Shares {
 		limit += share.Limit
@@ -126,13 +126,13 @@ func (s *asking) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispat
 }
 
 // since returns the limits of the claims after the first n, and how many there are now.
-func (s *asking) since(n int) ([]int, int) {
+func (s *claimLog) since(n int) ([]int, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.limits[n:]), len(s.limits)
 }
 
-// A wake-up is answered by a quick claim of a few rows. What that one leaves does not wait for the next poll: large
+// A wake-up is followed by a small claim of a few rows. What that one leaves does not wait for the next poll: large
 // rows, dead ones, and all beyond the few.
 func TestWakeClaimsFew(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -140,23 +140,23 @@ func TestWakeClaimsFew(t *testing.T) {
 		order  dispatcher.Ordering
 		change string // of the rows
 		rows   int
-		few    int // the limit of the quick claim, as asking notes it; 0 when there is none
+		few    int // the limit of the quick claim, as claimLog notes it; 0 when there is none
 	}{
-		"one row":          {topics: []string{"orders"}, rows: 1, few: -10},
-		"two topics":       {topics: []string{"orders", "others"}, rows: 1, few: -20},
-		"all topics":       {rows: 1, few: -10},
-		"many rows":        {topics: []string{"orders"}, rows: 300, few: -10},
-		"a large row":      {topics: []string{"orders"}, rows: 1, few: -10, change: `payload = to_jsonb(repeat('x', 200000))`},
-		"a row to bury":    {topics: []string{"orders"}, rows: 1, few: -10, change: `attempts = 10`},
-		"many topics":      {topics: []string{"orders", "a", "b", "c", "d", "e"}, rows: 1},
-		"in order per key": {topics: []string{"orders"}, order: dispatcher.OrderingKey, rows: 1},
+		"one row":            {topics: []string{"orders"}, rows: 1, few: -10},
+		"two topics":         {topics: []string{"orders", "others"}, rows: 1, few: -20},
+		"all topics":         {rows: 1, few: -10},
+		"many rows":          {topics: []string{"orders"}, rows: 300, few: -10},
+		"a large row":        {topics: []string{"orders"}, rows: 1, few: -10, change: `payload = to_jsonb(repeat('x', 200000))`},
+		"a row to mark dead": {topics: []string{"orders"}, rows: 1, few: -10, change: `attempts = 10`},
+		"many topics":        {topics: []string{"orders", "a", "b", "c", "d", "e"}, rows: 1},
+		"in order per key":   {topics: []string{"orders"}, order: dispatcher.OrderingKey, rows: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			if test.topics == nil {
 				r.enqueue("orders", 1) // or the topic is not known
 			}
-			store := &asking{Store: r.store()}
+			store := &claimLog{Store: r.store()}
 			config := asleep(test.topics...)
 			config.Ordering, config.MaxBytes = test.order, 1<<20
 			d := r.start(store, &book{}, config)
@@ -183,7 +183,7 @@ func TestWakeClaimsFew(t *testing.T) {
 // However often it is woken, some of its claims are ordinary ones.
 func TestWakesAgainAndAgain(t *testing.T) {
 	r := newRig(t)
-	store := &asking{Store: r.store()}
+	store := &claimLog{Store: r.store()}
 	d := r.start(store, &book{}, asleep("orders"))
 	done := make(chan struct{})
 	ended := make(chan struct{})
@@ -221,11 +221,11 @@ func TestWakesAgainAndAgain(t *testing.T) {
 	}
 }
 
-// While a topic is held no claim is for a few rows: its trials have limits of their own, which such a claim does
+// While a topic is paused no claim is for a few rows: its half-open probes have limits of their own, which such a claim does
 // not know.
 func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
 	r := newRig(t)
-	store, sink := &asking{Store: r.store()}, newSites(map[string]error{"b": errAway})
+	store, sink := &claimLog{Store: r.store()}, newSites(map[string]error{"b": errUnreachable})
 	d := r.start(store, sink, asleep("a", "b"))
 	delivered := 0
 	wake := func() {
@@ -235,7 +235,7 @@ func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
 		r.eventually("the other topic's event is delivered", func() bool { return r.count("status = 'delivered' and topic = 'a'") == delivered })
 	}
 	r.enqueue("b", 100)
-	r.eventually("the topic is held", func() bool {
+	r.eventually("the topic is paused", func() bool {
 		wake()
 		return len(d.Snapshot().PausedTopics) == 1
 	})
@@ -246,10 +246,10 @@ func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
 	}
 	held, _ := store.since(before)
 	if few := slices.ContainsFunc(held, func(limit int) bool { return limit < 0 }); few || len(held) < 5 {
-		t.Errorf("the limits of the claims while a topic is held are %v, want five or more and none of them negative", held)
+		t.Errorf("the limits of the claims while a topic is paused are %v, want five or more and none of them negative", held)
 	}
 	sink.set("b", nil)
-	r.eventually("the topic comes back", func() bool { return len(d.Snapshot().PausedTopics) == 0 })
+	r.eventually("the topic recovers", func() bool { return len(d.Snapshot().PausedTopics) == 0 })
 	r.eventually("claims are for a few again", func() bool {
 		wake()
 		claims, _ := store.since(before + len(held))

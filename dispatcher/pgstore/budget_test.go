@@ -14,7 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
-// newServer is an outbox on a server where nothing else goes on.
+// newServer is an outbox on a server that is otherwise idle.
 func newServer(t *testing.T) (planned, *postgres.Server) {
 	t.Helper()
 	srv := pgtest.Server(t)
@@ -131,7 +131,7 @@ func TestBacklogBehindSnapshot(t *testing.T) {
 	dsn := pgtest.Migrated(t)
 	p := newPlanned(t, dsn)
 	if scalar[int](p.outbox, `select current_setting('server_version_num')::integer`) < 15_0000 {
-		t.Skip("before 15 a server tells what a session read after a second, in which the claims change")
+		t.Skip("before 15 a server reports what a session read after a second, in which the claims change")
 	}
 	p.fill(20_000, "orders")
 	snapshot := newOutbox(t, dsn)

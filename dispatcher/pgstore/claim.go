@@ -15,28 +15,28 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// buryPause is how long claims leave rows with no attempt left alone, when the database refuses to bury them.
-const buryPause = time.Minute
+// markDeadPause is how long claims leave rows with no attempt left alone, after the database refused to mark them dead.
+const markDeadPause = time.Minute
 
-// Claim implements [dispatcher.Store]. When it fails after rows have died, Claimed.Dead tells of
-// them beside the error.
+// Claim implements [dispatcher.Store]. When it fails after rows have become dead, it returns them in Claimed.Dead
+// with the error.
 func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	bury := time.Now().UnixNano() >= s.buryAgain.Load()
-	out, err := s.claimDue(ctx, req, bury)
-	if !bury || !dispatcher.IsRefused(err) {
+	markDead := time.Now().UnixNano() >= s.markDeadAgain.Load()
+	out, err := s.claimDue(ctx, req, markDead)
+	if !markDead || !dispatcher.IsRefused(err) {
 		return out, err
 	}
-	s.buryAgain.Store(time.Now().Add(buryPause).UnixNano())
+	s.markDeadAgain.Store(time.Now().Add(markDeadPause).UnixNano())
 	dead, refusal := out.Dead, err
 	out, err = s.claimDue(ctx, req, false)
 	out.Dead, out.DeadRefused = append(dead, out.Dead...), refusal
 	return out, err
 }
 
-// claimDue is Claim with or without burying.
-func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, bury bool) (dispatcher.Claimed, error) {
+// claimDue is Claim that marks rows with no attempt left dead, or leaves them alone.
+func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (dispatcher.Claimed, error) {
 	if req.Keys != nil {
-		return s.claimKeyed(ctx, req, bury)
+		return s.claimKeyed(ctx, req, markDead)
 	}
 	if req.Small {
 		if out, ok, err := s.claimSmall(ctx, req); err != nil {
@@ -47,7 +47,7 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, bury 
 	}
 	var out dispatcher.Claimed
 	for {
-		found, err := s.claim(ctx, req, bury)
+		found, err := s.claim(ctx, req, markDead)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
@@ -61,9 +61,9 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, bury 
 }
 
 // claimSmall is Claim after a wake-up, with a cheaper statement. It starts at the first floor of the topics, and is not
-// ok if some topic has none. It does not move the floors, since it does not tell which rows it left alone.
+// ok if some topic has none. It does not move the floors, since it does not return which rows it left alone.
 func (s *Store) claimSmall(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, ok bool, err error) {
-	topics, limits, maxBytes := asked(req)
+	topics, limits, maxBytes := claimArgs(req)
 	floor, ok := s.floors.first(topics)
 	if !ok {
 		return out, false, nil
@@ -82,8 +82,8 @@ func (s *Store) claimSmall(ctx context.Context, req dispatcher.ClaimRequest) (ou
 	return out, true, nil
 }
 
-// asked returns the arguments of a claim that come from its request.
-func asked(req dispatcher.ClaimRequest) (topics []string, limits []int32, maxBytes int64) {
+// claimArgs returns the arguments of a claim that come from its request.
+func claimArgs(req dispatcher.ClaimRequest) (topics []string, limits []int32, maxBytes int64) {
 	topics, limits = make([]string, len(req.Shares)), make([]int32, len(req.Shares))
 	for i, share := range req.Shares {
 		topics[i], limits[i] = share.Topic, int32(share.Limit)
@@ -100,7 +100,7 @@ func byteLimit(req dispatcher.ClaimRequest) int64 {
 
 // found is what one claim statement returned.
 type found struct {
-	rows    []row     // in order: topic by topic as asked for, each by position
+	rows    []row     // in order: topic by topic as in the request, each by position
 	floored bool      // some topic's range was not read from its front
 	at      time.Time // the database's time
 	cut     bool      // rows were found that MaxBytes had no room for
@@ -111,21 +111,21 @@ type row struct {
 	event *dispatcher.Event
 	share int                   // index of the topic in the request
 	due   int64                 // next_attempt_at, as timeOf takes it
-	dead  dispatcher.DeadReason // set when it had no attempt left, and died; then the payload is its last failure
+	dead  dispatcher.DeadReason // set when it had no attempt left and became dead; then the payload is its last failure
 	// unreadable is why the event could not be decoded, nil when it was.
 	unreadable error
 }
 
 func (r row) position() position { return position{timeOf(r.due), r.event.ID} }
 
-// split adds the claimed rows, those that cannot be read, and those that died.
+// split adds the claimed rows, those that cannot be read, and those that became dead.
 func (f found) split(out *dispatcher.Claimed) {
 	out.At = f.at
 	out.Events = make([]*dispatcher.Event, 0, len(f.rows))
 	for _, r := range f.rows {
 		switch e := r.event; {
 		case r.dead != "":
-			out.Dead = append(out.Dead, r.death())
+			out.Dead = append(out.Dead, r.deadEvent())
 		case r.unreadable != nil:
 			out.Unreadable = append(out.Unreadable, dispatcher.Unreadable{Event: e, Err: r.unreadable})
 		default:
@@ -134,12 +134,12 @@ func (f found) split(out *dispatcher.Claimed) {
 	}
 }
 
-// death is that of a row which had no attempt left. Its cause is that of the statement's record.
-func (r row) death() dispatcher.DeadEvent {
+// deadEvent is a row that had no attempt left. Its cause is that of the statement's record.
+func (r row) deadEvent() dispatcher.DeadEvent {
 	e, cause := r.event, dispatcher.Cause{Class: dispatcher.ClassLease}
 	if r.dead != dispatcher.ReasonProcessingTimeout {
 		cause = dispatcher.Cause{}
-		_ = json.Unmarshal(e.Payload, &cause) // what is no failure has no cause
+		_ = json.Unmarshal(e.Payload, &cause) // other than a failure it has no cause
 	}
 	return dispatcher.DeadEvent{
 		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead,
@@ -164,10 +164,10 @@ func (f found) sort() {
 }
 
 // claim runs the statement once.
-func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest, bury bool) (f found, err error) {
-	topics, limits, maxBytes := asked(req)
+func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (f found, err error) {
+	topics, limits, maxBytes := claimArgs(req)
 	start := s.floors.next(topics)
-	args := []any{s.namespace, topics, limits, start.times, start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease, bury}
+	args := []any{s.namespace, topics, limits, start.times, start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease, markDead}
 	f, err = s.fetch(ctx, req.Lease, s.sql.claim, args, topics, limits)
 	if err != nil {
 		return found{}, err

@@ -14,7 +14,7 @@ import (
 )
 
 // A claim of a few rows takes what is due as an ordinary one does, but for rows that need more: those are left as
-// they are, and the next ordinary claim takes or buries them.
+// they are, and the next ordinary claim takes them or marks them dead.
 // CONTRACT: C-20 to C-22
 func TestClaimFew(t *testing.T) {
 	t.Parallel()
@@ -24,7 +24,7 @@ func TestClaimFew(t *testing.T) {
 		Shares: []dispatcher.Share{{Topic: "orders", Limit: 3}, {Topic: "others", Limit: 1}},
 		Lease:  time.Minute, MaxAttempts: 3, MaxBytes: 120, Small: true,
 	}
-	claim := func(few bool) (seqs []int64, deaths int) {
+	claim := func(few bool) (seqs []int64, dead int) {
 		request.Small = few
 		claimed, err := store.Claim(t.Context(), request)
 		if err != nil {
@@ -75,8 +75,8 @@ func TestClaimFew(t *testing.T) {
 	if _, err := locked.Exec(t.Context(), `select from outbox.outbox_events where seq = 13 for update`); err != nil {
 		t.Fatal(err)
 	}
-	if got, deaths := claim(true); !slices.Equal(got, []int64{4, 5, 10, 11}) || deaths > 0 {
-		t.Errorf("the claim of a few returned %v, and %d died", got, deaths)
+	if got, dead := claim(true); !slices.Equal(got, []int64{4, 5, 10, 11}) || dead > 0 {
+		t.Errorf("the claim of a few returned %v, and %d became dead", got, dead)
 	}
 	if got, _ := claim(true); !slices.Equal(got, []int64{12}) {
 		t.Errorf("the second returned %v", got)
@@ -94,8 +94,8 @@ func TestClaimFew(t *testing.T) {
 		t.Errorf("the row that was locked came as %v", got)
 	}
 	request.Shares[1].Limit = 9
-	if got, deaths := claim(false); !slices.Equal(got, []int64{3}) || deaths != 1 {
-		t.Errorf("the ordinary claim returned %v, and %d died, want row 3, and row 2 to die", got, deaths)
+	if got, dead := claim(false); !slices.Equal(got, []int64{3}) || dead != 1 {
+		t.Errorf("the ordinary claim returned %v, and %d became dead, want row 3, and row 2 dead", got, dead)
 	}
 }
 

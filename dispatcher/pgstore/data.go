@@ -17,7 +17,7 @@ const (
 	orphanRows   = 2 * dispatcher.DepthCap
 )
 
-// Data looks at the data of the outbox: how the deliveries of a dispatcher end, and rows that nobody works on. Of
+// Data looks at the data of the outbox: how the deliveries of a dispatcher end, and rows that no worker serves. Of
 // the dispatcher, w says the name and the topics. It reads a bounded number of rows, by indexes alone
 // (CONTRACT C-96).
 func (s *Store) Data(ctx context.Context, w WorkerInfo) (data dispatcher.Data, err error) {

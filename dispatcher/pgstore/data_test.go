@@ -50,7 +50,7 @@ func nullable(id uuid.UUID) *string {
 	return &text
 }
 
-// Rows that nobody works on are found in all namespaces, with a dispatcher's rights; rows that somebody works on, or
+// Rows that no worker serves are found in all namespaces, with a dispatcher's rights; rows that a worker serves, or
 // is about to, are not.
 // CONTRACT: C-95
 // REQUIREMENT: STORAGE-70
@@ -73,12 +73,12 @@ func TestOrphans(t *testing.T) {
 	o.add(4, "shop", "foreign", long, none, 0)
 
 	if got := o.data().Orphans; got.Unserved.N != 0 || got.Abandoned.N != 0 || len(got.Topics) != 0 {
-		t.Errorf("where somebody works on each row, it finds %+v", got)
+		t.Errorf("where a worker serves each row, it finds %+v", got)
 	}
 	o.add(3, "shop", "refunds", long, none, 0)                     // its worker is gone
 	o.add(2, "Shop", "orders", long, none, 0)                      // a misspelt namespace
 	o.add(1, "shop", "orders", long, stopped, long)                // leased to one that is gone
-	o.add(5, "shop", "returns", long, uuid.New(), -2*time.Minute)  // taken over by nobody
+	o.add(5, "shop", "returns", long, uuid.New(), -2*time.Minute)  // taken over by no worker
 	o.add(1, "shop", "foreign", long, uuid.New(), -61*time.Second) //
 	want := dispatcher.Orphans{Unserved: dispatcher.Count{N: 5}, Abandoned: dispatcher.Count{N: 7}, Topics: []dispatcher.OrphanTopic{
 		{Namespace: "Shop", Topic: "orders", Unserved: dispatcher.Count{N: 2}},
@@ -97,8 +97,8 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// What a dispatcher's processes that run say is added up, and the deaths of its topics are counted by their times. An
-// event that is gone is no delivered one.
+// What a dispatcher's processes that run say is added up, and the dead events of its topics are counted by their times. An
+// event that is gone does not count as delivered.
 // CONTRACT: C-95
 // REQUIREMENT: STORAGE-69, STORAGE-72
 func TestOutcomes(t *testing.T) {
@@ -119,15 +119,15 @@ func TestOutcomes(t *testing.T) {
 	check(t, "Heartbeat", o.Store("shop", again).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: "orders", Delivered: [2]int64{21, 91}, Failed: [2]int64{1, 11}}))
 	o.add(5, "shop", "orders", time.Hour, uuid.Nil, 0)
 	o.exec(`delete from outbox.outbox_events`)
-	died := func(n int, namespace, topic string, ago time.Duration) {
+	becomeDead := func(n int, namespace, topic string, ago time.Duration) {
 		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, died_at)
 			select gen_random_uuid(), $2, $3, 'poison_message', 1, now() - $4::interval from generate_series(1, $1::integer)`, n, namespace, topic, ago)
 	}
-	died(2, "shop", "orders", 0)
-	died(3, "shop", "orders", 6*time.Minute)
-	died(4, "shop", "orders", 61*time.Minute)
-	died(7, "shop", "returns", 0)
-	died(7, "bank", "orders", 0)
+	becomeDead(2, "shop", "orders", 0)
+	becomeDead(3, "shop", "orders", 6*time.Minute)
+	becomeDead(4, "shop", "orders", 61*time.Minute)
+	becomeDead(7, "shop", "returns", 0)
+	becomeDead(7, "bank", "orders", 0)
 	o.exec(`update outbox.outbox_dead_letters set resolution = 'replayed', resolved_at = now(), resolved_by = 'me' where topic = 'orders'`)
 
 	want := []dispatcher.Outcomes{
@@ -138,7 +138,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("the outcomes are %+v, want %+v", got, want)
 	}
 	if got := o.data().Windows[1].Dead; got.N != 12 {
-		t.Errorf("%d events of all topics died in the last hour, want 12", got.N)
+		t.Errorf("%d events of all topics became dead in the last hour, want 12", got.N)
 	}
 	if rate, known := want[0].SuccessRate(); !known || rate != 0.75 || want[0].Name() != "5m" || want[1].Name() != "1h" {
 		t.Errorf("the rate of %s is %v, %t", want[0].Name(), rate, known)
@@ -148,7 +148,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Both questions read a bounded number of rows by indexes, whatever waits and whatever died, with statistics of an empty
+// Both queries read a bounded number of rows by indexes, whatever waits and whatever is dead, with statistics of an empty
 // table and with fresh ones. What runs into a bound says so. The counts are rows and pages, so that they hold on
 // any machine.
 // CONTRACT: C-95, C-96
@@ -181,7 +181,7 @@ func TestDataPlans(t *testing.T) {
 		}{
 			// A hundred rows of each of 301 topics, and four pages to find each topic.
 			"orphans": {"execute orphans (1000, 20000)", "outbox_events_live", 45_000},
-			// The 3,600 deaths of the last hour.
+			// The 3,600 dead letters of the last hour.
 			"outcomes": {"execute outcomes ('shop', 'orders', '{topic-1}', 10000)", "outbox_dead_letters_died", 4_000},
 		} {
 			got := p.explain(c.sql)
@@ -196,13 +196,13 @@ func TestDataPlans(t *testing.T) {
 	}
 	got := p.data("topic-1")
 	if o := got.Orphans; o.Unserved.N < 20_000 || o.Unserved.N > 60_000 || !o.Unserved.Estimated || len(o.Topics) != dispatcher.OrphanTopicsListed {
-		t.Errorf("%d orphans, estimated %t, in %d topics that are told", o.Unserved.N, o.Unserved.Estimated, len(o.Topics))
+		t.Errorf("%d orphans, estimated %t, in %d topics that are listed", o.Unserved.N, o.Unserved.Estimated, len(o.Topics))
 	}
 	if d := got.Windows[1].Dead; d.Estimated || d.N < 11 || d.N > 13 {
-		t.Errorf("%+v died, want the 12 of 3,600", d)
+		t.Errorf("%+v became dead, want the 12 of 3,600", d)
 	}
 	p.exec(`update outbox.outbox_dead_letters set died_at = now() where id <= 20000`)
 	if d := p.data().Windows[0].Dead; !d.Estimated || d.N != dispatcher.DepthCap+1 {
-		t.Errorf("%+v of 20,000 deaths", d)
+		t.Errorf("%+v of 20,000 dead letters", d)
 	}
 }

@@ -226,7 +226,7 @@ func (r *record) scan(rows pgx.Rows) error {
 // noHeaders is shared by the events without headers, which are most.
 var noHeaders = map[string]string{}
 
-// decodeHeaders reads a JSON object. A value that is not a string is kept as its JSON text, and null is no
+// decodeHeaders reads a JSON object. A value that is not a string is kept as its JSON text, and null is not a
 // header (CONTRACT C-16).
 func decodeHeaders(data []byte) (map[string]string, error) {
 	if len(data) == 0 || string(data) == "{}" {

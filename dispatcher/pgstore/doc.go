@@ -7,13 +7,13 @@
 //
 // Claims, acks, extensions, retries and releases do not wait for the disk (synchronous_commit is off for
 // their transactions): when the database crashes, one of the last moments may be lost, and its event is
-// delivered again, perhaps under the same fencing token. Deaths do wait.
+// delivered again, perhaps under the same fencing token. A transaction that makes a row dead waits for the disk.
 //
 // A failover to a standby that was behind loses more: what the old primary committed last and never
 // sent. A lost ack or retry means that its event is delivered again, a lost claim that it is delivered
-// again perhaps under the same fencing token, a lost death that it is tried once more. An event whose insert is
+// again perhaps under the same fencing token, a lost dead letter that it is tried once more. An event whose insert is
 // lost may have been delivered all the same. Where that matters, make the standby synchronous
-// (synchronous_standby_names): then events and deaths survive, and claims and acks are as above.
+// (synchronous_standby_names): then events and dead letters survive, and claims and acks are as above.
 //
 // # Errors
 //
@@ -27,7 +27,7 @@
 // The server sends the rows of a claim before it commits. A worker that stops reading them, because its process is
 // frozen or its node is gone, keeps them locked and unleased meanwhile. tcp_user_timeout, set for the claim
 // alone, ends that after a third of the lease. Over a Unix socket, or on a server whose system does not have the
-// option (its log says so), the claim ends when the process goes on or dies.
+// option (its log says so), the claim ends when the process continues or exits.
 //
 // # Order per key
 //
@@ -39,13 +39,13 @@
 // standby: for each row a claim reads the index entries of all rows of its key that were delivered meanwhile. With
 // 500 keys, claims of 500 rows took 11 ms of CPU without a held snapshot, and 60 to 70 ms when 50,000 rows were
 // delivered under one; the cost grows with the number of those rows. It ends with the next vacuum after the
-// snapshot is gone. [Store.OldestTransaction] tells who holds it. Claims without order stay as they are.
+// snapshot is gone. [Store.OldestTransaction] reports its holder. Claims without order stay as they are.
 //
 // With OnDead Block it is the open dead letter that blocks a key, not the dead row. Whoever removes dead rows must
-// resolve or remove their letters in the same transaction, or their keys wait for ever.
+// resolve or remove their dead letters in the same transaction, or their keys wait for ever.
 //
 // PostgreSQL promises the values of its hash functions within a major version only. pg_upgrade copies the stored
 // hashes, so after an upgrade that changes the function, waiting and new rows of a key would not see each other.
 // Before an upgrade with pg_upgrade let the dispatchers deliver all that waits, and resolve the open dead letters. A dump
-// and restore computes the events' hashes anew, and not those of dead letters.
+// and restore computes the events' hashes again, but not those of dead letters.
 package pgstore

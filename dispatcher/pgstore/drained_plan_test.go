@@ -37,7 +37,7 @@ func TestPlansOfDrained(t *testing.T) {
 		for _, limit := range []int{10, 100} {
 			claim := p.claimKeyed(topic, limit, limit*5/4, read)
 			t.Logf("a claim in order of %d rows, read %s: %d buffers in %.1f ms", claim.Rows, read, claim.buffers(), claim.millis)
-			if claim.Rows < limit/3 { // the dense one looks at no more rows than are asked for
+			if claim.Rows < limit/3 { // the dense one looks at no more rows than the limit
 				t.Errorf("a claim in order returned %d rows, want at least a third of %d", claim.Rows, limit)
 			}
 			if n := claim.buffers(); n > 200+30*limit {

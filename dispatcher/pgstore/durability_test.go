@@ -11,8 +11,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
-// A crash of the database does not undo a death that was reported done. An ack it may undo: the event is
-// delivered again. The server is made to put off the writing that nobody waits
+// A crash of the database does not undo a dead letter that was reported done. An ack it may undo: the event is
+// delivered again. The server is made to put off the writing that no transaction waits
 // for, so that a crash does undo it.
 // CONTRACT: C-22, C-41
 func TestCrash(t *testing.T) {
@@ -35,8 +35,8 @@ func TestCrash(t *testing.T) {
 
 	id, held := crash.hold()
 	lost, err := crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Reason: dispatcher.ReasonPoisonMessage}})
-	if row := crash.after(lost, err, id); row.Status != "dead" || len(p.Letters(id)) != 1 {
-		t.Errorf("after a death and a crash the row is %+v with %d dead letters, want it dead", row, len(p.Letters(id)))
+	if row := crash.after(lost, err, id); row.Status != "dead" || len(p.DeadLetters(id)) != 1 {
+		t.Errorf("after a dead letter and a crash the row is %+v with %d dead letters, want it dead", row, len(p.DeadLetters(id)))
 	}
 
 	id, _ = crash.hold()
@@ -47,8 +47,8 @@ func TestCrash(t *testing.T) {
 	if len(claimed.Dead) != 1 {
 		t.Errorf("dead are %v, want one", claimed.Dead)
 	}
-	if row := crash.after(nil, err, id); row.Status != "dead" || len(p.Letters(id)) != 1 {
-		t.Errorf("after a death at a claim and a crash the row is %+v with %d dead letters, want it dead", row, len(p.Letters(id)))
+	if row := crash.after(nil, err, id); row.Status != "dead" || len(p.DeadLetters(id)) != 1 {
+		t.Errorf("after a dead letter at a claim and a crash the row is %+v with %d dead letters, want it dead", row, len(p.DeadLetters(id)))
 	}
 }
 

@@ -34,7 +34,7 @@ func newPlanned(t *testing.T, dsn string) planned {
 	return p
 }
 
-// plan is a node of a plan, as EXPLAIN tells it.
+// plan is a node of a plan, as EXPLAIN prints it.
 type plan struct {
 	Type   string `json:"Node Type"`
 	Index  string `json:"Index Name"`

@@ -30,8 +30,8 @@ func ClaimKeyedSQL() string { return load("outbox").claimKeyed }
 // ClaimDenseSQL is its counterpart where nearly each row is the first of its key.
 func ClaimDenseSQL() string { return load("outbox").claimDense }
 
-// BuryAgain has the store's next claim try to bury rows that the database refused to bury.
-func BuryAgain(store dispatcher.Store) { store.(*Store).buryAgain.Store(0) }
+// MarkDeadAgain has the store's next claim try to mark rows dead that the database refused to mark.
+func MarkDeadAgain(store dispatcher.Store) { store.(*Store).markDeadAgain.Store(0) }
 
 // Recall has the store's next claim read the keys again that it passed by.
 func Recall(store dispatcher.Store) {

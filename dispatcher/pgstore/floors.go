@@ -42,7 +42,7 @@ type budget struct {
 	credit time.Duration // that passes may cost now
 	last   time.Duration // cost of the last pass
 	earned time.Time     // when credit was last added
-	usual  time.Duration // average duration of a claim that is no pass
+	usual  time.Duration // average duration of a claim that is not a pass
 }
 
 // affordable reports whether another full pass may be made.
@@ -125,23 +125,23 @@ func (f *floors) lift(shares []dispatcher.Share) bool {
 
 // update sets the floors of topics after a claim: at the last row of a full share, and a little before
 // now where all that was due was taken. Where bytes cut the claim short they are at the last row that
-// was taken, unless rows behind it died: then they stay.
+// was taken, unless rows behind it became dead: then they stay.
 func (f *floors) update(s starts, shares []dispatcher.Share, got found) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.budget.spent(time.Since(s.at), s.pass)
 	rows := got.rows
 	for i, share := range shares {
-		n, died := 0, false
+		n, anyDead := 0, false
 		for ; n < len(rows) && rows[n].share == i; n++ {
-			died = died || rows[n].dead != ""
+			anyDead = anyDead || rows[n].dead != ""
 		}
 		next := floor{since: s.at}
 		if old, ok := f.byTopic[share.Topic]; ok {
 			next = old
 		}
 		switch {
-		case n > 0 && (n == share.Limit || got.cut && !died):
+		case n > 0 && (n == share.Limit || got.cut && !anyDead):
 			next.position = rows[n-1].position()
 		case got.cut || share.Limit == 0:
 		default:

@@ -40,12 +40,12 @@ func TestFloors(t *testing.T) {
 	}{
 		"nothing":                  {found{}, caughtUp},
 		"full":                     {found{rows: rows("", "", "")}, last},
-		"full, some died":          {found{rows: rows("", dead, "")}, last},
+		"full, some dead":          {found{rows: rows("", dead, "")}, last},
 		"short":                    {found{rows: rows("", "")}, caughtUp},
-		"short, some died":         {found{rows: rows(dead, "")}, caughtUp},
+		"short, some dead":         {found{rows: rows(dead, "")}, caughtUp},
 		"cut by bytes":             {found{rows: rows("", ""), cut: true}, last},
 		"full, another was cut":    {found{rows: rows("", "", ""), cut: true}, last},
-		"cut by bytes, some died":  {found{rows: rows("", dead), cut: true}, before},
+		"cut by bytes, some dead":  {found{rows: rows("", dead), cut: true}, before},
 		"cut by bytes, none of it": {found{cut: true}, before},
 	} {
 		f := newFloors()
@@ -62,7 +62,7 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// However busy a topic is, its claims start at the front now and then, and so does one that is asked for
+// However busy a topic is, its claims start at the front now and then, and so does one that is requested for
 // because the last one found nothing.
 func TestFullPasses(t *testing.T) {
 	t.Parallel()
@@ -155,7 +155,7 @@ func TestOneSlowPass(t *testing.T) {
 	})
 }
 
-// On a server that is slow with every claim, passes are no rarer: what waits for one would wait longer
+// On a server that is slow with every claim, passes are as frequent: what waits for one would wait longer
 // the busier the server is.
 func TestFullPassesOnASlowServer(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func TestFullPassesOnASlowServer(t *testing.T) {
 	})
 }
 
-// The shares of several topics are told apart.
+// The shares of several topics are kept apart.
 func TestFloorsByTopic(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Microsecond)

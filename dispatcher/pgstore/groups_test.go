@@ -11,14 +11,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// manyLetters adds so many open dead letters of a topic in so many groups, as many in each, and of each another one
+// manyDeadLetters adds so many open dead letters of a topic in so many groups, as many in each, and of each another one
 // that is resolved.
-func (o outbox) manyLetters(topic string, letters, groups int) {
+func (o outbox) manyDeadLetters(topic string, records, groups int) {
 	o.Helper()
 	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, class, code, attempts, died_at, resolution, resolved_at, resolved_by)
 		select gen_random_uuid(), 'shop', $1, 'permanent_failure', 'http', (n % $3::integer)::text, 1, now() - n * interval '1 second',
 			resolution, case when resolution <> '' then now() end, case when resolution <> '' then 'me' end
-		from generate_series(1, $2::integer) as n cross join (values (null), ('discarded')) as r (resolution)`, topic, letters, groups)
+		from generate_series(1, $2::integer) as n cross join (values (null), ('discarded')) as r (resolution)`, topic, records, groups)
 }
 
 // The groups of 100,000 dead letters are found by the index alone: it is not read from end to end, and neither is the
@@ -35,7 +35,7 @@ func TestGroupsPlan(t *testing.T) {
 	p.exec(`prepare groups as ` + pgstore.GroupsSQL())
 	groups := func() plan { return p.explain(`execute groups ('shop', '{orders,none}', 1000, 10000, 20000, 20)`) }
 	groups() // makes the plan of an empty table
-	p.manyLetters("orders", 100_000, 30)
+	p.manyDeadLetters("orders", 100_000, 30)
 	for _, statistics := range []string{"of an empty table", "none", "new"} {
 		switch statistics {
 		case "none":
@@ -81,13 +81,13 @@ func (p plan) sorted() (n int) {
 	return n
 }
 
-// Small groups are counted, large ones estimated, and the largest twenty are told.
+// Small groups are counted, large ones estimated, and the largest twenty are listed.
 // CONTRACT: C-96
 func TestGroupsEstimated(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
-	o.manyLetters("orders", 25_000, 1)
-	o.manyLetters("small", 25*10, 25)
+	o.manyDeadLetters("orders", 25_000, 1)
+	o.manyDeadLetters("small", 25*10, 25)
 	depth, err := o.Store("shop", uuid.New()).Depth(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestGroupsEstimated(t *testing.T) {
 	}
 }
 
-// The nack of an event is what writes its failures: their size is printed beside the other budgets.
+// The nack of an event is what writes its failures: their size is printed with the other budgets.
 func TestNackBudget(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
@@ -128,7 +128,7 @@ func TestNackBudget(t *testing.T) {
 		failures := make([]dispatcher.Failure, events)
 		for i, e := range claimed.Events {
 			failures[i] = dispatcher.Failure{Lease: e.Lease(), Cause: dispatcher.Cause{Class: "http", Code: "503"},
-				Error: fmt.Sprintf("https://shop.example/events answered 503 Service Unavailable; the destination's log says why; the event is retried %d", i)}
+				Error: fmt.Sprintf("https://shop.example/events returned 503 Service Unavailable; the destination's log says why; the event is retried %d", i)}
 		}
 		written := p.wal(func() {
 			if lost, err := store.Nack(t.Context(), failures); err != nil || len(lost) > 0 {

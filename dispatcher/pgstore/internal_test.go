@@ -7,7 +7,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// An older schema is told apart from none. There is no older one yet to make in a database.
+// An older schema differs from none. There is no older one yet to make in a database.
 func TestCompareSchemaTooOld(t *testing.T) {
 	t.Parallel()
 	got := compareSchema("outbox", 3, 1, 4)

@@ -96,7 +96,7 @@ func (c *serializationErrors) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q 
 	}
 }
 
-// A transaction that is always refused for others' sake is tried three times, and is no refusal of its rows.
+// A transaction that is always refused for others' sake is tried three times, and is not a refusal of its rows.
 func TestLostTransactionIsTriedThreeTimes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))

@@ -14,26 +14,26 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// searchFor is how long a claim goes on looking for rows behind those that wait for others.
+// searchFor is how long a claim continues to search for rows behind those that wait for others.
 const searchFor = 50 * time.Millisecond
 
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
-func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, bury bool) (out dispatcher.Claimed, err error) {
+func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (out dispatcher.Claimed, err error) {
 	if err := s.lookBack(ctx, req); err != nil {
 		return out, s.wrap("claim", err)
 	}
 	for c := (claiming{began: time.Now()}); ; {
 		look := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
-		found, told, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, look, bury), look.topics)
+		found, report, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, look, markDead), look.topics)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
 		found.sort()
-		if told.Followed {
+		if report.Followed {
 			sortKeys(found.rows)
 		}
-		all := s.keyed.update(look, told, found, time.Now())
+		all := s.keyed.update(look, report, found, time.Now())
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(c.began) > searchFor) {
 			out.KeysWaiting = s.keyed.keysWaiting(req.Shares)
@@ -51,12 +51,12 @@ type statement struct {
 
 // statements are those that look at it. Where ranges are dense, keys are read by one of their own: rows of
 // ranges cost a quarter more in one for both. It gets the same part of the bytes as of the rows.
-func (s *Store) statements(req dispatcher.ClaimRequest, l looking, bury bool) (all []statement) {
+func (s *Store) statements(req dispatcher.ClaimRequest, l looking, markDead bool) (all []statement) {
 	keyed := func(limits, rows []int32, maxBytes int64) statement {
 		return statement{s.sql.claimKeyed, []any{
 			s.namespace, l.topics, limits, l.times, l.ids, rows, int32(req.MaxAttempts), maxBytes,
 			pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, bury,
+			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, markDead,
 		}}
 	}
 	maxBytes := byteLimit(req)
@@ -69,7 +69,7 @@ func (s *Store) statements(req dispatcher.ClaimRequest, l looking, bury bool) (a
 	}
 	return append(all, statement{s.sql.claimDense, []any{
 		s.namespace, l.topics, l.limits, l.times, l.ids, int32(req.MaxAttempts), maxBytes,
-		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, bury,
+		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, markDead,
 	}})
 }
 
@@ -98,53 +98,53 @@ func sortKeys(rows []row) {
 	}
 }
 
-// told is what the statement says beside the rows.
-type told struct {
+// scanReport is what the statement returns in addition to the rows.
+type scanReport struct {
 	Reached []struct {
 		Range  int        `json:"range"`
 		Looked int        `json:"looked"` // how many rows there were up to here
 		At     *time.Time `json:"at"`     // nil for the end of what is due
 		ID     uuid.UUID  `json:"id"`
 	} `json:"reached"`
-	Followed bool      `json:"followed"` // of some key several rows were taken
-	Passed   []toldKey `json:"passed"`
-	Recalled []toldKey `json:"recalled"`
+	Followed bool          `json:"followed"` // of some key several rows were taken
+	Passed   []reportedKey `json:"passed"`
+	Recalled []reportedKey `json:"recalled"`
 }
 
-// toldKey is a key of the topic whose range has the number, from 1.
-type toldKey struct {
+// reportedKey is a key of the topic whose range has the number, from 1.
+type reportedKey struct {
 	Range int   `json:"range"`
 	Hash  int64 `json:"key_hash"`
 }
 
-// add adds what the next statement says. The last one reads the ranges.
-func (t *told) add(next told) {
-	t.Reached = next.Reached
-	t.Followed = t.Followed || next.Followed
-	t.Passed = append(t.Passed, next.Passed...)
-	t.Recalled = append(t.Recalled, next.Recalled...)
+// add adds the report of the next statement. The last one reads the ranges.
+func (r *scanReport) add(next scanReport) {
+	r.Reached = next.Reached
+	r.Followed = r.Followed || next.Followed
+	r.Passed = append(r.Passed, next.Passed...)
+	r.Recalled = append(r.Recalled, next.Recalled...)
 }
 
 // fetchKeyed runs the statements, in one transaction: to the second, the rows of the first are leased. What
-// they say beside the rows is in a setting of it: to put it into the rows would make the server keep all of
-// them once more.
-func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements []statement, topics []string) (f found, all told, err error) {
+// they report in addition to the rows is in a setting of it: in the rows it would make the server keep all of them
+// once more.
+func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements []statement, topics []string) (f found, all scanReport, err error) {
 	d := newDecoder(s.namespace, topics)
 	err = s.send(ctx, func(batch *pgx.Batch) {
-		f, all = found{}, told{}
+		f, all = found{}, scanReport{}
 		batch.Queue(claimSettings+s.notify, frozenAfter(lease))
 		for _, st := range statements {
 			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
 				more, cut, err := d.decode(rows)
-				f.rows, f.cut = append(more, f.rows...), cut // it is asked of the ranges
+				f.rows, f.cut = append(more, f.rows...), cut // the ranges are the last
 				return err
 			})
-			batch.Queue(`select now(), current_setting('outbox.told')`).QueryRow(func(row pgx.Row) error {
+			batch.Queue(`select now(), current_setting('outbox.report')`).QueryRow(func(row pgx.Row) error {
 				var text string
 				if err := row.Scan(&f.at, &text); err != nil {
 					return err
 				}
-				var next told
+				var next scanReport
 				err := json.Unmarshal([]byte(text), &next)
 				all.add(next)
 				return err

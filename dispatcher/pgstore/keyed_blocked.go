@@ -8,11 +8,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// blockedLetters is how many open deaths of a topic are looked at for the keys that they block.
-const blockedLetters = 1000
+// blockedDeadLetters is how many open dead letters of a topic are read for the keys that they block.
+const blockedDeadLetters = 1000
 
-// blocked adds the keys that have rows behind a death to a depth. Most of the time there are no deaths,
-// and it asks nothing.
+// blocked adds the keys that have rows behind a dead letter to a depth. It runs no query when there is no
+// dead letter, which is most of the time.
 func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
 	var topics []string
 	for _, d := range depth.Topics {
@@ -23,7 +23,7 @@ func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
 	if len(topics) == 0 {
 		return nil
 	}
-	args := []any{s.namespace, topics, blockedLetters, dispatcher.BlockedListed}
+	args := []any{s.namespace, topics, blockedDeadLetters, dispatcher.BlockedListed}
 	return s.run(ctx, durable, s.sql.blocked, args, func(rows pgx.Rows) error {
 		depth.Blocked = nil
 		var k dispatcher.BlockedKey

@@ -7,10 +7,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A death blocks the later rows of its key until somebody has handled it, in each way in which a claim reads
-// keys. What one claim leaves out another may find, so each statement is asked by itself.
+// A dead letter blocks the later rows of its key until it is resolved, in each way in which a claim reads
+// keys. What one claim leaves out another may find, so each statement runs by itself.
 // CONTRACT: C-50
-func TestDeathsInEachRead(t *testing.T) {
+func TestDeadLettersBlockInEachRead(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	for how, read := range map[string]keyedRead{

@@ -34,16 +34,16 @@ type denseCase struct {
 	change  string // made before the claim
 	bytes   int64  // MaxBytes of the claim
 	block   bool   // BlockOnDead
-	locked  int64  // the row that somebody else locks
-	topics  bool   // even rows are of another topic, and it is asked for as well
+	locked  int64  // the row that another session locks
+	topics  bool   // even rows are of another topic, and it is claimed as well
 	want    []int64
 	dead    []dispatcher.DeadReason
 	blocked int // rows that never come
 }
 
 // Once claims are full and nearly each row is the first of its key, claim_dense.sql does what claim_keyed.sql
-// would: it leaves alone what is locked, waits or is blocked, buries what has no attempt left, keeps to its
-// bytes, and what it passes by comes later. Rows 1 to 20 were claimed before, and five are asked for.
+// would: it leaves alone what is locked, waits or is blocked, marks what has no attempt left dead, keeps to its
+// bytes, and what it passes by comes later. Rows 1 to 20 were claimed before, and the limit is five.
 // CONTRACT: C-50, C-20 to C-22
 func TestDenseClaims(t *testing.T) {
 	t.Parallel()
@@ -57,13 +57,13 @@ func TestDenseClaims(t *testing.T) {
 		"one is locked":      {keys: 100, locked: 22, want: []int64{21, 23, 24, 25, 26}},
 		"bytes for three":    {keys: 100, bytes: 7, want: []int64{21, 22, 23}},
 		"bytes for a few":    {keys: 100, bytes: 7, change: `update outbox.outbox_events set aggregate_id = 'one key' where seq in (21, 22)`, want: []int64{21, 23, 24}},
-		"bytes and a death": {
+		"bytes and a dead one": {
 			keys: 100, bytes: 7, change: `update outbox.outbox_events set attempts = 10 where seq = 22`,
 			want: []int64{21, 23, 24}, dead: []dispatcher.DeadReason{dispatcher.ReasonMaxRetriesExceeded},
 		},
 		"bytes for none":       {keys: 100, bytes: 1, want: []int64{21}},
-		"behind a dead one":    {keys: 20, block: true, change: letters, want: []int64{21, 23, 25}, blocked: 4},
-		"dead ones do not bar": {keys: 20, change: letters, want: []int64{21, 22, 23, 24, 25}},
+		"behind a dead one":    {keys: 20, block: true, change: deadRecords, want: []int64{21, 23, 25}, blocked: 4},
+		"dead ones do not bar": {keys: 20, change: deadRecords, want: []int64{21, 22, 23, 24, 25}},
 		"no attempt left": {
 			keys: 100, change: `update outbox.outbox_events set attempts = 10 where seq = 22`,
 			want: []int64{21, 23, 24, 25}, dead: []dispatcher.DeadReason{dispatcher.ReasonMaxRetriesExceeded},
@@ -85,8 +85,8 @@ func TestDenseClaims(t *testing.T) {
 	}
 }
 
-// letters are records of two dead rows of keys that have others.
-const letters = `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts)
+// deadRecords are dead letters of two dead rows of keys that have others.
+const deadRecords = `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts)
 	select id, namespace, topic, seq, key_hash, 'poison_message', 1 from outbox.outbox_events where seq in (2, 4)`
 
 // dense runs a case.
@@ -152,15 +152,15 @@ func (o outbox) dense(test denseCase) {
 	req.MaxBytes = test.bytes
 	got, dead, leases := claim()
 	if !slices.Equal(got, test.want) || !slices.Equal(dead, test.dead) {
-		o.Errorf("claimed %v, and %v died, want %v and %v", got, dead, test.want, test.dead)
+		o.Errorf("claimed %v, and %v became dead, want %v and %v", got, dead, test.want, test.dead)
 	}
 	if !o.prepared(comment) {
 		o.Error("the claim was not made by claim_dense.sql")
 	}
 	_ = tx.Rollback(o.Context())
 
-	if buried := scalar[int](o, `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`); buried != len(test.dead) {
-		o.Errorf("%d dead letters, want %d", buried, len(test.dead))
+	if dead := scalar[int](o, `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`); dead != len(test.dead) {
+		o.Errorf("%d dead letters, want %d", dead, len(test.dead))
 	}
 
 	// All the others come, each once.
@@ -179,10 +179,10 @@ func (o outbox) dense(test denseCase) {
 	}
 }
 
-// What claim_dense.sql looked at is told beside the rows: how far it got in each topic, and the keys that it
+// What claim_dense.sql looked at is reported in addition to the rows: how far it got in each topic, and the keys that it
 // went past.
 // CONTRACT: C-50
-func TestDenseTells(t *testing.T) {
+func TestDenseClaimReportsItsScan(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(10, 100, "orders")
@@ -201,7 +201,7 @@ func TestDenseTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	var same bool
-	err = tx.QueryRow(t.Context(), `select current_setting('outbox.told')::jsonb = (select jsonb_build_object(
+	err = tx.QueryRow(t.Context(), `select current_setting('outbox.report')::jsonb = (select jsonb_build_object(
 			'reached', jsonb_build_array(
 				jsonb_build_object('range', 1, 'looked', 5, 'at', (select next_attempt_at from outbox.outbox_events where seq = 5), 'id', (select id from outbox.outbox_events where seq = 5)),
 				jsonb_build_object('range', 2, 'looked', 0, 'at', null, 'id', null),
@@ -211,9 +211,9 @@ func TestDenseTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !same {
-		var told string
-		err := tx.QueryRow(t.Context(), `select current_setting('outbox.told')`).Scan(&told)
-		t.Errorf("told %s, %v", told, err)
+		var text string
+		err := tx.QueryRow(t.Context(), `select current_setting('outbox.report')`).Scan(&text)
+		t.Errorf("reported %s, %v", text, err)
 	}
 }
 
@@ -281,9 +281,9 @@ func TestHotKey(t *testing.T) {
 		}
 		done += len(claimed.Events)
 	}
-	t.Logf("%d claims, of which %d were full; the hot key got %d rows beside the others", claims, full, hot)
+	t.Logf("%d claims, of which %d were full; the hot key got %d rows, with the others", claims, full, hot)
 	if full < 8 || hot > 250 {
-		t.Errorf("%d claims were full, and the hot key got %d rows beside the others, want at least 8, and at most 250", full, hot)
+		t.Errorf("%d claims were full, and the hot key got %d rows, with the others, want at least 8, and at most 250", full, hot)
 	}
 	if !o.prepared("where nearly each is the first live one") {
 		t.Error("no claim was made by claim_dense.sql")

@@ -28,13 +28,13 @@ import (
 // A claim that finds nothing scans more, and then from the front, before it says that nothing is due. Which rows are
 // safe to take is decided by the SQL alone: what is remembered here decides only where it looks.
 const (
-	// A scan covers lookMargin times as many rows as the last claim's spread asks for, and at most lookAhead
-	// times as many as are asked for, or stepRows. It covers at least lookLeast.
+	// A scan covers lookMargin times as many rows as the limit takes by the last claim's spread, and at most
+	// lookAhead times the limit, or stepRows. It covers at least lookLeast.
 	lookMargin = 1.1
 	lookAhead  = 4
 	lookLeast  = 50
 	// Up to a spread of lookNear all scanned rows are locked, the blocked ones in vain: that costs less than to
-	// look the free ones up again. Up to lookDense only as many rows are scanned as are asked for.
+	// look the free ones up again. Up to lookDense no more rows are scanned than the limit.
 	lookNear  = 2.5
 	lookDense = 1.2
 	// searchMore is the factor by which the scan grows with each further statement of a claim that found nothing.
@@ -84,7 +84,7 @@ type passage struct {
 	nextPass time.Time
 	seen     time.Time        // when all rows that were due had been scanned
 	spread   float64          // rows scanned for each row claimed
-	full     bool             // the last scan had as many rows as it asked for
+	full     bool             // the last scan had as many rows as it covers
 	others   bool             // the last claim found enough rows of keys that were not remembered
 	keys     map[int64]recall // by key_hash
 	long     bool             // a pass takes several steps
@@ -207,7 +207,7 @@ func (p *passage) from(affordable bool, now time.Time) (from position, step bool
 }
 
 // update records the result of a statement, and reports whether its claim has scanned all rows that are due.
-func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) {
+func (k *keyed) update(l looking, report scanReport, f found, now time.Time) (all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.budget.spent(now.Sub(l.at), slices.Contains(l.steps, true))
@@ -217,16 +217,16 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 		claimed[r.share]++
 		others[r.share]++
 	}
-	for _, key := range told.Recalled {
+	for _, key := range report.Recalled {
 		others[key.Range-1] -= l.each[key.Range-1]
 	}
-	for _, r := range told.Reached {
+	for _, r := range report.Reached {
 		i := r.Range - 1
 		p := k.byTopic[l.topics[i]]
 		if l.limits[i] == 0 {
 			p.seen = now
 		}
-		if f.cut || l.limits[i] == 0 { // rows that had no room are in the range, or none were asked for
+		if f.cut || l.limits[i] == 0 { // rows that had no room are in the range, or the limit is 0
 			continue
 		}
 		part := stretch{end: position{at: f.at.Add(-slack)}, last: r.At == nil, step: l.steps[i], found: claimed[i] > 0 || len(l.except) > 0}
@@ -249,10 +249,10 @@ func (k *keyed) update(l looking, told told, f found, now time.Time) (all bool) 
 	for i, hash := range l.keys {
 		k.byTopic[l.topics[l.keyRanges[i]-1]].missed(hash, now)
 	}
-	for _, key := range told.Recalled {
+	for _, key := range report.Recalled {
 		k.byTopic[l.topics[key.Range-1]].recalled(key.Hash, slices.Contains(l.except, key.Hash), now)
 	}
-	for _, key := range told.Passed {
+	for _, key := range report.Passed {
 		k.byTopic[l.topics[key.Range-1]].remember(key.Hash, now)
 	}
 	return !slices.ContainsFunc(l.topics, func(topic string) bool { return k.byTopic[topic].seen.Before(l.began) })

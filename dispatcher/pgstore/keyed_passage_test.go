@@ -16,8 +16,8 @@ func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}} }
 // lookBackTakes is what a look back at 10,000 rows takes on a server that has nothing else to do.
 const lookBackTakes = 5 * time.Millisecond
 
-// reach is what a statement tells of its first range.
-func reach(at time.Time) (t told) {
+// reach is what a statement reports of its first range.
+func reach(at time.Time) (t scanReport) {
 	t.Reached = append(t.Reached, struct {
 		Range  int        `json:"range"`
 		Looked int        `json:"looked"`
@@ -27,9 +27,9 @@ func reach(at time.Time) (t told) {
 	return t
 }
 
-// However fast the floor goes on, and however many rows wait below it, the front is looked at again soon:
+// However fast the floor advances, and however many rows wait below it, the front is looked at again soon:
 // the rows of a worker that was killed may be there. But no more of the time is spent on that than passes
-// may have. Half of the rows are of one key here. Looks back share that time, and go on meanwhile.
+// may have. Half of the rows are of one key here. Looks back share that time, and continue meanwhile.
 func TestPassesEnd(t *testing.T) {
 	t.Parallel()
 	k := newKeyed()
@@ -122,9 +122,9 @@ func TestLooksAhead(t *testing.T) {
 		now := time.Now()
 		for range 2 { // the first is a step
 			l := k.next(shares, 100, claiming{}, now)
-			told := reach(now)
-			told.Reached[0].Looked = test.looked
-			k.update(l, told, found{at: now, rows: make([]row, test.rows)}, now)
+			report := reach(now)
+			report.Reached[0].Looked = test.looked
+			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
 		}
 		if l := k.next(shares, 100, claiming{}, now); int(l.rows[0]) != test.want || l.steps[0] {
 			t.Errorf("%+v: looks at %d rows, a step: %v", test, l.rows[0], l.steps[0])
@@ -157,14 +157,14 @@ func TestDense(t *testing.T) {
 	} {
 		k, now := newKeyed(), time.Now()
 		k.update(k.next(shares, 100, claiming{}, now), reach(now), found{at: now}, now) // a step
-		told := reach(now)
+		report := reach(now)
 		if test.last {
-			told.Reached[0].At = nil
+			report.Reached[0].At = nil
 		}
 		if l := k.next(shares, 100, claiming{}, now); l.dense {
 			t.Errorf("%s: dense before a claim was full", name)
 		} else {
-			k.update(l, told, found{at: now, rows: make([]row, test.rows)}, now)
+			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
 		}
 		if test.passed {
 			k.byTopic["orders"].remember(1, now.Add(-time.Minute))
@@ -279,9 +279,9 @@ func TestLeftOut(t *testing.T) {
 	if slices.Sort(l.keys); !slices.Equal(l.keys, []int64{hot, once}) || !slices.Equal(l.except, []int64{hot}) {
 		t.Errorf("left out are %v, and %v are read again", l.except, l.keys)
 	}
-	told := reach(now)
-	told.Recalled = []toldKey{{1, hot}, {1, once}}
-	k.update(l, told, found{at: now, rows: make([]row, 480)}, now)
+	report := reach(now)
+	report.Recalled = []reportedKey{{1, hot}, {1, once}}
+	k.update(l, report, found{at: now, rows: make([]row, 480)}, now)
 	if _, kept := p.keys[once]; kept || !p.keys[hot].again {
 		t.Errorf("some rows were had of each key, and %v are remembered", p.keys)
 	}
@@ -326,9 +326,9 @@ func TestSeenAll(t *testing.T) {
 	k := newKeyed()
 	look := func(c claiming, at *time.Time, step, all bool) {
 		t.Helper()
-		l, told := k.next(shares, 100, c, now), reach(now)
-		told.Reached[0].At = at
-		if got := k.update(l, told, found{at: now}, now); l.steps[0] != step || got != all {
+		l, report := k.next(shares, 100, c, now), reach(now)
+		report.Reached[0].At = at
+		if got := k.update(l, report, found{at: now}, now); l.steps[0] != step || got != all {
 			t.Errorf("it looked from %v, a step: %v, and has seen all: %v; want %v, %v", l.times[0], l.steps[0], got, step, all)
 		}
 	}
@@ -351,22 +351,22 @@ func TestSeenAll(t *testing.T) {
 	look(second, nil, true, true)
 }
 
-// What two statements say beside the rows is put together: how far ranges were read is told by the last.
-func TestToldByTwo(t *testing.T) {
+// The reports of two statements are merged: how far ranges were read is in the last.
+func TestScanReportsOfTwoStatementsAreMerged(t *testing.T) {
 	t.Parallel()
-	var all told
+	var all scanReport
 	for _, text := range []string{
 		`{"reached": [{"range": 1, "looked": 0}], "followed": true, "passed": [{"range": 1, "key_hash": 1}], "recalled": [{"range": 1, "key_hash": 1}]}`,
 		`{"reached": [{"range": 1, "looked": 10}], "passed": [{"range": 1, "key_hash": 2}]}`,
 	} {
-		var next told
+		var next scanReport
 		if err := json.Unmarshal([]byte(text), &next); err != nil {
 			t.Fatal(err)
 		}
 		all.add(next)
 	}
 	if len(all.Reached) != 1 || all.Reached[0].Looked != 10 || !all.Followed ||
-		!slices.Equal(all.Passed, []toldKey{{1, 1}, {1, 2}}) || !slices.Equal(all.Recalled, []toldKey{{1, 1}}) {
+		!slices.Equal(all.Passed, []reportedKey{{1, 1}, {1, 2}}) || !slices.Equal(all.Recalled, []reportedKey{{1, 1}}) {
 		t.Errorf("put together: %+v", all)
 	}
 }

@@ -86,7 +86,7 @@ func TestKeyedPlans(t *testing.T) {
 		for _, read := range []string{far, near, dense} {
 			for _, look := range []int{125, 400, 5000} {
 				behind := p.claimKeyed("behind", 100, look, read)
-				t.Logf("%s, read %s: %d rows with %d buffers in %.1f ms; beside a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
+				t.Logf("%s, read %s: %d rows with %d buffers in %.1f ms; next to a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
 					when, read, alone.Rows, alone.buffers(), alone.millis, look, behind.Rows, behind.buffers(), behind.millis)
 				if most := alone.buffers() + 10*look; behind.buffers() > most {
 					t.Errorf("%s, read %s: a claim at 100,000 rows of one key reads %d buffers, want at most %d", when, read, behind.buffers(), most)

@@ -118,7 +118,7 @@ func (o outbox) claimAround(read keyedRead, meanwhile func()) (seqs []int64, err
 // first row is not to be had, and those behind it do not go without it.
 //
 // PostgreSQL looks at the ctid of a changed row again only from 14.20, 15.15, 16.11 and 17.7 on. Before, a row that
-// is far or read again comes back as the other worker left it, and is dropped by "row = locked" alone.
+// is far or read again is as the other worker left it, and is dropped by "row = locked" alone.
 // CONTRACT: C-50, C-20
 func TestKeysWhoseFirstRowChanged(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 // A pass over many rows takes long, and what came back below the floor must not wait for it: rows whose worker was
 // killed, or gave them back. So while passes take several steps, claims also look back: at the rows at both ends of
 // what lies below the floor, for keys whose first row was claimed before and is free. For a row that takes a small part
-// of what it takes in a step, since nothing is asked about rows that were never claimed. The keys that it finds are
+// of what it takes in a step, since it does not read rows that were never claimed. The keys that it finds are
 // read before those that are remembered. What lies between the ends, and rows without a key, are left to passes.
 const (
 	// returnedEvery is the least pause between two looks back. They get half of the time that passes may cost.

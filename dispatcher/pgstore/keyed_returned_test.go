@@ -47,7 +47,7 @@ func TestLookBack(t *testing.T) {
 			o.exec(`truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
 			o.fillKeys(2000, 1000, "orders")
 			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, resolution, resolved_at, resolved_by)
-				select gen_random_uuid(), namespace, topic, 0, key_hash, 'poison_message', 1, 'discarded', now(), 'somebody' from outbox.outbox_events where seq = 1`)
+				select gen_random_uuid(), namespace, topic, 0, key_hash, 'poison_message', 1, 'discarded', now(), 'test' from outbox.outbox_events where seq = 1`)
 			claim := func(store dispatcher.Store, limit int) (seqs []int64, dead int) {
 				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10,
@@ -85,17 +85,17 @@ func TestLookBack(t *testing.T) {
 				t.Errorf("the claim begins with row %d, not with what came back", back[0])
 			}
 			if dead != test.dead {
-				t.Errorf("%d rows died, want %d", dead, test.dead)
+				t.Errorf("%d rows became dead, want %d", dead, test.dead)
 			}
 		})
 	}
 }
 
-// Beside a backlog that waits for others of its keys, claims look back by themselves, and the rows of a worker that
+// During a backlog that waits for others of its keys, claims look back by themselves, and the rows of a worker that
 // leaves are claimed with the next look back, or the one after it. An idle worker, and one whose passes are of one
 // step, do not look back.
 // CONTRACT: C-30, C-50
-func TestLooksBackBesideABacklog(t *testing.T) {
+func TestLooksBackDuringABacklog(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(30_000, 50, "orders")
@@ -152,7 +152,7 @@ func TestLooksBackBesideABacklog(t *testing.T) {
 	}
 }
 
-// A look back reads as many rows with a hundred thousand behind them as it asks for, from indexes alone, and
+// A look back reads as many rows with a hundred thousand behind them as its limit, from indexes alone, and
 // sorts nothing, whatever the planner knows.
 // CONTRACT: C-2
 func TestLookBackPlan(t *testing.T) {

@@ -72,7 +72,7 @@ func (l *ledger) claimed(events []*dispatcher.Event) error {
 			if mine[id] || l.done[id] {
 				continue
 			}
-			// Another worker may have buried it, and not yet said so.
+			// Another worker may have marked it dead, and not yet committed.
 			if l.Row(id).Status != "dead" {
 				return fmt.Errorf("row %d of %s was claimed without row %d, which is %+v", at, key, i, l.Row(id))
 			}
@@ -92,7 +92,7 @@ func (l *ledger) note(id uuid.UUID) {
 }
 
 // work does with a claim's rows what workers do, and what becomes of them: it delivers, fails, gives
-// back, dies, loses its leases, and crashes between the delivery and the ack.
+// back, stops, loses its leases, and crashes between the delivery and the ack.
 func (l *ledger) work(ctx context.Context, store dispatcher.Store, events []*dispatcher.Event, rnd *rand.Rand) error {
 	byKey := map[string][]*dispatcher.Event{}
 	for _, e := range events {
@@ -195,7 +195,7 @@ func TestKeysUnderFire(t *testing.T) {
 	t.Logf("%d rows done, %d again", rows, book.twice)
 }
 
-// A row that somebody else is about to change ends its key, and is not waited for.
+// A row that another session is about to change ends its key, and is not waited for.
 // CONTRACT: C-50
 func TestKeysEndAtLocks(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func TestClaimsThatWait(t *testing.T) {
 // Where ranges are dense, a claim that reads keys again does it in the same transaction, with a statement of
 // their own: it gets the next rows of each, and as many others as there is room for.
 // CONTRACT: C-50
-func TestKeysBesideDenseRanges(t *testing.T) {
+func TestKeysNextToDenseRanges(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(1600, 1600, "orders")

@@ -84,23 +84,23 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 	failures = slices.Clone(failures)
 	slices.SortFunc(failures, func(a, b dispatcher.Failure) int { return compare(a.Lease, b.Lease) })
 	var (
-		held     = newHeld(len(failures))
-		texts    = make([]string, len(failures))
-		delays   = make([]time.Duration, len(failures))
-		reasons  = make([]string, len(failures))
-		causes   = make([]string, len(failures))
-		answers  = make([]string, len(failures))
-		settings = relaxed
+		held      = newHeld(len(failures))
+		texts     = make([]string, len(failures))
+		delays    = make([]time.Duration, len(failures))
+		reasons   = make([]string, len(failures))
+		causes    = make([]string, len(failures))
+		responses = make([]string, len(failures))
+		settings  = relaxed
 	)
 	for i, f := range failures {
 		held.set(i, f.Lease)
 		texts[i], delays[i], reasons[i] = storable(f.Error, maxError), f.Delay, string(f.Reason)
 		causes[i] = failed(f)
 		if f.Reason != "" {
-			settings, answers[i] = durable+s.notify, storable(f.Response, maxResponse)
+			settings, responses[i] = durable+s.notify, storable(f.Response, maxResponse)
 		}
 	}
-	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, answers})
+	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
 }
 
 // held are leases as two arrays of a statement.
@@ -136,11 +136,11 @@ func compare(a, b dispatcher.Lease) int {
 	return bytes.Compare(a.ID[:], b.ID[:])
 }
 
-// pgUUID is id as a type that pgx knows without asking the server for the type of the parameter.
+// pgUUID is id as a type that pgx knows without a query for the type of the parameter.
 func pgUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // The lengths in bytes to which texts are cut: last_error, the error of one of the last failures, and the
-// destination's answer.
+// destination's response.
 const (
 	maxError    = 2000
 	maxFailure  = 300

@@ -18,7 +18,7 @@ import (
 const (
 	// listenTimeout bounds each statement of a listener, and the wait for its own notification.
 	listenTimeout = 5 * time.Second
-	// pingEvery is how long a listener hears nothing before it asks whether the server is there.
+	// pingEvery is how long a listener receives nothing before it pings the server.
 	pingEvery = 30 * time.Second
 )
 
@@ -32,7 +32,7 @@ var errPooled = errors.New("a pooler between here and the server, such as PgBoun
 // A wake-up is a notification on the channel with the name of the schema, and its payload is the
 // namespace. Listen holds one connection of its own from connect, makes a new one after growing waits
 // when it is lost, and calls wake then, for what was missed. Wake-ups are a hint: without them, the
-// dispatcher polls. The log tells, once for each change, whether they are heard.
+// dispatcher polls. It logs, once for each change, whether they are received.
 //
 // LISTEN belongs to a session, so the connection must not go through PgBouncer in transaction mode.
 // Listen notices when it does, and says so.
@@ -45,7 +45,7 @@ func Listen(ctx context.Context, connect func(context.Context) (*pgx.Conn, error
 			failures = 0
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
-			log.Warn("wake-ups of producers are not heard; polling goes on", "error", err)
+			log.Warn("wake-ups of producers are not received; polling continues", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -71,7 +71,7 @@ func (l *listener) listen(ctx context.Context) (heard bool, err error) {
 	if err := l.subscribe(ctx, conn); err != nil {
 		return false, err
 	}
-	l.log.Info("wake-ups of producers are heard", "channel", l.schema)
+	l.log.Info("wake-ups of producers are received", "channel", l.schema)
 	l.wake()
 	for {
 		payload, err := await(ctx, conn, pingEvery)
@@ -89,7 +89,7 @@ func (l *listener) listen(ctx context.Context) (heard bool, err error) {
 
 // subscribe makes sure that notifications arrive. A server's connection knows its process; one that
 // names another has a pooler in between, which may be one in session mode. Then it must hear a
-// notification from somebody else: its own would be heard in any mode.
+// notification from another session: its own would arrive in any mode.
 func (l *listener) subscribe(ctx context.Context, conn *pgx.Conn) error {
 	var process uint32
 	err := bounded(ctx, func(ctx context.Context) error {

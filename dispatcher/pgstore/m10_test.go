@@ -12,7 +12,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
-// m10 is an outbox with the functions of M10, and a store beside them.
+// m10 is an outbox with the functions of M10, and a store.
 type m10 struct {
 	outbox
 	dispatcher.Store
@@ -37,7 +37,7 @@ func (m m10) take() []*dispatcher.Event {
 	m.Helper()
 	claimed, err := m.Claim(m.Context(), dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "m10", Limit: 10}}, Lease: time.Minute, MaxAttempts: 1})
 	if err != nil || len(claimed.Dead) > 0 {
-		m.Fatalf("claimed, and buried %v: %v", claimed.Dead, err)
+		m.Fatalf("claimed, and marked %v dead: %v", claimed.Dead, err)
 	}
 	return claimed.Events
 }
@@ -58,7 +58,7 @@ func (m m10) again(change string) {
 // has lost a lease writes nothing.
 // CONTRACT: C-20, C-23, C-27, C-90
 // REQUIREMENT: M10-11, M10-12
-func TestM10BesideDispatcher(t *testing.T) {
+func TestM10AndDispatcherShareATable(t *testing.T) {
 	t.Parallel()
 	m := newM10(t)
 	m.exec(`select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
@@ -95,10 +95,10 @@ func TestM10BesideDispatcher(t *testing.T) {
 	}
 }
 
-// A dispatcher buries no event that a worker publishes or retries, whatever its own limit is, and waits as M10 does.
+// A dispatcher marks no event dead that a worker publishes or retries, whatever its own limit is, and waits as M10 does.
 // CONTRACT: C-25, C-90
 // REQUIREMENT: M10-6, M10-15
-func TestM10EventsAreNotBuried(t *testing.T) {
+func TestM10EventsAreNotMarkedDead(t *testing.T) {
 	t.Parallel()
 	m := newM10(t)
 	m.exec(`select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
@@ -124,6 +124,6 @@ func TestM10EventsAreNotBuried(t *testing.T) {
 		m.again(`, locked_until = now() - interval '1 second'`)
 	}
 	if n := scalar[int](m.outbox, `select count(*) from outbox.outbox_dead_letters`); n > 0 {
-		t.Errorf("%d events were buried", n)
+		t.Errorf("%d events are dead, want 0", n)
 	}
 }

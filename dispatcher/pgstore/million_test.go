@@ -17,7 +17,7 @@ import (
 // to see that ten times as many make no difference.
 const RowsVariable = "OUTBOX_TEST_ROWS"
 
-// TestMillion puts a million rows of one topic beside a few of others, and looks at what the
+// TestMillion puts a million rows of one topic next to a few of others, and looks at what the
 // statements then do. Loading them takes most of its time, so all that needs them is in here.
 // REQUIREMENT: OVERVIEW-4, OVERVIEW-5, STORAGE-12
 func TestMillion(t *testing.T) {
@@ -43,18 +43,18 @@ func TestMillion(t *testing.T) {
 	p.prepare()
 	p.wantIndexPlans("stale statistics")
 	neighbour := p.claim("after", 100)
-	t.Logf("claim of 100: %d buffers alone, %d (%.1f ms) beside a million rows of another topic", alone.buffers(), neighbour.buffers(), neighbour.millis)
+	t.Logf("claim of 100: %d buffers alone, %d (%.1f ms) next to a million rows of another topic", alone.buffers(), neighbour.buffers(), neighbour.millis)
 	// The live index is higher by now: its descent reads a few pages more.
 	if neighbour.buffers() > alone.buffers()+3 {
-		t.Errorf("a claim reads %d buffers beside a million rows of another topic, and %d without them", neighbour.buffers(), alone.buffers())
+		t.Errorf("a claim reads %d buffers next to a million rows of another topic, and %d without them", neighbour.buffers(), alone.buffers())
 	}
 	p.wantExpiredCheap()
 	p.wantDepth("big")
-	p.bury("after", million)
-	buried := p.claim("after", 100)
-	t.Logf("claim of 100: %d buffers (%.1f ms) among %d rows of its topic that are not due, and as many delivered", buried.buffers(), buried.millis, million)
-	if buried.Rows != 100 || buried.buffers() > alone.buffers()*3/2 {
-		t.Errorf("a claim reads %d buffers among rows that are not due or delivered, and %d without them", buried.buffers(), alone.buffers())
+	p.markDead("after", million)
+	dead := p.claim("after", 100)
+	t.Logf("claim of 100: %d buffers (%.1f ms) among %d rows of its topic that are not due, and as many delivered", dead.buffers(), dead.millis, million)
+	if dead.Rows != 100 || dead.buffers() > alone.buffers()*3/2 {
+		t.Errorf("a claim reads %d buffers among rows that are not due or delivered, and %d without them", dead.buffers(), alone.buffers())
 	}
 
 	p.exec(`delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
@@ -67,8 +67,8 @@ func TestMillion(t *testing.T) {
 	p.wantIndexPlans("fresh statistics")
 }
 
-// bury adds n rows of a topic that are due in an hour or more, and n that are delivered.
-func (p planned) bury(topic string, n int) {
+// markDead adds n rows of a topic that are due in an hour or more, and n that are delivered.
+func (p planned) markDead(topic string, n int) {
 	p.Helper()
 	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
 		select (lpad(to_hex(n), 8, 'a') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', now() + make_interval(hours => 1, secs => n)

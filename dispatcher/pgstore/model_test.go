@@ -69,7 +69,7 @@ func followTable(t *testing.T, deleted bool) {
 	}
 	t.Logf("%d transitions and %d refusals compared", changes, refusals)
 	for i, line := range table {
-		if !used[i] && line.Verb != "replay" { // which is no verb of the store
+		if !used[i] && line.Verb != "replay" { // not a verb of the store
 			t.Errorf("no case reached the line %+v", line)
 		}
 	}
@@ -143,7 +143,7 @@ func everyRow(most int) (rows []model.Row) {
 	return rows
 }
 
-// everyCall lists what the first worker can ask, with each lease that it may think it has.
+// everyCall lists what the first worker can call, with each lease that it may think it has.
 func everyCall(most int) []model.Call {
 	calls := []model.Call{{Verb: "claim", Worker: 1}}
 	for lease := 1; lease <= most; lease++ {
@@ -181,7 +181,7 @@ func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, i
 	case "release":
 		back := dispatcher.Return{Lease: lease[0]}
 		if c.Delayed {
-			back.Delay, back.Error = time.Hour, "nobody there"
+			back.Delay, back.Error = time.Hour, "unreachable"
 		}
 		lost, err = store.Release(t.Context(), []dispatcher.Return{back})
 	case "nack":

@@ -44,7 +44,7 @@ type Looked struct {
 const (
 	// A look reads the ids of so many rows, and of those that are wanted so many at once, or so many bytes.
 	pastLook, pastRows, pastBytes = 1000, 100, 4 << 20
-	// looksLeast and looksEach bound the rows that are looked at: so many, and so many for each that is asked for.
+	// looksLeast and looksEach bound the rows that are looked at: so many, and so many for each that is requested.
 	looksLeast, looksEach = 100_000, 10
 	// pastTimeout bounds each statement, in milliseconds as text.
 	pastTimeout = "10000"
@@ -53,7 +53,7 @@ const (
 )
 
 // Past calls do with rows of any status, newest first, a few at a time, until it has called it with all that are
-// asked for. It only reads: each page in a READ ONLY transaction of its own, and locks nothing. A page holds at
+// requested. It only reads: each page in a READ ONLY transaction of its own, and locks nothing. A page holds at
 // most 100 rows and 4 MiB, or one row that is larger. do keeps no snapshot open.
 //
 // Newest is by id: ids of version 7 rise with the time of the producer's clock, and the primary key is the only

@@ -48,7 +48,7 @@ func (o outbox) past(p pgstore.Past) (ids, pages []int, looked pgstore.Looked) {
 	return ids, pages, looked
 }
 
-// Rows come newest first, of the namespace and the topics, of the time and the number that were asked for. Rows
+// Rows come newest first, of the namespace and the topics, of the time and the number that were requested. Rows
 // whose ids are not of version 7 come last.
 func TestPastRowsComeNewestFirst(t *testing.T) {
 	t.Parallel()

@@ -13,8 +13,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What the page tells the one on call to run on a dead event does what it says: the replayed one is
-// delivered again, and the discarded one stays dead and is no longer counted.
+// What the page says to run on a dead event does what it says: the replayed one is
+// delivered again, and the discarded one stays dead and is not counted.
 // CONTRACT: C-41, C-42
 func TestReadmeOnDeadEvents(t *testing.T) {
 	t.Parallel()
@@ -57,9 +57,9 @@ func TestReadmeOnDeadEvents(t *testing.T) {
 		t.Errorf("after the replay %+v were claimed, %v", again.Events, err)
 	}
 	if n := scalar[int](p, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 1 {
-		t.Errorf("%d dead letters are open, want the one that nobody handled", n)
+		t.Errorf("%d dead letters are open, want the one that is open", n)
 	}
 	if n := scalar[int](p, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 2 {
-		t.Errorf("%d events are dead, want the discarded one and the one that nobody handled", n)
+		t.Errorf("%d events are dead, want the discarded one and the one that is open", n)
 	}
 }

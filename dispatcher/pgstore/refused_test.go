@@ -22,7 +22,7 @@ func raising(body string) string {
 		create trigger refuse before insert on outbox.outbox_dead_letters for each row execute function refuse()`
 }
 
-// An error of the server tells whether the rows of the statement are refused, or the statement may well
+// An error of the server says whether the rows of the statement are refused, or the statement may well
 // succeed later with the same rows.
 // CONTRACT: C-33
 func TestRefused(t *testing.T) {
@@ -85,18 +85,18 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A server that is away refuses nothing.
-func TestAwayIsNotRefused(t *testing.T) {
+// An unreachable server refuses nothing.
+func TestUnreachableServerDoesNotRefuse(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable")
+	pool := pgtest.Pool(t, "postgres://missing@127.0.0.1:1/none?sslmode=disable")
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
 	if _, err := store.Ack(t.Context(), []dispatcher.Lease{{ID: uuid.New(), Number: 1}}); err == nil || dispatcher.IsRefused(err) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
-// A row with no attempt left that the database refuses to bury stays as it is, and harms no other row, with and
-// without order per key. When it can be buried, it is.
+// A row with no attempt left that the database refuses to markDead stays as it is, and harms no other row, with and
+// without order per key. When it can be marked dead, it is.
 // CONTRACT: C-33
 func TestRefusedBurial(t *testing.T) {
 	t.Parallel()
@@ -130,7 +130,7 @@ func TestRefusedBurial(t *testing.T) {
 			o.eventually("all others are claimed", func() bool {
 				more := claim()
 				if more.DeadRefused != nil {
-					t.Errorf("a claim tried again at once to bury: %v", more.DeadRefused)
+					t.Errorf("a claim tried again at once to mark it dead: %v", more.DeadRefused)
 				}
 				got += len(more.Events)
 				return got >= others
@@ -138,7 +138,7 @@ func TestRefusedBurial(t *testing.T) {
 			if n := scalar[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`); n != 1 || got != others {
 				t.Errorf("%d rows were claimed and %d stayed as they were, want %d and 1", got, n, others)
 			}
-			pgstore.BuryAgain(store)
+			pgstore.MarkDeadAgain(store)
 			o.eventually("a later claim says that it is refused", func() bool { // one that takes long may not come to the row
 				again := claim()
 				if len(again.Events) > 0 {
@@ -148,8 +148,8 @@ func TestRefusedBurial(t *testing.T) {
 			})
 
 			o.exec(`drop trigger refuse on outbox.outbox_dead_letters`)
-			pgstore.BuryAgain(store)
-			o.eventually("the row is buried", func() bool { return len(claim().Dead) == 1 })
+			pgstore.MarkDeadAgain(store)
+			o.eventually("the row is marked dead", func() bool { return len(claim().Dead) == 1 })
 		})
 	}
 }

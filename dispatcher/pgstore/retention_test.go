@@ -7,9 +7,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Claims read no more beside a sweep that removes what was delivered a moment ago than without one.
+// Claims read no more during a sweep that removes what was delivered a moment ago than without one.
 // CONTRACT: C-60
-func TestClaimsBesideASweep(t *testing.T) {
+func TestClaimsDuringASweep(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
@@ -41,8 +41,8 @@ func TestClaimsBesideASweep(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("buffers of a claim of %d: %d without a sweep, %d beside one", batch, read[false]/rounds, read[true]/rounds)
+	t.Logf("buffers of a claim of %d: %d without a sweep, %d during one", batch, read[false]/rounds, read[true]/rounds)
 	if read[true] > read[false]*11/10 {
-		t.Errorf("claims read %d buffers beside a sweep, and %d without one", read[true], read[false])
+		t.Errorf("claims read %d buffers during a sweep, and %d without one", read[true], read[false])
 	}
 }

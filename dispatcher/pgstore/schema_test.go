@@ -47,7 +47,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// Without its grants a dispatcher is told which ones to get.
+// Without its grants a dispatcher learns which ones to get.
 func TestSchemaRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))

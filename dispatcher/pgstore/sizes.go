@@ -6,19 +6,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sizes returns the bytes on disk of each table by its name, with indexes (CONTRACT C-95). It asks the
+// Sizes returns the bytes on disk of each table by its name, with indexes (CONTRACT C-95). It queries the
 // file system for a file for each GiB, and reads no table.
 func (s *Store) Sizes(ctx context.Context) (map[string]int64, error) {
 	rows, err := s.pool.Query(ctx, s.sql.sizes)
 	if err != nil {
-		return nil, s.wrap("ask for the tables' sizes", err)
+		return nil, s.wrap("read the tables' sizes", err)
 	}
 	sizes := map[string]int64{}
 	var table string
 	var bytes int64
 	_, err = pgx.ForEachRow(rows, []any{&table, &bytes}, func() error { sizes[table] = bytes; return nil })
 	if err != nil {
-		return nil, s.wrap("ask for the tables' sizes", err)
+		return nil, s.wrap("read the tables' sizes", err)
 	}
 	return sizes, nil
 }

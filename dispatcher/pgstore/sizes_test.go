@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A dispatcher's rights are enough, and what is told grows with the table. CONTRACT: C-95
+// A dispatcher's rights are enough, and the size grows with the table. CONTRACT: C-95
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))

@@ -24,8 +24,8 @@ type Options struct {
 	// (CONTRACT C-60). Then nothing remembers a dedupe key whose event was delivered: the same one
 	// can be enqueued again, and is a new event. Defaults to false.
 	DeleteDelivered bool
-	// Notify marks the record of each death, in the transaction of the death, for package notify to tell an
-	// address of it. Defaults to false.
+	// Notify marks each dead letter, in the transaction that writes it, for a notification of an address. Defaults to
+	// false.
 	Notify bool
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
 	// random one.
@@ -34,21 +34,21 @@ type Options struct {
 
 // Store implements [dispatcher.Store]. It is safe for concurrent use.
 type Store struct {
-	pool      *pgxpool.Pool
-	schema    string
-	namespace string
-	worker    uuid.UUID
-	sql       queries
-	notify    string // what a transaction in which rows may die adds to its settings
-	floors    floors
-	keyed     keyed
-	holders   holders
-	buryAgain atomic.Int64 // when claims may bury rows again, in nanoseconds
+	pool          *pgxpool.Pool
+	schema        string
+	namespace     string
+	worker        uuid.UUID
+	sql           queries
+	notify        string // what a transaction in which rows may become dead adds to its settings
+	floors        floors
+	keyed         keyed
+	holders       holders
+	markDeadAgain atomic.Int64 // when claims may mark rows dead again, in nanoseconds
 }
 
 var _ dispatcher.Store = (*Store)(nil)
 
-// New returns a Store. It does not connect; [Store.Schema] tells whether the schema is as it must be.
+// New returns a Store. It does not connect; [Store.Schema] reports whether the schema is as it must be.
 func New(pool *pgxpool.Pool, opts Options) *Store {
 	if opts.Schema == "" {
 		opts.Schema = "outbox"
@@ -90,11 +90,11 @@ const (
 
 // claimSettings are those of a claim, whose argument is frozenAfter. The server sends the rows of a claim
 // before it commits. A client that does not read them, since its process is frozen or its node is gone, would
-// keep the rows locked and unleased for as long as TCP waits: for ever, if the client's kernel answers.
+// keep the rows locked and unleased for as long as TCP waits: for ever, if the client's kernel acknowledges.
 const claimSettings = relaxed + `, set_config('tcp_user_timeout', $1::text, true)`
 
-// notifySetting has the records of deaths marked in its transaction: it is what the default of their column notify_at
-// asks for. So no statement has an argument for it, and a dispatcher without an address writes nothing more.
+// notifySetting marks the dead letters of its transaction: the default of their column notify_at reads it. So no
+// statement has an argument for it, and a dispatcher without an address writes nothing more.
 const notifySetting = `, set_config('outbox.notify', 'on', true)`
 
 // frozenAfter is how long the server waits for a client to read a claim, in milliseconds as text: a third of
@@ -120,8 +120,8 @@ const tries = 3
 // the batch, for each try a new one: it must begin with empty results.
 //
 // The first try takes one round trip, and the session's default isolation. The statements are made for READ
-// COMMITTED: at a higher level they fail with a serialization error where they would have gone on. So the
-// further tries ask for READ COMMITTED, with two round trips more. That works behind PgBouncer too, where
+// COMMITTED: at a higher level they fail with a serialization error where they would have continued. So the
+// further tries set READ COMMITTED, with two round trips more. That works behind PgBouncer too, where
 // no default can be set for the session (package database sets it where there is no pooler).
 func (s *Store) send(ctx context.Context, fill func(*pgx.Batch)) error {
 	for try := 1; ; try++ {

@@ -132,7 +132,7 @@ func (o outbox) Failures(id uuid.UUID) []storetest.Attempt {
 	return scalar[[]storetest.Attempt](o, `select coalesce(failures, '[]') from outbox.outbox_events where id = $1`, id)
 }
 
-func (o outbox) Letters(id uuid.UUID) []storetest.Letter {
+func (o outbox) DeadLetters(id uuid.UUID) []storetest.DeadLetter {
 	o.Helper()
 	rows, err := o.Query(o.Context(), `select namespace, topic, reason, class, code, place, fingerprint, attempts,
 			coalesce(worker, '00000000-0000-0000-0000-000000000000'), coalesce(error, ''), failures, coalesce(response, ''), died_at, resolution is not null
@@ -140,11 +140,11 @@ func (o outbox) Letters(id uuid.UUID) []storetest.Letter {
 	if err != nil {
 		o.Fatalf("read dead letters of %s: %v", id, err)
 	}
-	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storetest.Letter])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storetest.DeadLetter])
 	if err != nil {
 		o.Fatalf("read dead letters of %s: %v", id, err)
 	}
-	return letters
+	return all
 }
 
 func (o outbox) Revive(id uuid.UUID, attempts int) {

@@ -11,10 +11,10 @@ import (
 )
 
 // OldestTransaction returns what has held vacuum back for longest, or nil when nothing does. It reads
-// no table, and is for every quarter of a minute or so. Short transactions are told like long ones.
+// no table, and is meant to be called every quarter of a minute or so. Short transactions are reported like long ones.
 //
 // A dispatcher's rights are enough to see everything. Since when a session of another role has had its
-// transaction is told to members of pg_read_all_stats alone; others are told when it was first seen.
+// transaction is visible only to members of pg_read_all_stats; for others it is when this process first saw it.
 func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransaction, error) {
 	rows, err := s.pool.Query(ctx, s.sql.oldestTransaction)
 	if err != nil {
@@ -35,7 +35,7 @@ type holder struct {
 	Now        time.Time
 }
 
-// holders remembers when the holders whose beginning the server does not tell were seen first.
+// holders remembers when the holders whose beginning the server does not show were seen first.
 type holders struct {
 	mu   sync.Mutex
 	seen map[holder]time.Time // Since and Now are not set

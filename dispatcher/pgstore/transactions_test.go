@@ -65,7 +65,7 @@ func user(t *testing.T, dsn string) string {
 }
 
 // as returns the store of a dispatcher with two sessions, one of which has a transaction that must not
-// be told of.
+// be reported.
 func (h holders) as(dsn string) *pgstore.Store {
 	h.Helper()
 	dsn += "&application_name=outbox-dispatcher/orders"
@@ -108,7 +108,7 @@ func (h holders) renew() {
 	}
 }
 
-// wants checks what a store tells; no kind means nothing. It returns what the store told.
+// wants checks what a store reports; no kind means nothing. It returns the report.
 func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name string) dispatcher.OldestTransaction {
 	h.Helper()
 	h.renew()
@@ -120,13 +120,13 @@ func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name st
 		got = &dispatcher.OldestTransaction{}
 	}
 	if got.Kind != kind || got.Name != name {
-		h.Errorf("told of %s %q, want %s %q", got.Kind, got.Name, kind, name)
+		h.Errorf("reported %s %q, want %s %q", got.Kind, got.Name, kind, name)
 	}
 	return *got
 }
 
-// What a session holds is told, by a member of pg_read_all_stats since it began, and by others since
-// they first saw it. Nothing else is told.
+// What a session holds is reported, to a member of pg_read_all_stats since it began, and by others since
+// they first saw it. Nothing else is reported.
 func TestOldestTransactionOfSessions(t *testing.T) {
 	h := newHolders(t)
 	h.exec(`create database elsewhere`)
@@ -154,10 +154,10 @@ func TestOldestTransactionOfSessions(t *testing.T) {
 	first := h.wants(h.store, dispatcher.HeldBySession, name)
 	h.run(late, `begin; create table late ()`)
 	if got := h.wants(h.seeing, dispatcher.HeldBySession, name); !got.Since.Equal(began) || got.Age <= 0 {
-		t.Errorf("it began at %v, and was told as %+v", began, got)
+		t.Errorf("it began at %v, and was reported as %+v", began, got)
 	}
 	if got := h.wants(h.store, dispatcher.HeldBySession, name); !got.Since.Equal(first.Since) || got.Since.Before(began) || got.Age <= first.Age {
-		t.Errorf("first told as %+v, then as %+v", first, got)
+		t.Errorf("first reported as %+v, then as %+v", first, got)
 	}
 	h.run(analyst, `commit`)
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
@@ -166,11 +166,11 @@ func TestOldestTransactionOfSessions(t *testing.T) {
 	h.run(late, `commit`)
 	h.run(analyst, `begin isolation level repeatable read; select 1`) // the same session, another transaction
 	if got := h.wants(h.store, dispatcher.HeldBySession, name); !got.Since.After(first.Since) {
-		t.Errorf("another transaction is told since %v, the first one since %v", got.Since, first.Since)
+		t.Errorf("another transaction is reported since %v, the first one since %v", got.Since, first.Since)
 	}
 }
 
-// A transaction of the dispatcher itself is told when it is longer than any that ends by itself: its process
+// A transaction of the dispatcher itself is reported when it is longer than any that ends by itself: its process
 // is frozen.
 func TestOldestTransactionOfFrozenDispatcher(t *testing.T) {
 	h := newHolders(t)
@@ -178,15 +178,15 @@ func TestOldestTransactionOfFrozenDispatcher(t *testing.T) {
 	name := fmt.Sprintf("pid %d (outbox-dispatcher/orders)", frozen.PgConn().PID())
 	h.wants(h.seeing, "", "")
 	*h.own = nil
-	h.eventually("the frozen session is told", func() bool { return h.tells(h.seeing, dispatcher.HeldBySession, name) })
+	h.eventually("the frozen session is reported", func() bool { return h.reports(h.seeing, dispatcher.HeldBySession, name) })
 	for _, store := range []*pgstore.Store{h.store, h.seeing} { // of its own role everybody sees it
 		if got, err := store.OldestTransaction(t.Context()); err != nil || got == nil || got.Name != name || got.Age < 10*time.Second {
-			t.Errorf("told of %+v, %v, want %s of at least 10 s", got, err, name)
+			t.Errorf("reported %+v, %v, want %s of at least 10 s", got, err, name)
 		}
 	}
 }
 
-// Prepared transactions, slots and standbys are told to everyone.
+// Prepared transactions, slots and standbys are reported to every login.
 func TestOldestTransactionElsewhere(t *testing.T) {
 	h := newHolders(t)
 	preparer := h.session("preparer")
@@ -202,12 +202,12 @@ func TestOldestTransactionElsewhere(t *testing.T) {
 	slotted := h.standby(feedback)
 	delete(feedback, "primary_slot_name")
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
-		h.eventually("the slot is told", func() bool { return h.tells(store, dispatcher.HeldBySlot, "kept") })
+		h.eventually("the slot is reported", func() bool { return h.reports(store, dispatcher.HeldBySlot, "kept") })
 	}
 	slotted.Kill()
-	first := h.wants(h.store, dispatcher.HeldBySlot, "kept") // also when nobody uses it
+	first := h.wants(h.store, dispatcher.HeldBySlot, "kept") // also when no client uses it
 	if got := h.wants(h.store, dispatcher.HeldBySlot, "kept"); !got.Since.Equal(first.Since) || got.Age <= first.Age {
-		t.Errorf("first told as %+v, then as %+v", first, got)
+		t.Errorf("first reported as %+v, then as %+v", first, got)
 	}
 	h.eventually("the slot is given up", func() bool {
 		_, err := h.Exec(h.Context(), `select pg_drop_replication_slot('kept')`)
@@ -217,11 +217,11 @@ func TestOldestTransactionElsewhere(t *testing.T) {
 
 	h.standby(feedback)
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
-		h.eventually("the standby is told", func() bool { return h.tells(store, dispatcher.HeldByStandby, "replica") })
+		h.eventually("the standby is reported", func() bool { return h.reports(store, dispatcher.HeldByStandby, "replica") })
 	}
 }
 
-func (h holders) tells(store *pgstore.Store, kind dispatcher.HolderKind, name string) bool {
+func (h holders) reports(store *pgstore.Store, kind dispatcher.HolderKind, name string) bool {
 	h.Helper()
 	h.renew()
 	got, err := store.OldestTransaction(context.Background())
@@ -254,7 +254,7 @@ func (o outbox) eventually(what string, holds func() bool) {
 }
 
 // A long vacuum looks like a session with an old snapshot, and holds nothing back.
-func TestOldestTransactionIsNoVacuum(t *testing.T) {
+func TestOldestTransactionIgnoresVacuum(t *testing.T) {
 	h := newHolders(t)
 	h.exec(`create table wide as select repeat('x', 1000) from generate_series(1, 200)`)
 	vacuum := h.session("vacuum")

@@ -8,7 +8,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// WorkerInfo is what the table outbox_workers has of a worker beside its id, its namespace and the times.
+// WorkerInfo is what the table outbox_workers has of a worker in addition to its id, its namespace and the times.
 type WorkerInfo struct {
 	// Dispatcher is the name of the dispatcher that the worker belongs to.
 	Dispatcher string

@@ -241,7 +241,7 @@ func TestOptions(t *testing.T) {
 	defer func() { check(t, tx.Rollback(t.Context())) }()
 	o.enqueue(t, 3)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n"))
-	await(t, "wake-ups are heard", func() bool { return strings.Contains(p.log.String(), "wake-ups of producers are heard") })
+	await(t, "wake-ups are received", func() bool { return strings.Contains(p.log.String(), "wake-ups of producers are received") })
 	await(t, "the open transaction is told", func() bool {
 		tx := p.status(t).OldestTransaction
 		return tx != nil && tx.Kind == status.Session && strings.HasPrefix(tx.Name, "pid ")

@@ -233,10 +233,10 @@ func claimExhausted(r rig) {
 			r.Errorf("the record is %+v, want the cause and the fingerprint of %+v", l, d)
 		}
 	}
-	if l := r.Letters(crashed)[0]; l.Worker != r.worker || len(l.Failures) != 0 {
+	if l := r.DeadLetters(crashed)[0]; l.Worker != r.worker || len(l.Failures) != 0 {
 		r.Errorf("the record is %+v, want the worker whose lease expired, %s, and no failures", l, r.worker)
 	}
-	if l := r.Letters(retried)[0]; l.Error != "no" || l.Worker != uuid.Nil || len(l.Failures) != 1 || l.Failures[0].Cause != refused {
+	if l := r.DeadLetters(retried)[0]; l.Error != "no" || l.Worker != uuid.Nil || len(l.Failures) != 1 || l.Failures[0].Cause != refused {
 		r.Errorf("the record is %+v, want the last error and its failure", l)
 	}
 }
@@ -282,7 +282,7 @@ func claimExhaustedLarge(r rig) {
 	}
 	for _, id := range dead {
 		r.wantFree(id, "dead", 1)
-		if n := len(r.Letters(id)); n != 1 {
+		if n := len(r.DeadLetters(id)); n != 1 {
 			r.Errorf("%d records of one death, want 1", n)
 		}
 	}
@@ -298,9 +298,9 @@ func claimNothing(r rig) {
 }
 
 // wantLetter checks the newest dead letter of a row.
-func (r rig) wantLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int) Letter {
+func (r rig) wantLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int) DeadLetter {
 	r.Helper()
-	letters := r.Letters(id)
+	letters := r.DeadLetters(id)
 	if len(letters) == 0 {
 		r.Fatalf("row %s has no dead letter", id)
 	}

@@ -29,7 +29,7 @@ func nackRetry(r rig) {
 		}
 		r.wantBetween("next_attempt_at", row.NextAttemptAt, from.Add(want.delay), r.Now().Add(want.delay))
 		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
-		if n := len(r.Letters(events[i].ID)); n != 0 {
+		if n := len(r.DeadLetters(events[i].ID)); n != 0 {
 			r.Errorf("a retry has %d dead letters", n)
 		}
 	}
@@ -176,7 +176,7 @@ func nackDeadTwice(r rig) {
 		}
 		e = again[0]
 	}
-	if n := len(r.Letters(e.ID)); n != 2 {
+	if n := len(r.DeadLetters(e.ID)); n != 2 {
 		r.Errorf("a row that died twice has %d dead letters, want 2", n)
 	}
 }

@@ -26,8 +26,8 @@ type Outbox interface {
 	Row(id uuid.UUID) Row
 	// Failures reads the last failed attempts of a row, oldest first.
 	Failures(id uuid.UUID) []Attempt
-	// Letters reads the dead letters of a row, oldest first.
-	Letters(id uuid.UUID) []Letter
+	// DeadLetters reads the dead letters of a row, oldest first.
+	DeadLetters(id uuid.UUID) []DeadLetter
 	// Revive puts a dead row back to pending with the attempts, as a replay does, and leaves its
 	// dead letters as they are.
 	Revive(id uuid.UUID, attempts int)
@@ -60,8 +60,8 @@ type Row struct {
 	UpdatedAt     time.Time
 }
 
-// Letter is a dead letter.
-type Letter struct {
+// DeadLetter is a dead letter.
+type DeadLetter struct {
 	Namespace, Topic   string
 	Reason             string
 	Class, Code, Place string
@@ -76,7 +76,7 @@ type Letter struct {
 }
 
 // Cause is what the letter says of it.
-func (l Letter) Cause() dispatcher.Cause {
+func (l DeadLetter) Cause() dispatcher.Cause {
 	return dispatcher.Cause{Class: l.Class, Code: l.Code, Place: l.Place}
 }
 

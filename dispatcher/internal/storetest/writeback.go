@@ -71,7 +71,7 @@ func releaseDelayed(r rig) {
 	})
 	r.wantLost("release", lost, err, old)
 	row := r.wantFree(events[0].ID, "pending", 1)
-	if row.LastError != "nobody there" || row.DeadReason != "" || len(r.Letters(events[0].ID)) != 0 {
+	if row.LastError != "nobody there" || row.DeadReason != "" || len(r.DeadLetters(events[0].ID)) != 0 {
 		r.Errorf("row is %+v, want last_error, and no death", row)
 	}
 	r.wantBetween("next_attempt_at", row.NextAttemptAt, from.Add(time.Hour), r.Now().Add(time.Hour))
@@ -168,7 +168,7 @@ func final(r rig) {
 // wantRefused tries every write-back of the rig's worker with a lease that it does not hold.
 func (r rig) wantRefused(l dispatcher.Lease) {
 	r.Helper()
-	before, letters := r.Row(l.ID), len(r.Letters(l.ID))
+	before, letters := r.Row(l.ID), len(r.DeadLetters(l.ID))
 	one := []dispatcher.Lease{l}
 	lost, err := r.store.Ack(r.Context(), one)
 	r.wantLost("ack", lost, err, l)
@@ -182,7 +182,7 @@ func (r rig) wantRefused(l dispatcher.Lease) {
 	r.wantLost("release with a delay", lost, err, l)
 	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Reason: dispatcher.ReasonPoisonMessage}})
 	r.wantLost("nack to death", lost, err, l)
-	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.Letters(l.ID)) != letters {
+	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.DeadLetters(l.ID)) != letters {
 		r.Errorf("a write-back without the lease changed the row from %+v to %+v", before, after)
 	}
 }

@@ -3,7 +3,7 @@
 --
 -- The lease number and the worker are the whole guard: only a processing row has locked_by. The worker is
 -- in it because a crash of the database may forget the last numbers and give them to another worker. A
--- condition on status or live besides would tempt the planner to start from the live index.
+-- condition on status or live as well would tempt the planner to start from the live index.
 --
 -- With "= any" there is one plan, whatever is known of the table: the ids are looked up in order.
 with acked as (

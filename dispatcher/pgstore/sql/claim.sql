@@ -1,6 +1,6 @@
--- Leases rows that are due, and buries those found with no attempt left (CONTRACT C-20 to C-22).
+-- Leases rows that are due, and marks those found with no attempt left dead (CONTRACT C-20 to C-22).
 -- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes;
--- $8 worker; $9 lease; $10 whether rows with no attempt left are buried, or left alone. A row's own
+-- $8 worker; $9 lease; $10 whether rows with no attempt left are marked dead, or left alone. A row's own
 -- max_attempts comes before the dispatcher's.
 --
 -- All rows of a claim get one lease number. It is drawn only when there is a row.
@@ -27,14 +27,14 @@ with taken as materialized (
         for update skip locked
     ) as e
 ),
--- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
+-- A claim may be lost in a crash of the database, a dead letter may not: with one, the commit waits for
 -- the disk as the session would.
 durable as materialized (
     select set_config('synchronous_commit', reset_val, true)
     from pg_settings
     where name = 'synchronous_commit' and (select spent from taken)
 ),
-letters as (
+dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
         aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures)
     select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
@@ -80,7 +80,7 @@ where ctid = any (case
     end)
 -- Nulls are for what most rows would repeat: each column costs. Headers of at most 8 bytes are none: to compare
 -- them with '{}' costs more.
--- A row that died has its last failure for a payload.
+-- A row that became dead has its last failure for a payload.
 returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from taken) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,

@@ -1,5 +1,5 @@
--- Leases rows that are due in order per key where nearly each is the first live one of its key, and buries
--- those found with no attempt left (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
+-- Leases rows that are due in order per key where nearly each is the first live one of its key, and marks
+-- those found with no attempt left dead (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
 -- comes before each row; claim_keyed.sql says why the order holds, and is for all that this one passes by.
 -- $1..$9 those of claim.sql; $10 whether a dead row blocks its key; $11 keys to leave out;
 -- $12 is $10 of claim.sql.
@@ -46,25 +46,25 @@ reached as materialized (
     ) as counted using (range)
 ),
 -- For the next statement of the transaction.
-told as materialized (
-    select set_config('outbox.told', json_build_object(
+report as materialized (
+    select set_config('outbox.report', json_build_object(
         'reached', (select json_agg(reached) from reached),
         'passed', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from looked where not head)
     )::text, true)
 ),
--- All that is asked of them, in one pass.
+-- All aggregates over them, in one pass.
 given as materialized (
     select array_agg(row) as rows, array_agg(row) filter (where exhausted) as exhausted, sum(bytes) > $7::bigint as cut
     from looked where head
 ),
--- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
+-- A claim may be lost in a crash of the database, a dead letter may not: with one, the commit waits for
 -- the disk as the session would.
 durable as materialized (
     select set_config('synchronous_commit', reset_val, true)
     from pg_settings
     where name = 'synchronous_commit' and (select exhausted from given) is not null
 ),
-letters as (
+dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
         aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures)
     select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
@@ -84,7 +84,7 @@ set status = case when attempts < coalesce(max_attempts, $6) then 'processing' e
     locked_by = case when attempts < coalesce(max_attempts, $6) then $8::uuid end,
     locked_until = case when attempts < coalesce(max_attempts, $6) then now() + $9::interval end,
     updated_at = now()
-where (select true from told) and ctid = any (case
+where (select true from report) and ctid = any (case
     when not (select cut from given) then (select rows from given)
     -- As in claim.sql: in the order of looked, and the first row is taken whatever its size.
     else array(
@@ -93,7 +93,7 @@ where (select true from told) and ctid = any (case
         where exhausted or total <= $7::bigint or total = bytes
     )
     end)
--- A row that died has its last failure for a payload.
+-- A row that became dead has its last failure for a payload.
 returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,

@@ -1,8 +1,8 @@
--- Leases rows that are due in order per key, and buries those found with no attempt left
+-- Leases rows that are due in order per key, and marks those found with no attempt left dead
 -- (CONTRACT C-20 to C-22, C-50). It returns what claim.sql does.
 -- $1 namespace; $2..$6 ranges: topics, limits, floors (time, id), and how many rows to look at;
 -- $7 max attempts; $8 max bytes; $9 worker; $10 lease; $11 rows of a key; $12 whether a dead row
--- blocks its key; $13..$15 keys to read besides: index of their range, hash, rows of it; $16 which
+-- blocks its key; $13..$15 keys to read in addition: index of their range, hash, rows of it; $16 which
 -- ranges are steps of a pass; $17 whether many rows of the ranges are to be had: then all are locked as
 -- they are read, and not looked up again; $18 keys that the ranges leave out; $19 is
 -- $10 of claim.sql.
@@ -18,7 +18,7 @@
 
 -- Workers that claim from a topic at the same moment look at different rows: each takes the first place
 -- that is free. It is only a hint, and spares them to look for rows that another one has locked. A step
--- of a pass leaves out no row: nobody else may be there to look at it.
+-- of a pass leaves out no row: no other worker may be there to look at it.
 with turn as materialized (
     select share.n as range, case when share.step then 0 else coalesce((
         select place from generate_series(0, 3) as place
@@ -72,7 +72,7 @@ ranges as materialized (
     where not $17::boolean
 ),
 -- Which of them are the first live ones of their keys. Where keys have very many rows, only one is worth
--- asking for.
+-- reading.
 looked as materialized (
     select event.*,
            key_hash is null or seq in (select min(seq) from ranges group by key_hash) and (
@@ -143,7 +143,7 @@ heads as materialized (
 ),
 -- What was changed between the snapshot and the lock is for the next claim. (It may be returned with its
 -- new ctid, which no later part of the statement finds: they all read the snapshot. Where rows are looked
--- up by ctid, servers before 14.20, 15.15, 16.11 and 17.7 tell that by row = locked alone.) A row that was tried
+-- up by ctid, servers before 14.20, 15.15, 16.11 and 17.7 show that only by row = locked.) A row that was tried
 -- twice comes alone: should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, exhausted, size_bytes,
@@ -155,7 +155,7 @@ head as materialized (
     from recalled
     where row = locked and not exists (select from found where found.row = recalled.row)
 ),
--- The rows behind each head that is the snapshot's, the last of them only to tell how the key goes on.
+-- The rows behind each head that is the snapshot's, the last of them only to show how the key continues.
 following as materialized (
     select head.range, event.*
     from head
@@ -196,7 +196,7 @@ taken as materialized (
     where missing = 0
 ),
 -- How far each range was read, and how many rows that was: up to the last that was found where all that
--- were asked for are, else to the last that was looked at. null for its end. Its rows are in order.
+-- are requested are, else to the last that was looked at. null for its end. Its rows are in order.
 reached as materialized (
     select share.n as range,
            case when last.id is null then share.look else (
@@ -227,26 +227,26 @@ passed as materialized (
     where not had and missing = 1 and (reached.at is null or (next_attempt_at, line.id) <= (reached.at, reached.id))
 ),
 -- For the next statement of the transaction.
-told as materialized (
-    select set_config('outbox.told', json_build_object(
+report as materialized (
+    select set_config('outbox.report', json_build_object(
         'reached', (select json_agg(reached) from reached),
         'followed', exists (select from line),
         'passed', (select json_agg(passed) from passed),
         'recalled', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from recalled)
     )::text, true)
 ),
--- All that is asked of them, in one pass.
+-- All aggregates over them, in one pass.
 given as materialized (
     select array_agg(row) as rows, array_agg(row) filter (where exhausted) as exhausted, sum(bytes) > $8::bigint as cut from taken
 ),
--- A claim may be lost in a crash of the database, a death may not: with one, the commit waits for
+-- A claim may be lost in a crash of the database, a dead letter may not: with one, the commit waits for
 -- the disk as the session would.
 durable as materialized (
     select set_config('synchronous_commit', reset_val, true)
     from pg_settings
     where name = 'synchronous_commit' and (select exhausted from given) is not null
 ),
-letters as (
+dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
         aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures)
     select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
@@ -266,7 +266,7 @@ set status = case when attempts < coalesce(max_attempts, $7) then 'processing' e
     locked_by = case when attempts < coalesce(max_attempts, $7) then $9::uuid end,
     locked_until = case when attempts < coalesce(max_attempts, $7) then now() + $10::interval end,
     updated_at = now()
-where (select true from told) and ctid = any (case
+where (select true from report) and ctid = any (case
     when not (select cut from given) then (select rows from given)
     -- Bytes are given by seq, so that what has no room is the end of its key. The first row is taken
     -- whatever its size.
@@ -276,7 +276,7 @@ where (select true from told) and ctid = any (case
         where exhausted or total <= $8::bigint or total = bytes
     )
     end)
--- A row that died has its last failure for a payload.
+-- A row that became dead has its last failure for a payload.
 returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,

@@ -1,6 +1,6 @@
 -- Leases a few rows that are due, for a worker that was woken: claim.sql without what takes time though it is
--- seldom needed. It does not tell topics apart: it takes the first rows that it finds. It leaves alone rows with
--- no attempt left, which are to be buried, and large ones, whose bytes are to be counted: those are for the
+-- seldom needed. It does not divide the rows among topics: it takes the first rows that it finds. It leaves alone rows with
+-- no attempt left, which are to be marked dead, and large ones, whose bytes are to be counted: those are for the
 -- next ordinary claim.
 -- $1 namespace; $2 topics; $3 floor (time); $4 most rows; $5 max attempts; $6 most bytes of a row; $7 worker;
 -- $8 lease.

@@ -1,9 +1,9 @@
--- Finds the groups of deaths that nobody has handled, the largest first. Each group is one look into an index, the
+-- Finds the groups of open dead letters, the largest first. Each group is one look into an index, the
 -- next one after the last, and its records are counted up to a cap (CONTRACT C-96).
 -- $1 namespace; $2 topics; $3 most groups to look at; $4 cap of a count; $5 most records to count in all, though a
 -- hundred of each group; $6 how many groups to list.
 with recursive step (topic, fingerprint) as (
-    select topic, '' from unnest($2::text[]) as asked (topic)
+    select topic, '' from unnest($2::text[]) as wanted (topic)
     union all
     select step.topic, (
         select fingerprint from outbox.outbox_dead_letters

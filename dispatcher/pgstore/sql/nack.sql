@@ -1,7 +1,7 @@
 -- Records failed attempts: back to pending after a delay, or dead with a dead letter
 -- (CONTRACT C-24, C-41).
 -- $1 ids of the rows and $2 the numbers of their leases, in the order of locking; $3 worker; $4 errors; $5 delays;
--- $6 reasons, '' to retry; $7 what failed, as JSON; $8 answers of the destination, '' for none. The guard is that of ack.sql.
+-- $6 reasons, '' to retry; $7 what failed, as JSON; $8 responses of the destination, '' for none. The guard is that of ack.sql.
 --
 -- The ids are compared with BETWEEN, not with "=": then there is one way to join, each failure looks up
 -- its row. With "=" a plan made while the table is small reads all of the index, and is kept when the
@@ -21,7 +21,7 @@ with nacked as (
     returning e.id, e.lease, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
         e.attempts, e.dead_reason, e.last_error, e.failures, failure.response
 ),
-letters as (
+dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
         aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures, response)
     select id, namespace, topic, seq, key_hash, event_type, aggregate_type, aggregate_id, tenant_id, dead_reason,

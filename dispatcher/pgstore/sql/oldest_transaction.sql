@@ -1,5 +1,5 @@
 -- Lists what keeps vacuum from removing rows of this database that are gone: whatever may still look
--- at them. since is null where the server does not tell it; then mark stays the same for as long as
+-- at them. since is null where the server does not show it; then mark stays the same for as long as
 -- the same thing is held.
 --
 -- Every login may see all of them. When the transactions of other roles began is for members of

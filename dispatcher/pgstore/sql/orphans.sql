@@ -1,10 +1,10 @@
--- Finds due rows that nobody works on, in all namespaces: those of topics that no worker serves, and those that are
--- leased to a worker that is gone and that nobody took over. Both have been so for a minute at least: a worker that is
--- replaced, or a lease that has just ended, is no orphan.
+-- Finds orphans, in all namespaces: due rows of topics that no worker serves, and rows that are leased to a worker that
+-- is gone and that no other worker took over. Both have been so for a minute at least: a worker that is replaced, or a
+-- lease that has just ended, does not make orphans.
 -- $1 most topics to look at; $2 most rows to look at in all, though a hundred of each topic.
 --
 -- Topics are found by one look into an index each: the next one after the last. Workers in other languages are not
--- in outbox_workers, so a topic of which somebody holds a row is served too.
+-- in outbox_workers, so a topic of which a worker holds a row is served too.
 with recursive step (namespace, topic) as (
     (
         select namespace, topic from outbox.outbox_events

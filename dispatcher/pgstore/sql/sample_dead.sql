@@ -14,6 +14,6 @@ cross join lateral (
     from outbox.outbox_dead_letters
     where ctid >= format('(%s,0)', page.number)::tid and ctid < format('(%s,0)', page.number + 1)::tid
     offset 0 -- keeps the conditions below out of here: an index would be taken for them
-) as letter
+) as dead_letter
 where resolution is null and namespace = $1::text and topic = any ($2::text[])
 group by topic, fingerprint

@@ -1,4 +1,4 @@
--- Lists the namespace's topics that have live rows and, if asked, those that have open dead letters.
+-- Lists the namespace's topics that have live rows and, if $2, those that have open dead letters.
 -- Each topic is one look into an index: the next one after the last.
 -- $1 namespace; $2 whether to add those of dead letters.
 with recursive live (topic) as (
