@@ -47,7 +47,7 @@ const (
 )
 
 // WithCause says what caused err, as far as it is known here: what a cause further inside says, counts first. A
-// sink names its kind as the class of all its errors, and the destination's code where there was an answer. No
+// sink names its kind as the class of all its errors, and the destination's code where there was a response. No
 // part is, or holds, a value of the event (CONTRACT C-41).
 func WithCause(cause Cause, err error) error { return &causedError{cause, err} }
 
@@ -82,7 +82,7 @@ func (c Cause) bounded() Cause {
 	return Cause{oneLine(c.Class, maxClass), oneLine(c.Code, maxCode), oneLine(c.Place, maxPlace)}
 }
 
-// oneLine cuts a text to a length in bytes, and replaces what is no text.
+// oneLine cuts a text to a length in bytes, and replaces what is not text.
 func oneLine(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -101,33 +101,33 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "")
 }
 
-// WithResponse adds to err what the destination answered. It is kept in the dead letter, when the event dies of
+// WithResponse adds to err the destination's response. It is kept in the dead letter, when the event becomes dead by
 // this failure, and nowhere else: it may repeat the event, so no log, metric or status has it (CONTRACT C-73).
-func WithResponse(response string, err error) error { return &answeredError{response, err} }
+func WithResponse(response string, err error) error { return &responseError{response, err} }
 
-// ResponseOf returns the answer of [WithResponse], or "".
+// ResponseOf returns the response of [WithResponse], or "".
 func ResponseOf(err error) string {
-	var answered *answeredError
-	if errors.As(err, &answered) {
-		return answered.response
+	var with *responseError
+	if errors.As(err, &with) {
+		return with.response
 	}
 	return ""
 }
 
-// Fingerprint names the group of a death: 8 hex digits, the same for all deaths of a topic with one reason and
+// Fingerprint names the group of a dead event: 8 hex digits, the same for all of a topic with one reason and
 // one cause. The table outbox_dead_letters computes the same.
 func Fingerprint(topic string, reason DeadReason, c Cause) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{topic, string(reason), c.Class, c.Code, c.Place}, "\n")))
 	return hex.EncodeToString(sum[:4])
 }
 
-type answeredError struct {
+type responseError struct {
 	response string
 	err      error
 }
 
-func (e *answeredError) Error() string { return e.err.Error() }
-func (e *answeredError) Unwrap() error { return e.err }
+func (e *responseError) Error() string { return e.err.Error() }
+func (e *responseError) Unwrap() error { return e.err }
 
 type causedError struct {
 	cause Cause

@@ -24,15 +24,15 @@ func TestCauseOf(t *testing.T) {
 		err  error
 		want dispatcher.Cause
 	}{
-		"nobody says anything": {failed, dispatcher.Cause{Class: "handler"}},
-		"no handler":           {fmt.Errorf("topic: %w", dispatcher.ErrNoHandler), dispatcher.Cause{Class: "handler", Code: "NoHandler"}},
-		"no time":              {fmt.Errorf("gone: %w", context.DeadlineExceeded), dispatcher.Cause{Class: "handler", Code: "Timeout"}},
+		"no cause is given": {failed, dispatcher.Cause{Class: "handler"}},
+		"no handler":        {fmt.Errorf("topic: %w", dispatcher.ErrNoHandler), dispatcher.Cause{Class: "handler", Code: "NoHandler"}},
+		"no time":           {fmt.Errorf("gone: %w", context.DeadlineExceeded), dispatcher.Cause{Class: "handler", Code: "Timeout"}},
 		"class around a code": {with(dispatcher.Cause{Class: "http"}, dispatcher.Permanent("", fmt.Errorf("x: %w", with(dispatcher.Cause{Code: "422"}, failed)))),
 			dispatcher.Cause{Class: "http", Code: "422"}},
 		"inner first": {with(dispatcher.Cause{Class: "kafka", Code: "ConnectionFailed"}, with(dispatcher.Cause{Class: "route", Place: "/a"}, failed)),
 			dispatcher.Cause{Class: "route", Code: "ConnectionFailed", Place: "/a"}},
 		"code alone": {with(dispatcher.Cause{Code: "7"}, failed), dispatcher.Cause{Class: "handler", Code: "7"}},
-		"what is no line of text": {with(dispatcher.Cause{Class: "a\x00", Code: "b\nc\xff", Place: strings.Repeat("ä", 200)}, failed),
+		"what is not a line of text": {with(dispatcher.Cause{Class: "a\x00", Code: "b\nc\xff", Place: strings.Repeat("ä", 200)}, failed),
 			dispatcher.Cause{Class: "a\uFFFD", Code: "b\uFFFDc\uFFFD", Place: strings.Repeat("ä", 100)}},
 	} {
 		if got := dispatcher.CauseOf(c.err); got != c.want || !utf8.ValidString(got.Place) {
@@ -44,7 +44,7 @@ func TestCauseOf(t *testing.T) {
 	}
 }
 
-// A group is told by its topic, reason and cause, and by nothing else. The value is that of a row's column.
+// A group is identified by its topic, reason and cause, and by nothing else. The value is that of a row's column.
 // CONTRACT: C-41
 func TestFingerprint(t *testing.T) {
 	group := dispatcher.Cause{Class: "http", Code: "422"}
@@ -64,25 +64,25 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// Every reason and every class has a sentence of what to do. Classes that are no constants are sinks.
+// Every reason and every class has a sentence of what to do. Classes other than the constants are sinks.
 // REQUIREMENT: STORAGE-19
 func TestRecovery(t *testing.T) {
 	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "cause.go", "Class"), "http", "")
 	if len(reasons) != 5 || len(classes) != 10 {
 		t.Fatalf("reasons %q, classes %q", reasons, classes)
 	}
-	told := map[string]bool{}
+	sentences := map[string]bool{}
 	for _, reason := range reasons {
 		for _, class := range classes {
 			text := dispatcher.Recovery(dispatcher.DeadReason(reason), class)
 			if !strings.HasSuffix(text, ".") || !strings.Contains(text, "replay") || strings.Contains(text, "\n") {
 				t.Errorf("%s, %s: %q", reason, class, text)
 			}
-			told[text] = true
+			sentences[text] = true
 		}
 	}
-	if len(told) != 11 {
-		t.Errorf("%d sentences, want 11", len(told))
+	if len(sentences) != 11 {
+		t.Errorf("%d sentences, want 11", len(sentences))
 	}
 	for want, text := range map[string]string{
 		"worker":         dispatcher.Recovery(dispatcher.ReasonProcessingTimeout, dispatcher.ClassLease),

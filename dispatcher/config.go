@@ -12,15 +12,15 @@ type Config struct {
 	// Lease is how long a claimed row is held before another worker may claim it. A delivery that
 	// takes longer extends it. Defaults to 30s.
 	Lease time.Duration
-	// PollInterval is the longest wait between two looks for work; under load the engine looks
+	// PollInterval is the longest wait between two claims; under load the engine claims
 	// more often. At most Lease / 3 (CONTRACT C-28). Defaults to 1s.
 	PollInterval time.Duration
 	// BatchSize is the most rows that one claim takes. A claim takes fewer where the deliveries are
 	// slow: about what they do in a third of a second. Defaults to 500.
 	BatchSize int
 	// Concurrency is how many Sink.Deliver calls run at once. While there are several topics, an eighth of
-	// the calls, at least one, is left to topics that have none running, so that a destination that does
-	// not answer holds up no other (CONTRACT C-32). With 1 nothing can be left. Defaults to 16.
+	// the calls, at least one, is left to topics without a running one, so that a destination that does not
+	// respond delays no other (CONTRACT C-32). With 1 none is left. Defaults to 16.
 	Concurrency int
 	// MaxAttempts is how many attempts a row has before it is dead, unless the row has a limit of its own.
 	// Defaults to 20: with the default backoff that is 4 to 8 hours.
@@ -43,11 +43,11 @@ type Config struct {
 	// MaxBytes bounds the bytes of events in this process, payloads and headers: claimed and not yet written
 	// back. One event may pass it alone (CONTRACT C-35). Defaults to 32 MiB.
 	MaxBytes int64
-	// Paused keeps the engine from claiming until Resume; it still counts and answers. Defaults to false.
+	// Paused keeps the engine from claiming until Resume; it still counts and reports. Defaults to false.
 	Paused bool
 	// Logger gets what an operator needs to know, never a payload. Defaults to slog.Default().
 	Logger *slog.Logger
-	// Observer is told of every outcome. Defaults to none.
+	// Observer is notified of every outcome. Defaults to none.
 	Observer Observer
 }
 
@@ -68,13 +68,13 @@ type OnDead string
 
 // The choices.
 const (
-	// OnDeadContinue: the key goes on with its next event.
+	// OnDeadContinue: the key continues with its next event.
 	OnDeadContinue OnDead = "Continue"
 	// OnDeadBlock: the key waits until a person replays or discards the dead event.
 	OnDeadBlock OnDead = "Block"
 )
 
-// Observer is told what happens, for metrics. Its methods are called from several goroutines and
+// Observer is notified of what happens, for metrics. Its methods are called from several goroutines and
 // must not block.
 type Observer interface {
 	// Claimed: n rows of the topic were leased.

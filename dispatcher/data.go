@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Windows are the times that have just passed over which outcomes are told: [Outcomes].
+// Windows are the most recent periods over which outcomes are counted: [Outcomes].
 var Windows = [...]time.Duration{5 * time.Minute, time.Hour}
 
-// Data is how the outbox's data are at one moment (CONTRACT C-95). Every process of a dispatcher tells the same of
-// Windows, and every dispatcher of a database the same of Orphans.
+// Data is how the outbox's data are at one moment (CONTRACT C-95). Every process of a dispatcher reports the same
+// Windows, and every dispatcher of a database the same Orphans.
 type Data struct {
 	// ObservedAt is the database's time of the look.
 	ObservedAt time.Time
@@ -24,8 +24,8 @@ type Outcomes struct {
 	// Delivered events were marked so by a process of the dispatcher that still runs, and Failed are its attempts that
 	// failed. An event whose row is gone is not taken for a delivered one.
 	Delivered, Failed int64
-	// Dead counts the events of its topics that became dead, whoever gave them up, and whether or not somebody has
-	// handled them since. With Estimated set there may be more.
+	// Dead counts the events of its topics that became dead, by whichever worker, resolved since or not. With Estimated
+	// set there may be more.
 	Dead Count
 }
 
@@ -45,15 +45,15 @@ func (o Outcomes) SuccessRate() (rate float64, known bool) {
 	return float64(o.Delivered) / float64(o.Delivered+o.Failed), true
 }
 
-// Orphans are due rows of the whole database, whatever their namespace, that nobody has worked on for a minute at
+// Orphans are due rows of the whole database, whatever their namespace, that no worker has served for a minute at
 // least. A Count with Estimated set may be higher.
 type Orphans struct {
 	// Unserved are pending rows of topics that no process of a dispatcher serves.
 	Unserved Count
-	// Abandoned are rows that are leased to a worker that is gone, and that nobody has taken over.
+	// Abandoned are rows that are leased to a worker that is gone, and that no other has taken over.
 	Abandoned Count
-	// Topics are those that have such rows: the first by name, at most OrphanTopicsListed: what is
-	// told of them stays the same while their numbers change.
+	// Topics are those that have such rows: the first by name, at most OrphanTopicsListed, so that they stay the same
+	// while their numbers change.
 	Topics []OrphanTopic
 }
 

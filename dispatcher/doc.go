@@ -19,14 +19,14 @@
 //   - All time is the database's clock; the worker's own clock only measures how long it has
 //     held a lease (CONTRACT C-3). Where that clock stood still with a virtual machine, the lease number
 //     refuses what the worker writes back.
-//   - An unreachable destination spends no attempt, and neither does one that answers for its own trouble
+//   - An unreachable destination spends no attempt, and neither does one that reports a fault of its own
 //     (see [DestinationFault]) where nothing of the topic was delivered since the event was claimed, or since
-//     it failed before that, until it is a day old (CONTRACT C-32). With the defaults an event that is refused for its content is dead within 9 hours;
-//     one that makes the destination answer a fault, alone in its topic, within 33.
-//   - What is odd harms itself alone (CONTRACT C-33): a row that cannot be decoded is dead as a poison
-//     message, an outcome that the database refuses is left to its lease's end, a call that does not return
-//     is told as stuck and its events are tried again, and a statement that takes too long is tried again
-//     smaller.
+//     it failed before that, until it is a day old (CONTRACT C-32). With the defaults an event that is refused for its content is dead
+//     within 9 hours; one that makes the destination report a fault, alone in its topic, within 33.
+//   - A faulty row, outcome, call or statement harms itself alone (CONTRACT C-33): a row that cannot be decoded
+//     is dead as a poison message, an outcome that the database refuses is left to its lease's end, a call that
+//     does not return is reported as stuck and its events are tried again, and a statement that takes too long
+//     is tried again smaller.
 //   - With [OrderingKey], no event of a key is delivered for the first time before an earlier one is
 //     delivered or dead (CONTRACT C-50). Without, events overtake each other.
 //
@@ -46,28 +46,28 @@
 //	extend        moves the end of a lease
 //	lost lease    another worker has claimed the row
 //	in flight     claimed, and not yet written back
-//	held topic    a topic whose breaker is open while others are delivered
-//	gated topic   a topic that is held because its next event has a type that is not admitted
-//	trial         a few events of a held topic, delivered to see whether it works again
-//	probe         a question to the destination that publishes nothing
+//	paused topic  a topic whose breaker is open while others are delivered
+//	gated topic   a topic that is paused because its next event has a type that is not admitted
+//	half-open probe  a few events of a paused topic, delivered to see whether it works again
+//	probe         a request to the destination that publishes nothing
 //	stuck call    a delivery that did not return when its time was over
-//	dead letter   the record of a death of an event
+//	dead letter   the record that an event became dead
 //
 // # Order per key
 //
 // A key is an event's partition key, else its aggregate id, in its topic. A claim takes the first live
-// rows of a key, each only with all before it, and a process delivers them one at a time; other keys go
-// on beside it. A row that is retried, scheduled, leased by anybody or dead with [OnDeadBlock] holds up
-// the later ones of its key and nothing else. All this rests on row leases: it holds with any number of
-// workers, through crashes and behind a pooler, and a worker that dies delays the keys that it held
-// until its leases expire. Claim and ack together cost the database about one and a half times as much as
+// rows of a key, each only with all before it, and a process delivers them one at a time; other keys
+// continue meanwhile. A row that is retried, scheduled, leased or dead with [OnDeadBlock] delays the later
+// ones of its key and nothing else. All this rests on row leases: it holds with any number of workers,
+// through crashes and behind a pooler, and a worker that crashes delays the keys of its rows until its
+// leases expire. Claim and ack together cost the database about one and a half times as much as
 // without order, and a key alone is as fast as its deliveries one after the other.
 //
 // What it does not do: events of one key whose transactions overlap may commit in another order than
 // that of their seq, and then the later one may be delivered first (see package producer, LockKey).
-// With [OnDeadContinue] a replayed event comes after those that went on without it. After a crash events
+// With [OnDeadContinue] a replayed event comes after the later ones of its key. After a crash events
 // are delivered again: again in order, but some of them may have been followed by later ones before. All
-// dispatchers of a topic must be told to keep the order.
+// dispatchers of a topic must be set to keep the order.
 //
 // # State machine
 //
@@ -80,7 +80,7 @@
 //	                                 Nack with no attempt left or a permanent error;
 //	                                 lease expired with no attempt left
 //
-// This is all of it; whatever else is asked changes nothing. Tests explore every state that this table
+// This is all of it; any other call changes nothing. Tests explore every state that this table
 // can reach, and compare the store with each line of it (package internal/model).
 //
 //	from        verb     guard                        to          attempts  lease

@@ -31,8 +31,8 @@ var ErrNoHandler = errors.New("no handler for the topic")
 // A sink says what a failed delivery means by wrapping its error. An error that is not wrapped is
 // the row's own failure: it spends an attempt and is retried by the backoff policy.
 
-// Unavailable marks err as the destination's failure as a whole: it could not be reached, or lets nobody
-// in. The row goes back with its attempt, and claiming pauses until a probe succeeds; while others of its
+// Unavailable marks err as the destination's failure as a whole: it could not be reached, or refuses every
+// login. The row goes back with its attempt, and claiming pauses until a probe succeeds; while others of its
 // topic are delivered, that row alone waits (CONTRACT C-32).
 func Unavailable(err error) error { return &unavailableError{err} }
 
@@ -53,9 +53,9 @@ func IsRefused(err error) bool {
 	return errors.As(err, &r)
 }
 
-// DestinationFault marks err as the destination's own trouble: it answered, and the answer speaks of
-// the destination rather than of the event, such as 503 from a gateway, or any other 5xx. The attempt
-// is given back, so that an outage that answers kills no event, until the event is a day old. It is the row's own
+// DestinationFault marks err as a fault that the destination reports of itself rather than of the event, such
+// as 503 from a gateway, or any other 5xx. The attempt is given back, so that no such outage makes an event dead,
+// until the event is a day old. It is the row's own
 // failure where others of the topic were delivered since it was claimed, or since it failed before that
 // (CONTRACT C-32). Where one call has several events and delivers none, they come again in smaller calls, and
 // none of them is charged (CONTRACT C-33).
@@ -80,7 +80,7 @@ func PermanentReason(err error) (DeadReason, bool) {
 	return "", false
 }
 
-// RetryAfter marks err as a failure after which the destination asked for a pause of at least d.
+// RetryAfter marks err as a failure after which the destination requested a pause of at least d.
 // It spends an attempt; the row is retried after d or the backoff policy's delay, whichever is longer.
 func RetryAfter(d time.Duration, err error) error { return &retryAfterError{d, err} }
 

@@ -16,7 +16,7 @@ type Event struct {
 	// Seq is the order of insertion. It has gaps that fill late: never use it as a cursor.
 	Seq int64
 	// AggregateSequence is the number of the event in its aggregate, of which committed events have all from 1. 0
-	// means that its producer asked for none.
+	// means that its producer set none.
 	AggregateSequence int64
 	// Namespace and Topic say which stream the event belongs to.
 	Namespace string
@@ -51,11 +51,11 @@ type Event struct {
 	Message Message
 }
 
-// Message says what a message is made of, beside the payload.
+// Message says what a message is made of, in addition to the payload.
 type Message struct {
 	// Bare is true for a message without CloudEvents: the payload with Headers.
 	Bare bool
-	// Headers are beside the attributes of CloudEvents, or alone, under these very names, each of which is there
+	// Headers are added to the attributes of CloudEvents, or alone, under exactly these names, each of which is there
 	// once.
 	Headers []Header
 }

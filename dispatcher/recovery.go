@@ -22,12 +22,12 @@ func Recovery(reason DeadReason, class string) string {
 	}
 	switch reason {
 	case ReasonPoisonMessage:
-		return "Mend the handler or the sink that panicked, and replay; or discard."
+		return "Fix the handler or the sink that panicked, and replay; or discard."
 	case ReasonSchemaValidationFailed:
 		return "Correct what the event is checked against, and replay; or correct the producer, and discard."
 	case ReasonPermanentFailure:
-		return "Mend what the destination refuses the event for, and replay; or discard."
+		return "Fix what the destination refuses the event for, and replay; or discard."
 	default:
-		return "Mend the destination, and replay; or discard what it need not get."
+		return "Fix the destination, and replay; or discard what it need not get."
 	}
 }

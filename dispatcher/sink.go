@@ -10,18 +10,18 @@ import (
 //
 // All methods are safe for concurrent use.
 type Sink interface {
-	// Deliver publishes the batch and answers for each event: result i is about batch[i], and nil
+	// Deliver publishes the batch and returns a result for each event: result i is about batch[i], and nil
 	// means that the destination confirmed it. An error has the sink's kind and the destination's code as its cause:
 	// see [WithCause]. The batch has 1 to BatchSize events of one topic.
 	// It returns soon after ctx ends; events without an outcome by then carry ctx's error. Calls that
 	// follow each other may have the same ctx, which ends some time after the last of them.
 	Deliver(ctx context.Context, batch []*Event) []error
 
-	// Probe checks that the destination can be reached, and takes events as far as that can be asked,
+	// Probe checks that the destination can be reached, and takes events as far as that can be checked,
 	// without publishing anything. When the configuration names the one place that every event goes to (a
-	// topic, a stream, a table), it asks for that: a place that is missing, or that this login may not write
+	// topic, a stream, a table), it checks that: a place that is missing, or that this login may not write
 	// to, is [Unavailable], and so are deliveries that are refused for it. When the events say where they
-	// go, it asks for the destination alone. The engine calls it at start and while claiming is paused.
+	// go, it checks the destination alone. The engine calls it at start and while claiming is paused.
 	// nil means reachable.
 	Probe(ctx context.Context) error
 

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Snapshot is what a running engine knows of itself, without asking the database.
+// Snapshot is what a running engine knows of itself, without a query to the database.
 type Snapshot struct {
 	// Draining is true after Run's context has ended.
 	Draining bool
@@ -21,7 +21,7 @@ type Snapshot struct {
 	InFlightBytes int64
 	// Source is the state of the database as the engine sees it.
 	Source LinkState
-	// Outcomes is not OK while the database answers, and refuses what is written back of some rows.
+	// Outcomes is not OK while the database responds, and refuses what is written back of some rows.
 	Outcomes LinkState
 	// Stuck are the calls of the sink that do not return although their time is over, the longest first, at
 	// most StuckListed; StuckCalls is their number.
@@ -104,11 +104,11 @@ type BreakerState string
 
 // The states of the breaker.
 const (
-	// BreakerClosed: claiming goes on.
+	// BreakerClosed: rows are claimed.
 	BreakerClosed BreakerState = "Closed"
 	// BreakerUnreachable: the destination cannot be reached; claiming waits for a probe to succeed.
 	BreakerUnreachable BreakerState = "Unreachable"
-	// BreakerRefusing: the destination answers, and refused the last deliveries one and all; a few
-	// rows at a time are tried until one succeeds.
+	// BreakerRefusing: the destination responds, and refused all of the last deliveries; half-open probes of a few
+	// rows are made until one succeeds.
 	BreakerRefusing BreakerState = "Refusing"
 )

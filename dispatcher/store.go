@@ -17,7 +17,7 @@ type Store interface {
 	// Claim leases rows that are due: pending with next_attempt_at in the past, or processing
 	// with an expired lease, each with attempts < MaxAttempts (CONTRACT C-20). Each topic's rows
 	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
-	// way and are told in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
+	// way and are returned in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
 	// returns, but one without rows means that none is. Only where it takes long to know can rows that
 	// became due late (an expired lease, a late commit, a release) be missed, for some seconds: when very
 	// many rows are gone that vacuum may not remove yet or, with Keys, wait for others of their keys.
@@ -25,7 +25,7 @@ type Store interface {
 	// moment, those that it might claim.
 	//
 	// An error means that no row is leased, or that the outcome is not known because the connection
-	// failed. A row that cannot be decoded is no error: it comes in Claimed.Unreadable (CONTRACT C-33).
+	// failed. A row that cannot be decoded is not an error: it comes in Claimed.Unreadable (CONTRACT C-33).
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT
@@ -74,7 +74,7 @@ type ClaimRequest struct {
 	// the rows of all shares together alone, and leave rows that have no attempt left or are large. An
 	// ordinary claim follows in any case.
 	Small bool
-	// Keys asks for order per key (CONTRACT C-50). nil means none.
+	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }
 
@@ -84,7 +84,7 @@ type ClaimRequest struct {
 type KeyOrder struct {
 	// PerKey is the most rows of one key that a claim takes, at least 1.
 	PerKey int
-	// BlockOnDead leaves the rows of a key alone that come after a dead one that nobody has handled.
+	// BlockOnDead leaves the rows of a key alone that come after a dead one with an open dead letter.
 	BlockOnDead bool
 }
 
@@ -125,13 +125,13 @@ type Unreadable struct {
 	Err error
 }
 
-// DeadEvent tells of a row that became dead.
+// DeadEvent is a row that became dead.
 type DeadEvent struct {
 	ID       uuid.UUID
 	Topic    string
 	Attempts int
 	Reason   DeadReason
-	// Cause is what failed last, and Fingerprint names the group of such deaths. See [Fingerprint].
+	// Cause is what failed last, and Fingerprint names the group of such dead events. See [Fingerprint].
 	Cause       Cause
 	Fingerprint string
 }
@@ -148,7 +148,7 @@ type Failure struct {
 	Reason DeadReason
 	// Cause is what failed. It is kept with the row's last five failures, and in the dead letter.
 	Cause Cause
-	// Response is what the destination answered. It is kept in the dead letter alone; longer than 1 KiB it is
+	// Response is the destination's response. It is kept in the dead letter alone; longer than 1 KiB it is
 	// cut. Empty for none.
 	Response string
 }
@@ -166,20 +166,20 @@ type Return struct {
 type Depth struct {
 	// ObservedAt is the database's time of the count.
 	ObservedAt time.Time
-	// Topics has one entry for each topic that has rows, or that was asked for.
+	// Topics has one entry for each topic that has rows, or that was requested.
 	Topics []TopicDepth
-	// BlockedKeys counts the keys that have live rows behind a dead one that nobody has handled, and
+	// BlockedKeys counts the keys that have live rows behind an open dead letter, and
 	// Blocked lists the first of them, at most BlockedListed. Both are for OnDeadBlock.
 	BlockedKeys Count
 	Blocked     []BlockedKey
-	// Groups are those of the deaths that nobody has handled yet, the largest first, at most GroupsListed.
+	// Groups are those of the open dead letters, the largest first, at most GroupsListed.
 	Groups []DeadGroup
 }
 
 // GroupsListed is the most groups in [Depth.Groups].
 const GroupsListed = 20
 
-// DeadGroup is deaths of one topic for one cause, which nobody has handled yet.
+// DeadGroup is the open dead letters of one topic for one cause.
 type DeadGroup struct {
 	// Fingerprint is the group's name. See [Fingerprint].
 	Fingerprint string
@@ -188,9 +188,9 @@ type DeadGroup struct {
 	Cause       Cause
 	// Count is exact up to DepthCap; with more than two groups, up to 20,000 divided by their number. An estimate has two digits that count.
 	Count Count
-	// Since is when the first of them died, and Last the last one.
+	// Since is when the first of them became dead, and Last the last one.
 	Since, Last time.Time
-	// Sample is the event that died last, and Error its error, cut to 200 bytes.
+	// Sample is the event that became dead last, and Error its error, cut to 200 bytes.
 	Sample uuid.UUID
 	Error  string
 }
@@ -202,7 +202,7 @@ const BlockedListed = 20
 type BlockedKey struct {
 	Topic string
 	Key   string
-	// EventID is the dead event's, and DiedAt the time of its death.
+	// EventID is the dead event's, and DiedAt when it became dead.
 	EventID uuid.UUID
 	DiedAt  time.Time
 }
@@ -210,8 +210,8 @@ type BlockedKey struct {
 // TopicDepth is the backlog of one topic.
 type TopicDepth struct {
 	Topic string
-	// Pending are due now; Scheduled are due later; Processing are leased; Dead are those whose
-	// death nobody has handled yet.
+	// Pending are due now; Scheduled are due later; Processing are leased; Dead are those with
+	// an open dead letter.
 	Pending, Scheduled, Processing, Dead Count
 	// Retrying are those of Scheduled that wait for a retry after a failure. The others were delayed by their
 	// producers.
