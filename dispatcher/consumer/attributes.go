@@ -13,7 +13,7 @@ import (
 // attributes are those of a CloudEvent, by name.
 type attributes map[string]string
 
-// own are the attributes that are no header of the producer. A header of such a name has the prefix "header".
+// own are the attributes that are not headers of the producer. A header of such a name has the prefix "header".
 var own = map[string]bool{
 	"specversion": true, "id": true, "source": true, "type": true, "subject": true, "time": true,
 	"datacontenttype": true, "dataschema": true, "data": true,
@@ -52,7 +52,7 @@ func (a attributes) event(payload []byte) (*Event, error) {
 	}
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return nil, undecodable("its id is no UUID; only events of an outbox can be decoded")
+		return nil, undecodable("its id is not a UUID; only events of an outbox can be decoded")
 	}
 	e := &Event{
 		ID: id, Namespace: a["outboxnamespace"], Topic: a["topic"], EventType: a["type"], AggregateType: a["aggregatetype"],
@@ -81,7 +81,7 @@ func (a attributes) event(payload []byte) (*Event, error) {
 	e.Attempt = int(attempt)
 	if text := a["tenantid"]; text != "" {
 		if e.TenantID.UUID, err = uuid.Parse(text); err != nil {
-			return nil, undecodable("its tenantid is no UUID")
+			return nil, undecodable("its tenantid is not a UUID")
 		}
 		e.TenantID.Valid = true
 	}
@@ -104,7 +104,7 @@ func (a attributes) number(name string, bits int) (int64, error) {
 	}
 	n, err := strconv.ParseInt(a[name], 10, bits)
 	if err != nil {
-		return 0, undecodable("its %s is no whole number", name)
+		return 0, undecodable("its %s is not a whole number", name)
 	}
 	return n, nil
 }
@@ -124,5 +124,5 @@ func namespaceOf(source string) string {
 
 // undecodable is the refusal of a message; it never quotes it.
 func undecodable(format string, args ...any) error {
-	return Refuse(fmt.Errorf("the message is no event of an outbox: "+format, args...))
+	return Refuse(fmt.Errorf("the message is not an event of an outbox: "+format, args...))
 }

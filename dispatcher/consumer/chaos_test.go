@@ -93,7 +93,7 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 }
 
 // provider takes charges: one for each Idempotency-Key, however often it is called. Each so many calls it has the
-// consumer killed before the answer.
+// consumer killed before the response.
 type provider struct {
 	every int
 	kill  func()
@@ -165,18 +165,18 @@ func (n *network) send(ctx context.Context, m message) (status int, retryAfter s
 		return 0, "", err
 	}
 	r.Header = m.header
-	answer, err := http.DefaultClient.Do(r)
+	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return 0, "", err
 	}
-	return answer.StatusCode, answer.Header.Get("Retry-After"), answer.Body.Close()
+	return response.StatusCode, response.Header.Get("Retry-After"), response.Body.Close()
 }
 
 // replay sends what it has seen again, the last first.
 func (n *network) replay(t *testing.T) (done int) {
 	for i := len(n.seen) - 1; i >= 0; i-- {
 		if status, _, err := n.send(t.Context(), n.seen[i]); err != nil || status != http.StatusNoContent {
-			t.Fatalf("a replay is answered %d, %v", status, err)
+			t.Fatalf("got %d, %v for a replay", status, err)
 		}
 		done++
 	}

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// serveChild charges for each event by a call to somebody else, and then writes its effect. It tells where it listens on
+// serveChild charges for each event by a call to another service, and then writes its effect. It prints where it listens on
 // standard output, and ends when its standard input does.
 func serveChild(dsn, payments string) error {
 	go func() {
@@ -49,11 +49,11 @@ func serveChild(dsn, payments string) error {
 			return err
 		}
 		charge.Header.Set("Idempotency-Key", e.IdempotencyKey())
-		answer, err := http.DefaultClient.Do(charge)
+		response, err := http.DefaultClient.Do(charge)
 		if err != nil {
 			return err
 		}
-		if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
+		if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
 			return errors.Join(err, errors.New("no charge"))
 		}
 		_, err = tx.Exec(ctx, "insert into effects values ($1, 'billing')", e.ID)

@@ -15,7 +15,7 @@ import (
 // Options says who consumes, and how. The zero value of a field means its default.
 type Options struct {
 	// ID names the consumer: its consumer_id in the database and in metrics. Required. Each consumer handles an event once;
-	// all processes of one consumer have the same id, and it never changes, since with another one all is handled anew.
+	// all processes of one consumer have the same id, and it never changes, since with another one all is handled again.
 	ID string
 	// Schema has the tables of [SQL]. Defaults to the connection's search_path.
 	Schema string
@@ -27,7 +27,7 @@ type Options struct {
 	Fence bool
 	// Metrics counts what is handled. Defaults to none.
 	Metrics *Metrics
-	// Logger tells of each failure. Defaults to slog.Default().
+	// Logger gets each failure. Defaults to slog.Default().
 	Logger *slog.Logger
 	// MaxBytes bounds the body of a request to [Consumer.HTTP]. Defaults to 16 MiB.
 	MaxBytes int64
@@ -94,11 +94,11 @@ func (o Outcome) String() string {
 // CONTRACT C-80). When this consumer has handled the event before, effect is not run (RULE-010-002, -031). Of two
 // deliveries of one event at the same time the second waits, up to Options.Wait.
 //
-// What effect writes through the transaction happens once. A call to somebody else in it may happen again, when the
-// process dies before the commit: give it [Event.IdempotencyKey].
+// What effect writes through the transaction happens once. A call to another service in it may happen again, when the
+// process crashes before the commit: give it [Event.IdempotencyKey].
 //
 // Every error is logged with its context and returned (RULE-010-032): leave the message unacknowledged, so that it comes
-// again. A panic of effect is rolled back and goes on.
+// again. A panic of effect is rolled back and propagates.
 func (c *Consumer[DB, Tx]) Handle(ctx context.Context, db DB, e *Event, effect func(tx Tx) error) (outcome Outcome, err error) {
 	if c.invalid != nil {
 		return Failed, c.invalid

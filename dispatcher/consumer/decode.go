@@ -26,7 +26,7 @@ func FromHTTP(header http.Header, body []byte) ([]*Event, error) {
 	if media, _, _ := mime.ParseMediaType(header.Get("Content-Type")); media == batch {
 		var all []json.RawMessage
 		if json.Unmarshal(body, &all) != nil {
-			return nil, undecodable("its body is no JSON array")
+			return nil, undecodable("its body is not a JSON array")
 		}
 		events := make([]*Event, len(all))
 		for i, one := range all {
@@ -48,17 +48,17 @@ func FromHTTP(header http.Header, body []byte) ([]*Event, error) {
 func FromJSON(data []byte) (*Event, error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(data, &members) != nil || members == nil {
-		return nil, undecodable("it is no JSON object")
+		return nil, undecodable("it is not a JSON object")
 	}
 	payload := []byte(members["data"])
 	if encoded, ok := members["data_base64"]; ok {
 		var text string
 		if json.Unmarshal(encoded, &text) != nil {
-			return nil, undecodable("its data_base64 is no text")
+			return nil, undecodable("its data_base64 is not a text")
 		}
 		var err error
 		if payload, err = base64.StdEncoding.DecodeString(text); err != nil {
-			return nil, undecodable("its data_base64 is no base64")
+			return nil, undecodable("its data_base64 is not base64")
 		}
 	}
 	delete(members, "data")
@@ -71,7 +71,7 @@ func FromJSON(data []byte) (*Event, error) {
 			continue
 		case strings.HasPrefix(text, `"`):
 			if json.Unmarshal(value, &text) != nil {
-				return nil, undecodable("its attribute %s is no text", name)
+				return nil, undecodable("its attribute %s is not a text", name)
 			}
 		}
 		a[name] = text
@@ -194,7 +194,7 @@ func fromHeaders(contentType string, headers map[string]string, body []byte, dec
 	return plain.event(body)
 }
 
-// percentDecode undoes section 3.1.3.2 of the bindings of HTTP and NATS. What is no such encoding stays as it is.
+// percentDecode undoes section 3.1.3.2 of the bindings of HTTP and NATS. What is not encoded so stays as it is.
 func percentDecode(value string) string {
 	if text, err := url.PathUnescape(value); err == nil {
 		return text

@@ -259,7 +259,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// What is no event of an outbox is refused, without quoting it.
+// A message that is not an event of an outbox is refused, without quoting it.
 //
 // CONTRACT: C-73, C-80
 func TestUndecodable(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package consumer makes the consumer of an outbox's events idempotent: an event that is delivered twice, replayed, or
-// delivered while the consumer dies takes effect once (CONTRACT C-80).
+// delivered while the consumer crashes takes effect once (CONTRACT C-80).
 //
 //	var billing = consumer.New(consumer.Options{ID: "billing"})
 //
@@ -18,13 +18,13 @@
 //
 // # Calls to others
 //
-// What the effect writes through the transaction happens once. A call to somebody else may be made again, since the process
-// may die between the call and the commit. There are two keys:
+// What the effect writes through the transaction happens once. A call to another service may be made again, since the process
+// may crash between the call and the commit. There are two keys:
 //
 //	[Event.IdempotencyKey]  the event id, the same for every delivery: for a callee that does a thing once for each
 //	                        key, such as a payment provider's Idempotency-Key
 //	[Event.FencedKey]       event id and fencing token, new for each delivery: for logs, and for a callee that compares
-//	                        tokens. With this as an Idempotency-Key, a charge whose answer was lost is made twice
+//	                        tokens. With this as an Idempotency-Key, a charge whose response was lost is made twice
 //
 // # Older deliveries
 //
@@ -37,6 +37,6 @@
 //
 // # Order
 //
-// Events may come in any order (RULE-010-020). Who needs one asks for ordering Key at the dispatcher, or compares
+// Events may come in any order (RULE-010-020). Who needs one sets ordering Key at the dispatcher, or compares
 // [Event.Sequence], which rises for one aggregate, with that of the last event applied to it.
 package consumer

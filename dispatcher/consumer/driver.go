@@ -111,7 +111,7 @@ func state(err error) string {
 	return ""
 }
 
-// unreachable reports that the database is away, or about to be: no fault of the event.
+// unreachable reports that the database is unreachable, or about to be: not a fault of the event.
 func unreachable(err error) bool {
 	var connect *pgconn.ConnectError
 	code := state(err)

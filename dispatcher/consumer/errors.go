@@ -25,7 +25,7 @@ func (r *Refused) Error() string { return r.err.Error() }
 // Unwrap returns the cause.
 func (r *Refused) Unwrap() error { return r.err }
 
-// Refuse marks err as the event's own failure. [Consumer.HTTP] answers 422, which the dispatcher counts against this event
+// Refuse marks err as the event's own failure. [Consumer.HTTP] responds with 422, which the dispatcher counts against this event
 // and never against the destination.
 func Refuse(err error) error {
 	if err == nil {
@@ -42,7 +42,7 @@ type pause struct {
 
 func (p *pause) Unwrap() error { return p.error }
 
-// RetryAfter asks for the next delivery no sooner than after d: [Consumer.HTTP] answers 503 with Retry-After, which the
+// RetryAfter requests the next delivery no sooner than after d: [Consumer.HTTP] responds with 503 with Retry-After, which the
 // dispatcher keeps up to an hour.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {

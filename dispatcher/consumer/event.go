@@ -45,12 +45,12 @@ type Event struct {
 }
 
 // IdempotencyKey is the key for calls to others that must take effect once, such as a charge: the event's id, the same
-// for every delivery (RULE-010-003). A call that is repeated with it, because its answer was lost, takes effect once.
+// for every delivery (RULE-010-003). A call that is repeated with it, because its response was lost, takes effect once.
 func (e *Event) IdempotencyKey() string { return e.ID.String() }
 
-// FencedKey is event id and fencing token: new for each delivery (RULE-010-003). It tells deliveries apart, in a log
+// FencedKey is event id and fencing token: new for each delivery (RULE-010-003). It distinguishes deliveries, in a log
 // or at a callee that refuses older tokens. Never give it to a callee that dedupes on the whole key: a charge whose
-// answer was lost would be made again. Without a token it is the [Event.IdempotencyKey].
+// response was lost would be made again. Without a token it is the [Event.IdempotencyKey].
 func (e *Event) FencedKey() string {
 	if e.FencingToken == 0 {
 		return e.IdempotencyKey()
@@ -73,13 +73,13 @@ func (e *Event) SchemaVersion() (int, error) {
 			SchemaVersion json.RawMessage `json:"schema_version"`
 		}
 		if json.Unmarshal(e.Payload, &payload) != nil || payload.SchemaVersion == nil {
-			return 1, nil // a payload that is no object has no version
+			return 1, nil // a payload that is not an object has no version
 		}
 		text = strings.Trim(string(payload.SchemaVersion), `"`)
 	}
 	version, err := strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(text), "v"))
 	if err != nil || version < 0 {
-		return 0, fmt.Errorf("event %s: schema_version is no whole number; let its producer send 1, 2, 3 …", e.ID)
+		return 0, fmt.Errorf("event %s: schema_version is not a whole number; let its producer send 1, 2, 3 …", e.ID)
 	}
 	return version, nil
 }
@@ -112,7 +112,7 @@ func decodeJSON(data []byte, v any) error {
 		kind, _, _ := strings.Cut(wrongType.Value, " ") // "number 1234" quotes
 		return fmt.Errorf("field %q is a %s, want %s", wrongType.Field, kind, wrongType.Type)
 	default:
-		return errors.New("it is no valid JSON")
+		return errors.New("it is not valid JSON")
 	}
 }
 

@@ -14,21 +14,21 @@ import (
 )
 
 // HTTP returns a handler for the requests of the http sink, in each contentMode. It reads the events, runs effect for each
-// by [Consumer.Handle], and answers what the dispatcher understands:
+// by [Consumer.Handle], and responds as the dispatcher understands:
 //
-//	answer              when
+//	response            when
 //	------------------  ---------------------------------------------------------------------------------------
 //	204                 every event is handled, now or before
 //	400, 413, 422       the request holds no event of an outbox; is larger than Options.MaxBytes; effect's error is a
 //	                    [Refused]: counted against the event alone. A batch comes again event by event
-//	405                 it is no POST
+//	405                 it is not a POST
 //	409                 [ErrOlderToken]: the dispatcher has given this delivery up
 //	425, Retry-After 1  [ErrBusy], a deadlock or a serialization failure: the event comes again
 //	503, Retry-After    effect's error is a [RetryAfter]
-//	503                 the database is away, or the time for the request ended
+//	503                 the database is unreachable, or the time for the request ended
 //	500                 any other error, and a panic
 //
-// Of a batch each event has a transaction of its own, and the answer is the gravest of all. The events that were handled
+// Of a batch each event has a transaction of its own, and the response is the gravest of all. The events that were handled
 // are duplicates when they come again. The body says only which event failed, and never why: the log does.
 //
 // Check who calls before it: a bearer token, mutual TLS, or the signature of Standard Webhooks.
@@ -40,7 +40,7 @@ func (c *Consumer[DB, Tx]) HTTP(db DB, effect func(ctx context.Context, tx Tx, e
 			return
 		}
 		events, err := c.read(w, r)
-		worst := answerTo(err)
+		worst := responseTo(err)
 		if err != nil {
 			c.options.Logger.LogAttrs(r.Context(), slog.LevelError, "request refused", slog.String("consumer_id", c.options.ID), slog.Any("error", err))
 			if worst.status == http.StatusUnprocessableEntity {
@@ -49,7 +49,7 @@ func (c *Consumer[DB, Tx]) HTTP(db DB, effect func(ctx context.Context, tx Tx, e
 			worst.text = "the request holds no event of an outbox, or is too large"
 		}
 		for _, e := range events {
-			got := answerTo(c.handleOne(r.Context(), db, e, effect))
+			got := responseTo(c.handleOne(r.Context(), db, e, effect))
 			if got.status > worst.status || got.status == worst.status && got.after > worst.after {
 				worst = got
 				worst.text = fmt.Sprintf("event %s: %s; the consumer's log says why", e.ID, http.StatusText(got.status))
@@ -67,7 +67,7 @@ func (c *Consumer[DB, Tx]) read(w http.ResponseWriter, r *http.Request) ([]*Even
 	return FromHTTP(r.Header, body)
 }
 
-// handleOne makes an error of a panic, so that the other events of a batch go on.
+// handleOne makes an error of a panic, so that the other events of a batch are handled.
 func (c *Consumer[DB, Tx]) handleOne(ctx context.Context, db DB, e *Event, effect func(context.Context, Tx, *Event) error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -80,38 +80,38 @@ func (c *Consumer[DB, Tx]) handleOne(ctx context.Context, db DB, e *Event, effec
 	return err
 }
 
-// answer is an HTTP answer; a higher status is a graver one.
-type answer struct {
+// response is an HTTP response; a higher status is a graver one.
+type response struct {
 	status int
 	after  time.Duration
 	text   string
 }
 
-func answerTo(err error) answer {
+func responseTo(err error) response {
 	var refused *Refused
 	var later *pause
 	var large *http.MaxBytesError
 	switch {
 	case err == nil:
-		return answer{status: http.StatusNoContent}
+		return response{status: http.StatusNoContent}
 	case errors.As(err, &large):
-		return answer{status: http.StatusRequestEntityTooLarge}
+		return response{status: http.StatusRequestEntityTooLarge}
 	case errors.As(err, &later):
-		return answer{status: http.StatusServiceUnavailable, after: later.after}
+		return response{status: http.StatusServiceUnavailable, after: later.after}
 	case errors.Is(err, ErrOlderToken):
-		return answer{status: http.StatusConflict}
+		return response{status: http.StatusConflict}
 	case errors.Is(err, ErrBusy), state(err) == "40001", state(err) == "40P01":
-		return answer{status: http.StatusTooEarly, after: time.Second}
+		return response{status: http.StatusTooEarly, after: time.Second}
 	case errors.As(err, &refused):
-		return answer{status: http.StatusUnprocessableEntity}
+		return response{status: http.StatusUnprocessableEntity}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), unreachable(err):
-		return answer{status: http.StatusServiceUnavailable}
+		return response{status: http.StatusServiceUnavailable}
 	default:
-		return answer{status: http.StatusInternalServerError}
+		return response{status: http.StatusInternalServerError}
 	}
 }
 
-func (a answer) write(w http.ResponseWriter) {
+func (a response) write(w http.ResponseWriter) {
 	if a.after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(a.after.Seconds()))))
 	}

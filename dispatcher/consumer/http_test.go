@@ -28,17 +28,17 @@ func request(e *consumer.Event) *http.Request {
 	return r
 }
 
-func answerOf(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
 }
 
-// Each failure is answered as the dispatcher understands it, logged, and said to nobody else.
+// Each failure has the response that the dispatcher understands, and is in the log alone.
 //
 // CONTRACT: C-32, C-73, C-80
 // REQUIREMENT: RULE-010-032
-func TestHTTPAnswers(t *testing.T) {
+func TestHTTPStatusOfEachFailure(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Empty(t))
 	execute(t, pool, consumer.SQL(""))
 	const secret = "s3cret"
@@ -66,26 +66,26 @@ func TestHTTPAnswers(t *testing.T) {
 		c := consumer.New(consumer.Options{ID: "billing", Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		e := newEvent()
 		h := c.HTTP(pool, func(context.Context, pgx.Tx, *consumer.Event) error { return test.effect() })
-		w := answerOf(h, request(e))
+		w := serve(h, request(e))
 		if w.Code != test.status || w.Header().Get("Retry-After") != test.retryAfter || strings.Contains(w.Body.String(), secret) {
-			t.Errorf("%s: answered %d, Retry-After %q, %s; want %d, %q", test.name, w.Code, w.Header().Get("Retry-After"), w.Body, test.status, test.retryAfter)
+			t.Errorf("%s: got %d, Retry-After %q, %s; want %d, %q", test.name, w.Code, w.Header().Get("Retry-After"), w.Body, test.status, test.retryAfter)
 		}
 		failed := test.status != 204
 		if failed != strings.Contains(log.String(), e.ID.String()) || failed != strings.Contains(w.Body.String(), e.ID.String()) {
-			t.Errorf("%s: logged %q and answered %q", test.name, &log, w.Body)
+			t.Errorf("%s: logged %q and responded %q", test.name, &log, w.Body)
 		}
 		if n := count(t, pool, "select count(*) from processed_events where tracking_id = $1", e.ID); failed == (n == 1) {
 			t.Errorf("%s: %d records", test.name, n)
 		}
 		if !failed {
-			if w := answerOf(h, request(e)); w.Code != 204 {
-				t.Errorf("a duplicate is answered %d", w.Code)
+			if w := serve(h, request(e)); w.Code != 204 {
+				t.Errorf("got %d for a duplicate, want 204", w.Code)
 			}
 		}
 	}
 }
 
-func TestHTTPRefusesWhatIsNoEvent(t *testing.T) {
+func TestHTTPRefusesOtherRequests(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Empty(t))
 	h := consumer.New(consumer.Options{ID: "billing", MaxBytes: 20, Logger: quiet}).HTTP(pool, func(context.Context, pgx.Tx, *consumer.Event) error {
 		t.Error("the effect ran")
@@ -101,13 +101,13 @@ func TestHTTPRefusesWhatIsNoEvent(t *testing.T) {
 		{httptest.NewRequest(http.MethodPost, "/events", strings.NewReader("{}")), 400},
 		{request(large), 413},
 	} {
-		if w := answerOf(h, test.r); w.Code != test.status {
-			t.Errorf("answered %d, want %d", w.Code, test.status)
+		if w := serve(h, test.r); w.Code != test.status {
+			t.Errorf("got %d, want %d", w.Code, test.status)
 		}
 	}
 }
 
-// Each event of a batch is handled by itself, the answer is the gravest, and what was handled is a duplicate next time.
+// Each event of a batch is handled by itself, the response is the gravest, and what was handled is a duplicate next time.
 //
 // CONTRACT: C-33, C-80
 // REQUIREMENT: RULE-010-022
@@ -133,7 +133,7 @@ func TestHTTPBatch(t *testing.T) {
 		}
 		r := httptest.NewRequest(http.MethodPost, "/events", strings.NewReader("["+strings.Join(parts, ",")+"]"))
 		r.Header.Set("Content-Type", "application/cloudevents-batch+json")
-		w := answerOf(h, r)
+		w := serve(h, r)
 		after = w.Header().Get("Retry-After")
 		return w.Code
 	}
@@ -141,22 +141,22 @@ func TestHTTPBatch(t *testing.T) {
 	failures[a.ID.String()] = errors.New("bug")
 	b.EventType = "panics"
 	if status := send(a, b, c); status != 500 {
-		t.Errorf("answered %d", status)
+		t.Errorf("got %d", status)
 	}
 	failures[a.ID.String()] = consumer.Refuse(errors.New("content"))
 	if status := send(a, c); status != 422 || calls != 4 {
-		t.Errorf("answered %d after %d calls, want 422 after 4: the third event was handled before", status, calls)
+		t.Errorf("got %d after %d calls, want 422 after 4: the third event was handled before", status, calls)
 	}
 	delete(failures, a.ID.String())
 	b.EventType = "better"
 	if status := send(a, b, c); status != 204 || calls != 6 {
-		t.Errorf("answered %d after %d calls, want 204 after 6", status, calls)
+		t.Errorf("got %d after %d calls, want 204 after 6", status, calls)
 	}
 	d, e, f := newEvent(), newEvent(), newEvent()
 	for e, seconds := range map[*consumer.Event]time.Duration{d: 5, e: 60, f: 10} {
 		failures[e.ID.String()] = consumer.RetryAfter(seconds*time.Second, errors.New("later"))
 	}
 	if status := send(d, e, f); status != 503 || after != "60" {
-		t.Errorf("answered %d, Retry-After %q; want 503 and the longest, 60", status, after)
+		t.Errorf("got %d, Retry-After %q; want 503 and the longest, 60", status, after)
 	}
 }

@@ -38,7 +38,7 @@ func (p Policy) Check() error {
 	case p.Retention < p.Outbox:
 		return invalid("records are kept for %s, and the outbox keeps its rows for %s; raise Policy.Retention to that, or lower retention.delivered of the outbox", p.Retention, p.Outbox)
 	case p.Retention < p.Replay:
-		return invalid("records are kept for %s, and events may come again for %s, which would then be handled twice; raise Policy.Retention to that, or let nobody replay older ones and lower Policy.Replay", p.Retention, p.Replay)
+		return invalid("records are kept for %s, and events may come again for %s, which would then be handled twice; raise Policy.Retention to that, or replay no older ones and lower Policy.Replay", p.Retention, p.Replay)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (c *Consumer[DB, Tx]) Hold(ctx context.Context, db DB, hold, reason string,
 	}
 	n, err := c.hold(ctx, db, "hold", hold, id, reason)
 	if err == nil && n == 0 {
-		return fmt.Errorf("consumer %s: %w", c.options.ID, invalid("the hold %q was released before, or holds somebody else; choose another name", hold))
+		return fmt.Errorf("consumer %s: %w", c.options.ID, invalid("the hold %q was released before, or holds another consumer's records; choose another name", hold))
 	}
 	return err
 }

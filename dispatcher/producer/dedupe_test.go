@@ -23,7 +23,7 @@ func TestDedupe(t *testing.T) {
 			first, err := tx.enqueue(keyed("a"), keyed("b"), keyed("a"), event(nil), event(nil))
 			check(t, err)
 			if !first[0].Enqueued || !first[1].Enqueued || !first[3].Enqueued || !first[4].Enqueued {
-				t.Errorf("new events are not told so: %+v", first)
+				t.Errorf("got %+v for new events, want Inserted", first)
 			}
 			if first[2].Enqueued || first[2].ID != first[0].ID {
 				t.Errorf("the same key twice in a batch: %+v, want the id %s and not enqueued", first[2], first[0].ID)
@@ -102,7 +102,7 @@ func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 }
 
 // waitUntilBlocked returns once the transaction waits for another one's lock. The database says so,
-// and each question costs a round trip: there is no need to sleep. The test's deadline ends it.
+// and each query costs a round trip: there is no need to sleep. The test's deadline ends it.
 func waitUntilBlocked(t *testing.T, pool *pgxpool.Pool, tx pgx.Tx) {
 	t.Helper()
 	pid := tx.Conn().PgConn().PID()

@@ -1,5 +1,5 @@
 // Package producer writes events into the outbox, inside the transaction of the work that they
-// tell of.
+// report.
 //
 //	var outbox = producer.New(producer.Options{})
 //
@@ -32,7 +32,7 @@
 // its aggregate before it enqueues, as one that updates it does, that cannot happen. Elsewhere
 // Event.LockKey prevents it: transactions that enqueue for the same key take turns, so that they
 // insert in the order in which they commit. All producers of a key must set it. It costs one advisory
-// lock and no round trip; a transaction that goes on for a second after it holds up its key's others
+// lock and no round trip; a transaction that lasts a second longer holds up its key's others
 // for a second. The lock is one of 1,024 slots by the key's hash: a transaction holds at most so many, and a
 // key shares its turn with one in a thousand. A batch takes its locks in one order. A transaction that enqueues
 // several keys in several calls has no such order, and PostgreSQL may have to end a deadlock: use one batch.
@@ -52,7 +52,7 @@
 //	    p_dedupe_key => 'order-42-placed', p_headers => '{"correlation_id": "c-7"}',
 //	    p_delay => '10 minutes');
 //
-// Only the first three are required. inserted is false when the dedupe key was there before. README.md beside
+// Only the first three are required. inserted is false when the dedupe key was there before. README.md next to
 // this file has all arguments, and enqueue_batch. The login needs what
 // `dispatcher migrate grants --for producer --role NAME` prints.
 package producer

@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// Event is what a service tells. Namespace (unless [Options] has one), Topic and Payload are required.
+// Event is one event of a service. Namespace (unless [Options] has one), Topic and Payload are required.
 type Event struct {
 	// Namespace and Topic name the stream: dispatchers serve a namespace, or topics of it.
 	// Each has 1 to 255 characters.
@@ -54,7 +54,7 @@ type Event struct {
 	// Retry is the backoff of this event. nil means the dispatcher's.
 	Retry *Retry
 	// AggregateSequence gives the event the next number of its aggregate: 1, 2, 3 and so on without gaps, by which
-	// consumers can tell that they miss one. Transactions that number events of one aggregate take turns, from here
+	// consumers can detect that they miss one. Transactions that number events of one aggregate take turns, from here
 	// until they commit or roll back. It needs AggregateID. Defaults to false.
 	AggregateSequence bool
 	// ID is the event's id, for a caller that has made one, so that it can enqueue again without knowing
@@ -84,7 +84,7 @@ func (p *Producer[T]) record(ctx context.Context, e *Event) (record, error) {
 		return record{}, err
 	}
 	if p.objectsOnly && bytes.TrimLeft(payload, " \t\r\n")[0] != '{' {
-		return record{}, invalid("Payload", "is no JSON object, which Options.ObjectsOnly asks for; pass a struct, a map or an object's JSON")
+		return record{}, invalid("Payload", "is not a JSON object, which Options.ObjectsOnly requires; pass a struct, a map or an object's JSON")
 	}
 	headers := e.headers(ctx)
 	headersText, err := checkHeaders(headers)

@@ -18,7 +18,7 @@ func ofKey(key string, lock bool) producer.Event {
 }
 
 // With LockKey the second transaction of a key waits for the first one's commit, and its event comes
-// behind. Other keys, and producers that do not ask for it, do not wait.
+// behind. Other keys, and producers without the option, do not wait.
 // CONTRACT: C-50
 func TestLockKey(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 
 func percent(n int) *int { return &n }
 
-// The settings of a row reach their columns, alone and in a batch beside events without, and read back as
+// The settings of a row reach their columns, alone and in a batch with events without, and read back as
 // they were. Both drivers. CONTRACT: C-10, C-15
 // REQUIREMENT: STORAGE-10
 func TestRowSettings(t *testing.T) {

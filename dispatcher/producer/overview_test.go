@@ -47,7 +47,7 @@ func TestObjectsOnly(t *testing.T) {
 	}
 	for _, payload := range []any{[]int{1, 2}, "text", 42, json.RawMessage(" null"), map[string]int(nil)} {
 		_, err := outbox.Enqueue(t.Context(), tx, producer.Event{Topic: "orders", Payload: payload})
-		if !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), "Payload is no JSON object") {
+		if !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), "Payload is not a JSON object") {
 			t.Errorf("%v: %v, want ErrInvalid", payload, err)
 		}
 		_, err = outbox.EnqueueBatch(t.Context(), tx, []producer.Event{{Topic: "orders", Payload: payload}})

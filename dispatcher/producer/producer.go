@@ -23,7 +23,7 @@ type Options struct {
 }
 
 // PGX is the part of pgx that a [Producer] made by [New] uses. Pass a pgx.Tx. A connection or a
-// pool would do, but then nothing ties the event to the work that it tells of.
+// pool would do, but then nothing ties the event to the work that it reports.
 type PGX interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
@@ -70,7 +70,7 @@ func build[T any](o Options, d driver[T]) *Producer[T] {
 	return &Producer[T]{schema: o.Schema, maxPayloadBytes: o.MaxPayloadBytes, namespace: o.Namespace, objectsOnly: o.ObjectsOnly, driver: d}
 }
 
-// Receipt tells what became of an event.
+// Receipt is the result for one event.
 type Receipt struct {
 	// ID is the id of the row that stands in the outbox. With Enqueued false it is that of the
 	// earlier event with the same dedupe key.
@@ -173,7 +173,7 @@ func scan(rows interface {
 		return err
 	}
 	if n != len(receipts) {
-		return fmt.Errorf("the enqueue function answered for %d of %d events", n, len(receipts))
+		return fmt.Errorf("the enqueue function returned %d rows for %d events", n, len(receipts))
 	}
 	return nil
 }

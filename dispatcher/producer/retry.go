@@ -116,7 +116,7 @@ func (e *Event) checkRetry() error {
 	case base > limit:
 		return invalid("Retry", "has a Base of %s above its Max of %s; lower Base or raise Max", base, limit)
 	case r.Multiplier != "" && (!multiplier.MatchString(r.Multiplier) || len(r.Multiplier) > 8):
-		return invalid("Retry", "has a Multiplier that is no decimal from 1 to 10; write it such as \"1.5\"")
+		return invalid("Retry", "has a Multiplier that is not a decimal from 1 to 10; write it such as \"1.5\"")
 	case r.JitterPercent != nil && (*r.JitterPercent < 0 || *r.JitterPercent > 100):
 		return invalid("Retry", "has a JitterPercent of %d; choose 0 to 100", *r.JitterPercent)
 	}

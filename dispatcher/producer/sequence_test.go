@@ -20,7 +20,7 @@ func numberedIn(aggregate, dedupe string) producer.Event {
 }
 
 // A second transaction that numbers an event of the aggregate waits for the first one's end. One of another
-// aggregate, and one that asks for no number, do not.
+// aggregate, and one without a number, do not.
 // REQUIREMENT: STORAGE-41
 func TestAggregateSequenceTurns(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestAggregateSequenceTurns(t *testing.T) {
 }
 
 // Producers at once, in batches of aggregates in any order, with duplicates and rollbacks: every aggregate has the
-// numbers from 1 without a gap, in the order of seq, and nobody waits in a circle.
+// numbers from 1 without a gap, in the order of seq, and no two wait for each other in a circle.
 // REQUIREMENT: STORAGE-27
 func TestAggregateSequenceIsDense(t *testing.T) {
 	t.Parallel()

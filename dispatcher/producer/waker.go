@@ -27,12 +27,12 @@ const (
 type WakerOptions struct {
 	// Schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
 	Schema string
-	// OnError is told of notifications that failed, at most once a second. Defaults to a warning to
+	// OnError gets the errors of notifications that failed, at most one a second. Defaults to a warning to
 	// slog.Default().
 	OnError func(error)
 }
 
-// Waker tells dispatchers, after a commit, that there is work, so that they need not wait for their
+// Waker notifies dispatchers, after a commit, that there is work, so that they need not wait for their
 // next look. It is for producers whose events must arrive within a millisecond or two, also after a
 // quiet time: a dispatcher alone looks every 2 ms while events flow, and at least at its poll interval.
 //
@@ -97,7 +97,7 @@ func buildWaker(o WakerOptions, notify func(ctx context.Context, schema, namespa
 	return &Waker{schema: o.Schema, onError: o.OnError, notify: notify, pending: map[string]struct{}{}}
 }
 
-// Wake tells the dispatchers of the namespace that there is work. Call it after the commit. It returns
+// Wake notifies the dispatchers of the namespace that there is work. Call it after the commit. It returns
 // at once, and may be called as often as you like: the first two calls of a millisecond notify at once, and
 // those that follow do so together, with at most one notification of a namespace a millisecond.
 func (w *Waker) Wake(namespace string) {
@@ -113,7 +113,7 @@ func (w *Waker) Wake(namespace string) {
 // send notifies until nothing is pending, and rests in between.
 func (w *Waker) send() {
 	for namespaces := w.take(); len(namespaces) > 0; namespaces = w.take() {
-		rest := time.NewTimer(w.rest(time.Now()))
+		rest := time.NewTimer(w.cooldown(time.Now()))
 		for _, namespace := range namespaces {
 			if err := w.sendOne(namespace); err != nil {
 				w.onError(fmt.Errorf("notify channel %q: %w", w.schema, err))
@@ -126,7 +126,7 @@ func (w *Waker) send() {
 }
 
 // rest returns how long to wait after a notification at this time.
-func (w *Waker) rest(now time.Time) time.Duration {
+func (w *Waker) cooldown(now time.Time) time.Duration {
 	if earliest := now.Add(-wakeEvery); w.rested.Before(earliest) {
 		w.rested = earliest
 	}

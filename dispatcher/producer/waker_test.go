@@ -101,7 +101,7 @@ func TestWakerIsRateLimited(t *testing.T) {
 	}
 }
 
-// A database that is away is not the caller's affair: Wake returns, the errors are told, and the next
+// An unreachable database does not fail the caller: Wake returns, the errors are reported, and the next
 // wake-up waits. It works again afterwards.
 func TestWakerWithoutDatabase(t *testing.T) {
 	t.Parallel()
@@ -116,21 +116,21 @@ func TestWakerWithoutDatabase(t *testing.T) {
 	case err := <-failures:
 		t.Log(err)
 	case <-time.After(time.Minute):
-		t.Fatal("the failure was not told")
+		t.Fatal("the failure was not reported")
 	}
 	for range 100_000 {
 		waker.Wake("shop")
 	}
 	if n, most := len(failures), int(time.Since(began)/time.Second)+1; n > most {
-		t.Errorf("%d failures were told more, want at most %d: one a second", n, most)
+		t.Errorf("%d more failures were reported, want at most %d: one a second", n, most)
 	}
 	check(t, srv.Restart(t.Context()))
 	heard := listener(t, srv.DSN("postgres"), "outbox")
-	for told := false; !told; {
+	for notified := false; !notified; {
 		waker.Wake("shop")
 		select {
 		case payload := <-heard:
-			told = payload == "shop"
+			notified = payload == "shop"
 		case err := <-failures: // until the pool has replaced its connections
 			t.Log(err)
 		}

@@ -30,7 +30,7 @@ type Consumer struct {
 	Optional []string
 	// Restart ends the consumer, and starts it with nothing but its database.
 	Restart func(ctx context.Context) error
-	// FailEffect makes effects impossible, or possible again: it takes away the table that they go to, or has the callee
+	// FailEffect makes effects impossible, or possible again: it removes the table that they go to, or has the callee
 	// refuse.
 	FailEffect func(ctx context.Context, fails bool) error
 	// FailRecord makes it impossible to look up and write what was handled, or possible again.

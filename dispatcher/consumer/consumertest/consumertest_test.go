@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 type service struct {
 	*pgxpool.Pool
 	handler *consumer.Consumer[consumer.PGX, pgx.Tx]
-	crash   bool // die when the effect was made, and before its record is committed
+	crash   bool // crash when the effect was made, and before its record is committed
 
 	mu    sync.Mutex
 	known map[uuid.UUID]bool
@@ -78,7 +78,7 @@ func recorded(ctx context.Context, s *service, e *consumer.Event) (there bool, e
 	return there, err
 }
 
-// record tells whether the record is new.
+// record returns whether the record is new.
 func record(ctx context.Context, s *service, e *consumer.Event) (bool, error) {
 	tag, err := s.Exec(ctx, "insert into processed_events values ($1, 'broken') on conflict do nothing", e.ID)
 	return tag.RowsAffected() == 1, err
@@ -191,11 +191,11 @@ var subjects = map[string]struct {
 	}, []string{"duplicates", "duplicates at the same time", "replays", "duplicates after a restart"}, "RULE-010-002"},
 }
 
-// Each broken consumer is told by the checks that its flaw breaks, and by no other; the right one passes all.
+// Each broken consumer fails the checks that its flaw breaks, and no other; the right one passes all.
 //
 // CONTRACT: C-81
 // REQUIREMENT: RULE-010-001, RULE-010-002, RULE-010-012, RULE-010-020, RULE-010-021, RULE-010-031, RULE-010-032
-func TestBrokenConsumersAreTold(t *testing.T) {
+func TestBrokenConsumersFailTheirChecks(t *testing.T) {
 	for name, subject := range subjects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -251,14 +251,14 @@ func TestBrokenConsumersAreTold(t *testing.T) {
 	}
 }
 
-func rename(table string, away bool) string {
-	if away {
-		return "alter table " + table + " rename to away"
+func rename(table string, hidden bool) string {
+	if hidden {
+		return "alter table " + table + " rename to hidden"
 	}
-	return "alter table away rename to " + table
+	return "alter table hidden rename to " + table
 }
 
-// A check whose hook is missing is told as not made, and a hook that fails as that.
+// A check whose hook is missing is reported as not made, and a hook that fails as that.
 //
 // CONTRACT: C-81
 func TestHooks(t *testing.T) {

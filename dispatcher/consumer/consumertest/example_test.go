@@ -30,9 +30,9 @@ func ExampleVerify() {
 			Optional: []string{"currency"},
 			FailEffect: func(ctx context.Context, fails bool) error {
 				if fails {
-					return exec(ctx, "alter table invoices rename to invoices_away")
+					return exec(ctx, "alter table invoices rename to invoices_hidden")
 				}
-				return exec(ctx, "alter table invoices_away rename to invoices")
+				return exec(ctx, "alter table invoices_hidden rename to invoices")
 			},
 		})
 	}

@@ -59,6 +59,6 @@ func TestReportFile(t *testing.T) {
 	c.ReportFile = t.TempDir()
 	c.Restart = nil
 	if _, err := consumertest.Check(t.Context(), c); err == nil {
-		t.Error("a report that cannot be written is no error")
+		t.Error("got no error for a report that cannot be written")
 	}
 }
