@@ -29,7 +29,7 @@ test: ## What a change can break, each thing once: on real PostgreSQL, brokers, 
 	@hack/test.sh
 
 .PHONY: test-all
-test-all: ## Everything, each test anew: all majors of PostgreSQL, all specs on the cluster, all tools.
+test-all: ## Everything, without Go's cache: all majors of PostgreSQL, all specs on the cluster, all tools.
 	@hack/need.sh go
 	@hack/test.sh all
 

@@ -6,7 +6,7 @@
 #   tools     what only developers run, where its folder differs from main
 #   cluster   the main job on a real cluster: one path for each behaviour
 #   e2e       all specs on a real cluster, or those that LABELS picks
-#   all       everything, each test anew: all majors of PostgreSQL, all specs, all tools
+#   all       everything, without Go's cache: all majors of PostgreSQL, all specs, all tools
 #
 # With CI=true, what a test needs and cannot have is a failure, and what failed runs once more; without it, the tests that
 # need it are skipped. OUTBOX_TEST_PG chooses the PostgreSQL of all parts.
@@ -17,7 +17,7 @@ export CGO_ENABLED=0                   # as the image is built: what both need i
 mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/builds.sha256)
 watching=(./hack ./hack/chart ./hack/demo ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
 database=(./migrations/... ./dispatcher/{pgstore,producer,journal,replay,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{notify,retention})
-anew='' # -count=1: Go's cache is left out
+count='' # -count=1 leaves out Go's cache
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -43,12 +43,12 @@ step() {
 tests() {
   local failed
   run "$@" && return
-  [ -n "${CI-}" ] && [ -z "$anew" ] || return 1
+  [ -n "${CI-}" ] && [ -z "$count" ] || return 1
   failed=$(names)
   say "Once more, for what failed above"
   run "$@" && flaky+=$failed$'\n'
 }
-run() { go test -timeout 20m $anew "$@" 2>&1 | tee "$log" | shown; }
+run() { go test -timeout 20m $count "$@" 2>&1 | tee "$log" | shown; }
 shown() { cat; }
 
 # names prints the tests and specs that failed, and their packages.
@@ -89,7 +89,7 @@ on_api_server() {
 }
 
 # in_module FOLDER: the tests of a module of its own.
-in_module() { (cd "$1" && go test -timeout 20m $anew ./...); }
+in_module() { (cd "$1" && go test -timeout 20m $count ./...); }
 
 # changed FOLDER: whether a folder differs from main, or on main from the commit before.
 changed() {
@@ -118,7 +118,7 @@ changed_tools() {
 # cluster LABELS: specs on a real cluster.
 cluster() {
   OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v -ginkgo.no-color ${1:+-ginkgo.label-filter="$1"} \
-    $([ -z "${CI-}" ] || [ -n "$anew" ] || echo -ginkgo.flake-attempts=2) 2>&1 | tee "$log"
+    $([ -z "${CI-}" ] || [ -n "$count" ] || echo -ginkgo.flake-attempts=2) 2>&1 | tee "$log"
   flaky+=$(sed -nE '/^. \[FLAKEY TEST/ { n; s/^/  /p }' "$log")
 }
 
@@ -152,7 +152,7 @@ control() {
 tools() { step "Tools that changed" changed_tools; }
 
 everything() {
-  anew=-count=1
+  count=-count=1
   data
   step "All packages, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" on_api_server ./...
   for major in "${majors[@]:1:${#majors[@]}-2}"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh: what a node needs beside Kubernetes: CoreDNS and the pause image, built into the cache;
+# build.sh: what a node needs in addition to Kubernetes: CoreDNS and the pause image, built into the cache;
 # containerd and its like, from Debian's packages. The last line on standard output is the
 # directory of what was built.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,14 +19,14 @@ if [ ${#packages[@]} != 0 ]; then
     apt-get update -q &&
       DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${packages[@]}"
   } >&2 || cannot "A cluster needs ${packages[*]}, and apt-get could not install them: see above."
-  # The package starts a containerd of its own, which nobody asked for: a node runs its own.
+  # The package starts a containerd of its own, which is not needed: a node runs its own.
   [[ " ${packages[*]} " != *" containerd "* ]] || systemctl disable --now containerd >/dev/null 2>&1 || true
 fi
 
 key=$(cat go.mod go.sum coredns/*.go pause/*.go ../image/go.sum ../image/*.go build.sh | cksum | cut -d' ' -f1)
 dir=$CACHE/node-$key
 if [ ! -d "$dir" ]; then
-  command -v go >/dev/null || fail "go is not in PATH; install the version that go.mod asks for"
+  command -v go >/dev/null || fail "go is not in PATH; install the version of go.mod"
   say "building CoreDNS and the pause image into $dir"
   mkdir -p "$CACHE"
   new=$(mktemp -d "$dir.XXXXXX")

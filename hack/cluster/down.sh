@@ -20,7 +20,7 @@ if [ -d "$RUN" ]; then
   exec 9>"$NODE_LOCK"
   lock_node
 fi
-clear_away
+remove_node
 if [ "${1-}" = --purge ]; then
   for net in "$HOST_NET" "$POD_NET" "$SERVICE_NET"; do
     ip route delete blackhole "$net" metric 4096 2>/dev/null || true

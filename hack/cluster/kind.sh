@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The same cluster by kind, for the scripts beside this one; sourced when uses_kind succeeds.
+# The same cluster by kind, for the scripts of this folder; sourced when uses_kind succeeds.
 ENGINE=${KIND_EXPERIMENTAL_PROVIDER:-docker}
 KIND_NODE=$CLUSTER-control-plane
 

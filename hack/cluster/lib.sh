@@ -15,7 +15,7 @@ STATE=$CACHE/cluster-$CLUSTER # certificates, etcd's data, images, logs
 # What is machine-wide lies under /run, so that two checkouts and two users see the same cluster.
 LOCK=/run/outbox-cluster.lock # held while a cluster is started or stopped
 RUN=/run/outbox-cluster-$CLUSTER
-NODE_LOCK=$RUN/lock # held until the node has ended and is cleared away
+NODE_LOCK=$RUN/lock # held until the node has ended and is removed
 NODE_PID=$RUN/pid   # of the node's first process, as this machine counts
 VETH=obx-$CLUSTER   # this machine's end of the cable to the node
 CGROUP=outbox-cluster-$CLUSTER
@@ -33,7 +33,7 @@ PAUSE_IMAGE=docker.io/outbox-operator/pause:1
 
 say() { echo "cluster: $*" >&2; }
 fail() { say "$@"; exit 1; }
-# cannot WHY: this machine can have no cluster, which exit code 3 tells the caller.
+# cannot WHY: this machine can have no cluster, which exit code 3 says.
 cannot() { say "$* Without Kubernetes: make demo-local."; exit 3; }
 
 # uses_kind succeeds when the cluster is kind's: where kind and a container engine work.
@@ -47,7 +47,7 @@ lock() {
   flock -n 8 || { say "waiting for another start or stop to end"; flock 8; }
 }
 
-# lock_node waits until there is no node, and no process that clears one away.
+# lock_node waits until there is no node, and no process that removes one.
 lock_node() { flock -w 60 9 || fail "a node that was ended is still there after a minute; see $STATE/log/node.log"; }
 
 # node_pid prints the pid of the node's first process, if that lives.
@@ -69,8 +69,8 @@ kill_node() {
   while [ -d "/proc/$pid" ]; do sleep 0.05; done
 }
 
-# clear_away removes what no kernel removes by itself after the node ended.
-clear_away() {
+# remove_node removes what no kernel removes by itself after the node ended.
+remove_node() {
   local dir
   rm -f "$NODE_PID"
   ip link delete "$VETH" 2>/dev/null || true # still there for a moment, as are its routes

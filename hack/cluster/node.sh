@@ -3,7 +3,7 @@
 # network, uts and pid namespaces. It makes this machine's file system look like a node's, and
 # keeps a node's programs running.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-ETC=/run/etc # configuration, made anew at each start
+ETC=/run/etc # configuration, written at each start
 PKI=/run/pki
 VOLUME_PLUGINS=/var/lib/kubelet/volume-plugins # else their directory is made in this machine's /usr
 
@@ -40,7 +40,7 @@ set_up_files() {
 set_up_network() {
   local end=$((SECONDS + 60))
   until ip link set eth0 up 2>/dev/null; do
-    [ $SECONDS -lt $end ] || fail "nobody connected the node's network"
+    [ $SECONDS -lt $end ] || fail "the node's network was not connected"
     sleep 0.02
   done
   ip link set lo up
@@ -153,7 +153,7 @@ run() {
     --service-account-key-file $PKI/service-account.key --service-account-signing-key-file $PKI/service-account.key
   until ctr version; do sleep 0.1; done >/dev/null 2>&1
   ctr --namespace k8s.io images import /run/node/pause.tar
-  # The others wait longer after each failure, so they start when the API server answers.
+  # The others wait longer after each failure, so they start when the API server is ready.
   until kubectl --kubeconfig $PKI/admin.kubeconfig get --raw /readyz; do sleep 0.1; done >/dev/null 2>&1
   keep kube-controller-manager --kubeconfig $PKI/kube-controller-manager.kubeconfig --leader-elect=false \
     --use-service-account-credentials --kube-api-qps 500 --kube-api-burst 500 \

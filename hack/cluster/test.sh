@@ -23,7 +23,7 @@ eventually() {
     sleep 0.2
   done
 }
-refused() { ! "$@" >"$work/answer" 2>&1 || fail "succeeded, and should not have: $*"; }
+refused() { ! "$@" >"$work/output" 2>&1 || fail "succeeded, and should not have: $*"; }
 same() { [ "$1" = "$2" ] || fail "got '$1', want '$2'"; }
 
 step "nothing of an earlier run is here"
@@ -60,7 +60,7 @@ step "restricted Pod Security admits the workload and refuses a privileged pod"
 k create namespace test >/dev/null
 k label namespace test pod-security.kubernetes.io/enforce=restricted >/dev/null
 refused k -n test run bad --image=probe:test --privileged
-grep -q 'violates PodSecurity "restricted' "$work/answer"
+grep -q 'violates PodSecurity "restricted' "$work/output"
 cat >"$work/workload.yaml" <<END
 apiVersion: apps/v1
 kind: Deployment
@@ -92,28 +92,28 @@ k -n test rollout status deployment/web --timeout=60s >/dev/null
 
 pods() { k -n test get pods -l app=web -o 'jsonpath={.items[*].metadata.name}'; }
 in_pod() { k -n test exec deployment/web -- /probe "$@"; }
-# both_answer PROBE...: succeeds when the two pods take turns in answering.
-both_answer() {
-  for _ in {1..20}; do "$@" || return; done | sort -u >"$work/answers"
-  [ "$(wc -l <"$work/answers")" = 2 ]
+# both_respond PROBE...: succeeds when both pods respond.
+both_respond() {
+  for _ in {1..20}; do "$@" || return; done | sort -u >"$work/hosts"
+  [ "$(wc -l <"$work/hosts")" = 2 ]
 }
 step "this machine reaches the pods by their addresses, and the Service by its own"
 for pod in $(pods); do
   same "$("$probe" get "http://$(k -n test get pod "$pod" -o 'jsonpath={.status.podIP}'):8080")" "$pod"
 done
 service=http://$(k -n test get service web -o 'jsonpath={.spec.clusterIP}')
-eventually both_answer "$probe" get "$service"
+eventually both_respond "$probe" get "$service"
 
 step "a pod reaches the Service, names, and this machine; nothing beyond"
-eventually both_answer in_pod get http://web
+eventually both_respond in_pod get http://web
 same "$(in_pod lookup web.test.svc.cluster.local)" "${service#http://}"
 same "$(in_pod lookup host.internal)" "$HOST_IP"
 refused in_pod lookup nowhere.example
-grep -q "no such host" "$work/answer"
+grep -q "no such host" "$work/output"
 "$probe" serve "$HOST_LISTEN:18080" >/dev/null &
 eventually "$probe" get "http://$HOST_LISTEN:18080" >/dev/null
 same "$(in_pod get http://host.internal:18080)" "$(hostname)"
-refused in_pod get http://203.0.113.1 # an address that is nobody's
+refused in_pod get http://203.0.113.1 # an address of no host
 
 step "logs, events, port-forward, pod proxy, a wrong image"
 pod=$(pods | cut -d' ' -f1)
@@ -128,14 +128,14 @@ k -n default wait pod/wrong --timeout=20s >/dev/null \
   --for='jsonpath={.status.containerStatuses[0].state.waiting.reason}'=ErrImagePull
 k -n default delete pod wrong --now >/dev/null
 
-step "the node is killed: it leaves the blackholes only; it comes back with its pods"
+step "the node is killed: it leaves the blackholes only; it starts again with its pods"
 kill -KILL "$(node_pid)"
 eventually test ! -e "$NODE_PID"
 same "$(traces "$namespaces" | grep -v ^blackhole || true)" ""
 "$HERE/up.sh" >/dev/null
 eventually "$probe" get "$service" >/dev/null
 k -n test rollout status deployment/web --timeout=60s >/dev/null
-eventually both_answer "$probe" get "$service"
+eventually both_respond "$probe" get "$service"
 
 step "down keeps the state, and down --purge leaves nothing"
 namespaces=$(readlink "/proc/$(node_pid)/ns/pid")

@@ -12,15 +12,15 @@
 # (default ~/.cache/outbox-operator). Exit code 3: this machine can have no cluster.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 case ${1-} in
-  '') answer() { sed -n s/^KUBECONFIG=//p "$1"; } ;;
-  --env) answer() { cat "$1"; } ;;
+  '') print_env() { sed -n s/^KUBECONFIG=//p "$1"; } ;;
+  --env) print_env() { cat "$1"; } ;;
   *) echo "usage: $0 [--env]" >&2; exit 2 ;;
 esac
 
 if uses_kind; then
   . "$HERE/kind.sh"
   kind_up
-  answer "$STATE/env"
+  print_env "$STATE/env"
   exit
 fi
 
@@ -32,7 +32,7 @@ NODE_BIN=$("$HERE/build.sh")
 KUBE_BIN=$("$HERE/../pins/kube/build.sh" node)
 export NODE_BIN KUBE_BIN
 
-# claim_networks sees that nobody else uses them, and keeps their addresses from leaving this
+# claim_networks checks that they are unused, and keeps their addresses from leaving this
 # machine while the node is down: a client that outlives it must reach nothing.
 claim_networks() {
   local net
@@ -65,14 +65,14 @@ make_cgroup() {
   done
 }
 
-# start_node starts node.sh as the first process of new namespaces, and beside it a process that
-# waits for its end and clears it away.
+# start_node starts node.sh as the first process of new namespaces, and a process that
+# waits for its end and removes it.
 start_node() {
   local end=$((SECONDS + 30))
   setsid bash -c '
     . "$0/lib.sh"
     setpriv --pdeathsig KILL unshare --mount --net --uts --pid --fork --kill-child -- "$0/node.sh" "$CLUSTER" 9>&- || true
-    clear_away
+    remove_node
   ' "$HERE" </dev/null >"$STATE/log/node.log" 2>&1 8>&- &
   until node_pid >/dev/null; do
     [ $SECONDS -lt $end ] || fail "the node did not start; see $STATE/log/node.log"
@@ -107,7 +107,7 @@ if flock -n 9 || ! node_pid >/dev/null; then
   lock_node
   say "starting the cluster $CLUSTER"
   kill_node # what a crash may have left
-  clear_away
+  remove_node
   "$HERE/pki.sh" "$STATE/pki"
   printf '%s\n' "KUBECONFIG=$STATE/pki/admin.kubeconfig" "KUBECTL=$KUBE_BIN/kubectl" \
     "HOST_IP=$HOST_IP" "HOST_LISTEN=$HOST_IP" "KUBECACHEDIR=$STATE/kubectl" >"$RUN/env"
@@ -116,7 +116,7 @@ if flock -n 9 || ! node_pid >/dev/null; then
   start_node
 fi
 join_networks # also of a node whose up.sh was interrupted
-exec 9>&- # the process that clears the node away holds it on
+exec 9>&- # the process that removes the node still holds it
 
 while read -r line; do export "${line?}"; done <"$RUN/env"
 k() { "$KUBECTL" "$@"; }
@@ -126,4 +126,4 @@ wait_for "the node" k wait --for=condition=Ready "node/$NODE" --timeout=1s
 wait_for "the service account of namespace default" k get serviceaccount default
 wait_for "the network of Services" timeout 1 bash -c ": </dev/tcp/$SERVICE_IP/443"
 wait_for "DNS" timeout 1 bash -c ": </dev/tcp/$NODE_IP/53"
-answer "$RUN/env"
+print_env "$RUN/env"

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// noLimit is for what builds or installs: how long that takes is the machine's affair, and Ctrl-C ends it.
+// noLimit is for what builds or installs: how long that takes depends on the machine, and Ctrl-C ends it.
 const noLimit time.Duration = 0
 
 // heartbeat is the time between two lines of a step that takes long.

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Linux tells a child of the death of the thread that started it. All children are started by the
+// Linux signals a child when the thread that started it ends. All children are started by the
 // main goroutine, which stays on the main thread.
 func init() { runtime.LockOSThread() }
 

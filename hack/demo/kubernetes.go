@@ -84,7 +84,7 @@ func (d *demo) kubernetes(ctx context.Context) error {
 // aftermath shows what the one on call finds.
 func (d *demo) aftermath(ctx context.Context, stage *scenario.Dispatcher, shop *scenario.Shop) error {
 	d.say("What is left for a person: the poisoned event")
-	err := await(ctx, os.Stdout, 5*time.Minute, "the operator to tell of it", func(ctx context.Context) error {
+	err := await(ctx, os.Stdout, 5*time.Minute, "the operator to report it", func(ctx context.Context) error {
 		return stage.WaitCondition(ctx, "DeadLettersPresent", "True", "DeadLetters")
 	})
 	if err != nil {
@@ -102,11 +102,11 @@ func (d *demo) aftermath(ctx context.Context, stage *scenario.Dispatcher, shop *
 		}
 		fmt.Printf("  $ kubectl -n %s %s\n%s\n", stage.Namespace, scenario.Shell(args), scenario.Indent(out))
 	}
-	letters, err := scenario.DeadLetters(ctx, shop.Admin)
+	deadLetters, err := scenario.DeadLetters(ctx, shop.Admin)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("  The table outbox_dead_letters:\n%s", scenario.Indent(letters))
+	fmt.Printf("  The table outbox_dead_letters:\n%s", scenario.Indent(deadLetters))
 	if d.keep {
 		fmt.Printf("\n  To look around:\n\n    export KUBECONFIG=%s PATH=%s:$PATH\n    kubectl -n shop get obd -w\n    kubectl -n shop describe obd orders\n    kubectl -n shop logs -l outbox.dev/dispatcher=orders\n",
 			stage.Kubeconfig, filepath.Dir(stage.Kubectl))

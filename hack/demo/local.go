@@ -63,12 +63,12 @@ func (d *demo) local(ctx context.Context) error {
 	if err := d.play(ctx, stage, shop, shop.DSN(shop.App, "127.0.0.1", srv.Port), consumer.url); err != nil {
 		return err
 	}
-	letters, err := scenario.DeadLetters(ctx, shop.Admin)
+	deadLetters, err := scenario.DeadLetters(ctx, shop.Admin)
 	if err != nil {
 		return err
 	}
 	d.say("What is left for a person: the poisoned event, in the table outbox_dead_letters")
-	fmt.Print(scenario.Indent(letters))
+	fmt.Print(scenario.Indent(deadLetters))
 	if d.keep {
 		fmt.Printf("\n  To look around:\n\n    curl -s %s/status\n    curl -s %s/metrics\n    psql %q\n", stage.all[1].url, stage.all[1].url, shop.Admin)
 	}
@@ -201,7 +201,7 @@ func (p *processes) Columns(context.Context) (string, error) {
 		}
 	}
 	if newest == nil {
-		return "", fmt.Errorf("no dispatcher answers")
+		return "", fmt.Errorf("no dispatcher responds")
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-10s %-10s %-12s %-6s %s\n", "PENDING", "SCHEDULED", "PROCESSING", "DEAD", "DISPATCHERS")

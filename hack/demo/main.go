@@ -86,7 +86,7 @@ func (d *demo) run(ctx context.Context, play func(context.Context) error) error 
 
 // shop starts PostgreSQL and makes the shop's database.
 func (d *demo) shop(ctx context.Context, listen ...string) (*postgres.Server, *scenario.Shop, error) {
-	d.say("PostgreSQL: a throw-away server, a database \"shop\", and three logins: owner, dispatcher, application")
+	d.say("PostgreSQL: a temporary server, a database \"shop\", and three logins: owner, dispatcher, application")
 	var srv *postgres.Server
 	err := await(ctx, os.Stdout, noLimit, "PostgreSQL: its packages, if they are missing, and its start", func(ctx context.Context) (err error) {
 		srv, err = postgres.Start(ctx, postgres.Options{Listen: append([]string{"127.0.0.1"}, listen...)})
@@ -124,15 +124,15 @@ func (d *demo) consumer(ctx context.Context, host string) (endpoint, error) {
 	}
 	_, port, _ := net.SplitHostPort(address)
 	at := endpoint{url: "http://" + address, port: port}
-	return at, await(ctx, os.Stdout, time.Minute, "the consumer to answer", func(ctx context.Context) error {
-		return scenario.Until(ctx, "the consumer answers", func() (bool, string) {
+	return at, await(ctx, os.Stdout, time.Minute, "the consumer to respond", func(ctx context.Context) error {
+		return scenario.Until(ctx, "the consumer responds", func() (bool, string) {
 			_, err := scenario.Deliveries(ctx, at.url)
 			return err == nil, fmt.Sprint(err)
 		})
 	})
 }
 
-// freeAddress is a port of the host that nobody uses now.
+// freeAddress is a port of the host that is unused now.
 func freeAddress(host string) (string, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -155,7 +155,7 @@ func (d *demo) start(name string, program string, args ...string) error {
 	return nil
 }
 
-// play tells the story on a stage, and prints the ledger.
+// play plays the story on a stage, and prints the ledger.
 func (d *demo) play(ctx context.Context, stage scenario.Stage, shop *scenario.Shop, appDSN, consumerURL string) error {
 	plan := scenario.Plan{Orders: d.orders, Writers: 8, RollbackPercent: 10, ResendPercent: 5}
 	d.say("The shop's service: %d orders by %d writers, each order and its event in one transaction; %d %% roll back, %d %% are sent twice with a dedupe key, and one is poisoned: the consumer refuses it",

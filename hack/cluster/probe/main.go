@@ -1,7 +1,7 @@
-// probe is the workload of test.sh: a server, and the questions to ask from inside a pod.
+// probe is the workload of test.sh: a server, and the requests to send from inside a pod.
 //
-//	probe serve ADDRESS   answers every request with its host name
-//	probe get URL         prints what the URL answers
+//	probe serve ADDRESS   responds to every request with its host name
+//	probe get URL         prints the response of the URL
 //	probe lookup NAME     prints the addresses of a name
 package main
 
@@ -27,12 +27,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "probe: unknown verb", os.Args[1])
 		os.Exit(2)
 	}
-	answer, err := verb(os.Args[2])
+	output, err := verb(os.Args[2])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)
 		os.Exit(1)
 	}
-	fmt.Println(answer)
+	fmt.Println(output)
 }
 
 func serve(address string) (string, error) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Pause returns when a process stands still, also one that has ended and was not asked for: a frozen
+// Pause returns when a process stands still, also one that has ended and was not waited for: a frozen
 // PostgreSQL has such children.
 func TestPauseReturnsWhenTheProcessStands(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func FreePort() (int, error) {
 		path := filepath.Join(os.TempDir(), fmt.Sprintf("outbox-ports-%d.lock", os.Getuid()))
 		locks, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			return 0, fmt.Errorf("open the file that tells which ports are taken: %w; remove %s", err, path)
+			return 0, fmt.Errorf("open the file of the ports that are taken: %w; remove %s", err, path)
 		}
 		ports.locks, ports.given = locks, map[int]bool{}
 	}

@@ -18,14 +18,14 @@ type Process struct {
 }
 
 // Start starts cmd as a user, nil for this process' own, in a process group of its own: a terminal's
-// Ctrl-C is for this process, which then stops the child. When this process dies, the child gets the
-// signal onDeath.
+// Ctrl-C is for this process, which then stops the child. When this process ends, the child gets the
+// signal atParentExit.
 //
 // Linux sends that signal when the THREAD that started the child ends, so one goroutine keeps that
 // thread until the child has ended.
-func Start(cmd *exec.Cmd, owner *syscall.Credential, onDeath syscall.Signal) (*Process, error) {
+func Start(cmd *exec.Cmd, owner *syscall.Credential, atParentExit syscall.Signal) (*Process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner, Setpgid: true}
-	endWithParent(cmd, onDeath)
+	endWithParent(cmd, atParentExit)
 	p := &Process{Done: make(chan struct{}), cmd: cmd}
 	started := make(chan error, 1)
 	go func() {

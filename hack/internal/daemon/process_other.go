@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// endWithParent does nothing: only Linux can tell a child of its parent's death.
+// endWithParent does nothing: only Linux can signal a child when its parent ends.
 func endWithParent(*exec.Cmd, syscall.Signal) {}

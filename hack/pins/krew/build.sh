@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # build.sh VERSION OUT [OS/ARCH...]: builds kubectl outbox for each platform as krew wants it, into OUT: an archive with
 # the program and the licence, and krew's manifest outbox.yaml with the archives' checksums. VERSION is such as v1.2.3.
-# Nothing is published: the manifest's addresses are those of a release of that version, which somebody must make.
+# Nothing is published: the manifest's addresses are those of a release of that version, which is made by hand.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: $0 VERSION OUT [OS/ARCH...]" >&2; exit 2; }
 version=$1
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
 shift 2
-[[ $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || { echo "$version is no version; give one such as v1.2.3" >&2; exit 2; }
+[[ $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || { echo "$version is not a version; give one such as v1.2.3" >&2; exit 2; }
 [ $# -gt 0 ] || set -- linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 

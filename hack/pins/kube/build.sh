@@ -72,7 +72,7 @@ build() {
   local todo p packages=()
   todo=$(missing "$bin")
   [ -n "$todo" ] || return 0
-  command -v go >/dev/null || { echo "$0: go is not in PATH; install the Go toolchain that go.mod asks for" >&2; exit 1; }
+  command -v go >/dev/null || { echo "$0: go is not in PATH; install the Go toolchain of go.mod" >&2; exit 1; }
   echo "Building" $todo "(Kubernetes $kube, etcd $etcd) from Go modules into $bin." >&2
   echo "The first time this downloads about 100 MB, takes 4 minutes (7 with a whole node) on two" \
     "cores, and leaves 3 GB (4 GB) in Go's build cache. Later runs take no time." >&2

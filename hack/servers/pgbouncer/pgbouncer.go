@@ -1,4 +1,4 @@
-// Package pgbouncer runs a throw-away PgBouncer in transaction mode in front of a test's PostgreSQL.
+// Package pgbouncer runs a temporary PgBouncer in transaction mode in front of a test's PostgreSQL.
 package pgbouncer
 
 import (
@@ -126,7 +126,7 @@ func find(ctx context.Context) (string, error) {
 	return "", ErrMissing
 }
 
-// startOnPort starts it on the port asked for, or on a free one, which another process may take first.
+// startOnPort starts it on the given port, or on a free one, which another process may take first.
 func (b *Bouncer) startOnPort(ctx context.Context) (err error) {
 	for range 3 {
 		b.Port = b.opts.Port
@@ -156,7 +156,7 @@ func (b *Bouncer) configure() error {
 		"auth_type": "scram-sha-256", "auth_file": b.path("users"),
 		"pool_mode": "transaction", "default_pool_size": "10", "max_client_conn": "500",
 		"ignore_startup_parameters": "extra_float_digits",
-		"server_login_retry":        "0.1", // else it does not look for 15 s after the server was away
+		"server_login_retry":        "0.1", // else it does not look for 15 s after the server was unreachable
 	}
 	for name, value := range b.opts.Settings {
 		settings[name] = value
@@ -177,7 +177,7 @@ func (b *Bouncer) configure() error {
 	return daemon.Give(b.owner, b.dir, b.path("ini"), b.path("users"))
 }
 
-// start runs it and waits until the server answers behind it.
+// start runs it and waits until the server responds through it.
 func (b *Bouncer) start(ctx context.Context) (err error) {
 	cmd := exec.CommandContext(context.Background(), b.binary, b.path("ini"))
 	cmd.Dir = b.dir

@@ -37,6 +37,6 @@ func TestBouncerSharesServerSessions(t *testing.T) {
 	b.Kill()
 	if conn, err := pgx.Connect(t.Context(), b.DSN("postgres")); err == nil {
 		conn.Close(context.Background())
-		t.Error("a killed PgBouncer answers")
+		t.Error("a killed PgBouncer responds")
 	}
 }

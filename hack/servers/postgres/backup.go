@@ -48,8 +48,8 @@ func (s *Server) backup(ctx context.Context, to *Server) (err error) {
 	})
 }
 
-// copyData copies all files but those that are the running server's alone. The server goes on writing
-// and removing files meanwhile: its WAL mends that.
+// copyData copies all files but those that are the running server's alone. The server continues to write
+// and remove files meanwhile: its WAL repairs that.
 func (s *Server) copyData(to *Server) error {
 	data := os.DirFS(s.dataDir())
 	return fs.WalkDir(data, ".", func(path string, entry fs.DirEntry, err error) error {

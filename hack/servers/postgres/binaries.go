@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// findBinaries returns the directory of initdb and postgres: those that [Variable] asks for, or else the
+// findBinaries returns the directory of initdb and postgres: those that [Variable] names, or else the
 // machine's, or else the newest build's.
 func findBinaries(ctx context.Context) (string, error) {
 	if value := os.Getenv(Variable); value != "" {

@@ -49,7 +49,7 @@ func buildsHere() [][]string {
 	return slices.DeleteFunc(buildLine.FindAllStringSubmatch(builds, -1), func(build []string) bool { return build[1] != system })
 }
 
-// chosen returns the directory of the binaries that the environment asks for.
+// chosen returns the directory of the binaries that the environment names.
 func chosen(ctx context.Context, value string) (string, error) {
 	if slices.Contains(Majors(), value) {
 		return Build(ctx, value)

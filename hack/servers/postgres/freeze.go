@@ -11,7 +11,7 @@ import (
 )
 
 // Freeze stops every process of the server where it is, as a virtual machine that is suspended: the
-// server keeps its connections, and answers nothing. It is for Linux.
+// server keeps its connections, and does not respond. It is for Linux.
 func (s *Server) Freeze() error {
 	if err := s.each(daemon.Pause); err != nil {
 		return fmt.Errorf("freeze PostgreSQL on port %d: %w", s.Port, err)
@@ -19,7 +19,7 @@ func (s *Server) Freeze() error {
 	return nil
 }
 
-// Thaw lets a frozen server go on.
+// Thaw lets a frozen server continue.
 func (s *Server) Thaw() {
 	// Where Freeze cannot work there is nothing to do, and that one has ended meanwhile is as good.
 	_ = s.each(func(pid int) { _ = syscall.Kill(pid, syscall.SIGCONT) })

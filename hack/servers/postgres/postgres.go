@@ -1,4 +1,4 @@
-// Package postgres runs a throw-away PostgreSQL server for tests and demonstrations, from the
+// Package postgres runs a temporary PostgreSQL server for tests and demonstrations, from the
 // server binaries on the machine. Nothing of an installed server is touched: the data directory,
 // the port and the settings are its own.
 package postgres
@@ -131,7 +131,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Restart starts the server again on the same port and data, after it was killed or, in order,
-// when it still runs. It returns when the server answers.
+// when it still runs. It returns when the server accepts connections.
 func (s *Server) Restart(ctx context.Context) error {
 	s.shutdown(ctx)
 	return s.start(ctx)
@@ -183,7 +183,7 @@ func (s *Server) configure() error {
 	settings := [][2]string{
 		{"listen_addresses", strings.Join(listen, ",")},
 		{"port", strconv.Itoa(s.Port)},
-		{"unix_socket_directories", ""}, // nobody needs one, and a deep Dir exceeds a socket's path
+		{"unix_socket_directories", ""}, // unused, and a deep Dir exceeds a socket's path
 		{"max_connections", "300"},
 		{"shared_buffers", "256MB"},
 		{"max_wal_size", "4GB"},
@@ -209,7 +209,7 @@ func (s *Server) configure() error {
 	return nil
 }
 
-// startOnPort starts the server on the port asked for, or on a free one. Another process may take
+// startOnPort starts the server on the given port, or on a free one. Another process may take
 // a free port before the server does, so it tries again.
 func (s *Server) startOnPort(ctx context.Context) error {
 	var err error
@@ -230,7 +230,7 @@ func (s *Server) startOnPort(ctx context.Context) error {
 	return err
 }
 
-// start runs the server and waits until it answers.
+// start runs the server and waits until it accepts connections.
 func (s *Server) start(ctx context.Context) (err error) {
 	cmd := s.command(context.Background(), "postgres", "-D", s.dataDir())
 	s.process, err = daemon.Serve(ctx, "PostgreSQL", cmd, s.owner, syscall.SIGQUIT, filepath.Join(s.dir, "log"), func(ctx context.Context) error {

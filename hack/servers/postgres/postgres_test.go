@@ -101,7 +101,7 @@ func TestOptionsReachTheServer(t *testing.T) {
 	want(t, srv, `show cluster_name`, "it's")
 	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", strconv.Itoa(port)))
 	if err != nil {
-		t.Fatalf("the second address does not answer: %v", err)
+		t.Fatalf("the second address does not respond: %v", err)
 	}
 	_ = conn.Close()
 
@@ -140,7 +140,7 @@ func TestKillAndRestart(t *testing.T) {
 	dsn := srv.DSN("postgres")
 	srv.Kill()
 	if _, err := query(t, srv, `select 'ok'`); err == nil {
-		t.Error("a killed server answers")
+		t.Error("a killed server responds")
 	}
 	for range 2 { // the first starts it, the second restarts it
 		if err := srv.Restart(t.Context()); err != nil {
@@ -161,7 +161,7 @@ func TestKilledParent(t *testing.T) {
 		select {} // until it is killed
 	}
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells a child of its parent's death")
+		t.Skip("only Linux signals a child when its parent ends")
 	}
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledParent$")

@@ -10,7 +10,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
-// Standby makes a hot standby that streams from this server, and waits until it answers. Its
+// Standby makes a hot standby that streams from this server, and waits until it accepts connections. Its
 // superuser is this server's, and so are the settings that opts does not change.
 func (s *Server) Standby(ctx context.Context, opts Options) (*Server, error) {
 	settings := map[string]string{}

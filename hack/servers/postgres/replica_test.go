@@ -68,10 +68,10 @@ func await(t *testing.T, srv *postgres.Server, sql, value string) {
 	}
 }
 
-// A frozen server does not answer on the connections that it has, until it thaws.
+// A frozen server does not respond on the connections that it has, until it thaws.
 func TestFrozenServerDoesNotRespond(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells the children of a process")
+		t.Skip("only Linux lists the children of a process")
 	}
 	t.Parallel()
 	srv := start(t, postgres.Options{})
@@ -83,16 +83,16 @@ func TestFrozenServerDoesNotRespond(t *testing.T) {
 	if err := srv.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	answered := make(chan error, 1)
-	go func() { answered <- conn.Ping(t.Context()) }()
+	pinged := make(chan error, 1)
+	go func() { pinged <- conn.Ping(t.Context()) }()
 	select {
-	case err := <-answered:
-		t.Errorf("a frozen server answered: %v", err)
+	case err := <-pinged:
+		t.Errorf("a frozen server responded: %v", err)
 		return
 	case <-time.After(100 * time.Millisecond): // time in which it would
 	}
 	srv.Thaw()
-	if err := <-answered; err != nil {
+	if err := <-pinged; err != nil {
 		t.Errorf("after the thaw: %v", err)
 	}
 	if err := srv.Freeze(); err != nil {
