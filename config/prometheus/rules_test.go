@@ -79,7 +79,7 @@ func TestRulesFireWhenTheyShould(t *testing.T) {
 }
 
 // Each alert has a page that says what to do and a row in the README, each page has an alert, and an alert
-// asks for metrics that there are.
+// uses metrics that exist.
 // REQUIREMENT: STORAGE-60
 func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 	readme, metrics := string(read(t, "README.md")), string(read(t, "../../dispatcher/internal/metrics/README.md"))
@@ -99,7 +99,7 @@ func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 		}
 		for _, metric := range regexp.MustCompile(`\boutbox_[a-z_]+\b`).FindAllString(r.Expr, -1) {
 			if metric != "outbox_namespace" && !strings.Contains(metrics, "| `"+metric+"` |") {
-				t.Errorf("%s asks for %s, which is no metric", r.Alert, metric)
+				t.Errorf("%s uses %s, which is not a metric", r.Alert, metric)
 			}
 		}
 		text := string(read(t, page))

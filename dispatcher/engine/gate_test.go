@@ -180,7 +180,7 @@ func TestGateAndRunOnce(t *testing.T) {
 		}
 		d.Admit(types("placed"))
 		done, err := d.RunOnce(t.Context(), 10)
-		if done.Delivered != 1 || err == nil || !strings.Contains(err.Error(), `topic "orders" is held: the type of its next event, "shipped", is not admitted`) {
+		if done.Delivered != 1 || err == nil || !strings.Contains(err.Error(), `topic "orders" is paused: the type of its next event, "shipped", is not admitted`) {
 			t.Errorf("%+v, %v", done, err)
 		}
 		d.Admit(nil)

@@ -1,4 +1,4 @@
-// Package metrics tells Prometheus what a dispatcher does.
+// Package metrics exports what a dispatcher does to Prometheus.
 //
 // # Names
 //
@@ -25,5 +25,5 @@
 //
 // The histograms of durations and latencies carry the trace_id of an event whose producer sampled its trace: from
 // a slow bucket to the trace of an event in it. Prometheus keeps them with --enable-feature=exemplar-storage; it
-// asks for OpenMetrics by itself.
+// requests OpenMetrics by itself.
 package metrics

@@ -20,13 +20,13 @@ const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 // openMetrics is what Prometheus gets.
 func openMetrics(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
-	answer, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+	response, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
 	request.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP(answer, request)
-	if !strings.HasPrefix(answer.Header().Get("Content-Type"), "application/openmetrics-text") {
-		t.Fatalf("the answer is %s", answer.Header().Get("Content-Type"))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP(response, request)
+	if !strings.HasPrefix(response.Header().Get("Content-Type"), "application/openmetrics-text") {
+		t.Fatalf("the response is %s", response.Header().Get("Content-Type"))
 	}
-	return answer.Body.String()
+	return response.Body.String()
 }
 
 // A histogram of durations leads to the trace of an event that its producer sampled.
@@ -45,7 +45,7 @@ func TestExemplars(t *testing.T) {
 		`outbox_end_to_end_latency_seconds_bucket{dispatcher="orders",outbox_namespace="shop",sink="kafka",topic="orders",le="5.0"} 1 # {trace_id="` + traceID + `"} 3.0 `,
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("not told: %s", want)
+			t.Errorf("missing: %s", want)
 		}
 	}
 	if n := strings.Count(text, "trace_id"); n != 4 || t.Failed() {

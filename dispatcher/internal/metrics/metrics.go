@@ -34,7 +34,7 @@ var _ dispatcher.Observer = (*Metrics)(nil)
 
 // vectors have a series for each topic.
 type vectors struct {
-	claimed, published, delivered, failed, died, invalid, network, timeouts *prometheus.CounterVec
+	claimed, published, delivered, failed, dead, invalid, network, timeouts *prometheus.CounterVec
 	claimSize, wait, duration, retryDelay, latency                          *prometheus.HistogramVec
 }
 
@@ -72,10 +72,10 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 		published: counter("outbox_events_published_total", "Events that the sink confirmed."),
 		delivered: counter("outbox_events_delivered_total", "Events marked delivered, after the sink's confirmation."),
 		failed:    counter("outbox_events_failed_total", "Deliveries that failed."),
-		died:      counter("outbox_events_dlq_total", "Events that became dead.", "reason"),
+		dead:      counter("outbox_events_dlq_total", "Events that became dead.", "reason"),
 		invalid:   counter("outbox_validation_errors_total", "Failed deliveries whose payload breaks its schema or a rule. The events are dead."),
 		network:   counter("outbox_network_errors_total", "Failed deliveries for which the destination could not be reached or the connection broke."),
-		timeouts:  counter("outbox_timeout_errors_total", "Failed deliveries without an answer in time."),
+		timeouts:  counter("outbox_timeout_errors_total", "Failed deliveries without a response in time."),
 		claimSize: histogram("outbox_claim_size_events", "Rows of a topic in a claim that found some.",
 			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000}),
 		wait: histogram("outbox_dispatch_latency_seconds", "From an event's creation until its delivery began, for events that the sink confirmed at the first attempt.",
@@ -94,7 +94,7 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 		Name: "outbox_outcomes_refused_total", Help: "Outcomes that the database refused. Their events are delivered again when the leases end.",
 	})
 	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, dead rows, letters of deaths; expired are deaths that nobody resolved and retention did.",
+		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, dead rows, dead letters; expired are dead letters that retention resolved.",
 	}, []string{"kind"})
 	registry.MustRegister(m.leaseLost, m.refused, m.removed)
 	m.Removed(0, 0, 0, 0)
@@ -115,7 +115,7 @@ func (m *Metrics) of(topic string) *series {
 	}
 	v := &m.vectors
 	for _, reason := range deadReasons {
-		v.died.WithLabelValues(string(reason), label)
+		v.dead.WithLabelValues(string(reason), label)
 	}
 	s, _ := m.topics.LoadOrStore(topic, &series{
 		label:   label,
@@ -174,7 +174,7 @@ func (m *Metrics) Failed(e *dispatcher.Event, err error, took, delay time.Durati
 
 // DeadLettered implements [dispatcher.Observer].
 func (m *Metrics) DeadLettered(d dispatcher.DeadEvent) {
-	m.vectors.died.WithLabelValues(string(d.Reason), m.of(d.Topic).label).Inc()
+	m.vectors.dead.WithLabelValues(string(d.Reason), m.of(d.Topic).label).Inc()
 }
 
 // LeaseLost implements [dispatcher.Observer].

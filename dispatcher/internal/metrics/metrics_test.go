@@ -22,9 +22,9 @@ import (
 
 func scrape(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
-	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
-	return answer.Body.String()
+	response := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/", nil))
+	return response.Body.String()
 }
 
 // CONTRACT: C-40, C-43, C-95
@@ -120,7 +120,7 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_sink_up{" + labels + "} 0",
 	} {
 		if !strings.Contains(text, want+"\n") {
-			t.Errorf("not told: %s", want)
+			t.Errorf("missing: %s", want)
 		}
 	}
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
@@ -137,7 +137,7 @@ func TestNamesAndValues(t *testing.T) {
 	}
 }
 
-// Prometheus sees no increase in a series that begins with 1: what counts deaths and failures must be there before.
+// Prometheus sees no increase in a series that begins with 1: what counts dead events and failures must be there before.
 func TestCountersStartAtZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry, "orders", "shop", "kafka", "orders", "refunds")
@@ -169,7 +169,7 @@ func TestCountersStartAtZero(t *testing.T) {
 	text := scrape(t, registry)
 	for _, line := range want {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("not told: %s", line)
+			t.Errorf("missing: %s", line)
 		}
 	}
 }

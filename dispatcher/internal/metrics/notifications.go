@@ -2,12 +2,12 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Notifications are what an address is told of deaths.
+// Notifications are those of dead events to an address.
 type Notifications struct {
 	// Sent, Failed and GivenUp are counts of this process.
 	Sent, Failed, GivenUp int64
-	// Known is true when the database has answered once. Then Waiting are those of all processes that are not sent yet, and
-	// OldestSeconds is the age of the first of these deaths.
+	// Known is true when the database has responded once. Then Waiting are those of all processes that are not sent yet, and
+	// OldestSeconds is the age of the first of these.
 	Known         bool
 	Waiting       int64
 	OldestSeconds float64
@@ -19,9 +19,9 @@ func (m *Metrics) WatchNotifications(state func() Notifications) {
 }
 
 var (
-	notified        = describe("outbox_dlq_notifications_total", "Notifications of deaths that this process handled, by outcome: sent ones were taken by the address, failed attempts were not, given_up ones were not taken within a day of the death.", "outcome")
-	notifyWaiting   = describe("outbox_dlq_notifications_waiting", "Deaths of the dispatcher's topics that the address is still to be told of. There may be more above 10,000.")
-	notifyOldestAge = describe("outbox_dlq_notifications_oldest_age_seconds", "Age of the first death that the address is still to be told of. 0 for none.")
+	notified        = describe("outbox_dlq_notifications_total", "Notifications of dead events that this process handled, by outcome: sent ones were taken by the address, failed attempts were not, given_up ones were not taken within a day.", "outcome")
+	notifyWaiting   = describe("outbox_dlq_notifications_waiting", "Dead events of the dispatcher's topics of which the address is not notified yet. There may be more above 10,000.")
+	notifyOldestAge = describe("outbox_dlq_notifications_oldest_age_seconds", "How long the first event of which the address is not notified yet has been dead. 0 for none.")
 )
 
 type notifications func() Notifications

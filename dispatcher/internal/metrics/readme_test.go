@@ -20,7 +20,7 @@ import (
 
 const page = "README.md"
 
-var update = flag.Bool("update", false, "write the rows of the page anew")
+var update = flag.Bool("update", false, "write the rows of the page")
 
 // fixed are the names that dashboards and alerts rely on.
 var fixed = []string{
@@ -97,7 +97,7 @@ func TestReadme(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if !strings.Contains(string(text), want[name]+"\n") {
-			t.Errorf("%s misses this row; put it where it belongs, or write the rows anew with -update:\n%s", page, want[name])
+			t.Errorf("%s misses this row; put it where it belongs, or write the rows with -update:\n%s", page, want[name])
 		}
 	}
 	if n := len(regexp.MustCompile("(?m)^\\| `outbox_").FindAllString(string(text), -1)); n != len(want) {
@@ -112,7 +112,7 @@ func TestReadme(t *testing.T) {
 	for _, name := range regexp.MustCompile(`\boutbox_[a-z_]+`).FindAllString(string(text), -1) {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 		if want[name] == "" && want[base] == "" && !slices.Contains(others, name) {
-			t.Errorf("%s names %s, which is no metric", page, name)
+			t.Errorf("%s names %s, which is not a metric", page, name)
 		}
 	}
 }

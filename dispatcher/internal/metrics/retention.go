@@ -7,12 +7,12 @@ import (
 )
 
 // removedKinds are the values of the label kind of outbox_retention_removed_total.
-var removedKinds = []string{"delivered", "dead", "letters", "expired"}
+var removedKinds = []string{"delivered", "dead", "dead_letters", "expired"}
 
 // Removed counts what this process has removed after its retention: delivered rows, dead ones, dead letters, and
 // dead letters that were resolved as expired.
-func (m *Metrics) Removed(delivered, dead, letters, expired int64) {
-	for i, n := range []int64{delivered, dead, letters, expired} {
+func (m *Metrics) Removed(delivered, dead, deadLetters, expired int64) {
+	for i, n := range []int64{delivered, dead, deadLetters, expired} {
 		m.removed.WithLabelValues(removedKinds[i]).Add(float64(n))
 	}
 }
