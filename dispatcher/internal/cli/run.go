@@ -62,7 +62,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
 		Data:              monitor.NewData(ctx, func(ctx context.Context) (dispatcher.Data, error) { return e.store.Data(ctx, info) }, e.log).Get,
 		FileProblems:      e.fileProblems,
-		Letters:           reader(cfg, podTimeout),
+		DeadLetters:       reader(cfg, podTimeout),
 	}
 	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
 	e.watchRetention(ctx, sweeper, &sources, observer)

@@ -24,7 +24,7 @@ const (
 
 // NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where keys may block.
 func NewBacklog(ctx context.Context, store dispatcher.Store, cfg config.Config, log *slog.Logger) *Latest[dispatcher.Depth] {
-	return newLatest(ctx, log.With("question", "backlog"), countEvery, func(ctx context.Context) (*dispatcher.Depth, error) {
+	return newLatest(ctx, log.With("query", "backlog"), countEvery, func(ctx context.Context) (*dispatcher.Depth, error) {
 		depth, err := store.Depth(ctx, cfg.Topics)
 		if cfg.OnDead != config.OnDeadBlock {
 			depth.BlockedKeys, depth.Blocked = dispatcher.Count{}, nil
@@ -33,9 +33,9 @@ func NewBacklog(ctx context.Context, store dispatcher.Store, cfg config.Config, 
 	})
 }
 
-// NewOldestTransaction looks for what holds vacuum back. The answer has no Kind when nothing does.
+// NewOldestTransaction looks for what holds vacuum back. The result has no Kind when nothing does.
 func NewOldestTransaction(ctx context.Context, look func(context.Context) (*dispatcher.OldestTransaction, error), log *slog.Logger) *Latest[dispatcher.OldestTransaction] {
-	return newLatest(ctx, log.With("question", "oldest transaction"), lookEvery, func(ctx context.Context) (*dispatcher.OldestTransaction, error) {
+	return newLatest(ctx, log.With("query", "oldest transaction"), lookEvery, func(ctx context.Context) (*dispatcher.OldestTransaction, error) {
 		oldest, err := look(ctx)
 		if oldest == nil {
 			oldest = &dispatcher.OldestTransaction{}
@@ -44,34 +44,34 @@ func NewOldestTransaction(ctx context.Context, look func(context.Context) (*disp
 	})
 }
 
-// NewSharing looks for other dispatchers that deliver the same topics, and tells their names.
-func NewSharing(ctx context.Context, ask func(context.Context) ([]string, error), log *slog.Logger) *Latest[[]string] {
-	return newLatest(ctx, log.With("question", "sharing"), shareEvery, func(ctx context.Context) (*[]string, error) {
-		names, err := ask(ctx)
+// NewSharing looks for other dispatchers that deliver the same topics, and returns their names.
+func NewSharing(ctx context.Context, query func(context.Context) ([]string, error), log *slog.Logger) *Latest[[]string] {
+	return newLatest(ctx, log.With("query", "sharing"), shareEvery, func(ctx context.Context) (*[]string, error) {
+		names, err := query(ctx)
 		return &names, err
 	})
 }
 
-// NewRetention asks how far the sweep is that removes rows after their retention.
-func NewRetention(ctx context.Context, ask func(context.Context) (retention.State, error), log *slog.Logger) *Latest[retention.State] {
-	return newLatest(ctx, log.With("question", "retention"), shareEvery, func(ctx context.Context) (*retention.State, error) {
-		state, err := ask(ctx)
+// NewRetention reads how far the sweep is that removes rows after their retention.
+func NewRetention(ctx context.Context, query func(context.Context) (retention.State, error), log *slog.Logger) *Latest[retention.State] {
+	return newLatest(ctx, log.With("query", "retention"), shareEvery, func(ctx context.Context) (*retention.State, error) {
+		state, err := query(ctx)
 		return &state, err
 	})
 }
 
-// NewNotifications asks what the address of deadLetters.notify is still to be told of.
-func NewNotifications(ctx context.Context, ask func(context.Context) (notify.Waiting, error), log *slog.Logger) *Latest[notify.Waiting] {
-	return newLatest(ctx, log.With("question", "notifications"), shareEvery, func(ctx context.Context) (*notify.Waiting, error) {
-		waiting, err := ask(ctx)
+// NewNotifications reads of how much the address of deadLetters.notify is not notified yet.
+func NewNotifications(ctx context.Context, query func(context.Context) (notify.Waiting, error), log *slog.Logger) *Latest[notify.Waiting] {
+	return newLatest(ctx, log.With("query", "notifications"), shareEvery, func(ctx context.Context) (*notify.Waiting, error) {
+		waiting, err := query(ctx)
 		return &waiting, err
 	})
 }
 
-// NewSizes asks what the tables take on disk.
-func NewSizes(ctx context.Context, ask func(context.Context) (map[string]int64, error), log *slog.Logger) *Latest[map[string]int64] {
-	return newLatest(ctx, log.With("question", "sizes"), weighEvery, func(ctx context.Context) (*map[string]int64, error) {
-		sizes, err := ask(ctx)
+// NewSizes reads what the tables take on disk.
+func NewSizes(ctx context.Context, query func(context.Context) (map[string]int64, error), log *slog.Logger) *Latest[map[string]int64] {
+	return newLatest(ctx, log.With("query", "sizes"), weighEvery, func(ctx context.Context) (*map[string]int64, error) {
+		sizes, err := query(ctx)
 		return &sizes, err
 	})
 }

@@ -43,12 +43,12 @@ func TestBriefStatus(t *testing.T) {
 		"a stranger":             {"10.0.0.7:4711", status.Path, true},
 		"a stranger over IPv6":   {"[fd00::7]:4711", status.Path, true},
 		"a mesh's proxy":         {"127.0.0.6:4711", status.Path, true},
-		"asked for":              {"127.0.0.1:4711", status.BriefPath, true},
-		"nobody knows":           {"", status.Path, true},
+		"brief path":             {"127.0.0.1:4711", status.BriefPath, true},
+		"unknown caller":         {"", status.Path, true},
 	} {
 		_, body := getFrom(t, c.caller, c.path, s, depth)
 		if secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError"); secret == c.brief {
-			t.Errorf("%s: keys, ids and errors of single deliveries are told: %v", name, secret)
+			t.Errorf("%s: keys, ids and errors of single deliveries are shown: %v", name, secret)
 		}
 		if c.brief && len(body) > status.MaxBrief {
 			t.Errorf("%s: %d bytes, want %d at most", name, len(body), status.MaxBrief)

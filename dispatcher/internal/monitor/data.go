@@ -14,13 +14,13 @@ const dataEvery = 15 * time.Second
 
 // NewData looks at how the outbox's data are (CONTRACT C-95).
 func NewData(ctx context.Context, look func(context.Context) (dispatcher.Data, error), log *slog.Logger) *Latest[dispatcher.Data] {
-	return newLatest(ctx, log.With("question", "data"), dataEvery, func(ctx context.Context) (*dispatcher.Data, error) {
+	return newLatest(ctx, log.With("query", "data"), dataEvery, func(ctx context.Context) (*dispatcher.Data, error) {
 		data, err := look(ctx)
 		return &data, err
 	})
 }
 
-// Data puts together what is told of the outbox's data.
+// Data returns what is reported of the outbox's data.
 func Data(d *dispatcher.Data) *status.Data {
 	o := d.Orphans
 	out := &status.Data{ObservedAt: d.ObservedAt, Unserved: o.Unserved.N, Abandoned: o.Abandoned.N, OrphansAtLeast: o.Unserved.Estimated || o.Abandoned.Estimated}

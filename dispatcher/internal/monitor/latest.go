@@ -8,43 +8,42 @@ import (
 )
 
 const (
-	// askTimeout bounds a question to the database.
-	askTimeout = 10 * time.Second
-	// patience is how long those who look wait for an answer, before they get the one before it.
-	patience = 500 * time.Millisecond
-	// rest is how many times as long as a question took the database is left alone after it, so that
-	// what is asked here takes no more than a twentieth of a session while the tables are large; and
-	// restAtMost the longest of it, so that somebody who waits for the database sees it come back.
-	rest       = 20
-	restAtMost = time.Minute
+	// queryTimeout bounds a query.
+	queryTimeout = 10 * time.Second
+	// waitTimeout is how long Get waits for a new result, before it returns the last one.
+	waitTimeout = 500 * time.Millisecond
+	// cooldown is the minimum wait after a query, as a multiple of the time that the query took: so queries take no
+	// more than a twentieth of a session while the tables are large. maxCooldown bounds it, so that a reader sees
+	// the database recover.
+	cooldown    = 20
+	maxCooldown = time.Minute
 )
 
-// Latest is something that the database is asked for when somebody wants to see it, and not more
-// often than every so often: a dispatcher that nobody looks at asks nothing. The last answer is kept
-// while the database is away.
+// Latest is the result of a query that runs when it is read, and not more often than every so often: a dispatcher
+// that is not read queries nothing. The last result is kept while the database is unreachable.
 type Latest[T any] struct {
-	ctx      context.Context // a question ends with it
-	ask      func(context.Context) (*T, error)
-	every    time.Duration
-	rest     time.Duration // a multiple of how long the last question took
-	patience time.Duration
-	log      *slog.Logger
+	ctx         context.Context // a query ends with it
+	query       func(context.Context) (*T, error)
+	every       time.Duration
+	cooldown    time.Duration // a multiple of how long the last query took
+	waitTimeout time.Duration
+	log         *slog.Logger
 
-	mu      sync.Mutex
-	answer  *T
-	failed  bool
-	askedAt time.Time
-	took    time.Duration // the last question
-	asking  chan struct{} // closed when the question under way has ended
+	mu       sync.Mutex
+	result   *T
+	failed   bool
+	queryAt  time.Time
+	took     time.Duration // the last query
+	querying chan struct{} // closed when the running query has ended
 }
 
-func newLatest[T any](ctx context.Context, log *slog.Logger, every time.Duration, ask func(context.Context) (*T, error)) *Latest[T] {
-	return &Latest[T]{ctx: ctx, ask: ask, every: every, rest: rest, patience: patience, log: log}
+func newLatest[T any](ctx context.Context, log *slog.Logger, every time.Duration, query func(context.Context) (*T, error)) *Latest[T] {
+	return &Latest[T]{ctx: ctx, query: query, every: every, cooldown: cooldown, waitTimeout: waitTimeout, log: log}
 }
 
-// Get returns the latest answer, nil before the first.
+// Get returns the latest result, nil before the first.
 func (l *Latest[T]) Get() *T {
-	timer := time.NewTimer(l.patience)
+	timer := time.NewTimer(l.waitTimeout)
 	defer timer.Stop()
 	select {
 	case <-l.refresh():
@@ -52,36 +51,36 @@ func (l *Latest[T]) Get() *T {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.answer
+	return l.result
 }
 
-// refresh asks, unless that was done a moment ago. The channel is closed when the answer is there.
+// refresh runs the query, unless that was done a moment ago. The channel is closed when the result is there.
 func (l *Latest[T]) refresh() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.asking == nil {
-		if time.Since(l.askedAt) < max(l.every, l.took+min(l.rest*l.took, restAtMost)) {
+	if l.querying == nil {
+		if time.Since(l.queryAt) < max(l.every, l.took+min(l.cooldown*l.took, maxCooldown)) {
 			return closed
 		}
-		l.asking, l.askedAt = make(chan struct{}), time.Now()
-		go l.question(l.asking)
+		l.querying, l.queryAt = make(chan struct{}), time.Now()
+		go l.run(l.querying)
 	}
-	return l.asking
+	return l.querying
 }
 
-func (l *Latest[T]) question(done chan struct{}) {
-	ctx, cancel := context.WithTimeout(l.ctx, askTimeout)
+func (l *Latest[T]) run(done chan struct{}) {
+	ctx, cancel := context.WithTimeout(l.ctx, queryTimeout)
 	defer cancel()
-	answer, err := l.ask(ctx)
+	result, err := l.query(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer close(done)
-	l.asking, l.took = nil, time.Since(l.askedAt)
+	l.querying, l.took = nil, time.Since(l.queryAt)
 	switch {
 	case err == nil:
-		l.answer = answer
+		l.result = result
 	case l.ctx.Err() == nil && !l.failed:
-		l.log.Warn("the database could not be asked; keeping the last answer", "error", err)
+		l.log.Warn("the database could not be queried; keeping the last result", "error", err)
 	}
 	l.failed = err != nil
 }

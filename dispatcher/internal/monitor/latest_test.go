@@ -15,25 +15,25 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// depths is a store that counts how often it is asked.
+// depths is a store that counts how often it is queried.
 type depths struct {
 	dispatcher.Store
-	asked  atomic.Int64
-	mu     sync.Mutex
-	err    error
-	answer chan struct{} // nil, or what an answer waits for
+	queries atomic.Int64
+	mu      sync.Mutex
+	err     error
+	proceed chan struct{} // nil, or what a result waits for
 }
 
 func (d *depths) Depth(ctx context.Context, topics []string) (dispatcher.Depth, error) {
 	d.mu.Lock()
-	depth, err := dispatcher.Depth{BlockedKeys: dispatcher.Count{N: d.asked.Add(1)}}, d.err
+	depth, err := dispatcher.Depth{BlockedKeys: dispatcher.Count{N: d.queries.Add(1)}}, d.err
 	d.mu.Unlock()
 	if len(topics) != 1 {
 		err = errors.New("the wrong topics")
 	}
-	if d.answer != nil {
+	if d.proceed != nil {
 		select {
-		case <-d.answer:
+		case <-d.proceed:
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -47,27 +47,27 @@ func (d *depths) fails(err error) {
 	d.err = err
 }
 
-// watch returns a Backlog that may ask at every look, and its log.
+// watch returns a Backlog that may query at every look, and its log.
 func watch(t *testing.T, store *depths) (*Latest[dispatcher.Depth], *strings.Builder) {
 	t.Helper()
 	log := &strings.Builder{}
 	b := NewBacklog(t.Context(), store, config.Config{Topics: []string{"a"}, OnDead: config.OnDeadBlock}, slog.New(slog.NewTextHandler(log, nil)))
-	b.every, b.rest, b.patience = 0, -1, time.Minute
+	b.every, b.cooldown, b.waitTimeout = 0, -1, time.Minute
 	return b, log
 }
 
-// The database is asked for those who look, and the last answer is kept while it is away.
+// The database is queried for readers, and the last result is kept while it is unreachable.
 //
 // CONTRACT: C-96
 func TestBacklogIsCountedForThoseWhoLook(t *testing.T) {
-	store := &depths{err: errors.New("away")}
+	store := &depths{err: errors.New("unreachable")}
 	b, log := watch(t, store)
-	if store.asked.Load() != 0 {
+	if store.queries.Load() != 0 {
 		t.Error("counted before anybody looked")
 	}
 	for range 2 {
 		if b.Get() != nil {
-			t.Error("a count, and the database is away")
+			t.Error("a count, and the database is unreachable")
 		}
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
@@ -77,7 +77,7 @@ func TestBacklogIsCountedForThoseWhoLook(t *testing.T) {
 	if d := b.Get(); d == nil || d.BlockedKeys.N != 3 {
 		t.Errorf("count %+v, want the third", d)
 	}
-	store.fails(errors.New("away again"))
+	store.fails(errors.New("unreachable again"))
 	if d := b.Get(); d == nil || d.BlockedKeys.N != 3 {
 		t.Errorf("count %+v, want the third still", d)
 	}
@@ -88,64 +88,64 @@ func TestBacklogIsCountedForThoseWhoLook(t *testing.T) {
 	store.fails(nil)
 	b.every = time.Hour
 	b.Get()
-	if n := store.asked.Load(); n != 4 {
-		t.Errorf("asked %d times, want 4: the fifth look came too soon", n)
+	if n := store.queries.Load(); n != 4 {
+		t.Errorf("queried %d times, want 4: the fifth look came too soon", n)
 	}
 }
 
-// A key goes on after a death, unless it is told not to.
+// A key continues after a dead event, unless OnDead is Block.
 func TestKeysBlockOnlyWhereTheyMay(t *testing.T) {
 	b := NewBacklog(t.Context(), &depths{}, config.Config{Topics: []string{"a"}, OnDead: config.OnDeadContinue}, slog.New(slog.DiscardHandler))
-	b.patience = time.Minute
+	b.waitTimeout = time.Minute
 	if d := b.Get(); d == nil || d.BlockedKeys.N != 0 {
 		t.Errorf("depth %+v, want no blocked keys", d)
 	}
 }
 
-// Many who look at once are one question, and none of them waits for a database that hangs.
+// Many readers at once are one query, and none of them waits for a database that hangs.
 func TestLookingDoesNotHang(t *testing.T) {
-	store := &depths{answer: make(chan struct{})}
+	store := &depths{proceed: make(chan struct{})}
 	b, _ := watch(t, store)
-	b.patience = time.Millisecond
+	b.waitTimeout = time.Millisecond
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			if b.Get() != nil {
-				t.Error("an answer before there was one")
+				t.Error("a result before there was one")
 			}
 		})
 	}
 	all.Wait()
-	if n := store.asked.Load(); n != 1 {
-		t.Errorf("asked %d times, want once", n)
+	if n := store.queries.Load(); n != 1 {
+		t.Errorf("queried %d times, want once", n)
 	}
-	answered := b.refresh()
-	close(store.answer)
-	<-answered
-	b.every, b.patience = time.Hour, time.Minute
+	done := b.refresh()
+	close(store.proceed)
+	<-done
+	b.every, b.waitTimeout = time.Hour, time.Minute
 	if d := b.Get(); d == nil || d.BlockedKeys.N != 1 {
 		t.Errorf("count %+v, want the late one", d)
 	}
 }
 
-// That nothing holds vacuum back is an answer too.
+// That nothing holds vacuum back is a result too.
 func TestNoOldestTransaction(t *testing.T) {
 	var failure error
 	o := NewOldestTransaction(t.Context(), func(context.Context) (*dispatcher.OldestTransaction, error) { return nil, failure }, slog.New(slog.DiscardHandler))
-	o.every, o.rest, o.patience = 0, -1, time.Minute
-	failure = errors.New("away")
+	o.every, o.cooldown, o.waitTimeout = 0, -1, time.Minute
+	failure = errors.New("unreachable")
 	if got := o.Get(); got != nil {
-		t.Errorf("an answer without the database: %+v", got)
+		t.Errorf("a result without the database: %+v", got)
 	}
 	failure = nil
 	if got := o.Get(); got == nil || *got != (dispatcher.OldestTransaction{}) {
-		t.Errorf("answer %+v, want one without a kind", got)
+		t.Errorf("result %+v, want one without a kind", got)
 	}
 }
 
-// A question that takes long is asked less often: no more than a twentieth of the time goes to them.
+// A query that takes long runs less often: no more than a twentieth of the time goes to them.
 // CONTRACT: C-96
-func TestLongQuestionsAreRare(t *testing.T) {
+func TestLongQueriesAreRare(t *testing.T) {
 	for took, want := range map[time.Duration]int{
 		time.Millisecond:       1800, // every two seconds
 		100 * time.Millisecond: 1800 * 20 / 21,
@@ -154,21 +154,21 @@ func TestLongQuestionsAreRare(t *testing.T) {
 	} {
 		t.Run(took.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				asked := 0
+				queries := 0
 				l := newLatest(t.Context(), slog.New(slog.DiscardHandler), countEvery, func(ctx context.Context) (*int, error) {
-					asked++
+					queries++
 					select {
 					case <-time.After(took):
 					case <-ctx.Done():
 					}
-					return &asked, ctx.Err()
+					return &queries, ctx.Err()
 				})
 				for end := time.Now().Add(time.Hour); time.Now().Before(end); <-time.After(time.Second / 20) {
 					l.Get()
 				}
 				synctest.Wait()
-				if asked < want*9/10 || asked > want*11/10 {
-					t.Errorf("asked %d times in an hour, want about %d", asked, want)
+				if queries < want*9/10 || queries > want*11/10 {
+					t.Errorf("queried %d times in an hour, want about %d", queries, want)
 				}
 			})
 		})

@@ -60,7 +60,7 @@ func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 	}
 }
 
-// get asks a handler for a path, from the same machine.
+// get requests a path of a handler, from the same machine.
 func get(t *testing.T, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
 	t.Helper()
 	return getFrom(t, "127.0.0.1:4711", path, s, depth)
@@ -69,10 +69,10 @@ func get(t *testing.T, path string, s dispatcher.Snapshot, depth *dispatcher.Dep
 func getFrom(t *testing.T, caller, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
 	t.Helper()
 	handler := Handler(process, sources(s, depth), prometheus.NewRegistry())
-	answer, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+	response, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
 	request.RemoteAddr = caller
-	handler.ServeHTTP(answer, request)
-	return answer.Code, answer.Body.String()
+	handler.ServeHTTP(response, request)
+	return response.Code, response.Body.String()
 }
 
 // CONTRACT: C-95, C-101
@@ -83,7 +83,7 @@ func TestReadyz(t *testing.T) {
 		want   string // "ok", or the causes
 	}{
 		"delivering":          {nil, "ok"},
-		"one failed delivery": {func(s *dispatcher.Snapshot) { s.LastError, s.LastErrorAt = "a answered 500", started }, "ok"},
+		"one failed delivery": {func(s *dispatcher.Snapshot) { s.LastError, s.LastErrorAt = "a returned 500", started }, "ok"},
 		"just started": {func(s *dispatcher.Snapshot) { *s = dispatcher.Snapshot{} },
 			"database: not tried yet\nschema: not compared yet\nsink: not tried yet"},
 		"wrong password": {func(s *dispatcher.Snapshot) {
@@ -92,18 +92,18 @@ func TestReadyz(t *testing.T) {
 		"no schema": {func(s *dispatcher.Snapshot) {
 			s.Schema = dispatcher.Schema{State: dispatcher.SchemaMissing, Required: 1, Message: "run migrate up"}
 		}, "schema: Missing: run migrate up"},
-		"sink away": {func(s *dispatcher.Snapshot) { s.Sink, s.Breaker = down(refused), dispatcher.BreakerUnreachable },
+		"sink unreachable": {func(s *dispatcher.Snapshot) { s.Sink, s.Breaker = down(refused), dispatcher.BreakerUnreachable },
 			"sink: ConnectionFailed: cannot connect to http://a; check that it runs"},
 		"sink refuses": {func(s *dispatcher.Snapshot) {
-			s.Sink, s.Breaker = down(errors.New("a answered\n 500")), dispatcher.BreakerRefusing
-		}, "sink: Refusing: a answered 500"},
+			s.Sink, s.Breaker = down(errors.New("a returned\n 500")), dispatcher.BreakerRefusing
+		}, "sink: Refusing: a returned 500"},
 		"one topic paused": {func(s *dispatcher.Snapshot) {
 			s.PausedTopics = []dispatcher.PausedTopic{{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("x")}}
 		}, "ok"},
 		"some outcomes refused": {func(s *dispatcher.Snapshot) { s.Outcomes = down(errors.New("not in this table")) }, "ok"},
 		"one call stuck":        {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
 		"every call stuck": {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 16, make([]dispatcher.StuckCall, 16) },
-			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when deliveryTimeout was over. Mend what they wait for, and restart the dispatcher."},
+			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when deliveryTimeout was over. Fix what they wait for, and restart the dispatcher."},
 		"stopping": {func(s *dispatcher.Snapshot) { s.Draining = true }, "stopping: no more rows are claimed"},
 	} {
 		wantCode := http.StatusServiceUnavailable
@@ -116,17 +116,17 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-// A pause must be able to roll out while the destination is away, and claims nothing anyway.
+// A pause must be able to roll out while the destination is unreachable, and claims nothing anyway.
 func TestPausedIsReadyWithoutItsSink(t *testing.T) {
 	s := healthy(func(s *dispatcher.Snapshot) {
 		s.Paused, s.Sink, s.Breaker = true, down(errors.New("x")), dispatcher.BreakerUnreachable
 	})
 	if causes := unready(statusOf(process, s)); len(causes) != 0 {
-		t.Errorf("with the sink away: not ready: %q", causes)
+		t.Errorf("with the sink unreachable: not ready: %q", causes)
 	}
 	s.Source = down(errors.New("x"))
 	if causes := unready(statusOf(process, s)); len(causes) != 1 {
-		t.Errorf("with the database away: %q, want one cause", causes)
+		t.Errorf("with the database unreachable: %q, want one cause", causes)
 	}
 }
 
@@ -136,11 +136,11 @@ func TestHealthzIsAboutTheProcessAlone(t *testing.T) {
 		s     dispatcher.Snapshot
 		stuck bool
 	}{
-		"everything away": {dispatcher.Snapshot{LookedAt: now, Source: down(errors.New("x")), Sink: down(errors.New("x"))}, false},
-		"a slow look":     {dispatcher.Snapshot{LookedAt: now.Add(-stuckAfter)}, false},
-		"no look":         {dispatcher.Snapshot{LookedAt: now.Add(-stuckAfter - time.Second)}, true},
-		"never a look":    {dispatcher.Snapshot{}, true},
-		"a long drain":    {dispatcher.Snapshot{LookedAt: started, Draining: true}, false},
+		"everything unreachable": {dispatcher.Snapshot{LookedAt: now, Source: down(errors.New("x")), Sink: down(errors.New("x"))}, false},
+		"a slow look":            {dispatcher.Snapshot{LookedAt: now.Add(-stuckAfter)}, false},
+		"no look":                {dispatcher.Snapshot{LookedAt: now.Add(-stuckAfter - time.Second)}, true},
+		"never a look":           {dispatcher.Snapshot{}, true},
+		"a long drain":           {dispatcher.Snapshot{LookedAt: started, Draining: true}, false},
 	} {
 		if causes := stuck(c.s, started, now); (len(causes) > 0) != c.stuck {
 			t.Errorf("%s: %v", name, causes)
@@ -217,18 +217,18 @@ func TestStatus(t *testing.T) {
 	}
 	s := statusOf(process, healthy(func(s *dispatcher.Snapshot) {
 		s.PausedTopics = []dispatcher.PausedTopic{
-			{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("a answered\n 500"), Since: started},
+			{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("a returned\n 500"), Since: started},
 			{Topic: "b", Breaker: dispatcher.BreakerUnreachable, Err: dispatcher.Unavailable(errors.New("refused")), Since: started},
 		}
 	}))
 	want := []status.PausedTopic{
-		{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "a answered 500", Since: started}},
+		{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "a returned 500", Since: started}},
 		{Topic: "b", Link: status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
 	}
 	if !slices.Equal(s.PausedTopics, want) || s.Sink.State != status.Reachable {
 		t.Errorf("paused topics: %+v of a sink %+v", s.PausedTopics, s.Sink)
 	}
 	if s := statusOf(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
-		t.Errorf("paused, as asked for: %+v, %v", s, unready(s))
+		t.Errorf("paused, as configured: %+v, %v", s, unready(s))
 	}
 }

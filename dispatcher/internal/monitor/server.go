@@ -24,21 +24,21 @@ const stuckAfter = 90 * time.Second
 
 // Handler serves
 //
-//	/healthz  200 while the process works, also when the database or the destination is away:
+//	/healthz  200 while the process works, also when the database or the destination is unreachable:
 //	          a restart would not help.
 //	/readyz   200 while events are delivered, or would be; else 503 and a line for each cause.
 //	/status   report.Status as JSON. The whole of it, with keys and ids, is for callers on this machine or
 //	          in this pod (kubectl port-forward, exec); others get a brief one, and so does ?brief.
-//	/dead…    deadletters.Handler of Sources.Letters, and so is /events/…: for callers on this machine or in
+//	/dead…    deadletters.Handler of Sources.DeadLetters, and so is /events/…: for callers on this machine or in
 //	          this pod alone.
-//	/metrics  for Prometheus, with exemplars when it asks for OpenMetrics.
+//	/metrics  for Prometheus, with exemplars when it requests OpenMetrics.
 func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, stuck(from.Snapshot(), p.StartedAt, time.Now()))
+		writeCauses(w, stuck(from.Snapshot(), p.StartedAt, time.Now()))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, unready(statusOf(p, from.Snapshot())))
+		writeCauses(w, unready(statusOf(p, from.Snapshot())))
 	})
 	mux.HandleFunc("GET "+status.Path, func(w http.ResponseWriter, r *http.Request) {
 		current := from.full(p)
@@ -50,10 +50,10 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 		encoder.SetEscapeHTML(false) // it is JSON, and else up to six times as long
 		_ = encoder.Encode(current)  // fails only when the client is gone
 	})
-	if from.Letters != nil {
-		letters := private(deadletters.Handler(from.Letters))
+	if from.DeadLetters != nil {
+		deadLetters := private(deadletters.Handler(from.DeadLetters))
 		for _, path := range []string{deadletters.ListPath, deadletters.ListPath + "/", deadletters.EventsPath + "/"} {
-			mux.Handle("GET "+path, letters)
+			mux.Handle("GET "+path, deadLetters)
 		}
 	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
@@ -64,7 +64,7 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !local(r.RemoteAddr) || !loopback(r.Host) {
-			http.Error(w, "dead letters are told to callers in this pod alone; ask through kubectl outbox, or kubectl port-forward", http.StatusForbidden)
+			http.Error(w, "dead letters are shown to callers in this pod alone; use kubectl outbox, or kubectl port-forward", http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -91,7 +91,7 @@ func local(remote string) bool {
 	return address == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || address == netip.IPv6Loopback()
 }
 
-func answer(w http.ResponseWriter, causes []string) {
+func writeCauses(w http.ResponseWriter, causes []string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if len(causes) == 0 {
 		fmt.Fprintln(w, "ok")

@@ -25,25 +25,25 @@ type Process struct {
 	StartedAt time.Time
 }
 
-// Sources are what a process is asked for when somebody looks at it.
+// Sources are where the status of a process comes from.
 type Sources struct {
 	Snapshot func() dispatcher.Snapshot
-	// Backlog and OldestTransaction return nil until the database has answered once.
+	// Backlog and OldestTransaction return nil until the database has responded once.
 	Backlog           func() *dispatcher.Depth
 	OldestTransaction func() *dispatcher.OldestTransaction
-	// Sharing returns nil until the database has answered once, and may be nil.
+	// Sharing returns nil until the database has responded once, and may be nil.
 	Sharing func() *[]string
-	// Retention returns nil until the database has answered once, and may be nil; RetentionProblem may be, too.
+	// Retention returns nil until the database has responded once, and may be nil; RetentionProblem may be, too.
 	Retention        func() *retention.State
 	RetentionProblem func() string
 	// Notifications may be nil: there is no address.
 	Notifications func() *status.Notifications
-	// Data returns nil until the database has answered once, and may be nil.
+	// Data returns nil until the database has responded once, and may be nil.
 	Data func() *dispatcher.Data
 	// FileProblems may be nil.
 	FileProblems func() []status.FileProblem
-	// Letters answers questions about dead letters. It may be nil: then nobody can ask.
-	Letters deadletters.Source
+	// DeadLetters serves queries of dead letters. It may be nil: then it serves none.
+	DeadLetters deadletters.Source
 }
 
 // status puts together what /status says, as far as it needs no database.
@@ -74,7 +74,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	return out
 }
 
-// full adds what the database is asked for.
+// full adds what the database returns.
 func (from Sources) full(p Process) status.Status {
 	out := statusOf(p, from.Snapshot())
 	if from.FileProblems != nil {
@@ -118,7 +118,7 @@ func removal(s *retention.State) *status.Retention {
 	}
 }
 
-// source is the database. One that answers, and refuses what is written back of some events, is Refusing.
+// source is the database. One that responds, and refuses what is written back of some events, is Refusing.
 func source(l, outcomes dispatcher.LinkState) status.Link {
 	link := status.Link{State: state(l), Since: l.Since}
 	switch {
@@ -126,7 +126,7 @@ func source(l, outcomes dispatcher.LinkState) status.Link {
 		link.Reason, link.Message = database.Classify(l.Err)
 	case link.State == status.Reachable && state(outcomes) == status.Unreachable:
 		return status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Since: outcomes.Since,
-			Message: line("The database refuses outcomes: what is written back of some events. They are delivered again until that is mended; see the dispatcher's log for their ids. " + outcomes.Err.Error())}
+			Message: line("The database refuses outcomes: what is written back of some events. They are delivered again until that is fixed; see the dispatcher's log for their ids. " + outcomes.Err.Error())}
 	}
 	return link
 }
@@ -135,12 +135,12 @@ func source(l, outcomes dispatcher.LinkState) status.Link {
 func sinkLink(s dispatcher.Snapshot, concurrency int) status.Link {
 	if s.StuckCalls > 0 && s.StuckCalls >= concurrency {
 		return status.Link{State: status.Unreachable, Reason: status.CallsStuck, Since: s.Stuck[0].Since,
-			Message: fmt.Sprintf("All %d calls of the sink are stuck: they did not return when deliveryTimeout was over. Mend what they wait for, and restart the dispatcher.", s.StuckCalls)}
+			Message: fmt.Sprintf("All %d calls of the sink are stuck: they did not return when deliveryTimeout was over. Fix what they wait for, and restart the dispatcher.", s.StuckCalls)}
 	}
 	return destination(s.Sink, s.Breaker)
 }
 
-// fileProblems bounds what is told of files.
+// fileProblems bounds what is reported of files.
 func fileProblems(all []status.FileProblem) (out []status.FileProblem) {
 	for _, f := range all[:min(len(all), status.FileProblemsListed)] {
 		f.Message = line(f.Message)
@@ -249,7 +249,7 @@ func backlog(d *dispatcher.Depth) *status.Backlog {
 }
 
 // unready says why the process does not deliver, a line for each cause; none when it is ready. A
-// single failed delivery is no cause: the engine calls the destination away or refusing by its breaker.
+// single failed delivery is not a cause: the engine calls the destination unreachable or refusing by its breaker.
 // Neither is a paused topic: the process works, and delivers the others.
 func unready(s status.Status) (causes []string) {
 	if s.State == "Draining" {
@@ -257,7 +257,7 @@ func unready(s status.Status) (causes []string) {
 	}
 	links := map[string]status.Link{"database": s.Source, "sink": s.Sink}
 	if s.State == string(config.Paused) {
-		delete(links, "sink") // else a pause could not roll out while the destination is away
+		delete(links, "sink") // else a pause could not roll out while the destination is unreachable
 	}
 	for name, link := range links {
 		switch {
