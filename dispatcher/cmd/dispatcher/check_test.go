@@ -28,7 +28,7 @@ func TestCheckTellsTheIsolation(t *testing.T) {
 	o := newOutbox(t, srv.DSN("postgres")).migrated(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
 	o.exec(t, "alter role "+o.dispatcher+" set default_transaction_isolation = 'serializable'")
-	run(t, "", "check", "-f", file).ok(t, "ok   isolation: read committed, asked for by the dispatcher: the default of "+o.dispatcher+" is serializable\n")
+	run(t, "", "check", "-f", file).ok(t, "ok   isolation: read committed, set by the dispatcher: the default of "+o.dispatcher+" is serializable\n")
 
 	o.exec(t, "alter database postgres set default_transaction_isolation = 'serializable'")
 	check(t, os.WriteFile(filepath.Join(o.dir, o.dispatcher), []byte(pgtest.Bouncer(t, srv).DSN("postgres")), 0o600))

@@ -88,5 +88,5 @@ func TestTracing(t *testing.T) {
 
 	cmd := command(t, "once", "-f", file)
 	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317")
-	finish(t, cmd, "").ended(t, 78, "OTEL_EXPORTER_OTLP_ENDPOINT is no http or https URL")
+	finish(t, cmd, "").ended(t, 78, "OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// present makes a connection show the client's certificate, if there is one, to every server that asks.
+// present makes a connection show the client's certificate, if there is one, to every server that requests one.
 func present(c *pgx.ConnConfig, d config.Database) error {
 	if d.ClientCertFile == "" {
 		return nil
@@ -22,7 +22,7 @@ func present(c *pgx.ConnConfig, d config.Database) error {
 	}
 	pair, err := tls.LoadX509KeyPair(d.ClientCertFile, d.ClientKeyFile)
 	if err != nil {
-		return &problem{AuthenticationFailed, fmt.Sprintf("database.clientCertFile (%s) and database.clientKeyFile (%s) are no certificate with its key; write both in PEM", d.ClientCertFile, d.ClientKeyFile), err}
+		return &problem{AuthenticationFailed, fmt.Sprintf("database.clientCertFile (%s) and database.clientKeyFile (%s) are not a certificate with its key; write both in PEM", d.ClientCertFile, d.ClientKeyFile), err}
 	}
 	all := []*tls.Config{c.TLSConfig}
 	for _, f := range c.Fallbacks {
@@ -30,7 +30,7 @@ func present(c *pgx.ConnConfig, d config.Database) error {
 	}
 	for _, t := range all {
 		if t != nil {
-			// Not Certificates: one that the server does not ask for by its authority would be held back, and
+			// Not Certificates: one whose authority the server does not list would be held back, and
 			// the server would complain of none instead of a wrong one.
 			t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}

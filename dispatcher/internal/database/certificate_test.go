@@ -57,7 +57,7 @@ func put(t *testing.T, admin *pgx.Conn, name, text string) {
 	}
 }
 
-// A client's certificate is the login, and is read again for each new connection. A connection that is there goes on.
+// A client's certificate is the login, and is read again for each new connection. An open connection stays.
 //
 // CONTRACT: C-102
 func TestClientCertificate(t *testing.T) {
@@ -106,7 +106,7 @@ func TestClientCertificate(t *testing.T) {
 	cert, key = after.sign(t, "dispatcher")
 	check(t, os.WriteFile(d.ClientKeyFile, []byte(key), 0o600))
 	_, err = pool.Exec(t.Context(), "select 1")
-	if reason, message := Classify(err); reason != AuthenticationFailed || !strings.Contains(message, "are no certificate with its key; write both in PEM") {
+	if reason, message := Classify(err); reason != AuthenticationFailed || !strings.Contains(message, "are not a certificate with its key; write both in PEM") {
 		t.Errorf("a key of another certificate: %s, %s", reason, message)
 	}
 	check(t, os.WriteFile(d.ClientCertFile, []byte(cert), 0o600))
@@ -114,7 +114,7 @@ func TestClientCertificate(t *testing.T) {
 		t.Errorf("the new certificate is not used: %v", err)
 	}
 	if _, err = lives.Exec(t.Context(), "select 1"); err != nil {
-		t.Errorf("the connection from before does not go on: %v", err)
+		t.Errorf("the connection from before does not stay open: %v", err)
 	}
 	conn, err := Connect(t.Context(), d, "orders")
 	check(t, err)

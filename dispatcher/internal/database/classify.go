@@ -25,7 +25,7 @@ const (
 	DatabaseNotFound = "DatabaseNotFound"
 	// CertificateInvalid: the server's certificate is not trusted, or caFile is not usable.
 	CertificateInvalid = "CertificateInvalid"
-	// ConnectionFailed: everything else, such as no server, no answer, or one that shuts down.
+	// ConnectionFailed: everything else, such as no server, no response, or one that shuts down.
 	ConnectionFailed = "ConnectionFailed"
 )
 
@@ -68,12 +68,12 @@ func classify(err error) verdict {
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
 		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode (in a dispatcher's file: sslMode) to disable"}
 	case errors.Is(err, context.DeadlineExceeded):
-		return verdict{ConnectionFailed, "no answer in time", "check host, port and network policies, and the server's load"}
+		return verdict{ConnectionFailed, "no response in time", "check host, port and network policies, and the server's load"}
 	}
 	return verdict{ConnectionFailed, innermost(err).Error(), "check that the server runs, host and port, and network policies"}
 }
 
-// classifyConnect tells of each server that was tried, and of the remedy of the most telling failure:
+// classifyConnect reports each server that was tried, and the remedy of the most specific failure:
 // what a person must correct comes before what may pass.
 func classifyConnect(err *pgconn.ConnectError) (reason, message string) {
 	c := err.Config
@@ -86,20 +86,20 @@ func classifyConnect(err *pgconn.ConnectError) (reason, message string) {
 	var (
 		worst  verdict
 		causes []string // each once
-		told   []string // with the server's address
+		failed []string // with the server's address
 	)
 	for _, try := range tries(err) {
 		v := classify(try.err)
 		if !slices.Contains(causes, v.cause) {
 			causes = append(causes, v.cause)
 		}
-		told = append(told, strings.TrimPrefix(try.address+": "+v.cause, ": "))
+		failed = append(failed, strings.TrimPrefix(try.address+": "+v.cause, ": "))
 		if rank(v) >= rank(worst) {
 			worst = v
 		}
 	}
 	if len(causes) > 1 {
-		causes = told
+		causes = failed
 	}
 	return worst.reason, sentence(fmt.Sprintf("database %q at %s as user %q: %s; %s",
 		c.Database, strings.Join(addresses, ", "), c.User, strings.Join(causes, ", "), worst.remedy))
@@ -130,7 +130,7 @@ func tries(err *pgconn.ConnectError) (all []try) {
 		return []try{{"", err.Unwrap()}}
 	}
 	for _, e := range joined.Unwrap() {
-		address, _, _ := strings.Cut(e.Error(), " (") // pgx has no other way to tell
+		address, _, _ := strings.Cut(e.Error(), " (") // pgx offers nothing else
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			address = ""
 		}
@@ -167,7 +167,7 @@ func classifyCode(code string) (reason, remedy string) {
 		return ConnectionFailed, "the dispatcher connects again; the server's log says why it ended the connection"
 	case "57P03":
 		return ConnectionFailed, "wait until the server is ready; if it stays like this, name one that takes connections"
-	case "08P01": // in the words of PgBouncer, also when the server behind it is away
+	case "08P01": // in the words of PgBouncer, also when the server behind it is unreachable
 		return ConnectionFailed, "check the connection pooler, its limits, and that the server behind it runs"
 	}
 	return ConnectionFailed, "the dispatcher tries again; see the server's log if this stays (SQLSTATE " + code + ")"

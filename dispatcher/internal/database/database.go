@@ -29,7 +29,7 @@ const (
 	// poolSize is enough: a claim loop, a completer, lease extension and the count of the backlog.
 	poolSize = 4
 	// A connection of the pool is replaced after renewAfter, or up to renewSpread later: so a login that was taken
-	// back, or rotated, is no longer used after that.
+	// back, or rotated, is not used after that.
 	renewAfter, renewSpread = 30 * time.Minute, 3 * time.Minute
 )
 
@@ -230,7 +230,7 @@ func badString(d config.Database) error {
 	return &problem{ConnectionFailed, where + " does not make a valid connection string; write it as postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password percent-encoded, or as key=value words", nil}
 }
 
-// problem is a failure that is known before the database is asked.
+// problem is a failure that is known before the database is queried.
 type problem struct {
 	reason, message string
 	err             error

@@ -61,13 +61,13 @@ func TestClassify(t *testing.T) {
 	admin, err := pgx.Connect(t.Context(), good)
 	check(t, err)
 	defer admin.Close(context.Background())
-	_, err = admin.Exec(t.Context(), "create role nobody login password 'hunter2''x'; create table private (n int)")
+	_, err = admin.Exec(t.Context(), "create role stranger login password 'hunter2''x'; create table private (n int)")
 	check(t, err)
-	_, refused := admin.Exec(t.Context(), "set role nobody; select * from private")
+	_, refused := admin.Exec(t.Context(), "set role stranger; select * from private")
 	_, err = admin.Exec(t.Context(), "reset role")
 	check(t, err)
 
-	secretly := func(u *url.URL) { u.User = url.UserPassword("nobody", secret) }
+	secretly := func(u *url.URL) { u.User = url.UserPassword("stranger", secret) }
 	closed := func(u *url.URL) { secretly(u); u.Host = "127.0.0.1:1" }
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
@@ -94,7 +94,7 @@ func TestClassify(t *testing.T) {
 		"no right": {err: refused, reason: PermissionDenied, want: []string{"permission denied for table private", "migrate grants"}},
 		"closed port": {
 			database: config.Database{DSN: change(t, good, closed)},
-			reason:   ConnectionFailed, want: []string{`at 127.0.0.1:1 as user "nobody": connection refused; check that the server runs`},
+			reason:   ConnectionFailed, want: []string{`at 127.0.0.1:1 as user "stranger": connection refused; check that the server runs`},
 		},
 		"unknown host": {
 			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Host = "no-such-host.invalid" })},
@@ -106,7 +106,7 @@ func TestClassify(t *testing.T) {
 				u.Host = silent.Addr().String()
 				u.RawQuery = "sslmode=disable&connect_timeout=1"
 			})},
-			reason: ConnectionFailed, want: []string{"no answer in time; check host, port"},
+			reason: ConnectionFailed, want: []string{"no response in time; check host, port"},
 		},
 		"certificate of another authority": {
 			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-ca", CAFile: file(t, newAuthority(t).pem)},
@@ -125,11 +125,11 @@ func TestClassify(t *testing.T) {
 			reason:   CertificateInvalid, want: []string{"holds no PEM certificate; put"},
 		},
 		"no connection string": {
-			database: config.Database{DSN: "postgres://nobody:" + secret + "@host:port%zz/db"},
+			database: config.Database{DSN: "postgres://stranger:" + secret + "@host:port%zz/db"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string, with TLS": {
-			database: config.Database{DSN: "postgres://nobody:" + secret + "@host:port%zz/db", SSLMode: "require"},
+			database: config.Database{DSN: "postgres://stranger:" + secret + "@host:port%zz/db", SSLMode: "require"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string in a file": {
@@ -173,7 +173,7 @@ func TestClassify(t *testing.T) {
 	for mode, c := range map[string]config.Database{
 		"verify-full by name": {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "verify-full", CAFile: file(t, ca)},
 		"verify-ca":           {DSN: good, SSLMode: "verify-ca", CAFile: file(t, ca)},
-		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=nobody password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
+		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=stranger password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
 	} {
 		conn, err := Connect(t.Context(), c, "test")
 		if err != nil {
@@ -267,7 +267,7 @@ func TestSeveralHosts(t *testing.T) {
 	check(t, err)
 	defer conn.Close(context.Background())
 	if err := standby.ValidateConnect(t.Context(), conn.PgConn()); err == nil {
-		t.Error("what the connection string asks for is not heeded")
+		t.Error("the target of the connection string is not heeded")
 	}
 }
 

@@ -55,7 +55,7 @@ func logIn(ctx context.Context, t token, c *pgx.ConnConfig) error {
 	return nil
 }
 
-// noToken says why there is none. Of what an SDK says only the beginning is told: it goes on with all that it
+// noToken says why there is none. Of an SDK's message only the beginning is shown: the rest is all that it
 // tried.
 func noToken(err error) error {
 	var known *problem

@@ -14,7 +14,7 @@ import (
 // azureDatabases is the scope that Azure's databases take as a login.
 const azureDatabases = "https://ossrdbms-aad.database.windows.net/.default"
 
-// azureTokens asks for a token with the default credential, which keeps it until it is about to end.
+// azureTokens gets a token with the default credential, which keeps it until it is about to end.
 func azureTokens() token {
 	var mu sync.Mutex
 	var found *azidentity.DefaultAzureCredential

@@ -14,7 +14,7 @@ import (
 // sqlLogin is the scope that Cloud SQL takes as a login.
 const sqlLogin = "https://www.googleapis.com/auth/sqlservice.login"
 
-// googleTokens asks for an access token with the default credentials, which keep it until it is about to end.
+// googleTokens gets an access token with the default credentials, which keep it until it is about to end.
 func googleTokens() token {
 	var mu sync.Mutex
 	var found *auth.Credentials

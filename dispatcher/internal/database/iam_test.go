@@ -229,7 +229,7 @@ func TestIAM(t *testing.T) {
 	}
 }
 
-// Without an identity the reason and the remedy are told, and no more of what the SDK has tried than its beginning.
+// Without an identity the reason and the remedy are reported, and no more of what the SDK has tried than its beginning.
 func TestIAMWithoutIdentity(t *testing.T) {
 	refuses := httptest.NewServer(http.NotFoundHandler())
 	defer refuses.Close()

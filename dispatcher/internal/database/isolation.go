@@ -21,9 +21,9 @@ const pooled = "pooled"
 //
 // Nothing is set behind a pooler, such as PgBouncer in transaction mode: the session is shared with others,
 // and PgBouncer refuses the setting as a parameter of the connection. There a transaction that fails for its
-// level is tried again at READ COMMITTED (package pgstore), and [Isolation] tells of the default.
+// level is tried again at READ COMMITTED (package pgstore), and [Isolation] reports the default.
 //
-// A pooler that shares sessions has to give its clients process ids of its own, or it could not tell whose
+// A pooler that shares sessions has to give its clients process ids of its own, or it could not know whose
 // statement a client wants to cancel.
 func isolate(ctx context.Context, conn *pgconn.PgConn) error {
 	result, err := conn.Exec(ctx, "select set_config('default_transaction_isolation', '"+isolation+"', false) where pg_backend_pid() = "+
@@ -47,7 +47,7 @@ func Isolation(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 		return "", fmt.Errorf("transactions of %s run at %s behind the connection pooler, where claims that meet each other must be tried again; run: alter role %s set default_transaction_isolation = 'read committed'",
 			user, effective, pgx.Identifier{user}.Sanitize())
 	case standard != isolation:
-		return fmt.Sprintf("%s, asked for by the dispatcher: the default of %s is %s", isolation, user, standard), nil
+		return fmt.Sprintf("%s, set by the dispatcher: the default of %s is %s", isolation, user, standard), nil
 	}
 	return isolation, nil
 }

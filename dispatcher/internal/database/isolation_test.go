@@ -14,7 +14,7 @@ import (
 )
 
 // Transactions run at READ COMMITTED whatever the login's default is, in every mode of pgx, and the default is
-// told.
+// reported.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Empty(t)
@@ -42,7 +42,7 @@ func TestIsolation(t *testing.T) {
 			wantLevel(t, pool, "read committed")
 			detail, err := Isolation(t.Context(), pool)
 			if err != nil || !strings.Contains(detail, "serializable") || !strings.Contains(detail, role) {
-				t.Errorf("told %q, %v", detail, err)
+				t.Errorf("reported %q, %v", detail, err)
 			}
 		})
 	}
@@ -56,7 +56,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// Behind a pooler the level is not set, for the session is shared, and the remedy is told.
+// Behind a pooler the level is not set, for the session is shared, and the remedy is reported.
 func TestIsolationBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
@@ -70,7 +70,7 @@ func TestIsolationBehindPgBouncer(t *testing.T) {
 	wantLevel(t, pool, "repeatable read")
 	_, err := Isolation(t.Context(), pool)
 	if err == nil || !strings.Contains(err.Error(), "repeatable read") {
-		t.Fatalf("told %v", err)
+		t.Fatalf("reported %v", err)
 	}
 	_, remedy, _ := strings.Cut(err.Error(), "run: ")
 	_, err = admin.Exec(t.Context(), remedy)
@@ -80,7 +80,7 @@ func TestIsolationBehindPgBouncer(t *testing.T) {
 	pool = newPool(t, bouncer.DSN("strict"))
 	wantLevel(t, pool, "read committed")
 	if detail, err := Isolation(t.Context(), pool); err != nil || detail != "read committed" {
-		t.Errorf("told %q, %v", detail, err)
+		t.Errorf("reported %q, %v", detail, err)
 	}
 }
 

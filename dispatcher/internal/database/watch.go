@@ -9,15 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// watch looks at how statements end, and makes the pool connect anew where that helps. The statement
+// watch looks at how statements end, and makes the pool reconnect where that helps. The statement
 // that finds out fails; whoever sent it tries again, as for any other failure.
 //
-// A server that has become one that only reads is no use any more. And when a connection breaks, or
-// there is no answer on it, the others lead to the same server: each would have to find out for
+// A server that has become one that only reads is of no use. And when a connection breaks, or
+// there is no response on it, the others lead to the same server: each would have to find out for
 // itself, and a server that is frozen takes seconds each time.
 type watch struct {
 	pooled atomic.Bool // there is a pooler between us and the server
-	reset  func()      // makes the pool connect anew
+	reset  func()      // makes the pool reconnect
 }
 
 // outdated marks a connection, in its custom data, that is not to be used.
@@ -30,7 +30,7 @@ const outdated = "outdated"
 func (w *watch) configure(c *pgx.ConnConfig) {
 	c.Tracer = w
 	if c.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-		return // the connection string asks for another mode
+		return // the connection string sets another mode
 	}
 	if w.pooled.Load() {
 		c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -47,7 +47,7 @@ func (w *watch) configure(c *pgx.ConnConfig) {
 	}
 }
 
-// usable is asked before a connection is taken from the pool, which closes it if it is not.
+// usable is called before a connection is taken from the pool, which closes it if it is not.
 func (w *watch) usable(_ context.Context, conn *pgx.Conn) (bool, error) {
 	return conn.PgConn().CustomData()[outdated] == nil, nil
 }

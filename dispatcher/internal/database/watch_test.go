@@ -58,7 +58,7 @@ func TestPreparedStatements(t *testing.T) {
 }
 
 // One connection that breaks takes the others with it: they lead to the same server.
-func TestPoolConnectsAnew(t *testing.T) {
+func TestPoolReconnectsWhenOneConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	dsn := pgtest.Empty(t)

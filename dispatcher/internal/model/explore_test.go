@@ -19,7 +19,7 @@ const (
 	sending                // the destination may or may not have it
 	acking                 // an outcome is sent to the store, perhaps more than once
 	nacking                //
-	dying                  //
+	failing                //
 	releasing              // due as before, or to wait
 )
 
@@ -36,10 +36,10 @@ type world struct {
 	rows   [2]row
 	leases [2][workers][most + 1]phase // by row, worker, lease number
 	// begun are the lease numbers that were published, as bits. confirmed is what the destination has,
-	// buried what was dead at some time.
-	begun             [2]byte
-	confirmed, buried [2]bool
-	replayed          bool
+	// becameDead what was dead at some time.
+	begun                 [2]byte
+	confirmed, becameDead [2]bool
+	replayed              bool
 }
 
 var statuses = []string{"pending", "processing", "delivered", "dead"}
@@ -47,7 +47,7 @@ var statuses = []string{"pending", "processing", "delivered", "dead"}
 // game is what is explored.
 type game struct {
 	table       Table
-	answers     map[question]answer
+	results     map[callIn]result
 	rows        int
 	maxAttempts int
 	maxClaims   byte // of a row, at most; what would need more is not explored
@@ -111,30 +111,30 @@ func (g game) next(w world) (steps []step, broken string) {
 // call lets the store do as the table says.
 func (g game) call(w world, r int, c Call) (world, bool) {
 	now := w.rows[r]
-	a, known := g.answers[question{now, c}]
+	a, known := g.results[callIn{now, c}]
 	if !known {
 		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.lease), int(now.holder), now.over, now.due}, c, g.maxAttempts)
-		a = answer{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due}, changed}
-		g.answers[question{now, c}] = a
+		a = result{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due}, changed}
+		g.results[callIn{now, c}] = a
 	}
 	w.rows[r] = a.row
-	w.buried[r] = w.buried[r] || a.status == 3
+	w.becameDead[r] = w.becameDead[r] || a.status == 3
 	return w, a.changed
 }
 
-// question and answer remember what the table says.
-type question struct {
+// callIn and result cache what the table says.
+type callIn struct {
 	row
 	Call
 }
 
-type answer struct {
+type result struct {
 	row
 	changed bool
 }
 
 // outcomes are the calls by which a worker writes an outcome back.
-var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, dying: {Verb: "nack", Final: true}, releasing: {Verb: "release"}}
+var outcomes = map[phase]Call{acking: {Verb: "ack"}, nacking: {Verb: "nack"}, failing: {Verb: "nack", Final: true}, releasing: {Verb: "release"}}
 
 // tidy makes states equal that differ in nothing that matters: a write-back that the store refuses, of
 // a lease that it no longer knows, will never do anything; and with order it does not matter here when
@@ -167,7 +167,7 @@ func (r row) heldBy(c Call) bool { return int(r.holder) == c.Worker && int(r.lea
 func (g game) claims(w world, worker int, add func(step)) {
 	to := w
 	for r := range g.rows {
-		if g.ordered && to.rows[r].status >= 2 { // delivered or dead: it holds up nobody
+		if g.ordered && to.rows[r].status >= 2 { // delivered or dead: it delays no other row
 			continue
 		}
 		from := w
@@ -198,19 +198,19 @@ func (g game) claims(w world, worker int, add func(step)) {
 // breaks on the way.
 func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string) {
 	set := func(p phase) world { to := w; to.leases[r][worker][lease] = p; return to }
-	tell := func(to world, what string) { add(step{what, worker, r, lease, to}) }
+	next := func(to world, what string) { add(step{what, worker, r, lease, to}) }
 
 	p := w.leases[r][worker][lease]
 	if p == queued || p == sending {
 		if to, ok := g.call(w, r, Call{Verb: "extend", Worker: worker + 1, Lease: lease}); ok {
-			tell(to, "extend")
+			next(to, "extend")
 		} else {
-			tell(g.releaseRest(set(gone), r, worker), "lost, and now known")
+			next(g.releaseRest(set(gone), r, worker), "lost, and now known")
 		}
 	}
 	switch p {
 	case queued:
-		tell(g.releaseRest(set(releasing), r, worker), "gives back")
+		next(g.releaseRest(set(releasing), r, worker), "gives back")
 		if g.ordered && !g.beginAny && r > 0 && g.busy(w, r-1, worker) {
 			break
 		}
@@ -219,27 +219,27 @@ func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string
 		}
 		to := set(sending)
 		to.begun[r] |= 1 << lease
-		tell(to, "begins")
+		next(to, "begins")
 	case sending:
-		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.buried[r-1] {
+		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.becameDead[r-1] {
 			return fmt.Sprintf("row %d arrives before row %d", r, r-1)
 		}
 		arrived := set(acking)
 		arrived.confirmed[r] = true
-		tell(arrived, "delivers")
+		next(arrived, "delivers")
 		failed := nacking
 		if int(w.rows[r].attempts) >= g.maxAttempts {
-			failed = dying
+			failed = failing
 		}
 		for _, to := range []world{w, arrived} { // the destination may have it all the same
 			to.leases[r][worker][lease] = failed
-			tell(g.releaseRest(to, r, worker), "fails")
+			next(g.releaseRest(to, r, worker), "fails")
 			to.leases[r][worker][lease] = releasing
-			tell(g.releaseRest(to, r, worker), "fails, and the fault is the destination's")
+			next(g.releaseRest(to, r, worker), "fails, and the fault is the destination's")
 		}
-		final := set(dying)
-		tell(g.releaseRest(final, r, worker), "refused for good")
-	case acking, nacking, dying, releasing:
+		final := set(failing)
+		next(g.releaseRest(final, r, worker), "refused for good")
+	case acking, nacking, failing, releasing:
 		c := outcomes[p]
 		c.Worker, c.Lease = worker+1, lease
 		for _, delayed := range []bool{false, true} {
@@ -250,9 +250,9 @@ func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string
 			if changed && !w.rows[r].heldBy(c) {
 				return fmt.Sprintf("worker %d writes back %s of row %d, lease %d, and no longer holds it", worker, c.Verb, r, lease)
 			}
-			tell(to, c.Verb+", and the answer is lost") // and so it tries again
+			next(to, c.Verb+", and the response is lost") // and so it tries again
 			to.leases[r][worker][lease] = gone
-			tell(to, c.Verb)
+			next(to, c.Verb)
 		}
 	}
 	return ""
@@ -277,7 +277,7 @@ func (g game) releaseRest(w world, r, worker int) world {
 
 // explore visits every state, and returns how many there are, and what is broken with the way there.
 func (g game) explore() (states int, broken string) {
-	g.answers = map[question]answer{}
+	g.results = map[callIn]result{}
 	var start world
 	for r := range g.rows {
 		start.rows[r].due = true
@@ -363,9 +363,9 @@ func (g game) check(was, is world) string {
 		case a.status == 2 && b.status != 2:
 			return fmt.Sprintf("row %d leaves delivered", r)
 		case a.status == 3 && b.status != 3 && was.replayed == is.replayed:
-			return fmt.Sprintf("row %d leaves dead, and nobody replayed it", r)
+			return fmt.Sprintf("row %d leaves dead, and it was not replayed", r)
 		case b.status == 2 && !is.confirmed[r]:
-			return fmt.Sprintf("row %d is marked delivered, and nobody has it", r)
+			return fmt.Sprintf("row %d is marked delivered, and no worker has it", r)
 		case b.status == 1 && b.holder == 0, b.status != 1 && b.holder != 0:
 			return fmt.Sprintf("row %d is %s and held by %d", r, statuses[b.status], b.holder)
 		case a.status == 1 && b.status == 1 && a.holder != b.holder && !a.over:

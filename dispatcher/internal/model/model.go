@@ -37,7 +37,7 @@ type Row struct {
 	Due bool
 }
 
-// Call is what somebody asks of the store.
+// Call is a call of the store.
 type Call struct {
 	// Verb is claim, ack, nack, extend, release or replay.
 	Verb string
@@ -73,7 +73,7 @@ func Read(file string) (Table, error) {
 			t := Transition{columns[0], columns[1], strings.Split(columns[2], ", "), columns[3], columns[4], columns[5]}
 			for _, guard := range t.Guard {
 				if guards[guard] == nil {
-					return nil, fmt.Errorf("%s: nobody knows the guard %q of %q", file, guard, line)
+					return nil, fmt.Errorf("%s: the guard %q of %q is unknown", file, guard, line)
 				}
 			}
 			table = append(table, t)

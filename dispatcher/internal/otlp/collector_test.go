@@ -30,7 +30,7 @@ type received struct {
 type receiver struct {
 	collector.UnimplementedTraceServiceServer
 	spans  chan received
-	refuse string // the answer to all, if any
+	refuse string // the response to all, if any
 }
 
 func newReceiver() *receiver { return &receiver{spans: make(chan received, 100)} }

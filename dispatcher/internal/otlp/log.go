@@ -43,7 +43,7 @@ func (e *loggedExporter) ExportSpans(ctx context.Context, spans []trace.ReadOnly
 	return nil
 }
 
-// masked is an error's text without the values of the headers: a collector may repeat them in its answer.
+// masked is an error's text without the values of the headers: a collector may repeat them in its response.
 func masked(err error) string {
 	text := err.Error()
 	for header := range strings.SplitSeq(setting("HEADERS"), ",") {

@@ -20,10 +20,10 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// Process is what the resource of the spans says, beside the environment.
+// Process is what the resource of the spans has in addition to the environment.
 type Process struct{ Dispatcher, Version, Worker string }
 
-// NewProvider returns the provider that the environment asks for, or nil when it asks for none: no
+// NewProvider returns the provider that the environment sets, or nil when it sets none: no
 // endpoint is set, or OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER turns tracing off. It connects to
 // nothing. Shut it down, so that the last spans are sent. What OpenTelemetry has to say goes to log,
 // for the whole process.
@@ -48,7 +48,7 @@ func NewProvider(ctx context.Context, p Process, log *slog.Logger) (*trace.Trace
 		attribute.String("outbox.dispatcher", p.Dispatcher),
 	), resource.WithFromEnv())
 	if err != nil {
-		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES is malformed; write name=value,name=value, and other characters than letters and digits as %2C")
+		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES is malformed; write name=value,name=value, and characters other than a-z, A-Z and 0-9 as %2C")
 	}
 	return trace.NewTracerProvider(trace.WithBatcher(&loggedExporter{SpanExporter: exporter, log: log}), trace.WithResource(about)), nil
 }
@@ -65,7 +65,7 @@ func setting(name string) string {
 func newExporter(ctx context.Context) (trace.SpanExporter, error) {
 	// The exporter would take the default for an address that it does not understand.
 	if u, err := url.Parse(setting("ENDPOINT")); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT is no http or https URL; write one such as http://collector:4318")
+		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL; write one such as http://collector:4318")
 	}
 	switch protocol := setting("PROTOCOL"); protocol {
 	case "", "http/protobuf":

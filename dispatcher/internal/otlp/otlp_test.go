@@ -109,7 +109,7 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// A collector that is away or refuses holds up nothing, and is told once, without a secret. CONTRACT: C-73
+// An unreachable or refusing collector delays nothing, and is logged once, without a secret. CONTRACT: C-73
 func TestCollectorRefuses(t *testing.T) {
 	r, log := newReceiver(), &bytes.Buffer{}
 	r.refuse = "who is"

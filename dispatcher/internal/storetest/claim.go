@@ -115,7 +115,7 @@ func claimNamespace(r rig) {
 	r.wantIDs("claimed in its own", r.claim(r.Store("bank", r.worker), 10, lease), foreign.ID)
 }
 
-// A held row is nobody else's, not even its own worker's once more.
+// A leased row is claimed by no worker, not even its own worker's once more.
 // CONTRACT: C-20
 func claimExclusive(r rig) {
 	ids := r.enqueue(topic, 4)
@@ -195,7 +195,7 @@ func claimBytes(r rig) {
 	}
 }
 
-// Rows without an attempt left die on the way, each with its record.
+// Rows without an attempt left become dead on the way, each with its dead letter.
 // CONTRACT: C-22, C-40, C-41
 func claimExhausted(r rig) {
 	r.enqueue(topic, 2)
@@ -210,7 +210,7 @@ func claimExhausted(r rig) {
 	claimed := r.request(r.other, dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: topic, Limit: 3}}, Lease: lease, MaxAttempts: 1,
 	})
-	r.wantIDs("claimed beside the dead", claimed.Events, fresh)
+	r.wantIDs("claimed with the dead", claimed.Events, fresh)
 	want := map[uuid.UUID]dispatcher.DeadEvent{
 		crashed: {ID: crashed, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonProcessingTimeout, Cause: dispatcher.Cause{Class: dispatcher.ClassLease}},
 		retried: {ID: retried, Topic: topic, Attempts: 1, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: refused},
@@ -222,14 +222,14 @@ func claimExhausted(r rig) {
 		want := want[d.ID]
 		want.Fingerprint = dispatcher.Fingerprint(topic, want.Reason, want.Cause)
 		if d != want {
-			r.Errorf("death is %+v, want %+v", d, want)
+			r.Errorf("the dead event is %+v, want %+v", d, want)
 		}
 		row := r.wantFree(d.ID, "dead", d.Attempts)
 		if row.DeadReason != string(d.Reason) {
 			r.Errorf("dead_reason is %q, want %q", row.DeadReason, d.Reason)
 		}
 		r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
-		if l := r.wantLetter(d.ID, d.Reason, d.Attempts); l.Cause() != d.Cause || l.Fingerprint != d.Fingerprint {
+		if l := r.wantDeadLetter(d.ID, d.Reason, d.Attempts); l.Cause() != d.Cause || l.Fingerprint != d.Fingerprint {
 			r.Errorf("the record is %+v, want the cause and the fingerprint of %+v", l, d)
 		}
 	}
@@ -254,11 +254,11 @@ func claimExhaustedFront(r rig) {
 	})
 	r.wantIDs("claimed behind the dead", claimed.Events, fresh)
 	if len(claimed.Dead) != 25 {
-		r.Errorf("%d rows died, want 25", len(claimed.Dead))
+		r.Errorf("%d rows became dead, want 25", len(claimed.Dead))
 	}
 }
 
-// What dies takes no room from what is claimed, and dies with its record wherever bytes cut the claim. What
+// What becomes dead takes no room from what is claimed, and has its dead letter wherever bytes cut the claim. What
 // there is no room for is for the next claim.
 // CONTRACT: C-22, C-41
 func claimExhaustedLarge(r rig) {
@@ -277,13 +277,13 @@ func claimExhaustedLarge(r rig) {
 		})
 		r.wantIDs("claim "+string(rune('1'+i)), claimed.Events, want...)
 		if n := len(claimed.Dead); n != 2 && i == 0 || n != 0 && i > 0 {
-			r.Errorf("%d rows died in claim %d, want both in the first", n, i+1)
+			r.Errorf("%d rows became dead in claim %d, want both in the first", n, i+1)
 		}
 	}
 	for _, id := range dead {
 		r.wantFree(id, "dead", 1)
 		if n := len(r.DeadLetters(id)); n != 1 {
-			r.Errorf("%d records of one death, want 1", n)
+			r.Errorf("%d dead letters of one event, want 1", n)
 		}
 	}
 }
@@ -297,14 +297,14 @@ func claimNothing(r rig) {
 	}
 }
 
-// wantLetter checks the newest dead letter of a row.
-func (r rig) wantLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int) DeadLetter {
+// wantDeadLetter checks the newest dead letter of a row.
+func (r rig) wantDeadLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int) DeadLetter {
 	r.Helper()
-	letters := r.DeadLetters(id)
-	if len(letters) == 0 {
+	all := r.DeadLetters(id)
+	if len(all) == 0 {
 		r.Fatalf("row %s has no dead letter", id)
 	}
-	l := letters[len(letters)-1]
+	l := all[len(all)-1]
 	if l.Namespace != namespace || l.Topic != topic || l.Reason != string(reason) || l.Attempts != attempts || l.Resolved {
 		r.Errorf("dead letter is %+v, want an open one for %s after %d attempts", l, reason, attempts)
 	}
@@ -312,7 +312,7 @@ func (r rig) wantLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts int
 	return l
 }
 
-// A row that cannot be decoded harms itself alone: it comes leased and named, and the others of its claim go on.
+// A row that cannot be decoded harms itself alone: it comes leased and named, and the others of its claim are delivered.
 // CONTRACT: C-16, C-33
 func claimUnreadable(r rig) {
 	deep := event(topic)

@@ -69,10 +69,10 @@ func depth(r rig) {
 	want := dispatcher.TopicDepth{Topic: topic, Pending: exactly(2), Scheduled: exactly(4), Retrying: exactly(2), Processing: exactly(1), Dead: exactly(1)}
 	from := r.Now()
 	for _, test := range []struct {
-		asked  []string
-		topics int
+		topics []string
+		n      int
 	}{{[]string{topic}, 1}, {[]string{topic, "empty"}, 2}, {nil, 2}} {
-		got, err := r.store.Depth(r.Context(), test.asked)
+		got, err := r.store.Depth(r.Context(), test.topics)
 		if err != nil {
 			r.Fatalf("Depth: %v", err)
 		}
@@ -89,15 +89,15 @@ func depth(r rig) {
 			byTopic[d.Topic] = d
 		}
 		if byTopic[topic] != want {
-			r.Errorf("Depth(%q) is %+v, want %+v", test.asked, byTopic[topic], want)
+			r.Errorf("Depth(%q) is %+v, want %+v", test.topics, byTopic[topic], want)
 		}
-		if len(got.Topics) != test.topics {
-			r.Errorf("Depth(%q) has %d topics, want %d: %+v", test.asked, len(got.Topics), test.topics, got.Topics)
+		if len(got.Topics) != test.n {
+			r.Errorf("Depth(%q) has %d topics, want %d: %+v", test.topics, len(got.Topics), test.n, got.Topics)
 		}
 	}
 }
 
-// An outbox without rows has no topics, one with nothing but an open death has one, and what is not
+// An outbox without rows has no topics, one with nothing but an open dead letter has one, and what is not
 // due yet is not the oldest pending.
 // CONTRACT: C-96
 func depthEmpty(r rig) {
@@ -132,13 +132,13 @@ func schema(r rig) {
 	}
 }
 
-// Deaths of one topic, reason and cause are a group, until somebody has handled them. The largest comes first, and is
-// told with the newest of its events.
+// Dead events of one topic, reason and cause are a group, until they are resolved. The largest comes first, and is
+// listed with the newest of its events.
 // CONTRACT: C-41, C-96
 func depthGroups(r rig) {
 	refused := dispatcher.Cause{Class: "http", Code: "422"}
 	broken := dispatcher.Cause{Class: "rule", Code: "total", Place: "/items/*/price"}
-	die := func(topic string, cause dispatcher.Cause, reason dispatcher.DeadReason, n int) (ids []uuid.UUID) {
+	becomeDead := func(topic string, cause dispatcher.Cause, reason dispatcher.DeadReason, n int) (ids []uuid.UUID) {
 		for range n {
 			id := r.enqueue(topic, 1)[0]
 			claimed := r.request(r.store, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: lease, MaxAttempts: maxAttempts})
@@ -152,10 +152,10 @@ func depthGroups(r rig) {
 		return ids
 	}
 	from := r.Now()
-	two := die(topic, refused, dispatcher.ReasonPermanentFailure, 2)
-	one := die("other", refused, dispatcher.ReasonPermanentFailure, 1)
-	three := die(topic, broken, dispatcher.ReasonSchemaValidationFailed, 3)
-	handled := append(die(topic, broken, dispatcher.ReasonPermanentFailure, 1), die(topic, broken, dispatcher.ReasonSchemaValidationFailed, 1)...)
+	two := becomeDead(topic, refused, dispatcher.ReasonPermanentFailure, 2)
+	one := becomeDead("other", refused, dispatcher.ReasonPermanentFailure, 1)
+	three := becomeDead(topic, broken, dispatcher.ReasonSchemaValidationFailed, 3)
+	handled := append(becomeDead(topic, broken, dispatcher.ReasonPermanentFailure, 1), becomeDead(topic, broken, dispatcher.ReasonSchemaValidationFailed, 1)...)
 	for _, id := range handled {
 		r.Resolve(id)
 	}
@@ -171,10 +171,10 @@ func depthGroups(r rig) {
 		group("other", refused, dispatcher.ReasonPermanentFailure, one),
 	}
 	for _, test := range []struct {
-		asked []string
-		want  []dispatcher.DeadGroup
+		topics []string
+		want   []dispatcher.DeadGroup
 	}{{nil, want}, {[]string{topic, "other", "none"}, want}, {[]string{topic}, want[:2]}, {[]string{"none"}, nil}} {
-		got, err := r.store.Depth(r.Context(), test.asked)
+		got, err := r.store.Depth(r.Context(), test.topics)
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -183,12 +183,12 @@ func depthGroups(r rig) {
 			r.wantBetween("Since", g.Since, from, r.Now())
 			r.wantBetween("Last", g.Last, from, r.Now())
 			if several := g.Count.N > 1; g.Last.After(g.Since) != several {
-				r.Errorf("a group of %d died from %v to %v", g.Count.N, g.Since, g.Last)
+				r.Errorf("a group of %d became dead from %v to %v", g.Count.N, g.Since, g.Last)
 			}
 			g.Since, g.Last = time.Time{}, time.Time{}
 		}
 		if !slices.Equal(got.Groups, test.want) {
-			r.Errorf("the groups of %q are %+v, want %+v", test.asked, got.Groups, test.want)
+			r.Errorf("the groups of %q are %+v, want %+v", test.topics, got.Groups, test.want)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func nackRetry(r rig) {
 	r.wantLost("nack of nothing", lost, err)
 }
 
-// One statement takes deaths of every reason, and retries beside them.
+// One statement takes dead rows of every reason, and retries too.
 // CONTRACT: C-24, C-26, C-40, C-41
 func nackDead(r rig) {
 	reasons := []dispatcher.DeadReason{
@@ -64,12 +64,12 @@ func nackDead(r rig) {
 		if row.DeadReason != string(reason) || row.LastError != "failed" {
 			r.Errorf("row is %+v, want dead of %s with the error", row, reason)
 		}
-		l := r.wantLetter(events[i].ID, reason, 1)
+		l := r.wantDeadLetter(events[i].ID, reason, 1)
 		if l.Error != "failed" || l.Worker != r.worker {
 			r.Errorf("the record is %+v, want the error and the worker", l)
 		}
 	}
-	r.wantIDs("claimed after death", r.claim(r.store, 10, lease))
+	r.wantIDs("claimed after it became dead", r.claim(r.store, 10, lease))
 }
 
 // A row keeps its last five failed attempts. What is given back is none of them.
@@ -89,7 +89,7 @@ func nackFailures(r rig) {
 	}
 	from, held := r.Now(), e.Lease()
 	for n := 1; n <= 7; n++ {
-		lost, err := r.store.Release(r.Context(), []dispatcher.Return{{Lease: held, Error: "nobody there"}})
+		lost, err := r.store.Release(r.Context(), []dispatcher.Return{{Lease: held, Error: "unreachable"}})
 		r.wantLost("release", lost, err)
 		f := dispatcher.Failure{Lease: claim(n), Error: strings.Repeat("ä", 1000)}
 		f.Cause = dispatcher.Cause{Class: "http", Code: strconv.Itoa(500 + n), Place: "/items/*/price"}
@@ -115,7 +115,7 @@ func nackFailures(r rig) {
 	}
 }
 
-// A death's record says what failed where, the failures before, and what the destination answered, and has the
+// A dead letter says what failed where, the failures before, and what the destination responded, and has the
 // fingerprint of its group.
 // CONTRACT: C-41
 func nackRecord(r rig) {
@@ -129,7 +129,7 @@ func nackRecord(r rig) {
 	} {
 		e := r.one(lease)
 		from := r.Now()
-		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "first", Response: "not of a death"}})
+		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "first", Response: "not of a dead letter"}})
 		r.wantLost("nack", lost, err)
 		r.Due(e.ID)
 		again := r.claim(patient{r.store}, 1, lease)
@@ -139,7 +139,7 @@ func nackRecord(r rig) {
 			Response: strings.Repeat("\x00ä\xff", 1000),
 		}})
 		r.wantLost("nack", lost, err)
-		l := r.wantLetter(e.ID, dispatcher.ReasonPermanentFailure, 2)
+		l := r.wantDeadLetter(e.ID, dispatcher.ReasonPermanentFailure, 2)
 		want := cause
 		if name == "odd" {
 			want = dispatcher.Cause{Class: "ab", Code: "\uFFFD", Place: `"`}
@@ -154,7 +154,7 @@ func nackRecord(r rig) {
 			r.wantBetween("at", f.At, from, r.Now())
 		}
 		if !utf8.ValidString(l.Response) || len(l.Response) < 1020 || len(l.Response) > 1024 || !strings.HasPrefix(l.Response, "ä\uFFFDä") {
-			r.Errorf("%s: the answer is kept as %d bytes %.20q, want the first 1024 as text", name, len(l.Response), l.Response)
+			r.Errorf("%s: the response is kept as %d bytes %.20q, want the first 1024 as text", name, len(l.Response), l.Response)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func nackDeadTwice(r rig) {
 		e = again[0]
 	}
 	if n := len(r.DeadLetters(e.ID)); n != 2 {
-		r.Errorf("a row that died twice has %d dead letters, want 2", n)
+		r.Errorf("a row that became dead twice has %d dead letters, want 2", n)
 	}
 }
 

@@ -52,7 +52,7 @@ func (r rig) failed(e *dispatcher.Event, delay time.Duration) {
 }
 
 // A claim takes the first rows of a key and no more than PerKey, and leaves the key alone until they are
-// done; other keys, and rows without one, go on.
+// done; other keys, and rows without one, continue.
 // CONTRACT: C-50
 func orderHeads(r rig) {
 	a := r.keyed("a", "a", "a", "a", "a")
@@ -60,7 +60,7 @@ func orderHeads(r rig) {
 	first := r.ordered(r.store, 10, dispatcher.KeyOrder{PerKey: 2}, lease)
 	r.wantIDs("first claim", first.Events, a[0], a[1], rest[0], rest[1], rest[2])
 	if !first.KeysWaiting {
-		r.Error("the claim does not tell that rows of a are behind")
+		r.Error("the claim does not report that rows of a wait")
 	}
 	for _, store := range []dispatcher.Store{r.store, r.other} {
 		r.wantIDs("claimed while the key is held", r.inOrder(store, 10))
@@ -165,8 +165,8 @@ func orderBytes(r rig) {
 	}
 }
 
-// A dead row ends the wait of its key, or blocks it until a person has handled it; with Block it is no
-// matter how it died.
+// A dead row ends the wait of its key, or blocks it until it is resolved; with Block it does not
+// matter how it became dead.
 // CONTRACT: C-50
 func orderDead(r rig) {
 	keys := dispatcher.KeyOrder{PerKey: 9}
@@ -179,16 +179,16 @@ func orderDead(r rig) {
 	lost, err = r.store.Extend(r.Context(), leases(events[1:]), gone)
 	r.wantLost("extend", lost, err)
 
-	buried := r.request(patient{r.store}, dispatcher.ClaimRequest{
+	dead := r.request(patient{r.store}, dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: topic, Limit: 9}}, Lease: lease, MaxAttempts: 1, Keys: &blocking,
 	})
-	if len(buried.Events) != 0 || len(buried.Dead) != 1 || buried.Dead[0].ID != ids[3] {
-		r.Fatalf("claimed %v and buried %v, want only the death of the second key's first row", buried.Events, buried.Dead)
+	if len(dead.Events) != 0 || len(dead.Dead) != 1 || dead.Dead[0].ID != ids[3] {
+		r.Fatalf("claimed %v and dead %v, want only the dead event of the second key's first row", dead.Events, dead.Dead)
 	}
 	fresh := r.keyed("a", "c")
 	r.wantIDs("blocked", r.ordered(r.store, 9, blocking, lease).Events, fresh[1])
 	r.Resolve(ids[3])
-	r.wantIDs("the second key goes on", r.ordered(patient{r.store}, 9, blocking, lease).Events, ids[4])
+	r.wantIDs("the second key continues", r.ordered(patient{r.store}, 9, blocking, lease).Events, ids[4])
 	r.wantIDs("with Continue the first does too", r.ordered(patient{r.store}, 9, keys, lease).Events, ids[1], ids[2], fresh[0])
 }
 
@@ -208,7 +208,7 @@ func orderBeforeDead(r rig) {
 	r.wantIDs("the replayed one, and not those behind the second", r.ordered(patient{r.store}, 9, blocking, lease).Events, ids[0])
 }
 
-// Depth counts the keys that have rows behind an open death, and names the oldest of them.
+// Depth counts the keys that have rows behind an open dead letter, and names the oldest of them.
 // CONTRACT: C-50
 func orderBlocked(r rig) {
 	ids := r.keyed("a", "b", "c", "", "a", "a", "c")
@@ -216,8 +216,8 @@ func orderBlocked(r rig) {
 		lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Reason: dispatcher.ReasonPoisonMessage}})
 		r.wantLost("nack", lost, err)
 	}
-	for _, asked := range [][]string{nil, {topic}, {topic, "none"}} {
-		got, err := r.store.Depth(r.Context(), asked)
+	for _, topics := range [][]string{nil, {topic}, {topic, "none"}} {
+		got, err := r.store.Depth(r.Context(), topics)
 		if err != nil {
 			r.Fatal(err)
 		}

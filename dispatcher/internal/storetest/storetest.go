@@ -75,7 +75,7 @@ type DeadLetter struct {
 	Resolved           bool
 }
 
-// Cause is what the letter says of it.
+// Cause is what the dead letter says of it.
 func (l DeadLetter) Cause() dispatcher.Cause {
 	return dispatcher.Cause{Class: l.Class, Code: l.Code, Place: l.Place}
 }
@@ -209,7 +209,7 @@ func (r rig) claim(store dispatcher.Store, limit int, lease time.Duration) []*di
 		Shares: []dispatcher.Share{{Topic: topic, Limit: limit}}, Lease: lease, MaxAttempts: maxAttempts,
 	})
 	if len(claimed.Dead) > 0 {
-		r.Fatalf("claim buried %v", claimed.Dead)
+		r.Fatalf("claim dead %v", claimed.Dead)
 	}
 	return claimed.Events
 }
@@ -223,7 +223,7 @@ func (r rig) request(store dispatcher.Store, req dispatcher.ClaimRequest) dispat
 	return claimed
 }
 
-// patient claims until rows come or die. It is for rows that became due late: they came back, or what they waited
+// patient claims until rows come or become dead. It is for rows that became due late: they came back, or what they waited
 // for is done. A claim that takes long may miss those: see [dispatcher.Store].
 type patient struct{ dispatcher.Store }
 
@@ -273,7 +273,7 @@ func (r rig) wantLost(what string, lost []dispatcher.Lease, err error, want ...d
 	}
 }
 
-// wantFree checks that nobody holds the row, and its status and attempts.
+// wantFree checks that no worker holds the row, and its status and attempts.
 func (r rig) wantFree(id uuid.UUID, status string, attempts int) Row {
 	r.Helper()
 	row := r.Row(id)

@@ -64,15 +64,15 @@ func releaseDelayed(r rig) {
 	events := r.claim(patient{r.store}, 3, gone)
 	from := r.Now()
 	lost, err := r.store.Release(r.Context(), []dispatcher.Return{
-		{Lease: events[0].Lease(), Error: "nobody there", Delay: time.Hour},
+		{Lease: events[0].Lease(), Error: "unreachable", Delay: time.Hour},
 		{Lease: events[1].Lease()},
-		{Lease: events[2].Lease(), Error: "nobody there", Delay: time.Hour},
-		{Lease: old, Error: "nobody there"},
+		{Lease: events[2].Lease(), Error: "unreachable", Delay: time.Hour},
+		{Lease: old, Error: "unreachable"},
 	})
 	r.wantLost("release", lost, err, old)
 	row := r.wantFree(events[0].ID, "pending", 1)
-	if row.LastError != "nobody there" || row.DeadReason != "" || len(r.DeadLetters(events[0].ID)) != 0 {
-		r.Errorf("row is %+v, want last_error, and no death", row)
+	if row.LastError != "unreachable" || row.DeadReason != "" || len(r.DeadLetters(events[0].ID)) != 0 {
+		r.Errorf("row is %+v, want last_error, and no dead letter", row)
 	}
 	r.wantBetween("next_attempt_at", row.NextAttemptAt, from.Add(time.Hour), r.Now().Add(time.Hour))
 	r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
@@ -134,7 +134,7 @@ func lostLease(r rig) {
 	r.wantLost("the holder's ack", lost, err)
 }
 
-// The worker is not the whole guard: its own older lease is refused, beside the newer one too.
+// The worker is not the whole guard: its own older lease is refused, with the newer one too.
 // CONTRACT: C-23
 func ownOldLease(r rig) {
 	e := r.one(gone)
@@ -146,7 +146,7 @@ func ownOldLease(r rig) {
 	r.wantLost("ack of both", lost, err, old)
 }
 
-// Nothing leaves delivered or dead, and a row that nobody holds is nobody's to write.
+// Nothing leaves delivered or dead, and a row without a lease is not written.
 // CONTRACT: C-23, C-26
 func final(r rig) {
 	delivered, dead, retried, released := r.one(lease), r.one(lease), r.one(lease), r.one(lease)
@@ -168,7 +168,7 @@ func final(r rig) {
 // wantRefused tries every write-back of the rig's worker with a lease that it does not hold.
 func (r rig) wantRefused(l dispatcher.Lease) {
 	r.Helper()
-	before, letters := r.Row(l.ID), len(r.DeadLetters(l.ID))
+	before, deadLetters := r.Row(l.ID), len(r.DeadLetters(l.ID))
 	one := []dispatcher.Lease{l}
 	lost, err := r.store.Ack(r.Context(), one)
 	r.wantLost("ack", lost, err, l)
@@ -181,8 +181,8 @@ func (r rig) wantRefused(l dispatcher.Lease) {
 	lost, err = r.store.Release(r.Context(), []dispatcher.Return{{Lease: l, Error: "late", Delay: time.Second}})
 	r.wantLost("release with a delay", lost, err, l)
 	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Reason: dispatcher.ReasonPoisonMessage}})
-	r.wantLost("nack to death", lost, err, l)
-	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.DeadLetters(l.ID)) != letters {
+	r.wantLost("nack to dead", lost, err, l)
+	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.DeadLetters(l.ID)) != deadLetters {
 		r.Errorf("a write-back without the lease changed the row from %+v to %+v", before, after)
 	}
 }

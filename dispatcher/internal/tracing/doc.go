@@ -21,7 +21,7 @@
 //
 // Each OTEL_EXPORTER_OTLP_ variable has a twin OTEL_EXPORTER_OTLP_TRACES_, which wins. With no
 // endpoint nothing is wrapped, and a delivery costs what it costs without this package. A collector
-// that is away, or slow, holds up no delivery: spans beyond the queue (OTEL_BSP_MAX_QUEUE_SIZE,
+// that is unreachable, or slow, delays no delivery: spans beyond the queue (OTEL_BSP_MAX_QUEUE_SIZE,
 // 2,048) are dropped. At thousands of events a second sample:
 // OTEL_TRACES_SAMPLER=parentbased_traceidratio, OTEL_TRACES_SAMPLER_ARG=0.01.
 //
@@ -42,7 +42,7 @@
 //	outbox.attempt               the number of the attempt: the fencing token
 //	outbox.outcome               confirmed, failed, permanent (dead at once) or unavailable (nothing was sent)
 //	error.type                   of a delivery that was not confirmed: ConnectionFailed, CertificateInvalid,
-//	                             AuthenticationFailed, Refusing, timeout, panic, or the reason of the death,
+//	                             AuthenticationFailed, Refusing, timeout, panic, or the reason of the dead event,
 //	                             such as schema_validation_failed
 //
 // Never in it: the payload, a header, a key, a credential, the text of an error (CONTRACT C-73). The
@@ -53,7 +53,7 @@
 // producer.Enqueue leaves the context of the caller's span in the row's headers, as W3C traceparent
 // and tracestate (other producers write these headers themselves). That span is the delivery's
 // parent, though it may have ended long ago: a delivery span is about one message, also in a batch,
-// so that it has one cause; the conventions ask for links where a span has several. The attempts of
+// so that it has one cause; the conventions use links where a span has several. The attempts of
 // an event are siblings. An event without a producer's context begins a trace.
 //
 // # What consumers get

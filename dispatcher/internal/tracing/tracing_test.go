@@ -33,17 +33,17 @@ const (
 // destination is a sink that keeps what it gets.
 type destination struct {
 	dispatcher.Handlers
-	ctx    context.Context
-	got    []*dispatcher.Event
-	answer func(i int) error
+	ctx     context.Context
+	got     []*dispatcher.Event
+	respond func(i int) error
 }
 
 func (d *destination) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	d.ctx, d.got = ctx, batch
 	errs := make([]error, len(batch))
 	for i := range errs {
-		if d.answer != nil {
-			errs[i] = d.answer(i)
+		if d.respond != nil {
+			errs[i] = d.respond(i)
 		}
 	}
 	return errs
@@ -113,7 +113,7 @@ func TestSpan(t *testing.T) {
 
 // Each event of a batch has its own span below its own producer.
 func TestBatch(t *testing.T) {
-	d := &destination{answer: func(i int) error {
+	d := &destination{respond: func(i int) error {
 		if i == 1 {
 			return errors.New("refused")
 		}
@@ -147,7 +147,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// A failure is told by its class and its word, and by nothing else. CONTRACT: C-73
+// A failure is identified by its class and its word, and by nothing else. CONTRACT: C-73
 func TestOutcomes(t *testing.T) {
 	inner := errors.New("refused " + secret)
 	for name, c := range map[string]struct {
@@ -164,7 +164,7 @@ func TestOutcomes(t *testing.T) {
 		"stopped":      {fmt.Errorf("%w: %w", inner, context.Canceled), "failed", "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, recorder := traced(&destination{answer: func(int) error { return c.err }})
+			s, recorder := traced(&destination{respond: func(int) error { return c.err }})
 			if errs := s.Deliver(t.Context(), []*dispatcher.Event{event(map[string]string{"authorization": secret})}); !errors.Is(errs[0], c.err) {
 				t.Errorf("the error became %v", errs[0])
 			}
@@ -182,7 +182,7 @@ func TestOutcomes(t *testing.T) {
 
 // A span has an end, whatever the sink does.
 func TestPanic(t *testing.T) {
-	s, recorder := traced(&destination{answer: func(int) error { panic("stop") }})
+	s, recorder := traced(&destination{respond: func(int) error { panic("stop") }})
 	func() {
 		defer func() {
 			if recover() != "stop" {

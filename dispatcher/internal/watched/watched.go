@@ -20,7 +20,7 @@ type Value[T any] struct {
 	seen   []os.FileInfo
 	value  T
 	err    error
-	// refused says that somebody refused the value.
+	// refused says that the value was refused.
 	refused bool
 }
 

@@ -219,8 +219,8 @@ func TestSilentServer(t *testing.T) {
 	if !errors.As(err, &slow) || !slow.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("no timeout of the sink's own: %v", err)
 	}
-	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no answer in time")
-	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no answer in time")
+	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no response in time")
+	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no response in time")
 	srv.Thaw()
 	for _, s := range []*sink{connected, fresh} {
 		if err := send(t, s); err != nil {
