@@ -23,7 +23,7 @@ func TestAForwardedPortChangesNoRow(t *testing.T) {
 	story(t, pool)
 	server := httptest.NewServer(monitor.Handler(monitor.Process{StartedAt: time.Now()}, monitor.Sources{
 		Snapshot: func() dispatcher.Snapshot { return dispatcher.Snapshot{} }, Backlog: func() *dispatcher.Depth { return nil },
-		OldestTransaction: func() *dispatcher.OldestTransaction { return nil }, Letters: r,
+		OldestTransaction: func() *dispatcher.OldestTransaction { return nil }, DeadLetters: r,
 	}, prometheus.NewRegistry()))
 	defer server.Close()
 	before, answered := rows(t, pool), 0
