@@ -15,12 +15,17 @@ import (
 // kubernetes plays the story on a real cluster.
 func (d *demo) kubernetes(ctx context.Context) error {
 	d.say("A Kubernetes cluster, and the operator in it")
+	wait, stop, err := d.image(ctx)
+	if err != nil {
+		return err
+	}
 	var cluster *scenario.Cluster
-	err := await(ctx, os.Stdout, noLimit, "the cluster: its build, the first time, and its start", func(ctx context.Context) (err error) {
+	err = await(ctx, os.Stdout, noLimit, "the cluster: its build, the first time, and its start", func(ctx context.Context) (err error) {
 		cluster, err = scenario.UpCluster(ctx, ".", "demo")
 		return err
 	})
 	if errors.Is(err, scenario.ErrNoCluster) {
+		stop()
 		fmt.Println("   This machine can have no cluster (the sentence above says why). The same story without Kubernetes:")
 		return d.local(ctx)
 	}
@@ -32,10 +37,17 @@ func (d *demo) kubernetes(ctx context.Context) error {
 			fmt.Println("demo:", err)
 		}
 	})
-	fmt.Println("   building the image and installing the operator")
+	fmt.Println("   installing the operator")
 	err = await(ctx, os.Stdout, noLimit, "the operator: the build of its image, and its start", func(ctx context.Context) error {
+		archive, err := wait()
+		if err == nil {
+			err = cluster.LoadArchive(ctx, archive)
+		}
+		if err != nil {
+			return err
+		}
 		// By default the operator looks at its dispatchers each 10 seconds, which is most of this story.
-		return cluster.Install(ctx, "--observe-interval=2s")
+		return cluster.Deploy(ctx, "--observe-interval=2s")
 	})
 	if err != nil {
 		return err
@@ -79,6 +91,30 @@ func (d *demo) kubernetes(ctx context.Context) error {
 		return err
 	}
 	return d.aftermath(ctx, stage, shop)
+}
+
+// image builds the operator's image while the cluster starts, without the SDKs of clouds. wait returns its archive, and
+// stop ends the build.
+func (d *demo) image(ctx context.Context) (wait func() (archive string, err error), stop func(), err error) {
+	dir, err := os.MkdirTemp("", "outbox-demo-")
+	if err != nil {
+		return nil, nil, err
+	}
+	archive := filepath.Join(dir, "image.tar")
+	if err := os.Setenv("TAGS", "nocloud"); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	var failed error
+	go func() {
+		defer close(done)
+		failed = scenario.BuildImage(ctx, ".", scenario.Image, archive)
+	}()
+	wait = func() (string, error) { <-done; return archive, failed }
+	stop = func() { cancel(); <-done }
+	d.defers(func() { stop(); _ = os.RemoveAll(dir) })
+	return wait, stop, nil
 }
 
 // aftermath shows what the one on call finds.

@@ -57,6 +57,11 @@ func (c *Cluster) Install(ctx context.Context, args ...string) error {
 	if err := c.LoadImage(ctx, Image); err != nil {
 		return err
 	}
+	return c.Deploy(ctx, args...)
+}
+
+// Deploy applies config/default with more arguments for the manager, and waits for it. The image is in the cluster.
+func (c *Cluster) Deploy(ctx context.Context, args ...string) error {
 	if _, err := c.Run(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(c.scripts, "../config/default")); err != nil {
 		return err
 	}
@@ -80,10 +85,22 @@ func (c *Cluster) LoadImage(ctx context.Context, name string) error {
 	if err := archive.Close(); err != nil {
 		return err
 	}
-	if _, err := c.script(ctx, "image/build.sh", name, archive.Name()); err != nil {
+	if err := BuildImage(ctx, filepath.Dir(c.scripts), name, archive.Name()); err != nil {
 		return err
 	}
-	_, err = c.script(ctx, "cluster/load.sh", archive.Name())
+	return c.LoadArchive(ctx, archive.Name())
+}
+
+// BuildImage writes the image of a checkout, under a name, to an archive. It needs no cluster.
+func BuildImage(ctx context.Context, checkout, name, archive string) error {
+	c := &Cluster{scripts: filepath.Join(checkout, "hack")}
+	_, err := c.script(ctx, "image/build.sh", name, archive)
+	return err
+}
+
+// LoadArchive puts the image of an archive into the cluster.
+func (c *Cluster) LoadArchive(ctx context.Context, archive string) error {
+	_, err := c.script(ctx, "cluster/load.sh", archive)
 	return err
 }
 
