@@ -9,11 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/testing/python"
@@ -32,12 +30,9 @@ var (
 // Server is one stand-in. On Linux it ends with this process at the latest. It keeps everything in
 // memory. Its methods are not for concurrent use.
 type Server struct {
+	daemon.Server
 	// Address is its host:port, on 127.0.0.1.
 	Address string
-
-	dir     string
-	lock    *os.File // of dir
-	process *daemon.Process
 }
 
 // AWS runs a stand-in for SQS and SNS, at http://Address, which takes any credentials.
@@ -55,21 +50,10 @@ func ServiceBus(ctx context.Context) (*Server, error) {
 	})
 }
 
-// Pause stops it as SIGSTOP does: connections stay, and nothing answers.
-func (s *Server) Pause() { s.process.Pause() }
-
-// Resume ends Pause.
-func (s *Server) Resume() { s.process.Resume() }
-
 // Stop ends it.
 func (s *Server) Stop() error {
-	if s.process != nil {
-		s.process.End(syscall.SIGKILL)
-	}
-	if err := errors.Join(os.RemoveAll(s.dir), s.lock.Close()); err != nil {
-		return fmt.Errorf("remove the stand-in's directory: %w; remove it by hand", err)
-	}
-	return nil
+	s.Kill()
+	return s.Remove()
 }
 
 func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Server, error) {
@@ -82,12 +66,11 @@ func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Serv
 		return nil, err
 	}
 	s := &Server{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
-	if s.dir, s.lock, err = daemon.TempDir("outbox-cloud-*"); err != nil {
+	if s.Server, err = daemon.NewServer("outbox-cloud-*"); err != nil {
 		return nil, err
 	}
 	cmd := command(bin, strconv.Itoa(port))
-	cmd.Dir = s.dir
-	if s.process, err = daemon.Serve(ctx, "the stand-in", cmd, nil, syscall.SIGKILL, filepath.Join(s.dir, "log"), daemon.Listens(s.Address)); err != nil {
+	if err = s.Run(ctx, "the stand-in", cmd, nil, daemon.Listens(s.Address)); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil

@@ -8,13 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -65,12 +62,10 @@ type Listener struct {
 // Broker is a running broker. On Linux it ends with this process at the latest. Its methods are not
 // for concurrent use.
 type Broker struct {
-	dir       string
-	lock      *os.File
+	daemon.Server
 	classPath string
 	node      int32
 	ports     map[string]int
-	process   *daemon.Process // nil: not running
 }
 
 // Start makes a new broker and waits until it answers. What it runs is fetched when it is not on the
@@ -80,11 +75,11 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, lock, err := daemon.TempDir("outbox-kafka-*")
+	server, err := daemon.NewServer("outbox-kafka-*")
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{dir: dir, lock: lock, classPath: strings.Join(paths, ":"), node: 1}
+	b := &Broker{Server: server, classPath: strings.Join(paths, ":"), node: 1}
 	if opts.Join != nil {
 		b.node = opts.Join.node + 1
 	}
@@ -105,38 +100,17 @@ func (b *Broker) Address(listener string) string {
 // Node is the broker's id in its cluster.
 func (b *Broker) Node() int32 { return b.node }
 
-// Pid is the process id of a running broker. It is another one after Restart.
-func (b *Broker) Pid() int { return b.process.Pid() }
-
 // Stop ends the broker for good, and removes its data. It shuts down in order, or, when ctx ends
 // first, at once.
 func (b *Broker) Stop(ctx context.Context) error {
-	b.shutdown(ctx)
-	defer b.lock.Close()
-	if err := os.RemoveAll(b.dir); err != nil {
-		return fmt.Errorf("remove the broker's directory: %w; remove it by hand", err)
-	}
-	return nil
+	b.Shutdown(ctx)
+	return b.Remove()
 }
-
-// Kill ends the broker with kill -9. Restart starts it again on what it had written.
-func (b *Broker) Kill() {
-	if b.process != nil {
-		b.process.End(syscall.SIGKILL)
-		b.process = nil
-	}
-}
-
-// Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (b *Broker) Pause() { b.process.Pause() }
-
-// Resume lets a paused broker go on.
-func (b *Broker) Resume() { b.process.Resume() }
 
 // Restart starts the broker again on the same ports and data, after it was killed or, in order,
 // when it still runs. It returns when the broker answers.
 func (b *Broker) Restart(ctx context.Context) error {
-	b.shutdown(ctx)
+	b.Shutdown(ctx)
 	return b.start(ctx)
 }
 
@@ -145,7 +119,7 @@ func (b *Broker) Restart(ctx context.Context) error {
 func (b *Broker) Tool(ctx context.Context, class string, args ...string) *exec.Cmd {
 	args = append([]string{"-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", b.classPath, class}, args...)
 	cmd := exec.CommandContext(ctx, "java", args...)
-	cmd.Dir = b.dir
+	cmd.Dir = b.Dir
 	return cmd
 }
 
@@ -156,7 +130,7 @@ func (b *Broker) start(ctx context.Context) error {
 	}
 	defer client.Close()
 	cmd := b.Tool(context.Background(), "kafka.Kafka", b.properties())
-	b.process, err = daemon.Serve(ctx, "Kafka", cmd, nil, syscall.SIGKILL, filepath.Join(b.dir, "log"), func(ctx context.Context) error {
+	return b.Run(ctx, "Kafka", cmd, nil, func(ctx context.Context) error {
 		// The controller lists the broker from when it may lead partitions.
 		cluster, err := kadm.NewClient(client).BrokerMetadata(ctx)
 		if err == nil && !slices.Contains(cluster.Brokers.NodeIDs(), b.node) {
@@ -164,12 +138,4 @@ func (b *Broker) start(ctx context.Context) error {
 		}
 		return err
 	})
-	return err
-}
-
-func (b *Broker) shutdown(ctx context.Context) {
-	if b.process != nil {
-		b.process.Shutdown(ctx)
-		b.process = nil
-	}
 }

@@ -22,7 +22,7 @@ const (
 	loginBearer = `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`
 )
 
-func (b *Broker) properties() string { return filepath.Join(b.dir, "server.properties") }
+func (b *Broker) properties() string { return filepath.Join(b.Dir, "server.properties") }
 
 // format writes the settings and makes the broker's storage, with the users' passwords.
 func (b *Broker) format(ctx context.Context, opts Options) error {
@@ -64,7 +64,7 @@ func (b *Broker) settings(opts Options) (map[string]string, error) {
 		"controller.quorum.voters":                 "1@" + b.Address(controller),
 		"controller.listener.names":                controller,
 		"inter.broker.listener.name":               Plain,
-		"log.dirs":                                 filepath.Join(b.dir, "data"),
+		"log.dirs":                                 filepath.Join(b.Dir, "data"),
 		"auto.create.topics.enable":                "false",
 		"num.network.threads":                      "2",
 		"num.io.threads":                           "2",
@@ -118,13 +118,13 @@ func (b *Broker) listener(s map[string]string, l Listener, users map[string]stri
 	if !strings.HasSuffix(l.Protocol, "SSL") {
 		return nil
 	}
-	keyStore := filepath.Join(b.dir, l.Name+".pem")
+	keyStore := filepath.Join(b.Dir, l.Name+".pem")
 	if err := os.WriteFile(keyStore, []byte(l.KeyPEM+l.CertPEM), 0o600); err != nil {
 		return fmt.Errorf("write a listener's certificate: %w", err)
 	}
 	s[prefix+"ssl.keystore.type"], s[prefix+"ssl.keystore.location"] = "PEM", keyStore
 	if l.ClientCAPEM != "" {
-		trustStore := filepath.Join(b.dir, l.Name+".ca.pem")
+		trustStore := filepath.Join(b.Dir, l.Name+".ca.pem")
 		if err := os.WriteFile(trustStore, []byte(l.ClientCAPEM), 0o600); err != nil {
 			return fmt.Errorf("write a listener's authority: %w", err)
 		}

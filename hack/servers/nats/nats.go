@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -31,11 +30,9 @@ type Options struct {
 // Server is a running server. On Linux it ends with this process at the latest. Its methods are not for
 // concurrent use.
 type Server struct {
-	dir     string
-	lock    *os.File // of dir
-	binary  string
-	port    int
-	process *daemon.Process // nil: not running
+	daemon.Server
+	binary string
+	port   int
 }
 
 // Start makes a new server and waits until it answers. The binary is built from the module that
@@ -46,7 +43,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{binary: binary}
-	if s.dir, s.lock, err = daemon.TempDir("outbox-nats-*"); err != nil {
+	if s.Server, err = daemon.NewServer("outbox-nats-*"); err != nil {
 		return nil, err
 	}
 	for range 3 { // another process may take the port first
@@ -75,34 +72,17 @@ func (s *Server) URL() string { return "nats://" + s.Address() }
 // Stop ends the server for good, and removes its data. It shuts down in order, or, when ctx ends
 // first, at once.
 func (s *Server) Stop(ctx context.Context) error {
-	s.shutdown(ctx)
-	if err := errors.Join(os.RemoveAll(s.dir), s.lock.Close()); err != nil {
-		return fmt.Errorf("remove the directory of NATS: %w; remove it by hand", err)
-	}
-	return nil
+	s.Shutdown(ctx)
+	return s.Remove()
 }
-
-// Kill ends the server with kill -9. Restart starts it again on what it had written.
-func (s *Server) Kill() {
-	if s.process != nil {
-		s.process.End(syscall.SIGKILL)
-		s.process = nil
-	}
-}
-
-// Pause stops the server in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (s *Server) Pause() { s.process.Pause() }
-
-// Resume lets a paused server go on.
-func (s *Server) Resume() { s.process.Resume() }
 
 // LameDuck tells the server to send its clients away, and to stop then.
-func (s *Server) LameDuck() { s.process.Signal(syscall.SIGUSR2) }
+func (s *Server) LameDuck() { s.Signal(syscall.SIGUSR2) }
 
 // Restart starts the server again on the same port and data, after it was killed or, in order, when it
 // still runs. It returns when the server answers.
 func (s *Server) Restart(ctx context.Context) error {
-	s.shutdown(ctx)
+	s.Shutdown(ctx)
 	return s.start(ctx)
 }
 
@@ -112,9 +92,7 @@ func (s *Server) Configure(opts Options) error {
 	if err := s.configure(opts); err != nil {
 		return err
 	}
-	if s.process != nil {
-		s.process.Signal(syscall.SIGHUP)
-	}
+	s.Signal(syscall.SIGHUP)
 	return nil
 }
 
@@ -126,12 +104,10 @@ func (s *Server) Tool(ctx context.Context, args ...string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, binary, append([]string{"--server", s.URL(), "--no-context"}, args...)...)
-	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), "HOME="+s.dir) // its own settings, not the user's
+	cmd.Dir = s.Dir
+	cmd.Env = append(os.Environ(), "HOME="+s.Dir) // its own settings, not the user's
 	return cmd, nil
 }
-
-func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *Server) configure(opts Options) error {
 	text := fmt.Sprintf("listen: %q\nserver_name: \"test-%d\"\n", s.Address(), s.port)
@@ -140,25 +116,16 @@ func (s *Server) configure(opts Options) error {
 		if opts.Sync {
 			sync = ", sync_interval: always"
 		}
-		text += fmt.Sprintf("jetstream: {store_dir: %q, max_file_store: 20GB%s}\n", s.path("data"), sync)
+		text += fmt.Sprintf("jetstream: {store_dir: %q, max_file_store: 20GB%s}\n", s.Path("data"), sync)
 	}
-	if err := os.WriteFile(s.path("conf"), []byte(text+opts.Settings), 0o600); err != nil {
+	if err := os.WriteFile(s.Path("conf"), []byte(text+opts.Settings), 0o600); err != nil {
 		return fmt.Errorf("write the settings of NATS: %w", err)
 	}
 	return nil
 }
 
-func (s *Server) start(ctx context.Context) (err error) {
-	cmd := exec.CommandContext(context.Background(), s.binary, "--config", s.path("conf"))
-	cmd.Dir = s.dir
+func (s *Server) start(ctx context.Context) error {
+	cmd := exec.CommandContext(context.Background(), s.binary, "--config", s.Path("conf"))
 	// The server listens when JetStream has read its streams.
-	s.process, err = daemon.Serve(ctx, "NATS", cmd, nil, syscall.SIGKILL, s.path("log"), daemon.Listens(s.Address()))
-	return err
-}
-
-func (s *Server) shutdown(ctx context.Context) {
-	if s.process != nil {
-		s.process.Shutdown(ctx)
-		s.process = nil
-	}
+	return s.Run(ctx, "NATS", cmd, nil, daemon.Listens(s.Address()))
 }

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,15 +37,13 @@ type Options struct {
 // Bouncer is a PgBouncer. On Linux it ends with this process at the latest. Its methods are not for
 // concurrent use.
 type Bouncer struct {
+	daemon.Server
 	// Port is where it listens. It stays the same over Restart.
 	Port int
 
 	opts     Options
 	binary   string
-	dir      string
-	lock     *os.File // of dir
 	owner    *syscall.Credential
-	process  *daemon.Process // nil: not running
 	upstream *url.URL
 }
 
@@ -64,7 +61,7 @@ func Start(ctx context.Context, opts Options) (*Bouncer, error) {
 	if b.upstream, err = url.Parse(opts.Server.DSN("postgres")); err != nil {
 		return nil, err
 	}
-	if b.dir, b.lock, err = daemon.TempDir("outbox-pgbouncer-*"); err != nil {
+	if b.Server, err = daemon.NewServer("outbox-pgbouncer-*"); err != nil {
 		return nil, err
 	}
 	if err := b.startOnPort(ctx); err != nil {
@@ -84,18 +81,7 @@ func (b *Bouncer) DSN(database string) string {
 // Stop ends it for good and removes its directory.
 func (b *Bouncer) Stop(context.Context) error {
 	b.Kill()
-	if err := errors.Join(os.RemoveAll(b.dir), b.lock.Close()); err != nil {
-		return fmt.Errorf("remove PgBouncer's directory: %w; remove it by hand", err)
-	}
-	return nil
-}
-
-// Kill ends it at once: every connection breaks.
-func (b *Bouncer) Kill() {
-	if b.process != nil {
-		b.process.End(syscall.SIGKILL)
-		b.process = nil
-	}
+	return b.Remove()
 }
 
 // Restart kills it, if it runs, and starts it again on the same port. It returns when it leads to the
@@ -145,15 +131,13 @@ func (b *Bouncer) startOnPort(ctx context.Context) (err error) {
 	return err
 }
 
-func (b *Bouncer) path(name string) string { return filepath.Join(b.dir, name) }
-
 // configure writes its two files.
 func (b *Bouncer) configure() error {
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "[databases]\n* = host=%s port=%s\n[pgbouncer]\n", b.upstream.Hostname(), b.upstream.Port())
 	settings := map[string]string{
 		"listen_addr": "127.0.0.1", "listen_port": strconv.Itoa(b.Port), "unix_socket_dir": "",
-		"auth_type": "scram-sha-256", "auth_file": b.path("users"),
+		"auth_type": "scram-sha-256", "auth_file": b.Path("users"),
 		"pool_mode": "transaction", "default_pool_size": "10", "max_client_conn": "500",
 		"ignore_startup_parameters": "extra_float_digits",
 		"server_login_retry":        "0.1", // else it does not look for 15 s after the server was unreachable
@@ -169,24 +153,22 @@ func (b *Bouncer) configure() error {
 	for user, password := range b.opts.Users {
 		users += fmt.Sprintf("%q %q\n", user, password)
 	}
-	for path, text := range map[string]string{b.path("ini"): conf.String(), b.path("users"): users} {
+	for path, text := range map[string]string{b.Path("ini"): conf.String(), b.Path("users"): users} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return fmt.Errorf("write PgBouncer's settings: %w", err)
 		}
 	}
-	return daemon.Give(b.owner, b.dir, b.path("ini"), b.path("users"))
+	return daemon.Give(b.owner, b.Dir, b.Path("ini"), b.Path("users"))
 }
 
 // start runs it and waits until the server responds through it.
-func (b *Bouncer) start(ctx context.Context) (err error) {
-	cmd := exec.CommandContext(context.Background(), b.binary, b.path("ini"))
-	cmd.Dir = b.dir
-	b.process, err = daemon.Serve(ctx, "PgBouncer", cmd, b.owner, syscall.SIGKILL, b.path("log"), func(ctx context.Context) error {
+func (b *Bouncer) start(ctx context.Context) error {
+	cmd := exec.CommandContext(context.Background(), b.binary, b.Path("ini"))
+	return b.Run(ctx, "PgBouncer", cmd, b.owner, func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, b.DSN("postgres"))
 		if err != nil {
 			return err
 		}
 		return conn.Close(ctx)
 	})
-	return err
 }

@@ -61,13 +61,11 @@ type Listener struct {
 // Broker is a running node. On Linux it ends with this process at the latest. Its methods are not for
 // concurrent use.
 type Broker struct {
-	opts   Options
-	dir    string
-	lock   *os.File // of dir
-	owner  *syscall.Credential
-	ports  map[string]int
-	epmd   *daemon.Process // Erlang's name service, for Control; nil: not running
-	server *daemon.Process // nil: not running
+	daemon.Server
+	opts  Options
+	owner *syscall.Credential
+	ports map[string]int
+	epmd  *daemon.Process // Erlang's name service, for Control; nil: not running
 }
 
 // Start makes a new broker and waits until it answers. When the machine has no RabbitMQ, it is
@@ -81,7 +79,7 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if b.owner, err = daemon.UnprivilegedUser(); err != nil {
 		return nil, err
 	}
-	if b.dir, b.lock, err = daemon.TempDir("outbox-rabbitmq-*"); err != nil {
+	if b.Server, err = daemon.NewServer("outbox-rabbitmq-*"); err != nil {
 		return nil, err
 	}
 	if err = b.configure(); err == nil {
@@ -109,25 +107,8 @@ func (b *Broker) Stop(context.Context) error {
 	if b.epmd != nil {
 		b.epmd.End(syscall.SIGKILL)
 	}
-	if err := errors.Join(os.RemoveAll(b.dir), b.lock.Close()); err != nil {
-		return fmt.Errorf("remove the broker's directory: %w; remove it by hand", err)
-	}
-	return nil
+	return b.Remove()
 }
-
-// Kill ends the broker with kill -9. Restart starts it again on what it had written.
-func (b *Broker) Kill() {
-	if b.server != nil {
-		b.server.End(syscall.SIGKILL)
-		b.server = nil
-	}
-}
-
-// Pause stops the broker in its tracks: its connections stay, and nothing answers. Resume ends that.
-func (b *Broker) Pause() { b.server.Pause() }
-
-// Resume lets a paused broker go on.
-func (b *Broker) Resume() { b.server.Resume() }
 
 // Restart starts the broker again on the same ports and data. One that still runs is killed. It
 // returns when the broker answers.
@@ -171,12 +152,11 @@ func (b *Broker) start(ctx context.Context) (err error) {
 		}
 	}
 	cmd := b.script(context.Background(), "rabbitmq-server", "-noinput", "-eval", b.listen())
-	b.server, err = daemon.Serve(ctx, "RabbitMQ", cmd, b.owner, syscall.SIGKILL, b.path("log"), b.answers)
-	return err
+	return b.Run(ctx, "RabbitMQ", cmd, b.owner, b.ready)
 }
 
-// answers is nil when clients can log in, and all ports with TLS are open, which are the last to open.
-func (b *Broker) answers(ctx context.Context) error {
+// ready is nil when clients can log in, and all ports with TLS are open, which are the last to open.
+func (b *Broker) ready(ctx context.Context) error {
 	for _, l := range b.opts.Listeners {
 		if err := daemon.Listens(b.Address(l.Name))(ctx); err != nil {
 			return err

@@ -23,18 +23,18 @@ const (
 	distPort = "distribution"
 )
 
-func (b *Broker) path(name string) string { return filepath.Join(b.dir, name) }
+func (b *Broker) path(name string) string { return filepath.Join(b.Dir, name) }
 
 // script returns a command that runs one of RabbitMQ's scripts for this node, and as nobody else's.
 func (b *Broker) script(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(scripts, name), args...)
-	cmd.Dir = b.dir
+	cmd.Dir = b.Dir
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + b.dir,
+		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + b.Dir,
 		"RABBITMQ_NODENAME=outbox@localhost",
 		"RABBITMQ_ALLOW_INPUT=true", // the node is this very process then, not a child of a shell
 		"RABBITMQ_MNESIA_BASE=" + b.path("data"),
-		"RABBITMQ_LOG_BASE=" + b.dir, "RABBITMQ_LOGS=-",
+		"RABBITMQ_LOG_BASE=" + b.Dir, "RABBITMQ_LOGS=-",
 		"RABBITMQ_CONFIG_FILE=" + b.path("rabbitmq.conf"),
 		"RABBITMQ_ADVANCED_CONFIG_FILE=" + b.path("none.config"),
 		"RABBITMQ_CONF_ENV_FILE=" + b.path("none"),
@@ -75,7 +75,7 @@ func (b *Broker) configure() error {
 	if err := os.Mkdir(b.path("data"), 0o700); err != nil {
 		return fmt.Errorf("make the broker's directory: %w", err)
 	}
-	mine := []string{b.dir, b.path("data")}
+	mine := []string{b.Dir, b.path("data")}
 	for name, text := range files {
 		if err := os.WriteFile(b.path(name), []byte(text), 0o400); err != nil {
 			return fmt.Errorf("write the broker's settings: %w", err)

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,15 +44,13 @@ type TLS struct {
 // Server is a running server. On Linux it ends with this process at the latest. Its methods are not
 // for concurrent use.
 type Server struct {
+	daemon.Server
 	// Address is host:port. It stays the same over Restart.
 	Address string
 
-	binary  string
-	dir     string
-	lock    *os.File // of dir
-	owner   *syscall.Credential
-	process *daemon.Process // nil: not running
-	tls     bool
+	binary string
+	owner  *syscall.Credential
+	tls    bool
 }
 
 // Start makes a new server and waits until it answers. When the machine has none, it is installed from
@@ -67,7 +64,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if s.owner, err = daemon.UnprivilegedUser(); err != nil {
 		return nil, err
 	}
-	if s.dir, s.lock, err = daemon.TempDir("outbox-redis-*"); err != nil {
+	if s.Server, err = daemon.NewServer("outbox-redis-*"); err != nil {
 		return nil, err
 	}
 	for range 3 { // another process may take the port first
@@ -87,18 +84,7 @@ func (s *Server) TLS() bool { return s.tls }
 // Stop ends the server for good and removes its directory.
 func (s *Server) Stop(context.Context) error {
 	s.Kill()
-	if err := errors.Join(os.RemoveAll(s.dir), s.lock.Close()); err != nil {
-		return fmt.Errorf("remove Redis' directory: %w; remove it by hand", err)
-	}
-	return nil
-}
-
-// Kill ends the server with kill -9. Restart starts it again on what it had written.
-func (s *Server) Kill() {
-	if s.process != nil {
-		s.process.End(syscall.SIGKILL)
-		s.process = nil
-	}
+	return s.Remove()
 }
 
 // Restart kills the server, if it runs, and starts it again on the same port and data. It returns when
@@ -106,16 +92,6 @@ func (s *Server) Kill() {
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	return s.start(ctx)
-}
-
-// Pause stops the server in its tracks: it keeps its connections, and answers nothing until Resume.
-func (s *Server) Pause() { s.process.Pause() }
-
-// Resume lets a paused server go on.
-func (s *Server) Resume() {
-	if s.process != nil {
-		s.process.Resume()
-	}
 }
 
 // Tool is one of Redis' own programs, redis-cli or redis-benchmark, at a server without TLS.
@@ -145,8 +121,6 @@ func find(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
-
 // configure chooses the port and writes the server's files.
 func (s *Server) configure(opts Options) error {
 	var ports [2]string // of the clients, and of a cluster's nodes
@@ -159,7 +133,7 @@ func (s *Server) configure(opts Options) error {
 	}
 	s.Address = net.JoinHostPort("127.0.0.1", ports[0])
 	settings := map[string]string{
-		"bind": "127.0.0.1", "port": ports[0], "dir": s.dir, "daemonize": "no", "save": `""`,
+		"bind": "127.0.0.1", "port": ports[0], "dir": s.Dir, "daemonize": "no", "save": `""`,
 		"appendonly": "yes", "appendfsync": "always",
 		"cluster-port": ports[1], "cluster-node-timeout": "2000",
 	}
@@ -167,11 +141,11 @@ func (s *Server) configure(opts Options) error {
 	if t := opts.TLS; t != nil {
 		files["tls.crt"], files["tls.key"], files["ca.crt"] = t.CertPEM, t.KeyPEM, t.ClientCAPEM
 		settings["port"], settings["tls-port"] = "0", ports[0]
-		settings["tls-cert-file"], settings["tls-key-file"] = s.path("tls.crt"), s.path("tls.key")
-		settings["tls-ca-cert-dir"], settings["tls-auth-clients"] = s.dir, "no"
+		settings["tls-cert-file"], settings["tls-key-file"] = s.Path("tls.crt"), s.Path("tls.key")
+		settings["tls-ca-cert-dir"], settings["tls-auth-clients"] = s.Dir, "no"
 		if t.ClientCAPEM != "" {
 			delete(settings, "tls-ca-cert-dir")
-			settings["tls-ca-cert-file"], settings["tls-auth-clients"] = s.path("ca.crt"), "yes"
+			settings["tls-ca-cert-file"], settings["tls-auth-clients"] = s.Path("ca.crt"), "yes"
 		}
 	}
 	maps.Copy(settings, opts.Settings)
@@ -181,27 +155,25 @@ func (s *Server) configure(opts Options) error {
 	}
 	files["redis.conf"] = conf.String()
 	for name, text := range files {
-		if err := os.WriteFile(s.path(name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(s.Path(name), []byte(text), 0o600); err != nil {
 			return fmt.Errorf("write Redis' settings: %w", err)
 		}
-		if err := daemon.Give(s.owner, s.path(name)); err != nil {
+		if err := daemon.Give(s.owner, s.Path(name)); err != nil {
 			return err
 		}
 	}
-	return daemon.Give(s.owner, s.dir)
+	return daemon.Give(s.owner, s.Dir)
 }
 
 // start runs the server and waits until it takes commands.
-func (s *Server) start(ctx context.Context) (err error) {
-	cmd := exec.CommandContext(context.Background(), s.binary, s.path("redis.conf"))
-	cmd.Dir = s.dir
-	s.process, err = daemon.Serve(ctx, "redis-server", cmd, s.owner, syscall.SIGKILL, s.path("log"), s.answers)
-	return err
+func (s *Server) start(ctx context.Context) error {
+	cmd := exec.CommandContext(context.Background(), s.binary, s.Path("redis.conf"))
+	return s.Run(ctx, "redis-server", cmd, s.owner, s.ready)
 }
 
-// answers reports why the server takes no commands yet. One that speaks TLS may want certificates of
+// ready reports why the server takes no commands yet. One that speaks TLS may want certificates of
 // its clients: it is there when it takes connections.
-func (s *Server) answers(ctx context.Context) error {
+func (s *Server) ready(ctx context.Context) error {
 	if s.tls {
 		return daemon.Listens(s.Address)(ctx)
 	}

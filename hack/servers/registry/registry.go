@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
@@ -26,10 +25,8 @@ var sums string
 
 // Registry is a running registry. On Linux it ends with this process at the latest.
 type Registry struct {
-	dir     string
-	lock    *os.File
-	url     string
-	process *daemon.Process
+	daemon.Server
+	url string
 }
 
 // ErrMissing is returned by [Start] when this machine has no Java or no registry, and cannot get them.
@@ -42,11 +39,11 @@ func Start(ctx context.Context) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, lock, err := daemon.TempDir("outbox-registry-*")
+	server, err := daemon.NewServer("outbox-registry-*")
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{dir: dir, lock: lock}
+	r := &Registry{Server: server}
 	if err := r.start(ctx, files[0]); err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
@@ -58,18 +55,12 @@ func (r *Registry) URL() string { return r.url }
 
 // Stop ends the registry and removes its directory.
 func (r *Registry) Stop() error {
-	defer r.lock.Close()
-	if r.process != nil {
-		r.process.End(syscall.SIGKILL) // it keeps nothing
-	}
-	if err := os.RemoveAll(r.dir); err != nil {
-		return fmt.Errorf("remove the registry's directory: %w; remove it by hand", err)
-	}
-	return nil
+	r.Kill() // it keeps nothing
+	return r.Remove()
 }
 
 func (r *Registry) start(ctx context.Context, archive string) error {
-	data := filepath.Join(r.dir, "data")
+	data := r.Path("data")
 	if err := os.Mkdir(data, 0o700); err != nil {
 		return fmt.Errorf("make the registry's directory: %w", err)
 	}
@@ -88,11 +79,10 @@ func (r *Registry) start(ctx context.Context, archive string) error {
 	cmd.Dir = data
 	cmd.Env = append(os.Environ(), "QUARKUS_HTTP_HOST=127.0.0.1", "QUARKUS_HTTP_PORT="+strconv.Itoa(port))
 	r.url = fmt.Sprintf("http://127.0.0.1:%d/apis/ccompat/v7", port)
-	r.process, err = daemon.Serve(ctx, "the registry", cmd, nil, syscall.SIGKILL, filepath.Join(r.dir, "log"), r.answers)
-	return err
+	return r.Run(ctx, "the registry", cmd, nil, r.ready)
 }
 
-func (r *Registry) answers(ctx context.Context) error {
+func (r *Registry) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/subjects", nil)
 	if err != nil {
 		return err
