@@ -38,7 +38,7 @@ type Handlers map[string]func(ctx context.Context, event *Event) error
 
 var _ Sink = Handlers(nil)
 
-// Deliver calls the topic's handler for each event.
+// Deliver calls the topic's handler for each event. A topic without one has the error [ErrNoHandler].
 func (h Handlers) Deliver(ctx context.Context, batch []*Event) []error {
 	errs := make([]error, len(batch))
 	for i, e := range batch {

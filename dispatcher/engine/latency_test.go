@@ -89,7 +89,7 @@ func (l *latency) produce(rate, n int) {
 	next := time.Now()
 	for range n {
 		next = next.Add(time.Duration(rand.ExpFloat64() / float64(rate) * float64(time.Second)))
-		time.Sleep(time.Until(next))
+		<-time.After(time.Until(next))
 		id := uuid.New()
 		if _, err := l.pool.Exec(l.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
 			values ($1, 'shop', 'orders', '{}')`, id); err != nil {

@@ -19,7 +19,7 @@ const (
 
 // Data looks at the data of the outbox: how the deliveries of a dispatcher end, and rows that no worker serves. Of
 // the dispatcher, w says the name and the topics. It reads a bounded number of rows, by indexes alone
-// (CONTRACT C-96).
+// (CONTRACT C-96). The error is the database's.
 func (s *Store) Data(ctx context.Context, w WorkerInfo) (data dispatcher.Data, err error) {
 	if err := s.outcomes(ctx, w, &data); err != nil {
 		return dispatcher.Data{}, s.wrap("count the outcomes of late", err)

@@ -15,7 +15,7 @@ import (
 // samplePages is how many pages of a table an estimate reads.
 const samplePages = 500
 
-// Topics implements [dispatcher.Store].
+// Topics implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
 	return s.topics(ctx, false)
 }
@@ -31,7 +31,7 @@ func (s *Store) topics(ctx context.Context, withDead bool) (topics []string, err
 	return topics, nil
 }
 
-// Depth implements [dispatcher.Store].
+// Depth implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Depth(ctx context.Context, topics []string) (dispatcher.Depth, error) {
 	if len(topics) == 0 {
 		var err error

@@ -17,17 +17,17 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// Ack implements [dispatcher.Store].
+// Ack implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
 	return s.write(ctx, "ack", s.sql.ack, leases)
 }
 
-// Extend implements [dispatcher.Store].
+// Extend implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
 	return s.write(ctx, "extend", s.sql.extend, leases, lease)
 }
 
-// Release implements [dispatcher.Store].
+// Release implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost []dispatcher.Lease, err error) {
 	if len(returns) == 0 {
 		return nil, nil
@@ -76,7 +76,7 @@ func (s *Store) write(ctx context.Context, verb, sql string, leases []dispatcher
 	return lost, nil
 }
 
-// Nack implements [dispatcher.Store].
+// Nack implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost []dispatcher.Lease, err error) {
 	if len(failures) == 0 {
 		return nil, nil

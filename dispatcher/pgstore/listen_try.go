@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TryListen says why [Listen] would not hear a wake-up; nil when it would.
+// TryListen returns an error that says why [Listen] would receive no wake-up: it cannot connect, may not listen, or a
+// pooler is in between.
 func TryListen(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), schema string) error {
 	conn, err := connect(ctx)
 	if err != nil {

@@ -58,7 +58,7 @@ const (
 //
 // Newest is by id: ids of version 7 rise with the time of the producer's clock, and the primary key is the only
 // index that delivered rows are in. Rows with other ids come after those, in the order of their ids. Which rows
-// there are is a matter of retention: a row that was removed is not seen.
+// there are is a matter of retention: a row that was removed is not seen. The error is do's or the database's.
 func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (Looked, error) {
 	var now time.Time
 	if err := s.pool.QueryRow(ctx, "select now()").Scan(&now); err != nil {

@@ -25,7 +25,7 @@ const (
 	codeDeadlock      = "40P01"
 )
 
-// Schema implements [dispatcher.Store].
+// Schema implements [dispatcher.Store]. The error is the database's; a missing or old schema is not one.
 func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	var version, oldestReader int
 	err := s.pool.QueryRow(ctx, `select coalesce(max(version), 0), coalesce(max(oldest_reader), 0) from `+

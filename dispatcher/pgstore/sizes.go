@@ -7,7 +7,7 @@ import (
 )
 
 // Sizes returns the bytes on disk of each table by its name, with indexes (CONTRACT C-95). It queries the
-// file system for a file for each GiB, and reads no table.
+// file system for a file for each GiB, and reads no table. The error is the database's.
 func (s *Store) Sizes(ctx context.Context) (map[string]int64, error) {
 	rows, err := s.pool.Query(ctx, s.sql.sizes)
 	if err != nil {

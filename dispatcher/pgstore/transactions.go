@@ -15,6 +15,7 @@ import (
 //
 // A dispatcher's rights are enough to see everything. Since when a session of another role has had its
 // transaction is visible only to members of pg_read_all_stats; for others it is when this process first saw it.
+// The error is the database's.
 func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransaction, error) {
 	rows, err := s.pool.Query(ctx, s.sql.oldestTransaction)
 	if err != nil {

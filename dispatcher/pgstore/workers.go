@@ -24,19 +24,20 @@ type WorkerInfo struct {
 
 // Heartbeat notes in the table outbox_workers that this worker runs: when it began, and that it was seen now,
 // both on the database's clock. It also removes the rows of workers that were not seen for a day. Call it every
-// few moments; nothing in the delivery of events depends on it.
+// few moments; nothing in the delivery of events depends on it. The error is the database's.
 func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
 	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
 		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1])
 }
 
-// Leave removes this worker's row, for a worker that stops.
+// Leave removes this worker's row, for a worker that stops. The error is the database's.
 func (s *Store) Leave(ctx context.Context) error {
 	return s.note(ctx, "remove the worker's row", s.sql.leave, pgUUID(s.worker))
 }
 
 // Sharing names the other dispatchers that claim the worker's namespace too, with topics in common, in whatever
 // cluster they run: five at most, by name. They are those with a heartbeat in the last minute.
+// The error is the database's.
 func (s *Store) Sharing(ctx context.Context, w WorkerInfo) ([]string, error) {
 	rows, err := s.pool.Query(ctx, s.sql.sharing, s.namespace, w.Dispatcher, w.Topics)
 	if err != nil {

@@ -35,6 +35,7 @@ const (
 
 // Pool returns a pool for the dispatcher of that name. It does not connect yet. The files that d
 // names are read at each new connection, so a rotated password needs no restart.
+// It fails when d is invalid or a file cannot be read.
 func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, error) {
 	if d.DSN != "" { // it cannot change any more: say now what is wrong with it
 		if _, err := connConfig(d, name); err != nil {
@@ -72,6 +73,7 @@ func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, e
 }
 
 // Connect returns one connection for a command.
+// It fails when d is invalid, a file cannot be read, or the server cannot be reached or refuses the login.
 func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, error) {
 	cfg, err := connConfig(d, name)
 	if err != nil {
@@ -86,7 +88,7 @@ func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, er
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// Login returns the name of the user that d logs in as.
+// Login returns the name of the user that d logs in as. It fails when d is invalid or a file cannot be read.
 func Login(d config.Database) (string, error) {
 	cfg, err := connConfig(d, "")
 	if err != nil {

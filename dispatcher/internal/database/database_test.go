@@ -61,13 +61,13 @@ func TestClassify(t *testing.T) {
 	admin, err := pgx.Connect(t.Context(), good)
 	check(t, err)
 	defer admin.Close(context.Background())
-	_, err = admin.Exec(t.Context(), "create role stranger login password 'hunter2''x'; create table private (n int)")
+	_, err = admin.Exec(t.Context(), "create role visitor login password 'hunter2''x'; create table private (n int)")
 	check(t, err)
-	_, refused := admin.Exec(t.Context(), "set role stranger; select * from private")
+	_, refused := admin.Exec(t.Context(), "set role visitor; select * from private")
 	_, err = admin.Exec(t.Context(), "reset role")
 	check(t, err)
 
-	secretly := func(u *url.URL) { u.User = url.UserPassword("stranger", secret) }
+	secretly := func(u *url.URL) { u.User = url.UserPassword("visitor", secret) }
 	closed := func(u *url.URL) { secretly(u); u.Host = "127.0.0.1:1" }
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
@@ -84,8 +84,8 @@ func TestClassify(t *testing.T) {
 			reason:   AuthenticationFailed, want: []string{`password authentication failed for user "postgres"; correct the user and the password`},
 		},
 		"unknown user": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("stranger", secret) })},
-			reason:   AuthenticationFailed, want: []string{"stranger"},
+			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("visitor", secret) })},
+			reason:   AuthenticationFailed, want: []string{"visitor"},
 		},
 		"wrong database": {
 			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Path = "/elsewhere" })},
@@ -94,7 +94,7 @@ func TestClassify(t *testing.T) {
 		"no right": {err: refused, reason: PermissionDenied, want: []string{"permission denied for table private", "migrate grants"}},
 		"closed port": {
 			database: config.Database{DSN: change(t, good, closed)},
-			reason:   ConnectionFailed, want: []string{`at 127.0.0.1:1 as user "stranger": connection refused; check that the server runs`},
+			reason:   ConnectionFailed, want: []string{`at 127.0.0.1:1 as user "visitor": connection refused; check that the server runs`},
 		},
 		"unknown host": {
 			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Host = "no-such-host.invalid" })},
@@ -125,11 +125,11 @@ func TestClassify(t *testing.T) {
 			reason:   CertificateInvalid, want: []string{"holds no PEM certificate; put"},
 		},
 		"no connection string": {
-			database: config.Database{DSN: "postgres://stranger:" + secret + "@host:port%zz/db"},
+			database: config.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string, with TLS": {
-			database: config.Database{DSN: "postgres://stranger:" + secret + "@host:port%zz/db", SSLMode: "require"},
+			database: config.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db", SSLMode: "require"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string in a file": {
@@ -173,7 +173,7 @@ func TestClassify(t *testing.T) {
 	for mode, c := range map[string]config.Database{
 		"verify-full by name": {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "verify-full", CAFile: file(t, ca)},
 		"verify-ca":           {DSN: good, SSLMode: "verify-ca", CAFile: file(t, ca)},
-		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=stranger password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
+		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=visitor password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
 	} {
 		conn, err := Connect(t.Context(), c, "test")
 		if err != nil {

@@ -60,6 +60,7 @@ var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
 }
 
 // Read finds the table in a Go file: the lines of a comment from its head to the next empty one.
+// It fails when the file has no such table, or a line of it is malformed.
 func Read(file string) (Table, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

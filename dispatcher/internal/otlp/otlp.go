@@ -26,7 +26,7 @@ type Process struct{ Dispatcher, Version, Worker string }
 // NewProvider returns the provider that the environment sets, or nil when it sets none: no
 // endpoint is set, or OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER turns tracing off. It connects to
 // nothing. Shut it down, so that the last spans are sent. What OpenTelemetry has to say goes to log,
-// for the whole process.
+// for the whole process. It fails when a variable of the environment is malformed.
 func NewProvider(ctx context.Context, p Process, log *slog.Logger) (*trace.TracerProvider, error) {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || setting("ENDPOINT") == "" {
 		return nil, nil
