@@ -185,7 +185,7 @@ type observer counter
 func (*observer) Claimed(string, int)                                           {}
 func (*observer) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (*observer) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
-func (*observer) DeadLettered(dispatcher.DeadEvent)                                         {}
+func (*observer) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*observer) LeaseLost(int)                                                 {}
 func (*observer) Refused(int)                                                   {}
 func (o *observer) Acked(e *dispatcher.Event, _ time.Duration) {

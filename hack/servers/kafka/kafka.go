@@ -1,5 +1,5 @@
-// Package kafka runs a throw-away broker of Apache Kafka for tests, from Apache's own artifacts: one
-// node in KRaft mode, on 127.0.0.1, with its own ports, data and settings, or a second one beside it.
+// Package kafka runs a broker of Apache Kafka for tests, from Apache's own artifacts: one
+// node in KRaft mode, on 127.0.0.1, with its own ports, data and settings, or a second one next to it.
 package kafka
 
 import (
@@ -49,7 +49,7 @@ type Options struct {
 
 // Listener is a port of the broker.
 type Listener struct {
-	// Name is what Address takes: upper-case letters and digits.
+	// Name is what Address takes: upper-case characters and digits.
 	Name string
 	// Protocol is PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL.
 	Protocol string
@@ -68,7 +68,7 @@ type Broker struct {
 	ports     map[string]int
 }
 
-// Start makes a new broker and waits until it answers. What it runs is fetched when it is not on the
+// Start makes a new broker and waits until it is ready. What it runs is fetched when it is not on the
 // machine: a Java runtime from the distribution's package, Kafka from Maven Central.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
 	paths, err := fetch.Java(ctx, jars)
@@ -108,7 +108,7 @@ func (b *Broker) Stop(ctx context.Context) error {
 }
 
 // Restart starts the broker again on the same ports and data, after it was killed or, in order,
-// when it still runs. It returns when the broker answers.
+// when it still runs. It returns when the broker is ready.
 func (b *Broker) Restart(ctx context.Context) error {
 	b.Shutdown(ctx)
 	return b.start(ctx)

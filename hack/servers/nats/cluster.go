@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
-// StartCluster makes n servers that know each other. It returns when each answers, which is before they
+// StartCluster makes n servers that know each other. It returns when each is ready, which is before they
 // have elected a leader.
 func StartCluster(ctx context.Context, n int, opts Options) (servers []*Server, err error) {
 	var routes []string

@@ -1,4 +1,4 @@
-// Package nats runs a throw-away server of NATS with JetStream for tests: the real one, built from its
+// Package nats runs a server of NATS with JetStream for tests: the real one, built from its
 // Go module, as a process of its own on 127.0.0.1, with its own port, data and settings.
 package nats
 
@@ -35,7 +35,7 @@ type Server struct {
 	port   int
 }
 
-// Start makes a new server and waits until it answers. The binary is built from the module that
+// Start makes a new server and waits until it is ready. The binary is built from the module that
 // tools/go.mod pins when it is not in the user's cache, which takes a minute.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	binary, err := tool(ctx, "nats-server")
@@ -76,11 +76,11 @@ func (s *Server) Stop(ctx context.Context) error {
 	return s.Remove()
 }
 
-// LameDuck tells the server to send its clients away, and to stop then.
+// LameDuck makes the server disconnect its clients, and then stop.
 func (s *Server) LameDuck() { s.Signal(syscall.SIGUSR2) }
 
 // Restart starts the server again on the same port and data, after it was killed or, in order, when it
-// still runs. It returns when the server answers.
+// still runs. It returns when the server is ready.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Shutdown(ctx)
 	return s.start(ctx)

@@ -1,4 +1,4 @@
-// Package rabbitmq runs a throw-away RabbitMQ for tests and measurements: one node from the
+// Package rabbitmq runs a RabbitMQ for tests and measurements: one node from the
 // distribution's package, in a directory of its own.
 package rabbitmq
 
@@ -68,7 +68,7 @@ type Broker struct {
 	epmd  *daemon.Process // Erlang's name service, for Control; nil: not running
 }
 
-// Start makes a new broker and waits until it answers. When the machine has no RabbitMQ, it is
+// Start makes a new broker and waits until it is ready. When the machine has no RabbitMQ, it is
 // installed from the distribution's package, if this process may do that.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if err := need(ctx); err != nil {
@@ -111,7 +111,7 @@ func (b *Broker) Stop(context.Context) error {
 }
 
 // Restart starts the broker again on the same ports and data. One that still runs is killed. It
-// returns when the broker answers.
+// returns when the broker is ready.
 func (b *Broker) Restart(ctx context.Context) error {
 	b.Kill()
 	return b.start(ctx)
@@ -142,7 +142,7 @@ func need(ctx context.Context) error {
 	return nil
 }
 
-// start runs the node and waits until it answers on all listeners.
+// start runs the node and waits until it is ready on all listeners.
 func (b *Broker) start(ctx context.Context) (err error) {
 	if b.epmd == nil {
 		names := exec.CommandContext(context.Background(), "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(b.ports[epmdPort]))

@@ -25,7 +25,7 @@ const (
 
 func (b *Broker) path(name string) string { return filepath.Join(b.Dir, name) }
 
-// script returns a command that runs one of RabbitMQ's scripts for this node, and as nobody else's.
+// script returns a command that runs one of RabbitMQ's scripts for this node alone.
 func (b *Broker) script(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(scripts, name), args...)
 	cmd.Dir = b.Dir
@@ -89,7 +89,7 @@ func (b *Broker) conf() string {
 	settings := map[string]string{
 		"listeners.tcp.1":  b.Address(Plain),
 		"load_definitions": b.path("definitions.json"),
-		// What EXTERNAL asks for, though it is each listener's own affair here.
+		// EXTERNAL needs these, though each listener has its own.
 		"ssl_options.verify":               "verify_peer",
 		"ssl_options.fail_if_no_peer_cert": "true",
 		"auth_mechanisms.1":                "PLAIN",

@@ -1,4 +1,4 @@
-// Package redis runs throw-away servers of Redis for tests and benchmarks, from the distribution's
+// Package redis runs servers of Redis for tests and benchmarks, from the distribution's
 // package: alone or as a cluster, on 127.0.0.1, each with its own port, data and settings.
 package redis
 
@@ -25,7 +25,7 @@ import (
 var ErrMissing = errors.New("no redis-server on this machine; install the packages redis-server and redis-tools")
 
 // Options say how a server is made. The zero value is a server for plain connections, where the user
-// default may do everything without a password. What it answers is on the disk by then.
+// default may do everything without a password. A confirmed write is on the disk.
 type Options struct {
 	// TLS has the server speak TLS instead of plain text.
 	TLS *TLS
@@ -53,7 +53,7 @@ type Server struct {
 	tls    bool
 }
 
-// Start makes a new server and waits until it answers. When the machine has none, it is installed from
+// Start makes a new server and waits until it is ready. When the machine has none, it is installed from
 // the distribution's packages, if this process may do that.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	binary, err := find(ctx)
@@ -88,7 +88,7 @@ func (s *Server) Stop(context.Context) error {
 }
 
 // Restart kills the server, if it runs, and starts it again on the same port and data. It returns when
-// the server answers.
+// the server is ready.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	return s.start(ctx)

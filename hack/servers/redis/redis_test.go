@@ -11,7 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// What a server answered is there after kill -9, at the same address.
+// A confirmed write is there after kill -9, at the same address.
 func TestServerKeepsDataOverKill(t *testing.T) {
 	s, err := redis.Start(t.Context(), redis.Options{})
 	need.Server(t, err, redis.ErrMissing)
@@ -27,7 +27,7 @@ func TestServerKeepsDataOverKill(t *testing.T) {
 	}
 	s.Kill()
 	if err := client.Ping(t.Context()).Err(); err == nil {
-		t.Error("a killed server answers")
+		t.Error("a killed server responds, want no response")
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)

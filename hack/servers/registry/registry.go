@@ -1,4 +1,4 @@
-// Package registry runs a throw-away schema registry for tests: Apicurio Registry, from its project's
+// Package registry runs a schema registry for tests: Apicurio Registry, from its project's
 // own artifacts, which speaks the API of Confluent's Schema Registry. It listens on 127.0.0.1 only and
 // keeps its schemas in memory.
 package registry
@@ -32,7 +32,7 @@ type Registry struct {
 // ErrMissing is returned by [Start] when this machine has no Java or no registry, and cannot get them.
 var ErrMissing = fetch.ErrMissing
 
-// Start makes a new registry and waits until it answers. What it runs is fetched when it is not on the
+// Start makes a new registry and waits until it is ready. What it runs is fetched when it is not on the
 // machine: a Java runtime from the distribution's package, the registry from Maven Central.
 func Start(ctx context.Context) (*Registry, error) {
 	files, err := fetch.Java(ctx, sums)
