@@ -32,18 +32,18 @@ type observed struct {
 	missing *problem.Problem
 	// job is the replay's, nil when there is none.
 	job *batchv1.Job
-	// said is what the Job's pod says, nil when none answers.
+	// said is the status of the Job's pod, nil when none responds.
 	said *status.Status
 	// left is what the Job's pod has left at its end, nil before.
 	left *status.Replay
-	// untold is why the Job that ended well has no outcome, empty otherwise. gaveUp: it is not made anew any more.
-	untold string
-	gaveUp bool
+	// noOutcome is why the Job that succeeded has no outcome, empty otherwise. gaveUp means that it is not repeated.
+	noOutcome string
+	gaveUp    bool
 	// detail is what keeps the pod from running, or why it failed.
 	detail string
 }
 
-// look asks the Job's pods. Those of the label that another made are none of them.
+// look observes the Job's pods. A pod with the label that the Job does not own is not one of them.
 func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.Replay) error {
 	o, job := seen.replay, seen.job
 	all, err := r.pods(ctx, job)
@@ -54,8 +54,8 @@ func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.
 		return r.again(ctx, seen, all)
 	}
 	key := client.ObjectKeyFromObject(o)
-	if heard := r.Observer.Observe(key, desired.ProcessName(o), all); len(heard.Answers) > 0 {
-		seen.said = &heard.Answers[len(heard.Answers)-1]
+	if heard := r.Observer.Observe(key, desired.ProcessName(o), all); len(heard.Statuses) > 0 {
+		seen.said = &heard.Statuses[len(heard.Statuses)-1]
 		return nil
 	}
 	if seen.left != nil {
@@ -81,17 +81,17 @@ func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.
 	return nil
 }
 
-// tellTries is how many Jobs of a replay may end well without an outcome that can be read.
-const tellTries = 5
+// maxJobs is how many Jobs of a replay may succeed without an outcome that can be read.
+const maxJobs = 5
 
-// again makes the Job anew, of which no pod says how it ended: the operation says it once more. It does so a few times,
-// each time later, as a migration does. The object carries the count, so a restart of the operator forgets nothing.
+// again repeats a Job whose pod has left no outcome: the replay reports it once more. It does so a few times, each time
+// later, like a migration. The count is an annotation of the object, so it survives a restart of the operator.
 func (r *Reconciler) again(ctx context.Context, seen *observed, all []corev1.Pod) error {
 	o, job := seen.replay, seen.job
-	tried := max(1, asNumber(o.Annotations[desired.AnnotationAttempt])) // somebody may edit it; then the delay starts over
-	seen.untold, seen.gaveUp = "its pod is gone", tried >= tellTries
+	tried := max(1, asNumber(o.Annotations[desired.AnnotationAttempt])) // when it was edited, the delay starts over
+	seen.noOutcome, seen.gaveUp = "its pod is gone", tried >= maxJobs
 	if len(all) > 0 {
-		seen.untold = "its pod left no termination message that can be read"
+		seen.noOutcome = "its pod left no termination message that can be read"
 	}
 	if seen.gaveUp || job.Status.CompletionTime != nil && time.Since(job.Status.CompletionTime.Time) < migrate.RetryDelay(tried) {
 		return nil
@@ -111,7 +111,7 @@ func (r *Reconciler) again(ctx context.Context, seen *observed, all []corev1.Pod
 	return nil
 }
 
-// asNumber is 0 for what is no number.
+// asNumber is 0 for a text that is not a number.
 func asNumber(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n

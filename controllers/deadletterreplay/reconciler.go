@@ -49,7 +49,7 @@ type Reconciler struct {
 // Finalizer keeps a replay that was deleted until what waits of it is skipped in the database.
 const Finalizer = "outbox.dev/stop"
 
-// What the manager may do for DeadLetterReplays, beside what it may for the other kinds.
+// What the manager may do for DeadLetterReplays, in addition to its rights for the other kinds.
 //
 // +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays/status,verbs=patch
@@ -85,7 +85,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 // over reports whether the status says that the replay has come to its end, which is final.
 func over(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
 
-// after lets a replay that has come to its end go, when its time is over or somebody deletes it.
+// after deletes a finished replay when its time to live is over, and releases it when it is deleted.
 func (r *Reconciler) after(ctx context.Context, o *v1alpha1.DeadLetterReplay) (ctrl.Result, error) {
 	r.Observer.Forget(client.ObjectKeyFromObject(o))
 	if err := r.release(ctx, o); err != nil || !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
@@ -166,9 +166,9 @@ func (r *Reconciler) job(ctx context.Context, o *v1alpha1.DeadLetterReplay, name
 	return job, nil
 }
 
-// release removes the finalizer, and then tells. A pass that still sees it in the cache, when it is removed, tells
-// nothing again.
-func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay, told ...kstatus.Event) error {
+// release removes the finalizer, and then records the events. A later pass that still sees the finalizer in the cache
+// records nothing.
+func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay, events ...kstatus.Event) error {
 	if !controllerutil.ContainsFinalizer(o, Finalizer) {
 		return nil
 	}
@@ -181,11 +181,11 @@ func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay, 
 	if err != nil {
 		return fmt.Errorf("remove the finalizer of DeadLetterReplay %s: %w", o.Name, err)
 	}
-	r.reporter.Record(ctx, before, nil, told...)
+	r.reporter.Record(ctx, before, nil, events...)
 	return nil
 }
 
-// report writes the status, if anything changed, and then tells of it.
+// report writes the status, if anything changed, and then records Events.
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.DeadLetterReplay, seen observed, failure error) error {
 	o := seen.replay
 	if failure != nil {

@@ -25,7 +25,7 @@ const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 
 var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	// CONTRACT: C-42, C-104
-	It("runs one Job, tells its progress while it runs, and what its pod leaves at the end", func() {
+	It("runs one Job, and reports its progress while it runs and its outcome at the end", func() {
 		c := start()
 		o := c.replay()
 		c.create(c.outbox(), o)
@@ -43,28 +43,28 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""}, want{api.SchemaReadyCondition, yes, api.ReasonUpToDate, ""}, want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""})
 		Expect([]int64{*o.Status.Matched, *o.Status.Done, *o.Status.Pending, *o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
 		Expect(o.Status.ID).To(Equal(string(o.UID)))
-		c.expectEvent(corev1.EventTypeNormal, api.ReasonBegan, "10 letters began, asked for by ada: CHG-812")
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonBegan, "10 dead letters began, requested by ada: CHG-812")
 
-		By("the pod is killed, and the next one goes on")
+		By("the pod is killed, and the next one continues")
 		c.setPod(first, ended(137, "killed"))
 		c.says("second", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
 		second := c.pod(job, "second", runs)
 		Eventually(func() int64 { return *c.get().Status.Done }).Should(Equal(int64(7)))
 
-		By("the database goes away, which is told; the counts stay")
-		c.says("second", nil, status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "The database is away."})
-		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonConnectionFailed, "away"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
+		By("the database is unreachable, which is reported; the counts stay")
+		c.says("second", nil, status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "The database is unreachable."})
+		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonConnectionFailed, "is unreachable"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
 		Expect(*o.Status.Done).To(Equal(int64(7)))
 
 		By("nothing changes, and nothing is written")
-		writes, asked := len(c.wrote()), c.questions()
-		Eventually(c.questions).Should(BeNumerically(">", asked+5))
+		writes, requests := len(c.wrote()), c.requests()
+		Eventually(c.requests).Should(BeNumerically(">", requests+5))
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
 		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
 			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
-		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 died again, 1 are skipped (already_resolved)"},
+		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (already_resolved)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
 		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DiedAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
 		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
@@ -78,9 +78,9 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.create(c.outbox(), c.replay())
 		job := c.job()
 		c.pod(job, "pod", ended(0, progress(status.Replay{Matched: 8, DiedAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
-			FinishedAt: beganAt, Stopped: "2 of 2 events died again, which is 50 % or more"})))
-		o := c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 died again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
-		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events died again"))
+			FinishedAt: beganAt, Stopped: "2 of 2 events are dead again, which is 50 % or more"})))
+		o := c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
+		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events are dead again"))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
 	})
 
@@ -94,7 +94,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
 	})
 
-	It("makes its Job anew a few times when no pod tells how it ended, and then says so", func() {
+	It("repeats its Job a few times when no pod reports the outcome, and then says so", func() {
 		c := start()
 		o := c.replay()
 		o.Annotations = map[string]string{desired.AnnotationAttempt: "3"}
@@ -117,13 +117,13 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		By("the fifth is the last one, however long ago it ended")
 		last := c.job()
 		c.completes(last, time.Now().Add(-time.Hour))
-		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonJobFailed, "ended well 5 times and told no outcome, the last time because its pod is gone"},
+		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonJobFailed, "succeeded 5 times without an outcome, the last time because its pod is gone"},
 			want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher replay status --id " + string(o.UID) + "` has the outcome"})
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonJobFailed, "told no outcome")
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonJobFailed, "without an outcome")
 		Expect(c.job().UID).To(Equal(last.UID))
 
-		By("a pod that tells it after all is believed")
-		c.pod(last, "told", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		By("an outcome that is reported later counts")
+		c.pod(last, "late", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "1 are delivered"})
 	})
 
@@ -133,7 +133,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o.Spec.DryRun = true
 		c.create(c.outbox(), o)
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 5, Waiting: 4, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}})))
-		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 letters"})
+		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
 		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Finalizers}).To(Equal([]any{int64(5), "", (*int64)(nil), []string(nil)}))
 		Expect(o.Status.Skipped).To(Equal([]api.SkippedLetters{{Reason: "not_dead", Count: 1}}))
 	})
@@ -148,7 +148,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	})
 
 	// CONTRACT: C-101
-	It("says what it waits for, with the remedy, and goes on by itself", func() {
+	It("says what it waits for, with the remedy, and continues by itself", func() {
 		c := start()
 		o := c.replay()
 		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &api.DispatcherRef{Name: "warehouse"}
@@ -182,7 +182,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	})
 })
 
-// edit changes an object, again when somebody else was faster.
+// edit changes an object, and retries after a conflict.
 func edit(c *cluster, o client.Object, change func()) {
 	GinkgoHelper()
 	Eventually(func() error {
@@ -223,10 +223,10 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 		Expect(files.OwnerReferences).To(ContainElement(HaveField("UID", stop.UID)))
 		c.pod(stop, "stop", ended(0, progress(status.Replay{Matched: 10, Delivered: 4, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt, FinishedAt: beganAt})))
 		gone(c, o)
-		c.expectEvent(corev1.EventTypeNormal, api.ReasonStopped, "of 10 letters 4 are delivered, 6 are skipped (stopped)")
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonStopped, "of 10 dead letters 4 are delivered, 6 are skipped (stopped)")
 	})
 
-	It("goes also when the database is away, and says what is not marked", func() {
+	It("is deleted also when the database is unreachable, and says what is not marked", func() {
 		c := start()
 		o, stop := begun(c)
 		c.pod(stop, "stop", ended(1, "the database: connection refused"))

@@ -54,7 +54,7 @@ func waiting(reason, format string, args ...any) error {
 	return problem.Waiting(api.ReferencesResolvedCondition, reason, fmt.Sprintf(format, args...))
 }
 
-// undelivered is a topic that is asked for, and that the dispatcher does not deliver; empty for none.
+// undelivered is a topic of the selector that the dispatcher does not deliver; empty for none.
 func undelivered(o *api.DeadLetterReplay, d *api.OutboxDispatcher) string {
 	for _, topic := range o.Spec.Selector.Topics {
 		if len(d.Spec.Topics) > 0 && !slices.Contains(d.Spec.Topics, topic) {

@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// setStatus fills the status from what was observed. Counts stay while nobody tells others.
+// setStatus fills the status from what was observed. Counts stay until new ones are reported.
 func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 	current.ObservedGeneration = seen.replay.Generation
 	progress := seen.left
@@ -75,13 +75,13 @@ func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stall
 	}
 	switch p := seen.left; {
 	case p != nil && p.Stopped != "":
-		return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. Of %d letters %s. Those that are skipped stay open; see why the others died, and create another object for the rest.",
+		return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. Of %d dead letters %s. The skipped ones stay open; see why the others are dead again, and create another object for the rest.",
 			p.Stopped, p.Matched, counts(*p))), true
 	case p != nil && seen.replay.Spec.DryRun:
-		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Nothing was changed: %s would take %d of %d letters.",
+		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Nothing was changed: %s would take %d of %d dead letters.",
 			seen.replay.Spec.Action, p.Waiting, p.Matched)), false
 	case p != nil:
-		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Each letter has its outcome: of %d %s.", p.Matched, counts(*p))), false
+		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Each dead letter has its outcome: of %d %s.", p.Matched, counts(*p))), false
 	case seen.problem != nil:
 		return not(seen.problem.Reason, seen.problem.Message), seen.problem.Stalled
 	case seen.job != nil && is(seen.job, batchv1.JobFailed):
@@ -89,14 +89,14 @@ func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stall
 		if refusedFiles(seen.job) {
 			reason = api.ReasonRefused
 		}
-		return not(reason, fmt.Sprintf("The Job has failed, and goes on no more: %s. Delete this object, which marks what waits as skipped, and create another.",
+		return not(reason, fmt.Sprintf("The Job has failed and is not repeated: %s. Delete this object, which marks what waits as skipped, and create another.",
 			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), true
-	case seen.untold != "" && seen.gaveUp:
-		return not(api.ReasonJobFailed, fmt.Sprintf("The Job ended well %d times and told no outcome, the last time because %s. The letters had their turn: "+
+	case seen.noOutcome != "" && seen.gaveUp:
+		return not(api.ReasonJobFailed, fmt.Sprintf("The Job succeeded %d times without an outcome, the last time because %s. The dead letters had their turn: "+
 			"`dispatcher replay status --id %s` has the outcome. Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object.",
-			tellTries, seen.untold, seen.replay.UID)), true
-	case seen.untold != "":
-		return not(api.ReasonProgressing, fmt.Sprintf("The Job ended well and told no outcome, because %s. It is made anew a little later, to tell it, and moves nothing again.", seen.untold)), false
+			maxJobs, seen.noOutcome, seen.replay.UID)), true
+	case seen.noOutcome != "":
+		return not(api.ReasonProgressing, fmt.Sprintf("The Job succeeded without an outcome, because %s. It is repeated a little later to report it, and replays nothing twice.", seen.noOutcome)), false
 	}
 	for _, c := range others {
 		if c.Status == metav1.ConditionFalse {
@@ -104,7 +104,7 @@ func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stall
 		}
 	}
 	if seen.said != nil && seen.said.Replay != nil {
-		return not(api.ReasonRunning, "The set is fixed, and its letters have their turn; status has the counts."), false
+		return not(api.ReasonRunning, "The set is fixed, and its dead letters have their turn; status has the counts."), false
 	}
 	return not(api.ReasonProgressing, strings.TrimSpace("The Job's pod starts. "+problem.Sentence(seen.detail))), false
 }
@@ -131,7 +131,7 @@ func sourceReachable(seen observed) metav1.Condition {
 	case seen.said != nil && seen.said.Source.State == status.Unreachable:
 		return kstatus.Condition(kind, metav1.ConditionFalse, cmp.Or(seen.said.Source.Reason, api.ReasonConnectionFailed), seen.said.Source.Message)
 	}
-	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not told it yet.")
+	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not reported it yet.")
 }
 
 func schemaReady(seen observed) metav1.Condition {
@@ -146,7 +146,7 @@ func schemaReady(seen observed) metav1.Condition {
 	case state == api.ReasonMissing, state == api.ReasonTooOld, state == api.ReasonTooNew:
 		return kstatus.Condition(kind, metav1.ConditionFalse, state, seen.said.Schema.Message)
 	}
-	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not told it yet.")
+	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not reported it yet.")
 }
 
 // counts are the outcomes in words, without those that are none.
@@ -158,7 +158,7 @@ func counts(p status.Replay) string {
 		}
 	}
 	count(p.Delivered, "are delivered")
-	count(p.DiedAgain, "died again")
+	count(p.DiedAgain, "are dead again")
 	count(p.Discarded, "are discarded")
 	count(p.Pending, "are not delivered yet")
 	for _, s := range p.Skipped {
@@ -170,7 +170,7 @@ func counts(p status.Replay) string {
 	return strings.Join(parts, ", ")
 }
 
-// watched are the conditions that Events tell of.
+// watched are the conditions whose changes are recorded as Events.
 var watched = []kstatus.Watch{
 	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
 	{Condition: api.SchemaReadyCondition, Action: "Connect", Bad: metav1.ConditionFalse},
@@ -179,20 +179,20 @@ var watched = []kstatus.Watch{
 
 // transitions are the events that a change is worth: that it began, that it came to an end, and what is in the way.
 func transitions(before, after *api.DeadLetterReplay) []kstatus.Event {
-	told := kstatus.Transitions(watched, before.Status.Conditions, after.Status.Conditions)
+	events := kstatus.Transitions(watched, before.Status.Conditions, after.Status.Conditions)
 	if before.Status.StartedAt == nil && after.Status.StartedAt != nil {
-		told = append(told, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonBegan, Action: "Begin", Note: problem.Sentence(fmt.Sprintf(
-			"%s of %d letters began, asked for by %s: %s", after.Spec.Action, *after.Status.Matched, after.Spec.RequestedBy, after.Spec.Reason))})
+		events = append(events, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonBegan, Action: "Begin", Note: problem.Sentence(fmt.Sprintf(
+			"%s of %d dead letters began, requested by %s: %s", after.Spec.Action, *after.Status.Matched, after.Spec.RequestedBy, after.Spec.Reason))})
 	}
 	was, is := meta.FindStatusCondition(before.Status.Conditions, api.ReadyCondition), meta.FindStatusCondition(after.Status.Conditions, api.ReadyCondition)
 	if is == nil || was != nil && was.Reason == is.Reason {
-		return told
+		return events
 	}
 	switch is.Reason {
 	case api.ReasonFinished:
-		told = append(told, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: is.Reason, Action: "Finish", Note: is.Message})
+		events = append(events, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: is.Reason, Action: "Finish", Note: is.Message})
 	case api.ReasonAborted, api.ReasonRefused, api.ReasonJobFailed, api.ReasonInvalidPodTemplate, api.ReasonForeignObject, api.ReasonApplyRefused:
-		told = append(told, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: is.Reason, Action: "Finish", Note: is.Message})
+		events = append(events, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: is.Reason, Action: "Finish", Note: is.Message})
 	}
-	return told
+	return events
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// patience is how long an object that was deleted waits for the Job that stops it: the Job's own deadline, and time
-// for its pod to start.
-const patience = desired.StopDeadline + 30*time.Second
+// stopTimeout is how long a deleted object waits for the Job that stops it: the Job's own deadline, and time for its pod
+// to start.
+const stopTimeout = desired.StopDeadline + 30*time.Second
 
 // stop ends a replay that was deleted: the Job ends after its batch, a second Job skips what waits, and the object
 // goes. It goes without that when the second Job fails, or is not done in time.
@@ -52,7 +52,7 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 		if p := left(all); p != nil {
 			return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: stopped(*p)})
 		}
-		if is(job, batchv1.JobComplete) { // somebody has removed its pod
+		if is(job, batchv1.JobComplete) { // its pod was removed
 			return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: "It was deleted, and stopped: what waited is skipped."})
 		}
 		if is(job, batchv1.JobFailed) {
@@ -64,7 +64,7 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 			why += ": " + words
 		}
 	}
-	late := time.Since(o.DeletionTimestamp.Time) > patience
+	late := time.Since(o.DeletionTimestamp.Time) > stopTimeout
 	if !late && (job == nil && why == "" || job != nil && !is(job, batchv1.JobFailed)) {
 		return ctrl.Result{RequeueAfter: r.Interval}, nil
 	}
@@ -72,7 +72,7 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 		why = "the Job that skips it was not done in time"
 	}
 	return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonNotStopped, Action: "Stop", Note: problem.Sentence(fmt.Sprintf(
-		"nothing is replayed any more, but what waits of operation %s is not marked as skipped: %s. Its letters stay open; `dispatcher replay stop --id %[1]s` marks it", o.UID, strings.TrimSuffix(why, ".")))})
+		"nothing is replayed any more, but what waits of replay %s is not marked as skipped: %s. Its dead letters stay open; `dispatcher replay stop --id %[1]s` marks it", o.UID, strings.TrimSuffix(why, ".")))})
 }
 
 // sayStopping writes that the object is about to go.
@@ -146,7 +146,7 @@ func (r *Reconciler) stopJob(ctx context.Context, o *api.DeadLetterReplay) (job 
 	return job, "", nil
 }
 
-// stopped tells what became of a replay that was deleted.
+// stopped says what became of a replay that was deleted.
 func stopped(p status.Replay) string {
-	return problem.Sentence(fmt.Sprintf("it was deleted, and stopped: of %d letters %s", p.Matched, counts(p)))
+	return problem.Sentence(fmt.Sprintf("it was deleted, and stopped: of %d dead letters %s", p.Matched, counts(p)))
 }

@@ -59,11 +59,11 @@ type cluster struct {
 	namespace string
 	server    *httptest.Server
 
-	mu      sync.Mutex
-	answers map[string]status.Status
-	asked   int
-	writes  []string
-	refused []string
+	mu        sync.Mutex
+	statuses  map[string]status.Status
+	requested int
+	writes    []string
+	refused   []string
 }
 
 func start() *cluster {
@@ -72,24 +72,24 @@ func start() *cluster {
 	DeferCleanup(cancel)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	Expect(admin.Create(ctx, namespace)).To(Succeed())
-	c := &cluster{ctx: ctx, namespace: namespace.Name, answers: map[string]status.Status{}}
+	c := &cluster{ctx: ctx, namespace: namespace.Name, statuses: map[string]status.Status{}}
 	c.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
-		answer, ok := c.answers[strings.TrimPrefix(r.URL.Path, "/")]
-		c.asked++
+		current, ok := c.statuses[strings.TrimPrefix(r.URL.Path, "/")]
+		c.requested++
 		c.mu.Unlock()
 		if !ok {
 			http.NotFound(w, r)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(current)
 	}))
 	DeferCleanup(c.server.Close)
 	c.manage()
 	return c
 }
 
-// manage runs a manager until the spec ends, or until it is told to.
+// manage runs a manager until the spec ends, or until it is stopped.
 func (c *cluster) manage() (stop func()) {
 	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -108,7 +108,7 @@ func (c *cluster) manage() (stop func()) {
 		c.mu.Lock()
 		refused := slices.Clone(c.refused)
 		c.mu.Unlock()
-		Expect(refused).To(BeEmpty(), "the manager asks for nothing that config/rbac does not give")
+		Expect(refused).To(BeEmpty(), "requests that config/rbac does not allow")
 	})
 	DeferCleanup(func() { stop() })
 	return stop
@@ -132,11 +132,11 @@ func (c *cluster) wrote() []string {
 	return slices.DeleteFunc(slices.Clone(c.writes), func(request string) bool { return strings.Contains(request, "/events") })
 }
 
-// questions is how often pods were asked.
-func (c *cluster) questions() int {
+// requests is how often a pod's status was requested.
+func (c *cluster) requests() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.asked
+	return c.requested
 }
 
 // outbox is an Outbox with a login for replays.
@@ -213,11 +213,11 @@ func ended(code int32, words string) corev1.PodStatus {
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: words, FinishedAt: metav1.NewTime(time.Now().Truncate(time.Second))}}}}}
 }
 
-// says sets what a pod answers.
+// says sets the status of a pod.
 func (c *cluster) says(pod string, p *status.Replay, source status.Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answers[pod] = status.Status{Name: c.namespace + "/chg-812-replay", State: "Running", Source: source, Schema: status.Schema{State: "Ready"}, Replay: p}
+	c.statuses[pod] = status.Status{Name: c.namespace + "/chg-812-replay", State: "Running", Source: source, Schema: status.Schema{State: "Ready"}, Replay: p}
 }
 
 var reached = status.Link{State: status.Reachable}

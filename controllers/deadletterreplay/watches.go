@@ -25,14 +25,14 @@ import (
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.ReadyCondition)
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
-	asked := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("deadletterreplay").
-		For(&v1alpha1.DeadLetterReplay{}, asked).
+		For(&v1alpha1.DeadLetterReplay{}, edited).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(labelled)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(labelled)).
-		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.unfinished), asked).
-		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.unfinished), asked).
+		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.unfinished), edited).
+		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.unfinished), edited).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.Observer.Start(ctx, func(o types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: o}) })
 			return nil

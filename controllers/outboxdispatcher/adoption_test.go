@@ -85,7 +85,7 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		Expect(c.adopts(outbox)).To(HaveExactElements(HaveField("Name", third.Name)))
 	})
 
-	It("tells why a step failed, takes nothing away, and is tried again", func() {
+	It("reports why a step failed, removes nothing, and is tried again", func() {
 		c := start(tick)
 		outbox := c.adopting(api.AdoptionShadow)
 		c.create(outbox)
@@ -104,7 +104,7 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 	})
 
 	// CONTRACT: C-91
-	It("of a table that Debezium reads tells the Job slot and publication, and a person what to do with the connector", func() {
+	It("of a table that Debezium reads gives the Job slot and publication, and a person what to do with the connector", func() {
 		c := start(tick)
 		outbox := c.outbox()
 		router := debezium(api.AdoptionCutover)
@@ -145,7 +145,7 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		Expect(outbox.Status.Adoptions).To(HaveExactElements(api.AdoptionStatus{Name: "other", Phase: "Cutover"}))
 	})
 
-	It("is asked again when the pod that knows its counts is gone", func() {
+	It("is repeated when the pod that has its counts is gone", func() {
 		c := start(tick)
 		outbox := c.adopting(api.AdoptionCutover)
 		c.create(outbox)
@@ -271,7 +271,7 @@ func (c *cluster) expectEventOf(outbox *api.Outbox, reason, note string) {
 	}).Should(Succeed())
 }
 
-// rest waits until the manager has asked the API server for nothing during five of its intervals.
+// rest waits until the manager has sent the API server no request during five of its intervals.
 func (c *cluster) rest() {
 	GinkgoHelper()
 	before := -1

@@ -42,8 +42,8 @@ func condition(kind string, current metav1.ConditionStatus, reason, message stri
 	return kstatus.Condition(kind, current, reason, message)
 }
 
-// referencesResolved believes a pod that has started: its files and variables were there. What is gone since, the
-// kubelet tells.
+// referencesResolved is True when a pod has started, because its files and variables existed. The kubelet reports those
+// that are gone since.
 func referencesResolved(o observed) metav1.Condition {
 	const kind = api.ReferencesResolvedCondition
 	started := func(pod corev1.Pod) bool { return pod.Status.Phase != corev1.PodPending }
@@ -60,12 +60,12 @@ func referencesResolved(o observed) metav1.Condition {
 	return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has started yet, and the kubelet misses nothing so far.")
 }
 
-// schemaReady believes the pods first; the Job tells what is done about it, and stands in for pods
-// that have told nothing yet.
+// schemaReady takes the state that pods report, with the Job's state for what is being done. Until a pod has reported it
+// takes the Job's state alone.
 func schemaReady(o observed) metav1.Condition {
-	reason, message := worstSchema(o.answers)
+	reason, message := worstSchema(o.statuses)
 	switch {
-	case reason == api.ReasonUpToDate, reason == api.ReasonTooNew: // which no migration mends
+	case reason == api.ReasonUpToDate, reason == api.ReasonTooNew: // which no migration changes
 	case o.migration.State == migrate.Failed:
 		reason, message = api.ReasonMigrationFailed, o.migration.Sentence()
 	case o.migration.State == migrate.Running:
@@ -84,10 +84,10 @@ func schemaReady(o observed) metav1.Condition {
 
 // worstSchema is the reason and message of the pod that sees the most trouble; empty for none that
 // knows.
-func worstSchema(answers []status.Status) (reason, message string) {
+func worstSchema(statuses []status.Status) (reason, message string) {
 	reasons := []string{api.ReasonUpToDate, api.ReasonTooOld, api.ReasonTooNew, api.ReasonMissing} // the worst last
 	worst := -1
-	for _, a := range answers {
+	for _, a := range statuses {
 		state := a.Schema.State
 		if state == "Ready" {
 			state = api.ReasonUpToDate
@@ -102,7 +102,7 @@ func worstSchema(answers []status.Status) (reason, message string) {
 	return reasons[worst], message
 }
 
-// linkReasons are the reasons that a pod may give for each condition; another one is told as
+// linkReasons are the reasons that a pod may give for each condition; another one is replaced by
 // ConnectionFailed.
 var linkReasons = map[string][]string{
 	api.SourceReachableCondition: {api.ReasonAuthenticationFailed, api.ReasonPermissionDenied, api.ReasonCertificateInvalid, api.ReasonDatabaseNotFound},
@@ -121,7 +121,7 @@ func sinkReachable(o observed) metav1.Condition {
 func linkReachable(o observed, kind, connected string, link func(status.Status) status.Link) metav1.Condition {
 	states := []status.LinkState{status.Unknown, status.Reachable, status.Refusing, status.Unreachable} // the worst last
 	worst, at := -1, status.Link{}
-	for _, a := range o.answers {
+	for _, a := range o.statuses {
 		l := link(a)
 		if i := slices.Index(states, l.State); i > worst || (i == worst && l.Message < at.Message) {
 			worst, at = i, l
@@ -147,18 +147,18 @@ func linkReachable(o observed, kind, connected string, link func(status.Status) 
 }
 
 // topicsPaused speaks of single topics, which a pod pauses while it reaches the destination as a whole, and first of
-// those whose destination fails: the others are paused because the spec asks for that.
+// those whose destination fails: the others are paused by the spec.
 func topicsPaused(o observed) metav1.Condition {
 	const kind = api.TopicsPausedCondition
-	paused, gated := pausedTopics(o.answers), gatedTopics(o.answers)
+	paused, gated := pausedTopics(o.statuses), gatedTopics(o.statuses)
 	switch {
-	case len(o.answers) == 0:
+	case len(o.statuses) == 0:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case len(paused) == 0 && len(gated) == 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsPaused, "No topic is paused.")
 	case len(paused) == 0:
-		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.answers))
-	case !slices.ContainsFunc(o.answers, func(s status.Status) bool { return !s.AllTopicsPaused }):
+		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.statuses))
+	case !slices.ContainsFunc(o.statuses, func(s status.Status) bool { return !s.AllTopicsPaused }):
 		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsPaused, describePaused("The destination takes no topic that has events. Paused", paused))
 	}
 	message := describePaused("The destination does not take every topic. Paused, while others are delivered", paused)
@@ -168,13 +168,13 @@ func topicsPaused(o observed) metav1.Condition {
 	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsPaused, message)
 }
 
-// notObserved says why no pod told what it sees.
+// notObserved says why no pod has reported.
 func notObserved(o observed) string {
-	if len(o.answers) > 0 {
+	if len(o.statuses) > 0 {
 		return "No dispatcher has heard it from the database yet; see SourceReachable."
 	}
 	if slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return observe.Running(&p) }) {
-		return "No dispatcher pod answers the operator; see whether the pods are well, and whether a NetworkPolicy or a mesh lets the operator reach their port 8080."
+		return "No dispatcher pod responds to the operator; see whether the pods are well, and whether a NetworkPolicy or a mesh lets the operator reach their port 8080."
 	}
 	if desired.Replicas(o.obd) == 0 {
 		return "No dispatcher pod runs, because spec.replicas is 0."
@@ -182,7 +182,7 @@ func notObserved(o observed) string {
 	return "No dispatcher pod runs yet."
 }
 
-// workloadAvailable compares the Deployment with what is asked for. hangs is why new pods do not become ready
+// workloadAvailable compares the Deployment with the spec. hangs is why new pods do not become ready
 // while others deliver.
 func workloadAvailable(o observed, hangs trouble) metav1.Condition {
 	const kind = api.WorkloadAvailableCondition
@@ -204,12 +204,12 @@ func workloadAvailable(o observed, hangs trouble) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, hangs.message)
 	case rollout.Status == corev1.ConditionFalse:
 		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "New pods do not become ready. "+pods.Trouble(o.pods))
-	case d.Status.AvailableReplicas >= replicas && o.silent > 0 && len(o.answers) > 0:
-		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Some dispatcher pods do not answer the operator, while others do; see whether they are well, and whether a NetworkPolicy lets the operator reach their port 8080.")
+	case d.Status.AvailableReplicas >= replicas && o.silent > 0 && len(o.statuses) > 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Some dispatcher pods do not respond to the operator, while others do; see whether they are well, and whether a NetworkPolicy lets the operator reach their port 8080.")
 	case d.Status.AvailableReplicas >= replicas:
-		return condition(kind, metav1.ConditionTrue, api.ReasonAvailable, "As many dispatcher pods are ready as spec.replicas asks for.")
+		return condition(kind, metav1.ConditionTrue, api.ReasonAvailable, "spec.replicas dispatcher pods are ready.")
 	case ended && d.Status.AvailableReplicas > 0:
-		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods are ready than spec.replicas asks for. "+pods.Trouble(o.pods))
+		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods than spec.replicas are ready. "+pods.Trouble(o.pods))
 	case ended:
 		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "No dispatcher pod is ready. "+pods.Trouble(o.pods))
 	}
@@ -251,7 +251,7 @@ func complete(d *appsv1.Deployment, obd *api.OutboxDispatcher) bool {
 
 func deadLetters(o observed) metav1.Condition {
 	const kind = api.DeadLettersPresentCondition
-	switch b := observe.NewestBacklog(o.answers); {
+	switch b := observe.NewestBacklog(o.statuses); {
 	case b == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case b.Dead > 0:
@@ -267,7 +267,7 @@ func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.OnDead == api.OnDe
 func vacuumHeldBack(o observed) metav1.Condition {
 	const kind = api.VacuumHeldBackCondition
 	var oldest *status.OldestTransaction
-	for _, a := range o.answers {
+	for _, a := range o.statuses {
 		if t := a.OldestTransaction; t != nil && (oldest == nil || t.Seconds > oldest.Seconds) {
 			oldest = t
 		}

@@ -32,12 +32,12 @@ func well() observed {
 			Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
 				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: newReplicaSetAvailable}}},
 		},
-		pods:    []corev1.Pod{runningPod("a"), runningPod("b")},
-		answers: []status.Status{answer(), answer()},
+		pods:     []corev1.Pod{runningPod("a"), runningPod("b")},
+		statuses: []status.Status{podStatus(), podStatus()},
 	}
 }
 
-func answer() status.Status {
+func podStatus() status.Status {
 	return status.Status{
 		Source:  status.Link{State: status.Reachable},
 		Schema:  status.Schema{State: "Ready"},
@@ -52,7 +52,7 @@ func answer() status.Status {
 // oldest lets one pod see what holds vacuum back.
 func oldest(kind status.TransactionKind, seconds float64) func(*observed) {
 	return func(o *observed) {
-		o.answers[1].OldestTransaction = &status.OldestTransaction{Kind: kind, Name: "it's", Seconds: seconds}
+		o.statuses[1].OldestTransaction = &status.OldestTransaction{Kind: kind, Name: "it's", Seconds: seconds}
 	}
 }
 
@@ -62,12 +62,12 @@ func runningPod(name string) corev1.Pod {
 
 // schemas lets all pods see the schema so.
 func schemas(o *observed, state string) {
-	for i := range o.answers {
-		o.answers[i].Schema.State = state
+	for i := range o.statuses {
+		o.statuses[i].Schema.State = state
 	}
 }
 
-func noDeployment(o *observed) { o.deployment, o.pods, o.answers = nil, nil, nil }
+func noDeployment(o *observed) { o.deployment, o.pods, o.statuses = nil, nil, nil }
 
 // conditionsCase is a change of what a pass sees, and what the conditions say of it.
 type conditionsCase struct {
@@ -101,17 +101,17 @@ func TestConditions(t *testing.T) {
 			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack", "DataHealthy=True/Healthy"},
 			[]string{"Reconciling", "Stalled"}},
 		"a pod has not heard of the pause": {func(o *observed) {
-			o.obd.Spec.State, o.answers[1].State = api.StatePaused, "Running"
+			o.obd.Spec.State, o.statuses[1].State = api.StatePaused, "Running"
 		}, yes, api.ReasonPausing, []string{"Reconciling=True/Progressing"}, nil},
 		"paused": {func(o *observed) { o.obd.Spec.State = api.StatePaused }, yes, api.ReasonPaused, nil, nil},
 		"paused and the database down": {func(o *observed) {
 			o.obd.Spec.State = api.StatePaused
-			o.answers[0].Source, o.answers[1].Source = down, down
+			o.statuses[0].Source, o.statuses[1].Source = down, down
 		},
 			no, api.ReasonConnectionFailed, nil, []string{"Reconciling", "Stalled"}},
 		"scaled to zero": {func(o *observed) {
 			o.obd.Spec.Replicas = ptr.To[int32](0)
-			o.pods, o.answers, o.deployment.Status = nil, nil, appsv1.DeploymentStatus{ObservedGeneration: 1}
+			o.pods, o.statuses, o.deployment.Status = nil, nil, appsv1.DeploymentStatus{ObservedGeneration: 1}
 		}, yes, api.ReasonScaledToZero, []string{"WorkloadAvailable=True/ScaledToZero", "SourceReachable=Unknown/NotObserved", "DeadLettersPresent=Unknown/NotObserved"}, []string{"Reconciling"}},
 		"first migration": {func(o *observed) { noDeployment(o); o.migration.State = migrate.Running },
 			no, api.ReasonMigrating, []string{"Reconciling=True/Migrating", "WorkloadAvailable=False/Progressing"}, nil},
@@ -125,29 +125,33 @@ func TestConditions(t *testing.T) {
 			no, api.ReasonMigrating, []string{"SchemaReady=False/Migrating"}, nil},
 		"schema too new, whatever migrates": {func(o *observed) { o.migration.State = migrate.Failed; schemas(o, "TooNew") },
 			no, api.ReasonTooNew, []string{"SchemaReady=False/TooNew"}, nil},
-		"nobody migrates": {func(o *observed) { o.migration = migrate.Migration{}; schemas(o, "Missing") },
+		"no migration": {func(o *observed) { o.migration = migrate.Migration{}; schemas(o, "Missing") },
 			no, api.ReasonMissing, nil, []string{"Reconciling"}},
 		"database before schema and workload": {func(o *observed) {
-			o.answers[0].Source, o.answers[1].Source = down, down
+			o.statuses[0].Source, o.statuses[1].Source = down, down
 			schemas(o, "TooOld")
 			o.deployment.Status.AvailableReplicas = 0
 		}, no, api.ReasonConnectionFailed, []string{"WorkloadAvailable=False/Unavailable"}, nil},
-		"one pod has not tried yet": {func(o *observed) { o.answers[0].Source.State, o.answers[0].Sink.State = status.Unknown, status.Unknown },
+		"one pod has not tried yet": {func(o *observed) {
+			o.statuses[0].Source.State, o.statuses[0].Sink.State = status.Unknown, status.Unknown
+		},
 			yes, api.ReasonDelivering, nil, nil},
-		"no pod has tried the sink": {func(o *observed) { o.answers[0].Sink.State, o.answers[1].Sink.State = status.Unknown, status.Unknown },
+		"no pod has tried the sink": {func(o *observed) { o.statuses[0].Sink.State, o.statuses[1].Sink.State = status.Unknown, status.Unknown },
 			unknown, api.ReasonNotTried, []string{"SinkReachable=Unknown/NotTried"}, nil},
-		"one pod sees the sink refuse": {func(o *observed) { o.answers[1].Sink = status.Link{State: status.Refusing, Message: "it answers 500"} },
+		"one pod sees the sink refuse": {func(o *observed) {
+			o.statuses[1].Sink = status.Link{State: status.Refusing, Message: "it responds 500"}
+		},
 			no, api.ReasonRefusing, []string{"SinkReachable=False/Refusing"}, nil},
 		"unreachable is worse than refusing": {func(o *observed) {
-			o.answers[0].Sink, o.answers[1].Sink = status.Link{State: status.Refusing}, down
+			o.statuses[0].Sink, o.statuses[1].Sink = status.Link{State: status.Refusing}, down
 		}, no, api.ReasonConnectionFailed, nil, nil},
-		"pods do not answer": {func(o *observed) { o.answers, o.silent = nil, 2 }, unknown, api.ReasonNotObserved,
+		"pods do not respond": {func(o *observed) { o.statuses, o.silent = nil, 2 }, unknown, api.ReasonNotObserved,
 			[]string{"SourceReachable=Unknown/NotObserved", "SchemaReady=True/UpToDate"}, nil},
 		"pods are starting": {func(o *observed) {
-			o.pods, o.answers = nil, nil
+			o.pods, o.statuses = nil, nil
 			o.deployment.Status.AvailableReplicas, o.deployment.Status.Conditions = 0, nil
 		}, no, api.ReasonProgressing, []string{"WorkloadAvailable=False/Progressing", "Reconciling=True/Progressing"}, nil},
-		"rolling out beside pods that deliver": {func(o *observed) {
+		"rolling out next to pods that deliver": {func(o *observed) {
 			o.deployment.Status.UpdatedReplicas, o.deployment.Status.Replicas = 1, 3
 			o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
 		}, yes, api.ReasonDelivering, []string{"WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
@@ -156,7 +160,7 @@ func TestConditions(t *testing.T) {
 			o.deployment.Status.Conditions[0].Status, o.deployment.Status.Conditions[0].Reason = corev1.ConditionFalse, "ProgressDeadlineExceeded"
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable"}, nil},
 		"pods are refused": {func(o *observed) {
-			o.deployment.Status.AvailableReplicas, o.pods, o.answers = 0, nil, nil
+			o.deployment.Status.AvailableReplicas, o.pods, o.statuses = 0, nil, nil
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
 		}, no, api.ReasonUnavailable, nil, nil},
 		"a new pod is refused": {func(o *observed) {
@@ -164,35 +168,35 @@ func TestConditions(t *testing.T) {
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: `pods "orders-dispatcher-x-y" is forbidden: exceeded quota`})
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
 		"no pod has started": {func(o *observed) {
-			o.pods[0].Status.Phase, o.pods[1].Status.Phase, o.answers = corev1.PodPending, corev1.PodPending, nil
+			o.pods[0].Status.Phase, o.pods[1].Status.Phase, o.statuses = corev1.PodPending, corev1.PodPending, nil
 		},
 			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, nil},
 		"a migration has started": {func(o *observed) { o.migration.Pods, o.pods = o.pods, nil }, yes, api.ReasonDelivering, []string{"ReferencesResolved=True/Resolved"}, nil},
 		"resumes":                 {func(o *observed) { o.state.resumes = true }, yes, api.ReasonPaused, []string{"Reconciling=True/Progressing"}, nil},
-		"told late":               {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},
+		"annotated late":          {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},
 		"a Secret is missing": {func(o *observed) {
 			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "")
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"ReferencesResolved=False/SecretNotFound", "WorkloadAvailable=True/Available", "Reconciling=True/SecretNotFound"}, []string{"Stalled"}},
 		"a foreign object, and the database down": {func(o *observed) {
 			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonForeignObject, "")
-			o.answers[0].Source, o.answers[1].Source = down, down
+			o.statuses[0].Source, o.statuses[1].Source = down, down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
 		"one pod holds a topic": {func(o *observed) {
-			o.answers[1].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+			o.statuses[1].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 500"}}}
 		}, yes, api.ReasonDelivering, []string{"TopicsPaused=True/TopicsPaused", "SinkReachable=True/Connected", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
 		"every pod holds every topic that has events": {func(o *observed) {
-			for i := range o.answers {
-				o.answers[i].AllTopicsPaused = true
-				o.answers[i].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 500"}}}
+			for i := range o.statuses {
+				o.statuses[i].AllTopicsPaused = true
+				o.statuses[i].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 500"}}}
 			}
 		}, no, api.ReasonAllTopicsPaused, []string{"TopicsPaused=True/AllTopicsPaused", "SinkReachable=True/Connected"}, nil},
 		"one of two pods holds every topic": {func(o *observed) {
-			o.answers[0].AllTopicsPaused, o.answers[0].PausedTopics = true, []status.PausedTopic{{Topic: "a"}}
+			o.statuses[0].AllTopicsPaused, o.statuses[0].PausedTopics = true, []status.PausedTopic{{Topic: "a"}}
 		}, yes, api.ReasonDelivering, []string{"TopicsPaused=True/TopicsPaused"}, nil},
 		"one of two pods restarts": {func(o *observed) {
-			o.answers, o.deployment.Status.AvailableReplicas = o.answers[:1], 1
+			o.statuses, o.deployment.Status.AvailableReplicas = o.statuses[:1], 1
 		}, yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/PartlyAvailable"}, []string{"Reconciling", "Stalled"}},
-		"one of two pods is silent": {func(o *observed) { o.answers, o.silent = o.answers[:1], 1 },
+		"one of two pods is silent": {func(o *observed) { o.statuses, o.silent = o.statuses[:1], 1 },
 			yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/PartlyAvailable"}, []string{"Reconciling", "Stalled"}},
 		"a third pod is starting": {func(o *observed) {
 			o.obd.Spec.Replicas = ptr.To[int32](3)
@@ -203,23 +207,23 @@ func TestConditions(t *testing.T) {
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
 		"paused, and the destination is down": {func(o *observed) {
-			o.obd.Spec.State, o.answers[0].Sink = api.StatePaused, down
+			o.obd.Spec.State, o.statuses[0].Sink = api.StatePaused, down
 		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
-			o.answers[0].Sink, o.answers[1].PausedTopics = down, []status.PausedTopic{{Topic: "a"}}
+			o.statuses[0].Sink, o.statuses[1].PausedTopics = down, []status.PausedTopic{{Topic: "a"}}
 		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
-		"the data were not looked at yet": {func(o *observed) { o.answers[0].Data, o.answers[1].Data = nil, nil },
+		"the data were not looked at yet": {func(o *observed) { o.statuses[0].Data, o.statuses[1].Data = nil, nil },
 			yes, api.ReasonDelivering, []string{"DataHealthy=Unknown/NotObserved"}, nil},
-		"topics that nobody serves": {func(o *observed) {
-			o.answers[1].Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, Abandoned: 1}
+		"topics without a dispatcher": {func(o *observed) {
+			o.statuses[1].Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, Abandoned: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/TopicsUnserved"}, []string{"Reconciling", "Stalled"}},
 		"leases of workers that are gone": {func(o *observed) {
-			o.answers[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
+			o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/LeasesAbandoned"}, nil},
 		"a pod has seen orphans, and another none since": {func(o *observed) {
-			o.answers[0].Data = &status.Data{Unserved: 1}
+			o.statuses[0].Data = &status.Data{Unserved: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
-		"vacuum was not looked after yet": {func(o *observed) { o.answers[0].OldestTransaction, o.answers[1].OldestTransaction = nil, nil },
+		"vacuum was not looked after yet": {func(o *observed) { o.statuses[0].OldestTransaction, o.statuses[1].OldestTransaction = nil, nil },
 			yes, api.ReasonDelivering, []string{"VacuumHeldBack=Unknown/NotObserved"}, nil},
 		"an old transaction": {oldest(status.Session, 901), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/OldTransaction"}, []string{"Reconciling", "Stalled"}},
 		"a long transaction": {oldest(status.Session, 900), yes, api.ReasonDelivering, []string{"VacuumHeldBack=False/NotHeldBack"}, nil},
@@ -228,20 +232,20 @@ func TestConditions(t *testing.T) {
 		"a replication slot": {oldest(status.ReplicationSlot, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/ReplicationSlot"}, nil},
 		"a standby":          {oldest(status.Standby, 1e6), yes, api.ReasonDelivering, []string{"VacuumHeldBack=True/StandbyFeedback"}, nil},
 		"dead rows": {func(o *observed) {
-			o.answers[1].Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1}}
+			o.statuses[1].Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1}}
 		},
 			yes, api.ReasonDelivering, []string{"DeadLettersPresent=True/DeadLetters"}, nil},
 	})
 }
 
-// Pods that disagree must not make a message flicker with the order of their answers.
+// Pods that disagree must not make a message flicker with the order of their statuses.
 func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 	o := well()
-	o.answers[0].Source = status.Link{State: status.Unreachable, Message: "b"}
-	o.answers[1].Source = status.Link{State: status.Unreachable, Message: "a"}
-	o.answers[0].Schema, o.answers[1].Schema = status.Schema{State: "TooOld", Message: "d"}, status.Schema{State: "TooOld", Message: "c"}
+	o.statuses[0].Source = status.Link{State: status.Unreachable, Message: "b"}
+	o.statuses[1].Source = status.Link{State: status.Unreachable, Message: "a"}
+	o.statuses[0].Schema, o.statuses[1].Schema = status.Schema{State: "TooOld", Message: "d"}, status.Schema{State: "TooOld", Message: "c"}
 	before := conditions(o)
-	slices.Reverse(o.answers)
+	slices.Reverse(o.statuses)
 	if after := conditions(o); !slices.Equal(before, after) {
 		t.Errorf("%v, and in the other order %v", before, after)
 	}
@@ -257,23 +261,23 @@ func TestMessages(t *testing.T) {
 		}
 		return all
 	}
-	o.answers[0].PausedTopics, o.answers[1].PausedTopics = paused("b"), paused("c", "a")
-	const remedy = "Mend what receives them; they are tried again by themselves."
+	o.statuses[0].PausedTopics, o.statuses[1].PausedTopics = paused("b"), paused("c", "a")
+	const remedy = "Fix what receives them; they are tried again by themselves."
 	if got, want := message(o, api.TopicsPausedCondition), `Paused, while others are delivered: "a", "b", "c". For "a": It refuses a. `+remedy; !strings.HasSuffix(got, want) {
 		t.Errorf("three paused topics: %s\nwant %s", got, want)
 	}
-	o.answers[0].PausedTopics = paused("b", "e", "d", "f", "g")
+	o.statuses[0].PausedTopics = paused("b", "e", "d", "f", "g")
 	got := message(o, api.TopicsPausedCondition)
 	if !strings.Contains(got, `: "a", "b", "c", "d", "e" and others. For "a": `) {
 		t.Errorf("seven paused topics: %s", got)
 	}
-	o.answers[0].PausedTopics = paused("b", "e", "d", "f")
+	o.statuses[0].PausedTopics = paused("b", "e", "d", "f")
 	if again := message(o, api.TopicsPausedCondition); again != got {
 		t.Errorf("another number of paused topics: %s\nwant %s", again, got)
 	}
 	long := strings.Repeat("é", 255)
-	o.answers[0].PausedTopics = paused(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
-	o.answers[1].PausedTopics = nil
+	o.statuses[0].PausedTopics = paused(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
+	o.statuses[1].PausedTopics = nil
 	if got := message(o, api.TopicsPausedCondition); !strings.HasSuffix(got, remedy) || len(got) > problem.MaxMessage {
 		t.Errorf("long names: %s", got)
 	}
@@ -285,9 +289,9 @@ func TestMessages(t *testing.T) {
 		status.Standby:             "End that query on the standby, or turn hot_standby_feedback off there.",
 	} {
 		for _, seconds := range []float64{1000, 2000} {
-			o.answers[0].OldestTransaction = &status.OldestTransaction{Kind: kind, Name: "4711 (it's)", Seconds: seconds}
+			o.statuses[0].OldestTransaction = &status.OldestTransaction{Kind: kind, Name: "4711 (it's)", Seconds: seconds}
 			if kind == status.Session {
-				o.answers[0].OldestTransaction.Name = "pid 4711 (it's)"
+				o.statuses[0].OldestTransaction.Name = "pid 4711 (it's)"
 			}
 			if got := message(o, api.VacuumHeldBackCondition); !strings.HasSuffix(got, want) || !strings.Contains(got, "4711") {
 				t.Errorf("%s: %s\nwant %s", kind, got, want)
@@ -296,7 +300,7 @@ func TestMessages(t *testing.T) {
 	}
 
 	orphans := func(unserved int64, topics ...status.OrphanTopic) {
-		o.answers[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Unserved: unserved, Abandoned: 1, OrphanTopics: topics}
+		o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Unserved: unserved, Abandoned: 1, OrphanTopics: topics}
 	}
 	orphans(4, status.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 1}, status.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 3}, status.OrphanTopic{Topic: "c", Abandoned: 1})
 	unserved := message(o, api.DataHealthyCondition)
@@ -308,13 +312,13 @@ func TestMessages(t *testing.T) {
 		t.Errorf("other numbers: %s\nwant %s", again, unserved)
 	}
 	orphans(0, status.OrphanTopic{Namespace: "Shop", Topic: "c", Abandoned: 1})
-	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `nobody takes them over: topic "c" of outbox namespace "Shop". See whether`) {
+	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `no worker takes them over: topic "c" of outbox namespace "Shop". See whether`) {
 		t.Errorf("abandoned leases: %s", got)
 	}
 
-	o.answers[0].Backlog.Dead = 1
+	o.statuses[0].Backlog.Dead = 1
 	plain := message(o, api.DeadLettersPresentCondition)
-	o.answers[0].Backlog.DeadGroups = []status.DeadGroup{
+	o.statuses[0].Backlog.DeadGroups = []status.DeadGroup{
 		{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1},
 		{Group: "00000000", Topic: "others", Reason: "poison_message", Count: 1},
 	}
@@ -322,8 +326,8 @@ func TestMessages(t *testing.T) {
 		!strings.Contains(got, ` The largest group is 7f3a9c21 of topic "orders": permanent_failure http 422. Fix what the destination refuses`) {
 		t.Errorf("the largest group: %s", got)
 	}
-	o.answers[0].Backlog.DeadGroups = nil
-	o.answers[0].Backlog.BlockedKeys = 3
+	o.statuses[0].Backlog.DeadGroups = nil
+	o.statuses[0].Backlog.BlockedKeys = 3
 	if got := message(o, api.DeadLettersPresentCondition); got != plain {
 		t.Errorf("keys that do not block: %s", got)
 	}
@@ -331,8 +335,8 @@ func TestMessages(t *testing.T) {
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
 		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
 	}
-	o.answers, o.pods = []status.Status{{}}, o.pods[:1]
-	if got := message(o, api.VacuumHeldBackCondition); strings.Contains(got, "answers the operator") {
-		t.Errorf("a pod answers, and yet: %s", got)
+	o.statuses, o.pods = []status.Status{{}}, o.pods[:1]
+	if got := message(o, api.VacuumHeldBackCondition); strings.Contains(got, "statuses the operator") {
+		t.Errorf("a pod statuses, and yet: %s", got)
 	}
 }

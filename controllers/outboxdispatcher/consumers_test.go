@@ -22,14 +22,14 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 	const name = "orders-dispatcher-consumers"
 
 	// REQUIREMENT: RULE-010-030
-	It("tells its pods the types that have one, without new pods", func() {
+	It("lists the types that have one for its pods, without new pods", func() {
 		other, c := start(tick), start(tick)
 		other.stop()
 		c.stop()
 		c.also = []string{other.namespace}
 		c.run(tick)
 		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
-		told := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
+		annotation := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
 		obd := c.dispatcher()
 		obd.Spec.RequireVerifiedConsumers = true
 		billing := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: c.namespace}, Spec: api.OutboxConsumerSpec{
@@ -37,14 +37,14 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		c.create(obd, billing)
 		Eventually(types).Should(BeEmpty(), "nothing is verified yet")
 		Expect(c.loadConfig().VerifiedTypesFile).To(Equal("/etc/outbox/consumers/types"))
-		answer := c.healthy()
-		answer.Gated = []status.GatedTopic{{Topic: "orders", EventType: "order.placed", Waiting: 1, Since: time.Now()}}
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		podStatus.Gated = []status.GatedTopic{{Topic: "orders", EventType: "order.placed", Waiting: 1, Since: time.Now()}}
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonConsumersNotVerified, `"orders" (type "order.placed")`})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "requireVerifiedConsumers")
-		Eventually(told).ShouldNot(BeEmpty())
-		before, template := told(), c.deployment().Spec.Template.String()
+		Eventually(annotation).ShouldNot(BeEmpty())
+		before, template := annotation(), c.deployment().Spec.Template.String()
 		verify := func(c *cluster, o *api.OutboxConsumer, at time.Time) {
 			editStatus(c, o, func(o *api.OutboxConsumer) {
 				o.Status.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 13, Passed: 13}
@@ -59,7 +59,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 
 		verify(c, billing, time.Now())
 		Eventually(types).Should(Equal("order.placed\npayment.*"), "consumers of other namespaces do not count")
-		Eventually(told).ShouldNot(Equal(before))
+		Eventually(annotation).ShouldNot(Equal(before))
 		edit(c, fetch(c, &corev1.ConfigMap{}, name), func(m *corev1.ConfigMap) { m.Data["types"] = "*" })
 		Eventually(types).Should(Equal("order.placed\npayment.*"), "it is written again")
 		Expect(c.admin.Delete(c.ctx, fetch(c, &corev1.ConfigMap{}, name))).To(Succeed())
@@ -68,14 +68,14 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 			_ = c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, made)
 			return made.Data["types"]
 		}).Should(Equal("order.placed\npayment.*"), "it is made again")
-		answer.Gated = nil
-		c.pods.says("pod-0", answer)
+		podStatus.Gated = nil
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
 		c.settle()
 
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "others"}} })
 		Eventually(types).Should(BeEmpty(), "it is not fed by this dispatcher")
-		Eventually(told).Should(Equal(before))
+		Eventually(annotation).Should(Equal(before))
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs[0].Name = "orders" })
 		Eventually(types).ShouldNot(BeEmpty())
 		verify(c, billing, time.Now().Add(2*time.Second-2160*time.Hour))

@@ -13,10 +13,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// dataHealthy speaks of rows that nobody works on, as the pod tells that has looked last.
+// dataHealthy is about rows that no dispatcher works on, as the pod with the newest count reports.
 func dataHealthy(o observed) metav1.Condition {
 	const kind = api.DataHealthyCondition
-	switch d := observe.NewestData(o.answers); {
+	switch d := observe.NewestData(o.statuses); {
 	case d == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case d.Unserved > 0:
@@ -25,10 +25,10 @@ func dataHealthy(o observed) metav1.Condition {
 			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Unserved })))
 	case d.Abandoned > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonLeasesAbandoned, fmt.Sprintf(
-			"Events are leased to workers that are gone, and nobody takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).",
+			"Events are leased to workers that are gone, and no worker takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).",
 			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Abandoned })))
 	}
-	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, "Somebody works on every due event of the database.")
+	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, "A dispatcher works on every due event of the database.")
 }
 
 // orphanTopics names the first topics that have such rows.

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 )
 
-// watched are the conditions that Events tell of.
+// watched are the conditions whose changes are recorded as Events.
 var watched = []kstatus.Watch{
 	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
 	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
@@ -31,7 +31,7 @@ var watched = []kstatus.Watch{
 const actionDeadLetters = "CountDeadLetters"
 
 // transitions are the events that a change of the status is worth: those of the conditions, and rows
-// that died (CONTRACT C-43).
+// that became dead (CONTRACT C-43).
 func transitions(before, after api.OutboxDispatcherStatus) []kstatus.Event {
 	events := kstatus.Transitions(watched, before.Conditions, after.Conditions)
 	if after.Dead != nil && *after.Dead > deref(before.Dead) {

@@ -14,25 +14,25 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 )
 
-// While rows go on dying there is one event in ten minutes, for each OutboxDispatcher.
-func TestDeathsAreToldSeldom(t *testing.T) {
+// While rows become dead there is one event in ten minutes, for each OutboxDispatcher.
+func TestDeadLettersHaveOneEventInTenMinutes(t *testing.T) {
 	var w warned
 	a, b, began := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}, time.Unix(0, 0)
-	tell := func(obd types.NamespacedName, after time.Duration) int {
-		deaths := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Dead: ptr.To[int64](1)})
-		return len(w.seldom(obd, append(deaths, kstatus.Event{Action: "Deliver"}), began.Add(after)))
+	events := func(obd types.NamespacedName, after time.Duration) int {
+		dead := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Dead: ptr.To[int64](1)})
+		return len(w.seldom(obd, append(dead, kstatus.Event{Action: "Deliver"}), began.Add(after)))
 	}
 	for i, step := range []struct {
 		obd   types.NamespacedName
 		after time.Duration
 		want  int
 	}{{a, 0, 2}, {a, time.Second, 1}, {b, time.Second, 2}, {a, 10*time.Minute - 1, 1}, {a, 10 * time.Minute, 2}, {a, 11 * time.Minute, 1}} {
-		if got := tell(step.obd, step.after); got != step.want {
+		if got := events(step.obd, step.after); got != step.want {
 			t.Errorf("step %d: %d events, want %d", i, got, step.want)
 		}
 	}
 	w.forget(a)
-	if got := tell(a, 11*time.Minute); got != 2 {
+	if got := events(a, 11*time.Minute); got != 2 {
 		t.Errorf("made again: %d events, want 2", got)
 	}
 }
@@ -48,7 +48,7 @@ func TestTransitions(t *testing.T) {
 	}
 	fine := func(*observed) {}
 	down := func(reason string) func(*observed) {
-		return func(o *observed) { o.answers[0].Source = status.Link{State: status.Unreachable, Reason: reason} }
+		return func(o *observed) { o.statuses[0].Source = status.Link{State: status.Unreachable, Reason: reason} }
 	}
 	for name, c := range map[string]struct {
 		before, after api.OutboxDispatcherStatus
@@ -60,15 +60,15 @@ func TestTransitions(t *testing.T) {
 		"database down":     {current(fine, nil), current(down("x"), nil), "Warning/ConnectionFailed"},
 		"another reason":    {current(down("x"), nil), current(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
 		"database back":     {current(down("x"), nil), current(fine, nil), "Normal/Connected Normal/Delivering"},
-		"not observed":      {current(fine, nil), current(func(o *observed) { o.answers = nil }, nil), ""},
+		"not observed":      {current(fine, nil), current(func(o *observed) { o.statuses = nil }, nil), ""},
 		"topics paused": {current(fine, nil), current(func(o *observed) {
-			o.answers[0].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{Message: "x"}}}
+			o.statuses[0].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{Message: "x"}}}
 		}, nil), "Warning/TopicsPaused"},
 		"vacuum held back":     {current(fine, nil), current(oldest(status.Session, 1e6), nil), "Warning/OldTransaction"},
 		"by something else":    {current(oldest(status.Session, 1e6), nil), current(oldest(status.Standby, 1e6), nil), "Warning/StandbyFeedback"},
-		"vacuum goes on":       {current(oldest(status.Session, 1e6), nil), current(fine, nil), "Normal/NotHeldBack"},
-		"first death":          {current(fine, ptr.To[int64](0)), current(fine, ptr.To[int64](1)), "Warning/DeadLetters"},
-		"another death":        {current(fine, ptr.To[int64](1)), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
+		"vacuum continues":     {current(oldest(status.Session, 1e6), nil), current(fine, nil), "Normal/NotHeldBack"},
+		"first dead event":     {current(fine, ptr.To[int64](0)), current(fine, ptr.To[int64](1)), "Warning/DeadLetters"},
+		"another dead event":   {current(fine, ptr.To[int64](1)), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
 		"dead when first seen": {current(fine, nil), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
 		"replayed":             {current(fine, ptr.To[int64](2)), current(fine, ptr.To[int64](1)), ""},
 		"paused":               {current(fine, nil), current(func(o *observed) { o.obd.Spec.State = api.StatePaused }, nil), "Normal/Paused"},

@@ -24,8 +24,8 @@ func TestExamplesOnThePage(t *testing.T) {
 	delivers.peers = []*api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
 	delivers.types = []api.SeenEventType{{Type: "order.placed"}}
 	delivers.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
-	pod := &delivers.answers[1]
-	pod.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Message: "http://orders-consumer/events answered 404 Not Found; check the path of url, and that it takes POST"}}}
+	pod := &delivers.statuses[1]
+	pod.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Message: "http://orders-consumer/events responded 404 Not Found; check the path of url, and that it takes POST"}}}
 	pod.Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1},
 		DeadGroups: []status.DeadGroup{{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}}}
 	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}
@@ -34,12 +34,12 @@ func TestExamplesOnThePage(t *testing.T) {
 	fails := well()
 	fails.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPodTemplate,
 		`spec.podTemplate cannot be used: unknown field "spec.toleration".`)
-	for i := range fails.answers {
-		pod := &fails.answers[i]
+	for i := range fails.statuses {
+		pod := &fails.statuses[i]
 		pod.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed,
 			Message: `Database "shop" at db:5432 as user "outbox": password authentication failed for user "outbox"; correct the user and the password, or the server's pg_hba.conf.`}
 		pod.Schema = status.Schema{State: "TooOld", Message: `Schema "outbox" has version 1, and this dispatcher needs 2; run "dispatcher migrate up" of this version.`}
-		pod.Sink = status.Link{State: status.Refusing, Message: "http://orders-consumer/events answered 503 Service Unavailable; the destination's log says why; the event is retried."}
+		pod.Sink = status.Link{State: status.Refusing, Message: "http://orders-consumer/events responded 503 Service Unavailable; the destination's log says why; the event is retried."}
 	}
 	operatortest.CheckExamples(t, "outboxdispatcher.md", slices.Concat(conditions(delivers), conditions(fails))...)
 }

@@ -10,15 +10,15 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// Topics that wait for a verified consumer are told with their types, whichever pod holds them, and change neither what
-// is said of the destination nor Ready. Those whose destination fails are told first.
+// Topics that wait for a verified consumer are reported with their types, whichever pod holds them, and change neither what
+// is said of the destination nor Ready. Those whose destination fails are reported first.
 //
 // CONTRACT: C-82
 func TestTopicsThatWaitForAConsumer(t *testing.T) {
 	o := well()
-	o.answers = append(o.answers, o.answers[0])
-	o.answers[0].Gated = []status.GatedTopic{{Topic: "refunds", EventType: "order.refunded"}}
-	o.answers[1].Gated = []status.GatedTopic{{Topic: "orders", EventType: ""}, {Topic: "refunds", EventType: "order.refunded", Waiting: 7}}
+	o.statuses = append(o.statuses, o.statuses[0])
+	o.statuses[0].Gated = []status.GatedTopic{{Topic: "refunds", EventType: "order.refunded"}}
+	o.statuses[1].Gated = []status.GatedTopic{{Topic: "orders", EventType: ""}, {Topic: "refunds", EventType: "order.refunded", Waiting: 7}}
 	find := func(kind string) metav1.Condition {
 		t.Helper()
 		for _, c := range conditions(o) {
@@ -41,11 +41,11 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 	if len(c.Message) > 1000 || !strings.Contains(c.Message, "`kubectl outbox register CONSUMER --report FILE`") {
 		t.Errorf("%d bytes: %s", len(c.Message), c.Message)
 	}
-	o.answers[1].GatedTopics = 5
+	o.statuses[1].GatedTopics = 5
 	if c := find(api.TopicsPausedCondition); !strings.Contains(c.Message, `"order.refunded") and others.`) {
 		t.Errorf("%s: want that there are more", c.Message)
 	}
-	o.answers[0].PausedTopics = []status.PausedTopic{{Topic: "invoices", Link: status.Link{State: status.Refusing, Message: "no"}}}
+	o.statuses[0].PausedTopics = []status.PausedTopic{{Topic: "invoices", Link: status.Link{State: status.Refusing, Message: "no"}}}
 	if c := find(api.TopicsPausedCondition); c.Reason != api.ReasonTopicsPaused || !strings.Contains(c.Message, `"invoices"`) || !strings.Contains(c.Message, "Some others wait for a verified consumer") {
 		t.Errorf("%+v, want the topic whose destination fails", c)
 	}

@@ -14,7 +14,7 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// remountFails lets the kubelet say so long ago that it cannot mount a pod's files anew.
+// remountFails records an Event of that age: the kubelet cannot mount a pod's files again.
 func (c *cluster) remountFails(pod *corev1.Pod, words string, ago time.Duration) *corev1.Event {
 	GinkgoHelper()
 	said := &corev1.Event{
@@ -43,8 +43,8 @@ func (c *cluster) startedAt(name string, ago time.Duration) *corev1.Pod {
 }
 
 var _ = Describe("a reference that goes while pods run", Label("references"), func() {
-	// The kubelet mounts the files of running pods anew, and says what it misses. CONTRACT: C-101, C-103
-	DescribeTable("is told, and events flow:", func(words, reason, message string) {
+	// The kubelet mounts the files of running pods again, and reports what it misses. CONTRACT: C-101, C-103
+	DescribeTable("is reported, and events flow:", func(words, reason, message string) {
 		c := start(rare) // nothing but watches can notice it
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
@@ -57,7 +57,7 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, "keep what they have read"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "ReferencesResolved"})
 		c.expectEvent(corev1.EventTypeWarning, reason, message)
-		Expect(meta.FindStatusCondition(c.get().Status.Conditions, api.ReconcilingCondition)).To(BeNil(), "nobody waits for it")
+		Expect(meta.FindStatusCondition(c.get().Status.Conditions, api.ReconcilingCondition)).To(BeNil(), "no pass waits for it")
 
 		// A pod that has started since had its files.
 		c.startedAt("pod-0", time.Second)

@@ -19,24 +19,24 @@ const (
 	topicBytes  = 40
 )
 
-// pausedTopics are the topics that some pod pauses, by name, each with the cause that one pod tells:
-// always the same, in whatever order they answer.
-func pausedTopics(answers []status.Status) []status.PausedTopic {
-	return byTopic(answers, func(a status.Status) []status.PausedTopic { return a.PausedTopics },
+// pausedTopics are the topics that some pod pauses, by name, each with the cause that one pod reports:
+// always the same, in whatever order the pods are listed.
+func pausedTopics(statuses []status.Status) []status.PausedTopic {
+	return byTopic(statuses, func(a status.Status) []status.PausedTopic { return a.PausedTopics },
 		func(t status.PausedTopic) (topic, why string) { return t.Topic, t.Message })
 }
 
 // gatedTopics are the topics that some pod pauses for the type of their next event, by name, each with one type.
-func gatedTopics(answers []status.Status) []status.GatedTopic {
-	return byTopic(answers, func(a status.Status) []status.GatedTopic { return a.Gated },
+func gatedTopics(statuses []status.Status) []status.GatedTopic {
+	return byTopic(statuses, func(a status.Status) []status.GatedTopic { return a.Gated },
 		func(t status.GatedTopic) (topic, why string) { return t.Topic, t.EventType })
 }
 
-// byTopic is what pods tell of topics, by name. Of a topic that several tell of it is the first by the reason.
-func byTopic[T any](answers []status.Status, told func(status.Status) []T, key func(T) (topic, why string)) []T {
+// byTopic is what pods report of topics, by name. Of a topic that several pods report it is the first by the reason.
+func byTopic[T any](statuses []status.Status, reported func(status.Status) []T, key func(T) (topic, why string)) []T {
 	var all []T
-	for _, a := range answers {
-		all = append(all, told(a)...)
+	for _, a := range statuses {
+		all = append(all, reported(a)...)
 	}
 	slices.SortFunc(all, func(a, b T) int {
 		topic, why := key(a)
@@ -50,8 +50,8 @@ func byTopic[T any](answers []status.Status, told func(status.Status) []T, key f
 	})
 }
 
-// notVerified tells of topics that wait for a verified consumer of a type. A pod names only the first.
-func notVerified(gated []status.GatedTopic, answers []status.Status) string {
+// notVerified names topics that wait for a verified consumer of a type. A pod names only the first.
+func notVerified(gated []status.GatedTopic, statuses []status.Status) string {
 	var names []string
 	for _, g := range gated[:min(len(gated), namedTopics)] {
 		what := "no type, so for a consumer of *"
@@ -61,12 +61,12 @@ func notVerified(gated []status.GatedTopic, answers []status.Status) string {
 		names = append(names, fmt.Sprintf("%s (%s)", problem.Clip(strconv.Quote(g.Topic), topicBytes), what))
 	}
 	which := strings.Join(names, ", ")
-	if slices.ContainsFunc(answers, func(a status.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
+	if slices.ContainsFunc(statuses, func(a status.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
 		which += " and others"
 	}
-	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.requireVerifiedConsumers asks for one: %s. "+
+	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.requireVerifiedConsumers requires one: %s. "+
 		"Make a report with `dispatcher verify-consumer --output json`, and register it with `kubectl outbox register CONSUMER --report FILE`; "+
-		"`kubectl get outboxconsumers` says what each lacks. The topics go on by themselves.", which)
+		"`kubectl get outboxconsumers` says what each lacks. The topics then continue by themselves.", which)
 }
 
 // describePaused describes paused topics: what that means, some of their names, the cause of one, and the remedy.
@@ -79,11 +79,11 @@ func describePaused(what string, paused []status.PausedTopic) string {
 	if len(paused) > namedTopics {
 		which += " and others"
 	}
-	return fmt.Sprintf("%s: %s. For %s: %s Mend what receives them; they are tried again by themselves.",
+	return fmt.Sprintf("%s: %s. For %s: %s Fix what receives them; they are tried again by themselves.",
 		what, which, names[0], problem.Sentence(paused[0].Message))
 }
 
-// deadLettersNote tells of dead events, and of the largest group of them.
+// deadLettersNote describes dead events, and the largest group of them.
 func deadLettersNote(blocked bool, groups []api.DeadGroup) string {
 	note := "Events were given up and wait for a person: the Dead column counts them, status.deadGroups and the table outbox_dead_letters say why."
 	if len(groups) > 0 {

@@ -15,7 +15,7 @@ import (
 
 var _ = Describe("a failed migration", Label("migration"), func() {
 	// A failed migration is tried again by itself, and at once when the spec names another login.
-	It("is tried again at once when the spec names another login, and takes nothing away", func() {
+	It("is tried again at once when the spec names another login, and removes nothing", func() {
 		c := start(tick)
 		obd := c.migrated()
 		login := func(name string) {
@@ -38,7 +38,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
 
-		// A later migration that fails takes nothing away, and keeps nothing from being rolled out.
+		// A later migration that fails removes nothing, and delays no rollout.
 		second := c.job().Name
 		login("wrong-owner")
 		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(second))
@@ -54,7 +54,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "wrong again"})
 	})
 
-	// The database was down during the migration: nobody has to do anything.
+	// The database was down during the migration: no person has to act.
 	It("is tried again by itself", func() {
 		c := start(tick)
 		c.create(c.migrated())

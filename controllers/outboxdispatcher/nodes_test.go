@@ -24,20 +24,20 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// podServer answers for all pods of a spec.
+// podServer serves the status of all pods of a spec.
 type podServer struct {
 	server *httptest.Server
-	asked  atomic.Int64
+	polled atomic.Int64
 
 	mu     sync.Mutex
 	status map[string][]byte // JSON
-	names  map[string]bool   // of those that were asked
+	names  map[string]bool   // of those that were polled
 }
 
 func newPodServer() *podServer {
 	p := &podServer{status: map[string][]byte{}, names: map[string]bool{}}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.asked.Add(1)
+		p.polled.Add(1)
 		p.mu.Lock()
 		name := strings.TrimPrefix(r.URL.Path, "/")
 		p.names[name] = true
@@ -55,14 +55,14 @@ func newPodServer() *podServer {
 
 func (p *podServer) url(pod *corev1.Pod) string { return p.server.URL + "/" + pod.Name }
 
-// who returns the names of the pods that were asked.
+// who returns the names of the pods that were polled.
 func (p *podServer) who() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.names))
 }
 
-// says sets what the pod answers from now on.
+// says sets the pod's status.
 func (p *podServer) says(pod string, current status.Status) {
 	text, err := json.Marshal(current)
 	if err != nil {
@@ -73,23 +73,23 @@ func (p *podServer) says(pod string, current status.Status) {
 	p.status[pod] = text
 }
 
-// silent makes the pod answer no more.
+// silent makes the pod stop responding.
 func (p *podServer) silent(pod string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.status, pod)
 }
 
-// rollOut plays the Deployment controller and the kubelet: one ready pod for each answer, named
+// rollOut plays the Deployment controller and the kubelet: one ready pod for each status, named
 // pod-0, pod-1 and so on.
-func (c *cluster) rollOut(answers ...status.Status) {
+func (c *cluster) rollOut(statuses ...status.Status) {
 	GinkgoHelper()
-	for i, answer := range answers {
+	for i, podStatus := range statuses {
 		name := fmt.Sprintf("pod-%d", i)
-		c.pods.says(name, answer)
+		c.pods.says(name, podStatus)
 		c.pod(name, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}})
 	}
-	c.deployed(int32(len(answers)), int32(len(answers)))
+	c.deployed(int32(len(statuses)), int32(len(statuses)))
 }
 
 // pod makes a pod of the Deployment as it is now, unless there is one of the name.
@@ -128,7 +128,7 @@ func (c *cluster) owner(deployment *appsv1.Deployment, hash string) []metav1.Own
 // start makes a pod as the kubelet has it, unless there is one of the name.
 func (c *cluster) start(pod *corev1.Pod, current corev1.PodStatus) {
 	GinkgoHelper()
-	// Nobody makes tokens or checks service accounts here; the rest is the pod as it would be.
+	// There are no tokens and no service accounts here; the rest is the pod as it would be.
 	pod.Spec.ServiceAccountName, pod.Spec.NodeName = "", "node"
 	err := c.admin.Create(c.ctx, pod)
 	if apierrors.IsAlreadyExists(err) {

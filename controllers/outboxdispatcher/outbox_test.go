@@ -41,7 +41,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher"))
 		Expect(c.loadConfig().Database.DSNFile).NotTo(BeEmpty())
 
-		// Without the Outbox the pods that run go on.
+		// Without the Outbox the running pods continue.
 		c.rollOut(c.healthy())
 		before := c.deployment().ResourceVersion
 		Expect(c.admin.Delete(c.ctx, outbox)).To(Succeed())
@@ -63,9 +63,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		}
 		c.finish(job, time.Now(), "")
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher", "stock-dispatcher"))
-		answer, oldest := c.healthy(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-		answer.Backlog.Pending, answer.Backlog.Dead, answer.Backlog.OldestPending = 7, 2, &oldest
-		c.rollOut(answer)
+		podStatus, oldest := c.healthy(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+		podStatus.Backlog.Pending, podStatus.Backlog.Dead, podStatus.Backlog.OldestPending = 7, 2, &oldest
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 		c.expectOf(outbox, kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
@@ -85,9 +85,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		Expect([]any{s.Backlog[0].Namespace, s.Backlog[0].Pending, s.Backlog[0].OldestPending.UTC()}).To(Equal([]any{"shop", int64(7), oldest}))
 	})
 
-	// What is wrong with the Outbox is told by it, and by those that wait for it; steady state writes nothing.
+	// What is wrong with the Outbox is in its status, and in those of its users; steady state writes nothing.
 	// CONTRACT: C-101, C-104
-	It("tells a migration that fails, as do those that wait for it", Label("migration"), func() {
+	It("reports a migration that fails, as do its users", Label("migration"), func() {
 		c := start(tick)
 		outbox := c.outbox()
 		c.create(outbox, c.referring("orders"))
@@ -115,7 +115,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		})
 		c.expectOf(outbox, kstatus.FailedStatus,
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPodTemplate, "spec.migration.podTemplate cannot be used: "})
-		c.expect(kstatus.InProgressStatus, // the pods that run go on
+		c.expect(kstatus.InProgressStatus, // the running pods continue
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "Outbox shop"})
 		Expect(c.requests.forbidden()).To(BeEmpty())
@@ -123,7 +123,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 
 	// A Job that does not start says why: quota, and files that the kubelet cannot mount.
 	// CONTRACT: C-103, C-104
-	It("tells why its migration does not start", Label("migration", "references"), func() {
+	It("reports why its migration does not start", Label("migration", "references"), func() {
 		c := start(tick)
 		outbox := c.outbox()
 		c.create(outbox)
@@ -154,7 +154,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No OutboxDispatcher refers to this Outbox"})
 	})
 
-	It("tells that nobody looks at it", Label("status"), func() {
+	It("reports that it is not observed", Label("status"), func() {
 		c := start(tick)
 		outbox := c.outbox()
 		outbox.Spec.Migration = nil

@@ -16,8 +16,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// pacer lets a few dispatchers at a time take the operator's new image. What somebody changes in a spec it
-// never holds back.
+// pacer lets a few dispatchers at a time take the operator's new image. It never
+// delays a change of a spec.
 type pacer struct {
 	client client.Client
 	image  string
@@ -57,7 +57,7 @@ func (p *pacer) may(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (bool, 
 	defer p.mu.Unlock()
 	key, now := client.ObjectKeyFromObject(obd), time.Now()
 	if now.Sub(p.seen) > lookEvery {
-		if err := p.look(ctx, now); err != nil {
+		if err := p.count(ctx, now); err != nil {
 			return false, err
 		}
 	}
@@ -71,8 +71,8 @@ func (p *pacer) may(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (bool, 
 	return true, nil
 }
 
-// look counts the dispatchers that roll to the image.
-func (p *pacer) look(ctx context.Context, now time.Time) error {
+// count counts the dispatchers that roll to the image.
+func (p *pacer) count(ctx context.Context, now time.Time) error {
 	var all appsv1.DeploymentList
 	ours := client.MatchingLabels{desired.LabelComponent: desired.ComponentDispatcher, desired.LabelManagedBy: desired.Manager}
 	if err := p.client.List(ctx, &all, ours, client.UnsafeDisableDeepCopy); err != nil {
@@ -96,7 +96,7 @@ func (p *pacer) look(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// ended reports whether a rollout has ended, well or not: one that is stuck holds up nobody.
+// ended reports whether a rollout has ended, well or not: one that is stuck delays no other.
 func ended(d *appsv1.Deployment) bool {
 	if d.Status.ObservedGeneration < d.Generation {
 		return false

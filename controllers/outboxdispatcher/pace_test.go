@@ -13,7 +13,7 @@ import (
 )
 
 var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
-	// A new image of the operator's rolls so many dispatchers at a time; one that is stuck holds up nobody, and what
+	// A new image of the operator's rolls so many dispatchers at a time; one that is stuck delays no other, and what
 	// changes in a spec does not wait.
 	// CONTRACT: C-102
 	It("rolls so many dispatchers at a time", func() {

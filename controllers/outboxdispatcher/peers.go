@@ -16,7 +16,7 @@ import (
 )
 
 // findPeers lists the other dispatchers that claim from the same tables, and the Outboxes that have these, as far
-// as specs tell. They are the cache's own, and only read.
+// as specs say. They are the cache's own, and only read.
 func (r *Reconciler) findPeers(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (peers []*v1alpha1.OutboxDispatcher, outboxes []*v1alpha1.Outbox, err error) {
 	all, outboxes, err := r.claimants(ctx, obd)
 	if err != nil {
@@ -167,13 +167,13 @@ func byAge[T client.Object](a, b T) int {
 
 // sharing are the names of others that deliver events of the dispatcher too, each once: of peers, by their
 // specs; and of those that the pods meet in the database, which run elsewhere or name it differently.
-func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, answers []status.Status) (names []string) {
+func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, statuses []status.Status) (names []string) {
 	for _, peer := range peers {
 		if peer.Spec.Namespace == obd.Spec.Namespace && intersect(peer.Spec.Topics, obd.Spec.Topics) {
 			names = append(names, peer.Name)
 		}
 	}
-	for _, a := range answers {
+	for _, a := range statuses {
 		for _, name := range a.Sharing {
 			if here, ok := strings.CutPrefix(name, obd.Namespace+"/"); ok {
 				name = here

@@ -41,7 +41,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		sink := func(state status.LinkState, reason, message string) func(*status.Status) {
 			return func(s *status.Status) { s.Sink = status.Link{State: state, Reason: reason, Message: message} }
 		}
-		DescribeTable("is told with its remedy, and tears down nothing:", func(says func(*status.Status), kind, reason, remedy string) {
+		DescribeTable("is reported with its remedy, and removes nothing:", func(says func(*status.Status), kind, reason, remedy string) {
 			ill := c.healthy()
 			says(&ill)
 			c.pods.says("pod-0", ill)
@@ -67,13 +67,13 @@ var _ = Describe("what pods report", Label("status"), func() {
 			Entry("schema too old", schema("TooOld", "version 1 of 2; run migrate up"), api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
 			Entry("schema too new", schema("TooNew", "version 3 of 2; upgrade the operator"), api.SchemaReadyCondition, api.ReasonTooNew, "upgrade the operator"),
 			Entry("outcomes refused", func(s *status.Status) {
-				s.Source = status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Message: "The database refuses outcomes; mend the trigger"}
-			}, api.SourceReachableCondition, api.ReasonOutcomesRefused, "mend the trigger"),
+				s.Source = status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Message: "The database refuses outcomes; fix the trigger"}
+			}, api.SourceReachableCondition, api.ReasonOutcomesRefused, "fix the trigger"),
 			Entry("calls stuck", sink(status.Unreachable, status.CallsStuck, "All 16 calls of the sink are stuck; restart it"), api.SinkReachableCondition, api.ReasonCallsStuck, "restart it"),
-			Entry("sink refuses", sink(status.Refusing, "Refusing", "it answers 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"),
+			Entry("sink refuses", sink(status.Refusing, "Refusing", "it responds 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"),
 			Entry("sink down", sink(status.Unreachable, "ConnectionRefused", "nothing listens; check the url"), api.SinkReachableCondition, api.ReasonConnectionFailed, "check the url"),
 			Entry("sink's certificate", sink(status.Unreachable, "CertificateInvalid", "unknown authority; name the right ca"), api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
-			Entry("sink's login", sink(status.Unreachable, "AuthenticationFailed", "it answers 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"),
+			Entry("sink's login", sink(status.Unreachable, "AuthenticationFailed", "it responds 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"),
 		)
 	})
 
@@ -82,17 +82,17 @@ var _ = Describe("what pods report", Label("status"), func() {
 	It("reports paused topics next to those that are delivered", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
-		answer := c.healthy()
-		answer.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it answers 404; correct the path"}}}
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		podStatus.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 404; correct the path"}}}
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus,
-			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonTopicsPaused, `"refunds". For "refunds": It answers 404; correct the path`},
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonTopicsPaused, `"refunds". For "refunds": It responds 404; correct the path`},
 			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsPaused, "refunds")
 
-		answer.AllTopicsPaused = true
-		c.pods.says("pod-0", answer)
+		podStatus.AllTopicsPaused = true
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.InProgressStatus,
 			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonAllTopicsPaused, "refunds"},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsPaused, "refunds"})
@@ -114,18 +114,18 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.pods.silent("pod-1")
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not answer the operator"})
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not respond to the operator"})
 		Expect(c.get().Status.RespondingReplicas).To(BeEquivalentTo(1))
 
 		c.deployed(2, 1)
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods are ready"})
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods than spec.replicas"})
 		Expect(c.get().Status.Pods).To(Equal("1/2"))
 	})
 
-	// Only pods that a ReplicaSet of the Deployment owns are asked, whatever labels others have.
-	It("is asked of pods that the Deployment owns, and of no others", Label("security"), func() {
+	// Only pods that a ReplicaSet of the Deployment owns are polled, whatever labels others have.
+	It("is polled from pods that the Deployment owns, and from no others", Label("security"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		ill := c.healthy()
@@ -150,12 +150,12 @@ var _ = Describe("what pods report", Label("status"), func() {
 		Expect(c.pods.who()).To(Equal([]string{"pod-0"}))
 	})
 
-	It("is unknown when no pod answers", Label("network"), func() {
+	It("is unknown when no pod responds", Label("network"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
-		answer := c.healthy()
-		answer.Backlog.Pending, answer.Backlog.Dead = 4, 2
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		podStatus.Backlog.Pending, podStatus.Backlog.Dead = 4, 2
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Dead column"})
 
 		c.pods.silent("pod-0")
@@ -172,33 +172,33 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.pods.says("pod-0", other)
 		c.passes(2)
 		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition))
-		c.pods.says("pod-0", answer)
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus)
 	})
 
 	// CONTRACT: C-43
-	It("tells of dead letters", func() {
+	It("reports dead letters", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
-		answer := c.healthy()
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
 
-		answer.Backlog.Dead = 1
-		died := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
-		group := status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: died, Last: died.Add(time.Hour)}
-		told := group
-		told.Sample, told.Error = "00000000-0000-0000-0000-000000000001", "of a single delivery"
-		answer.Backlog.DeadGroups = []status.DeadGroup{told, told, {Topic: "nameless"}}
-		c.pods.says("pod-0", answer)
+		podStatus.Backlog.Dead = 1
+		since := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+		group := status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: since, Last: since.Add(time.Hour)}
+		reported := group
+		reported.Sample, reported.Error = "00000000-0000-0000-0000-000000000001", "of a single delivery"
+		podStatus.Backlog.DeadGroups = []status.DeadGroup{reported, reported, {Topic: "nameless"}}
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus, // a dead row does not keep the others from being delivered
 			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(*c.get().Status.Dead).To(BeEquivalentTo(1))
 		groups := c.get().Status.DeadGroups
 		Expect(groups).To(HaveLen(1))
-		Expect(groups[0].Since.UTC()).To(Equal(died.Truncate(time.Second)))
-		Expect(groups[0].Last.UTC()).To(Equal(died.Truncate(time.Second).Add(time.Hour)))
+		Expect(groups[0].Since.UTC()).To(Equal(since.Truncate(time.Second)))
+		Expect(groups[0].Last.UTC()).To(Equal(since.Truncate(time.Second).Add(time.Hour)))
 		groups[0].Since, groups[0].Last = nil, nil
 		Expect(groups[0]).To(Equal(api.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1}))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDeadLetters, "outbox_dead_letters")

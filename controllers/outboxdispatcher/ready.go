@@ -26,11 +26,11 @@ type cause struct {
 
 // causes are the conditions that Ready follows from, each before what follows from it: without the database no
 // pod is ready. Ready is about events that flow. So nothing stops them while some pod works with the database
-// but the destination, and a pod less than asked for, a paused topic among others, and the destination of a
+// but the destination, and a pod less than spec.replicas, a paused topic among others, and the destination of a
 // dispatcher that is paused are no cause at all.
 func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) (all []cause) {
 	flowing := flowing(o)
-	stops := !slices.ContainsFunc(o.answers, works)
+	stops := !slices.ContainsFunc(o.statuses, works)
 	for _, c := range []metav1.Condition{references, source, schema} {
 		all = append(all, cause{c, stops})
 	}
@@ -60,20 +60,20 @@ func works(s status.Status) bool {
 // destination, and one that had nothing to deliver has not met the trouble yet. Pods of two revisions may have
 // two destinations.
 func flowing(o observed) bool {
-	for _, answers := range o.revisions() {
+	for _, statuses := range o.revisions() {
 		one := o
-		one.answers = answers
-		if slices.ContainsFunc(answers, works) && sinkReachable(one).Status == metav1.ConditionTrue && topicsPaused(one).Reason != api.ReasonAllTopicsPaused {
+		one.statuses = statuses
+		if slices.ContainsFunc(statuses, works) && sinkReachable(one).Status == metav1.ConditionTrue && topicsPaused(one).Reason != api.ReasonAllTopicsPaused {
 			return true
 		}
 	}
 	return false
 }
 
-// revisions are the answers by the ReplicaSet of the pods.
+// revisions are the statuses by the ReplicaSet of the pods.
 func (o observed) revisions() map[types.UID][]status.Status {
 	all := map[types.UID][]status.Status{}
-	for i, a := range o.answers {
+	for i, a := range o.statuses {
 		var set types.UID
 		if i < len(o.sets) {
 			set = o.sets[i]
@@ -84,8 +84,8 @@ func (o observed) revisions() map[types.UID][]status.Status {
 }
 
 // newest is what the pods of the newest revision say: of the ReplicaSet whose oldest pod is the youngest. A pod of an
-// older one that was evicted and made again is young too, but not those beside it. Of all pods, where two revisions
-// began in one second, which is as exact as Kubernetes tells.
+// older one that was evicted and made again is young too, but not the others of its ReplicaSet. It is what all pods say where two
+// revisions began in one second, the precision of Kubernetes.
 func (o observed) newest() observed {
 	since := map[types.UID]metav1.Time{}
 	for i := range o.pods {
@@ -97,7 +97,7 @@ func (o observed) newest() observed {
 	}
 	sets := slices.SortedFunc(maps.Keys(since), func(a, b types.UID) int { return since[b].Compare(since[a].Time) })
 	if len(sets) > 1 && since[sets[0]].After(since[sets[1]].Time) {
-		o.answers = o.revisions()[sets[0]]
+		o.statuses = o.revisions()[sets[0]]
 	}
 	return o
 }
@@ -135,10 +135,10 @@ func ready(o observed, causes []cause) metav1.Condition {
 // pausing reports whether a pod has not heard yet that it is to claim no more.
 func pausing(o observed) bool {
 	return o.obd.Spec.State == api.StatePaused &&
-		slices.ContainsFunc(o.answers, func(a status.Status) bool { return a.State == string(api.StateRunning) })
+		slices.ContainsFunc(o.statuses, func(a status.Status) bool { return a.State == string(api.StateRunning) })
 }
 
-const pausingNote = "Pods are told to claim no more, and hear it within 90 seconds; then nothing is claimed until spec.state is Running."
+const pausingNote = "Pods stop claiming within 90 seconds; then nothing is claimed until spec.state is Running."
 
 // trouble is why new pods do not become ready, empty for nothing.
 type trouble struct{ reason, message string }
@@ -169,7 +169,7 @@ func hanging(o observed) trouble {
 	return trouble{}
 }
 
-// progress is Stalled, Reconciling, or nothing when all that the spec asks for is in place.
+// progress is Stalled, Reconciling, or nothing when the spec is in place.
 func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condition {
 	reconciling := func(reason, message string) metav1.Condition {
 		return condition(api.ReconcilingCondition, metav1.ConditionTrue, reason, message)
@@ -186,11 +186,11 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 	case o.missing != nil:
 		return reconciling(o.missing.Reason, o.missing.Message)
 	case o.queues:
-		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods go on with the one from before.")
+		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods keep the one from before.")
 	case workload.Reason == api.ReasonProgressing || !complete(o.deployment, o.obd):
 		return reconciling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
 	case o.state.resumes:
-		return reconciling(api.ReasonProgressing, "The pods go on when the rollout has ended.")
+		return reconciling(api.ReasonProgressing, "The pods resume when the rollout has ended.")
 	case o.state.late != "":
 		return reconciling(api.ReasonProgressing, o.state.late)
 	case pausing(o):
@@ -199,7 +199,7 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 	return metav1.Condition{}
 }
 
-// underWay reports whether something is under way, or in the way, that nobody can watch.
+// underWay reports whether there is a change or a problem, of which not all can be watched.
 func underWay(o observed) bool {
 	all := conditions(o)
 	return meta.FindStatusCondition(all, api.ReconcilingCondition) != nil || meta.FindStatusCondition(all, api.StalledCondition) != nil

@@ -25,9 +25,9 @@ func rolling(change func(*status.Status)) func(*observed) {
 		}
 		o.deployment.Status.Replicas, o.deployment.Status.UpdatedReplicas = 3, 1
 		o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"
-		fresh := answer()
+		fresh := podStatus()
 		change(&fresh)
-		o.answers = append(o.answers, fresh)
+		o.statuses = append(o.statuses, fresh)
 	}
 }
 
@@ -43,23 +43,23 @@ func TestReadyDespiteTrouble(t *testing.T) {
 			yes, api.ReasonDeliveringDespiteTrouble, []string{"SinkReachable=False/ConnectionFailed", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
 		"the destination is down in a rollout": {func(o *observed) {
 			rolling(func(s *status.Status) { s.Sink = down })(o)
-			o.answers[1].Sink = down
+			o.statuses[1].Sink = down
 		}, no, api.ReasonConnectionFailed, nil, nil},
 		"a new pod knows nothing yet": {rolling(func(s *status.Status) { *s = status.Status{} }),
 			yes, api.ReasonDelivering, []string{"WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
 		"a new pod's image cannot be pulled": {func(o *observed) {
 			rolling(func(s *status.Status) { *s = status.Status{} })(o)
-			o.answers, o.sets = o.answers[:2], o.sets[:2]
+			o.statuses, o.sets = o.statuses[:2], o.sets[:2]
 			o.pods[2].Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/Progressing"}, nil},
 		"new pods refuse an expression": {func(o *observed) {
 			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPipeline, "x")
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/InvalidPipeline", "WorkloadAvailable=False/InvalidPipeline"}, nil},
-		"one of two pods cannot reach the database": {func(o *observed) { o.answers[0].Source = down },
+		"one of two pods cannot reach the database": {func(o *observed) { o.statuses[0].Source = down },
 			yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available"}, []string{"Reconciling"}},
 		"the old pods see the database down, and the new one does not": {func(o *observed) {
 			rolling(func(*status.Status) {})(o)
-			o.answers[0].Source, o.answers[1].Source = down, down
+			o.statuses[0].Source, o.statuses[1].Source = down, down
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
 		"two revisions of one second": {func(o *observed) {
 			rolling(func(s *status.Status) { s.Source = down })(o)
@@ -67,21 +67,21 @@ func TestReadyDespiteTrouble(t *testing.T) {
 				o.pods[i].CreationTimestamp = metav1.Unix(1, 0)
 			}
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
-		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.answers[0].Source, o.answers[1].Schema.State = down, "TooOld" },
+		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.statuses[0].Source, o.statuses[1].Schema.State = down, "TooOld" },
 			no, api.ReasonConnectionFailed, nil, nil},
 	})
 }
 
-// While pods may still claim, nobody is told that nothing is claimed.
+// While pods may still claim, Ready does not say that nothing is claimed.
 func TestPausing(t *testing.T) {
 	o := well()
 	o.obd.Spec.State = api.StatePaused
-	o.answers[0].State, o.answers[1].State = "Paused", "Paused"
+	o.statuses[0].State, o.statuses[1].State = "Paused", "Paused"
 	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Nothing is claimed") {
 		t.Errorf("paused: %q", c.Message)
 	}
-	o.answers[1].State = "Running"
-	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods are told") {
+	o.statuses[1].State = "Running"
+	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Pods stop claiming") {
 		t.Errorf("while one claims: %q", c.Message)
 	}
 }

@@ -47,8 +47,7 @@ type Reconciler struct {
 	Platform desired.Platform
 	// MaxRollingUpgrades is how many dispatchers take the operator's new image at a time.
 	MaxRollingUpgrades int
-	// Interval is the time between two passes while something is under way, or in the way, that nobody can
-	// watch.
+	// Interval is the time between two passes during a change or a problem, of which not all can be watched.
 	Interval time.Duration
 	// OperatorNamespace is where the operator's pods run, which a NetworkPolicy lets in. Empty means that no
 	// NetworkPolicy is made.
@@ -75,10 +74,10 @@ const (
 // the operator is alive.
 const lookAgain = 2 * time.Minute
 
-// What the manager may do. Of Secrets nothing (CONTRACT C-103): the kubelet and the pods tell what is wrong
-// with one. Get is for objects that are not in the cache, because they may be foreign. Pods are patched to
-// tell them of another state at once. Of Events those are watched that say which files of a pod cannot be mounted,
-// and those of a Job are listed when there is a question, as ReplicaSets are.
+// What the manager may do. It has no right on Secrets (CONTRACT C-103): the kubelet and the pods report what is wrong
+// with one. Get is for objects that are not in the cache, because they may be foreign. Pods are patched so that they read
+// another state at once. The Events about files of a pod that cannot be mounted are watched; those of a Job, and
+// ReplicaSets, are listed when needed.
 //
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers,verbs=list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers/status,verbs=patch
@@ -118,7 +117,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Pod{}, observedPods()).
 		Watches(&corev1.Event{}, r.aboutPods()).
 		WatchesMetadata(&appsv1.ReplicaSet{}, observedPods()).
-		WatchesRawSource(r.heardNews()).
+		WatchesRawSource(r.observations()).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.usersOfOutbox), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.peersOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsPeers})).
 		Watches(&v1alpha1.OutboxConsumer{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsDispatchers})).
@@ -142,7 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	before := obd.DeepCopy()
 	o, err := r.pass(ctx, obd)
-	before.Spec.Database = obd.Spec.Database // the Outbox's, which is no change of the object
+	before.Spec.Database = obd.Spec.Database // the Outbox's, so the object has not changed
 	var result ctrl.Result
 	if err == nil {
 		again := r.Interval
@@ -154,8 +153,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return result, errors.Join(err, r.report(ctx, before, o, err))
 }
 
-// pass applies what the spec asks for, and returns what it has observed. A problem of the user's, and a migration that
-// runs, end the phases and are part of that; any other error is a failure.
+// pass applies the spec, and returns what it has observed. A problem of the user's and a migration that runs end the
+// phases and are part of the observation; any other error is a failure.
 func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (observed, error) {
 	o := observed{obd: obd}
 	if err := r.phases(ctx, obd, &o); err != nil && !errors.As(err, &o.problem) && !errors.Is(err, errWait) {
@@ -182,7 +181,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 		return err
 	}
 	heard := r.Observer.Observe(client.ObjectKeyFromObject(obd), desired.DispatcherName(obd), o.pods)
-	o.answers, o.silent, o.unasked, o.sets = heard.Answers, heard.Silent, heard.Unasked, setsOf(o.pods, heard.Pods)
+	o.statuses, o.silent, o.unpolled, o.sets = heard.Statuses, heard.Silent, heard.Unpolled, setsOf(o.pods, heard.Pods)
 	if o.deployment, o.state, err = r.stop(ctx, obd, o.deployment, o.pods); err != nil {
 		return err
 	}
@@ -225,13 +224,13 @@ func pending(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodPending
 // errWait stops a pass until the migration has ended.
 var errWait = errors.New("waiting for the migration")
 
-// report writes the status, if anything changed, and then tells of it.
+// report writes the status, if anything changed, and then records Events.
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxDispatcher, o observed, failure error) error {
 	switch {
 	case failure != nil:
 		kstatus.SetFailure(&o.obd.Status.Conditions, o.obd.Generation, failure)
-	case o.unasked > 0:
-		return nil // less is known of the pods than was: the next pass knows, in seconds
+	case o.unpolled > 0:
+		return nil // less is known of the pods than before; the next pass, in seconds, knows more
 	default:
 		setStatus(&o.obd.Status, o)
 	}

@@ -43,11 +43,11 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(apierrors.IsNotFound(err)).To(BeTrue(), "no pods before the first migration")
 
 		c.finish(job, time.Now(), "")
-		answer := c.healthy()
+		podStatus := c.healthy()
 		oldest := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-		answer.Backlog.Pending, answer.Backlog.Scheduled, answer.Backlog.Retrying, answer.Backlog.Processing = 12000, 3, 2, 5
-		answer.Backlog.Estimated, answer.Backlog.OldestPending = true, &oldest
-		c.rollOut(answer)
+		podStatus.Backlog.Pending, podStatus.Backlog.Scheduled, podStatus.Backlog.Retrying, podStatus.Backlog.Processing = 12000, 3, 2, 5
+		podStatus.Backlog.Estimated, podStatus.Backlog.OldestPending = true, &oldest
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""},
@@ -63,7 +63,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect([]int64{*s.Pending, *s.Scheduled, *s.Retrying, *s.Processing, *s.Dead}).To(Equal([]int64{12000, 3, 2, 5, 0}))
 		Expect(s.Estimated).To(BeTrue())
 		Expect(s.OldestPending.UTC()).To(Equal(oldest))
-		Expect(s.ObservedTime.UTC()).To(Equal(answer.Backlog.ObservedAt))
+		Expect(s.ObservedTime.UTC()).To(Equal(podStatus.Backlog.ObservedAt))
 		Expect([]int32{s.Replicas, s.ReadyReplicas}).To(Equal([]int32{1, 1}))
 		Expect(s.Sink).To(Equal("log"))
 
@@ -151,22 +151,22 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c := start(tick)
 		c.create(c.migrated())
 		c.finish(c.job(), time.Now(), "")
-		answer := c.healthy()
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus)
 		before := c.settle()
 
-		for i := range 5 { // the database's clock goes on, the numbers do not
-			answer.Backlog.ObservedAt = answer.Backlog.ObservedAt.Add(time.Duration(i) * time.Second)
-			answer.OldestTransaction.Seconds++
-			c.pods.says("pod-0", answer)
+		for i := range 5 { // the database's time changes, the numbers do not
+			podStatus.Backlog.ObservedAt = podStatus.Backlog.ObservedAt.Add(time.Duration(i) * time.Second)
+			podStatus.OldestTransaction.Seconds++
+			c.pods.says("pod-0", podStatus)
 			c.passes(2)
 		}
 		Expect(c.requests.all()[before:]).To(BeEmpty(), "neither reads nor writes")
 		GinkgoWriter.Printf("writes from creation to Ready: %d\n%s", len(c.requests.writes()), c.requests.writes())
 
-		answer.Backlog.Pending = 7
-		c.pods.says("pod-0", answer)
+		podStatus.Backlog.Pending = 7
+		c.pods.says("pod-0", podStatus)
 		Eventually(func() int64 { return *c.get().Status.Pending }).Should(BeEquivalentTo(7))
 		c.settle()
 		Expect(c.requests.all()[before:]).To(HaveLen(1), "a changed number is one write")
@@ -213,7 +213,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		edit(c, d, func(d *appsv1.Deployment) { d.Labels[desired.LabelDispatcher] = "other" })
 		Eventually(func() map[string]string { return c.deployment().Labels }).Should(HaveKeyWithValue(desired.LabelDispatcher, "orders"))
 
-		// What others add and nobody owns stays theirs.
+		// What other clients add without an owner stays.
 		edit(c, d, func(d *appsv1.Deployment) {
 			d.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/restartedAt": "now"}
 		})

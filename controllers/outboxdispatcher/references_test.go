@@ -12,8 +12,8 @@ import (
 )
 
 var _ = Describe("a missing reference", Label("references"), func() {
-	// What is missing is told from the kubelet's words, and goes by itself. CONTRACT: C-101, C-103
-	It("is told in the words of the kubelet, and goes by itself", func() {
+	// What is missing is reported in the kubelet's words, until it exists. CONTRACT: C-101, C-103
+	It("is reported in the words of the kubelet, until it exists", func() {
 		c := start(tick)
 		obd := c.dispatcher()
 		obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
@@ -57,7 +57,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 	})
 
 	// A migration's login is missing.
-	It("is told when a migration has it", Label("migration"), func() {
+	It("is reported when a migration has it", Label("migration"), func() {
 		c := start(tick)
 		c.create(c.migrated())
 		job := c.job()

@@ -14,8 +14,8 @@ import (
 )
 
 var _ = Describe("what the spec says of pods", Label("workload"), func() {
-	// Only a pod compiles what the spec says; it replaces nothing, and its words are told. CONTRACT: C-72, C-101
-	It("is refused by a new pod, whose words are told", Label("status"), func() {
+	// Only a pod compiles what the spec says; it replaces nothing, and its words are in the condition. CONTRACT: C-72, C-101
+	It("is refused by a new pod, whose words are in the condition", Label("status"), func() {
 		c := start(tick)
 		obd := c.dispatcher()
 		c.create(obd)

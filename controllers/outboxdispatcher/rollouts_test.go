@@ -21,11 +21,11 @@ func edited(n int32) *cluster {
 	obd := c.dispatcher()
 	replicas(n)(obd)
 	c.create(obd)
-	answers := []status.Status{}
+	statuses := []status.Status{}
 	for range n {
-		answers = append(answers, c.healthy())
+		statuses = append(statuses, c.healthy())
 	}
-	c.rollOut(answers...)
+	c.rollOut(statuses...)
 	c.expect(kstatus.CurrentStatus)
 	c.edits()
 	return c
@@ -51,36 +51,36 @@ func (c *cluster) rollingOut(old int32) {
 	}).Should(Succeed())
 }
 
-// newPod makes a pod of the Deployment as it is now, in a ReplicaSet of its own. It answers so, nil for not at all.
-func (c *cluster) newPod(name string, current corev1.PodStatus, answer *status.Status) *corev1.Pod {
+// newPod makes a pod of the Deployment as it is now, in a ReplicaSet of its own. It statuses so, nil for not at all.
+func (c *cluster) newPod(name string, current corev1.PodStatus, podStatus *status.Status) *corev1.Pod {
 	GinkgoHelper()
 	d := c.deployment()
 	pod := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}
 	pod.Name, pod.Namespace, pod.OwnerReferences = name, c.namespace, c.owner(d, "newer")
-	if answer != nil {
-		c.pods.says(name, *answer)
+	if podStatus != nil {
+		c.pods.says(name, *podStatus)
 	}
 	c.start(pod, current)
 	return pod
 }
 
-// runs is the status of a pod that answers.
+// runs is the status of a pod that statuses.
 var runs = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}}
 
 var _ = Describe("a rollout", Label("workload", "status"), func() {
-	// A new pod that hangs takes nothing from the events that the old ones deliver: its words are told by the
+	// A new pod that hangs takes nothing from the events that the old ones deliver: its words are reported by the
 	// rollout, and Ready points to them. CONTRACT: C-101
 	DescribeTable("whose new pod hangs leaves Ready True: its", func(pod corev1.PodStatus, says func(*status.Status), kind, reason, words string) {
 		c := edited(1)
 		c.rollingOut(1)
-		var answer *status.Status
+		var podStatus *status.Status
 		progressing := api.ReasonProgressing
 		if says != nil {
 			ill := c.healthy()
 			says(&ill)
-			answer, progressing = &ill, reason
+			podStatus, progressing = &ill, reason
 		}
-		fresh := c.newPod("fresh", pod, answer)
+		fresh := c.newPod("fresh", pod, podStatus)
 		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, words},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, kind},

@@ -11,10 +11,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// topicsShared tells who else delivers what this dispatcher does.
+// topicsShared names the other dispatchers that deliver topics of this one.
 func topicsShared(o observed) metav1.Condition {
 	const kind = api.TopicsSharedCondition
-	sharing := sharing(o.obd, o.peers, o.answers)
+	sharing := sharing(o.obd, o.peers, o.statuses)
 	if len(sharing) == 0 {
 		return condition(kind, metav1.ConditionFalse, api.ReasonNotShared, "No other dispatcher of the outbox delivers topics of this one.")
 	}

@@ -39,7 +39,7 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 	})
 
 	// CONTRACT: C-104
-	DescribeTable("tell each other of topics that both deliver", func(made func(*cluster) (a, b *api.OutboxDispatcher)) {
+	DescribeTable("name each other for topics that both deliver", func(made func(*cluster) (a, b *api.OutboxDispatcher)) {
 		c := start(rare) // nothing but watches can notice it
 		outbox := c.outbox()
 		a, b := made(c)
@@ -81,16 +81,16 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 		}),
 	)
 
-	// Whoever claims the same topics from elsewhere is known from the database, as pods tell.
+	// Dispatchers elsewhere that claim the same topics are known from the database, as pods report.
 	// CONTRACT: C-104
-	It("tell of those elsewhere, which pods know from the database", func() {
+	It("name those elsewhere, which pods know from the database", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
-		answer := c.healthy()
-		answer.Sharing = []string{c.namespace + "/webhooks", "other/orders"}
-		c.pods.says("pod-0", answer)
+		podStatus := c.healthy()
+		podStatus.Sharing = []string{c.namespace + "/webhooks", "other/orders"}
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus,
 			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatchers "other/orders", "webhooks" deliver topics of this one too`},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})

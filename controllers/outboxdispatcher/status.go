@@ -35,11 +35,11 @@ type observed struct {
 	// deployment is nil when there is none of ours.
 	deployment *appsv1.Deployment
 	pods       []corev1.Pod
-	// answers are those of the pods that told their status, silent counts those that do not, and unasked those of which
-	// neither is known yet.
-	answers         []status.Status
-	silent, unasked int
-	// sets are the ReplicaSets of the pods that gave the answers; nil for one of all.
+	// statuses are those of the pods that responded, silent counts the pods that do not respond, and unpolled those of
+	// which neither is known yet.
+	statuses         []status.Status
+	silent, unpolled int
+	// sets are the ReplicaSets of the pods of the statuses; nil for one of all.
 	sets []types.UID
 	// queues means that it waits for others to take the operator's new image.
 	queues bool
@@ -51,7 +51,7 @@ type observed struct {
 	now       time.Time
 }
 
-// setStatus fills the status from what was observed. The counts stay when no pod told them.
+// setStatus fills the status from what was observed. The counts stay when no pod reports them.
 func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	current.ObservedGeneration = o.obd.Generation
 	current.Sink = desired.SinkKind(o.obd.Spec.Sink)
@@ -60,12 +60,12 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	if o.deployment != nil {
 		current.Replicas, current.ReadyReplicas = o.deployment.Status.Replicas, o.deployment.Status.ReadyReplicas
 	}
-	current.RespondingReplicas = int32(len(o.answers))
+	current.RespondingReplicas = int32(len(o.statuses))
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
-	setCounts(current, o.answers, blocks(o.obd))
-	setRetention(current, o.answers)
-	setSchemaVersion(current, o.answers)
-	current.EventTypes = seenTypes(current.EventTypes, o.answers, o.now)
+	setCounts(current, o.statuses, blocks(o.obd))
+	setRetention(current, o.statuses)
+	setSchemaVersion(current, o.statuses)
+	current.EventTypes = seenTypes(current.EventTypes, o.statuses, o.now)
 	o.types = current.EventTypes
 	kstatus.SetConditions(&current.Conditions, o.obd.Generation, conditions(o))
 }
@@ -73,13 +73,13 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 // staleAfter is when the time of a count is a change by itself: it is refreshed within ten minutes.
 const staleAfter = 10*time.Minute - lookAgain
 
-// setCounts takes the newest count, of blocked keys only where keys may block. Its time alone is no change
+// setCounts takes the newest count, of blocked keys only where keys may block. Its time alone does not count as a change
 // for some minutes, so that an idle outbox is seldom written about.
-func setCounts(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status, blocks bool) {
+func setCounts(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status, blocks bool) {
 	if !blocks {
 		current.BlockedKeys = nil
 	}
-	newest := observe.NewestBacklog(answers)
+	newest := observe.NewestBacklog(statuses)
 	if newest == nil {
 		return
 	}
@@ -102,31 +102,31 @@ func setCounts(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status
 	}
 }
 
-// setRetention takes the newest run that has ended; it stays when none told it. A run that removed nothing is a
+// setRetention takes the newest run that has ended; it stays when none is reported. A run that removed nothing is a
 // change only after some minutes, so that an idle outbox is seldom written about.
-func setRetention(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status) {
-	for _, a := range answers {
+func setRetention(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status) {
+	for _, a := range statuses {
 		r := a.Retention
 		if r == nil || r.LastRun == nil {
 			continue
 		}
-		told := v1alpha1.RetentionStatus{LastRun: toSeconds(*r.LastRun), Delivered: max(0, r.Removed.Delivered), Dead: max(0, r.Removed.Dead), Expired: max(0, r.Removed.Expired)}
+		ended := v1alpha1.RetentionStatus{LastRun: toSeconds(*r.LastRun), Delivered: max(0, r.Removed.Delivered), Dead: max(0, r.Removed.Dead), Expired: max(0, r.Removed.Expired)}
 		if r.NextRun != nil {
-			told.NextRun = toSeconds(*r.NextRun)
+			ended.NextRun = toSeconds(*r.NextRun)
 		}
 		known := current.Retention
-		later := known == nil || known.LastRun == nil || known.LastRun.Before(told.LastRun)
-		if later && (known == nil || known.LastRun == nil || told.LastRun.Sub(known.LastRun.Time) >= staleAfter ||
-			told.Delivered != known.Delivered || told.Dead != known.Dead || told.Expired != known.Expired) {
-			current.Retention = &told
+		later := known == nil || known.LastRun == nil || known.LastRun.Before(ended.LastRun)
+		if later && (known == nil || known.LastRun == nil || ended.LastRun.Sub(known.LastRun.Time) >= staleAfter ||
+			ended.Delivered != known.Delivered || ended.Dead != known.Dead || ended.Expired != known.Expired) {
+			current.Retention = &ended
 		}
 	}
 }
 
-// deadGroups are those of a count. The API server refuses a group that is told twice or without a name, which
-// no dispatcher does.
-func deadGroups(told []status.DeadGroup) (all []v1alpha1.DeadGroup) {
-	for _, g := range told[:min(len(told), status.DeadGroupsListed)] {
+// deadGroups are those of a count. The API server refuses a group that is listed twice or has no name, which no
+// dispatcher reports.
+func deadGroups(reported []status.DeadGroup) (all []v1alpha1.DeadGroup) {
+	for _, g := range reported[:min(len(reported), status.DeadGroupsListed)] {
 		if g.Group == "" || slices.ContainsFunc(all, func(other v1alpha1.DeadGroup) bool { return other.Group == g.Group }) {
 			continue
 		}
@@ -138,9 +138,9 @@ func deadGroups(told []status.DeadGroup) (all []v1alpha1.DeadGroup) {
 	return all
 }
 
-// setSchemaVersion takes what some pod has seen; it stays when none told it.
-func setSchemaVersion(current *v1alpha1.OutboxDispatcherStatus, answers []status.Status) {
-	for _, a := range answers {
+// setSchemaVersion takes what some pod has seen; it stays when none reports it.
+func setSchemaVersion(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status) {
+	for _, a := range statuses {
 		if version := int64(a.Schema.Version); version > 0 && (current.SchemaVersion == nil || version > *current.SchemaVersion) {
 			current.SchemaVersion = &version
 		}

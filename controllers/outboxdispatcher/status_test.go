@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 )
 
-// The newest run that ended is told, and one that removed nothing only after some minutes.
+// The newest run that ended is reported, and one that removed nothing only after some minutes.
 // CONTRACT: C-60
 func TestSetRetention(t *testing.T) {
 	var s api.OutboxDispatcherStatus
@@ -44,7 +44,7 @@ func TestSetRetention(t *testing.T) {
 
 func TestSetCounts(t *testing.T) {
 	var s api.OutboxDispatcherStatus
-	a, b := answer(), answer()
+	a, b := podStatus(), podStatus()
 	a.Backlog = &status.Backlog{ObservedAt: time.Unix(10, 0), Counts: status.Counts{Pending: 1, Dead: 2}}
 	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: ptr.To(time.Unix(7, 9))}}
 	setCounts(&s, []status.Status{b, a}, false)
@@ -80,7 +80,7 @@ func TestSetCounts(t *testing.T) {
 		t.Errorf("blocked keys %v, want 4", s.BlockedKeys)
 	}
 	if setCounts(&s, nil, true); s.BlockedKeys == nil {
-		t.Error("the count was forgotten when no pod answered")
+		t.Error("the count was removed when no pod responded")
 	}
 	if setCounts(&s, nil, false); s.BlockedKeys != nil {
 		t.Error("the count stayed when keys block no more")

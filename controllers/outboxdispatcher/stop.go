@@ -15,11 +15,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// stateOfPods is what the pods are told of spec.state.
+// stateOfPods is how spec.state reaches the pods.
 type stateOfPods struct {
-	// resumes means that they are told Paused until the rollout has ended, and then Running.
+	// resumes means that they stay Paused until the rollout has ended, and are Running then.
 	resumes bool
-	// late says why they are not told at once, empty when they are.
+	// late says why they do not read it at once, empty when they do.
 	late string
 }
 
@@ -29,20 +29,20 @@ func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, c
 	if err != nil {
 		return current, stateOfPods{}, err
 	}
-	told := &corev1.ConfigMap{}
+	applied := &corev1.ConfigMap{}
 	key := types.NamespacedName{Namespace: obd.Namespace, Name: *desired.StateConfigMap(obd).Name}
-	if err := r.Client.Get(ctx, key, told); client.IgnoreNotFound(err) != nil {
+	if err := r.Client.Get(ctx, key, applied); client.IgnoreNotFound(err) != nil {
 		return deployment, stateOfPods{}, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
 	}
-	if deployment != nil && desired.State(told) == v1alpha1.StatePaused && obd.Spec.State != v1alpha1.StatePaused {
+	if deployment != nil && desired.State(applied) == v1alpha1.StatePaused && obd.Spec.State != v1alpha1.StatePaused {
 		return deployment, stateOfPods{resumes: true}, nil
 	}
-	state, err := r.tell(ctx, obd, pods)
+	state, err := r.applyState(ctx, obd, pods)
 	return deployment, state, err
 }
 
-// scale sets the replicas of a Deployment that runs. One that does not run starts with the template that the
-// spec asks for now, which workload applies, and never with one from before.
+// scale sets the replicas of a Deployment that runs. One that does not run starts with the template of the
+// current spec, which workload applies, and never with an earlier one.
 func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment) (*appsv1.Deployment, error) {
 	want := desired.Replicas(obd)
 	if deployment == nil || *deployment.Spec.Replicas == want || *deployment.Spec.Replicas == 0 {
@@ -56,23 +56,23 @@ func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, 
 	return scaled, nil
 }
 
-// resume lets pods claim again when all of them are of the newest template: who pauses because of a
-// mistake, and corrects it, does not go on with it.
+// resume lets pods claim again when all of them are of the newest template: the mistake because of
+// which delivery was paused does not continue after its correction.
 func (r *Reconciler) resume(ctx context.Context, obd *v1alpha1.OutboxDispatcher, state stateOfPods, deployment *appsv1.Deployment, pods []corev1.Pod) (stateOfPods, error) {
 	if !state.resumes || !complete(deployment, obd) {
 		return state, nil
 	}
-	return r.tell(ctx, obd, pods)
+	return r.applyState(ctx, obd, pods)
 }
 
-// tell tells the pods of the state. The kubelet may take 90 seconds to show them another content of a
-// ConfigMap; it looks at once when a pod's annotation changes.
-func (r *Reconciler) tell(ctx context.Context, obd *v1alpha1.OutboxDispatcher, pods []corev1.Pod) (state stateOfPods, err error) {
+// applyState applies the ConfigMap with the state, and annotates the pods. The kubelet may take 90 seconds to update the
+// files of a ConfigMap; it does so at once when a pod's annotation changes.
+func (r *Reconciler) applyState(ctx context.Context, obd *v1alpha1.OutboxDispatcher, pods []corev1.Pod) (state stateOfPods, err error) {
 	if err := r.applied.Apply(ctx, obd, desired.StateConfigMap(obd), &corev1.ConfigMap{}); err != nil {
 		return state, err
 	}
 	if err := r.annotate(ctx, pods, desired.AnnotationState, string(obd.Spec.State), string(v1alpha1.StateRunning)); err != nil {
-		state.late = "The pods hear of the state within 90 seconds, and not at once: to annotate them failed"
+		state.late = "The pods read the state within 90 seconds, and not at once: they could not be annotated"
 		if reason := apierrors.ReasonForError(err); reason != "" {
 			state.late += fmt.Sprintf(", because the API server says %s", reason)
 		}

@@ -16,7 +16,7 @@ import (
 
 var _ = Describe("a stop", Label("stop"), func() {
 	// Whatever is wrong, scale and pause are applied. CONTRACT: C-105
-	DescribeTable("is obeyed while", func(migrates bool, spoil func(*api.OutboxDispatcher), told want) {
+	DescribeTable("is obeyed while", func(migrates bool, spoil func(*api.OutboxDispatcher), reported want) {
 		c := start(tick)
 		obd := c.dispatcher()
 		if migrates {
@@ -32,7 +32,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		before := c.deployment().Generation
 
 		edit(c, obd, spoil)
-		switch told.reason {
+		switch reported.reason {
 		case api.ReasonSecretNotFound:
 			Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 			c.mountFails(c.pod("new", corev1.PodStatus{Phase: corev1.PodPending}), `secret "missing" not found`)
@@ -41,7 +41,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 			c.pod("new", ended(desired.Container, 78, "transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
 		}
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(And(
-			HaveField("Type", told.kind), HaveField("Status", told.status), HaveField("Reason", told.reason))))
+			HaveField("Type", reported.kind), HaveField("Status", reported.status), HaveField("Reason", reported.reason))))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
@@ -68,7 +68,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
 	)
 
-	// Who pauses because of a mistake, and corrects it, does not go on with it; and what was stopped starts
+	// A mistake because of which delivery was paused does not continue after its correction; and what was stopped starts
 	// with what the spec says then.
 	It("ends when the rollout has ended", func() {
 		c := start(tick)
@@ -97,16 +97,16 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Expect(*c.deployment().Spec.Replicas).To(BeEquivalentTo(0), "nothing starts with the template from before")
 	})
 
-	It("is told while pods still deliver, and when none does", Label("status"), func() {
+	It("is reported while pods still deliver, and when none does", Label("status"), func() {
 		c := start(tick)
 		obd := c.dispatcher()
 		obd.Spec.State = api.StatePaused
 		c.create(obd)
-		answer := c.healthy()
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		c.rollOut(podStatus)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPausing, "within 90 seconds"})
-		answer.State = "Paused"
-		c.pods.says("pod-0", answer)
+		podStatus.State = "Paused"
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "spec.state"})
 		Expect(c.state()).To(Equal("Paused"))
 

@@ -118,7 +118,7 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 	return stop
 }
 
-// requests counts what the manager asks of the API server.
+// requests counts the manager's requests to the API server.
 type requests struct {
 	mu      sync.Mutex
 	other   []string // reads that are not watches, and writes
@@ -163,15 +163,15 @@ func (r *requests) writes() []string {
 	return writes
 }
 
-// passes waits for n more passes that ask pods.
+// passes waits for n more passes after polls of pods.
 func (c *cluster) passes(n int64) {
 	GinkgoHelper()
-	// The pass that asks now may have started before this call, so one more than n must begin.
-	target := c.pods.asked.Load() + n + 1
-	Eventually(c.pods.asked.Load).Should(BeNumerically(">=", target))
+	// The pass that runs now may have started before this call, so one more than n must begin.
+	target := c.pods.polled.Load() + n + 1
+	Eventually(c.pods.polled.Load).Should(BeNumerically(">=", target))
 }
 
-// settle waits until the manager has asked the API server for nothing during five passes, and returns how many
+// settle waits until the manager has sent the API server no request during five passes, and returns how many
 // requests there were. What may still be under way when a status is as expected, such as an Event, has arrived then.
 func (c *cluster) settle() (requests int) {
 	GinkgoHelper()
@@ -209,7 +209,7 @@ func (c *cluster) create(objects ...client.Object) {
 	}
 }
 
-// edit changes an object, again when somebody else was faster.
+// edit changes an object, and retries after a conflict.
 func edit[T client.Object](c *cluster, o T, change func(T)) {
 	GinkgoHelper()
 	Eventually(func() error {
@@ -331,7 +331,7 @@ func (c *cluster) files() *corev1.ConfigMap {
 // configFile is the file in it.
 func (c *cluster) configFile() string { return c.files().Data["config.yaml"] }
 
-// state is what the pods are told of it.
+// state is the one in the pods' file.
 func (c *cluster) state() string {
 	return fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").Data["state"]
 }

@@ -61,7 +61,7 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 	})
 
 	// Who refers to an Outbox, and who names its database itself, claim from the same tables. CONTRACT: C-104
-	DescribeTable("has dispatchers that tell each other of topics that both deliver:", func(change func(*api.OutboxSpec)) {
+	DescribeTable("has dispatchers that name each other for topics that both deliver:", func(change func(*api.OutboxSpec)) {
 		c := start(rare)
 		outbox, own := c.outbox(), c.sharing("webhooks", "orders")
 		change(&outbox.Spec.OutboxSpec)
@@ -71,14 +71,14 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 		elsewhere.Name, elsewhere.Spec.Database.Schema = "elsewhere", "other"
 		referring := c.referring("orders", "orders")
 		alone := want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""}
-		told := func(other string) want {
+		shared := func(other string) want {
 			return want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "` + other + `" delivers topics of this one too`}
 		}
 		c.create(outbox, own, elsewhere)
 		c.expectOf(own, kstatus.InProgressStatus, alone)
 		c.create(referring)
-		c.expectOf(referring, kstatus.InProgressStatus, told("webhooks"))
-		c.expectOf(own, kstatus.InProgressStatus, told("orders"))
+		c.expectOf(referring, kstatus.InProgressStatus, shared("webhooks"))
+		c.expectOf(own, kstatus.InProgressStatus, shared("orders"))
 		c.expectOf(elsewhere, kstatus.InProgressStatus, alone)
 		c.expectOf(outbox, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders"`})
 
@@ -86,8 +86,8 @@ var _ = Describe("a database that several specs name", Label("sharing"), func() 
 		c.expectOf(own, kstatus.InProgressStatus, alone)
 		c.expectOf(referring, kstatus.InProgressStatus, alone)
 		edit(c, own, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "third" })
-		c.expectOf(own, kstatus.InProgressStatus, told("orders"))
-		c.expectOf(referring, kstatus.InProgressStatus, told("webhooks"))
+		c.expectOf(own, kstatus.InProgressStatus, shared("orders"))
+		c.expectOf(referring, kstatus.InProgressStatus, shared("webhooks"))
 	},
 		Entry("by the same Secret", func(*api.OutboxSpec) {}),
 		Entry("by the same server", func(o *api.OutboxSpec) {

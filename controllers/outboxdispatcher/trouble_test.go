@@ -61,7 +61,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		c.expect(kstatus.CurrentStatus)
 	})
 
-	It("tells why its pods do not start", func() {
+	It("reports why its pods do not start", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
@@ -79,8 +79,8 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"})
 	})
 
-	// A quota or an admission policy that refuses a new pod is told at once, beside pods that deliver.
-	It("tells at once that a new pod is refused", func() {
+	// A quota or an admission policy that refuses a new pod is reported at once, next to pods that deliver.
+	It("reports at once that a new pod is refused", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
@@ -98,10 +98,10 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 			})
 		}
 		refuse("orders-dispatcher-a-b")
-		const told = "Pods cannot be created: a pod is forbidden: exceeded quota: team"
+		const message = "Pods cannot be created: a pod is forbidden: exceeded quota: team"
 		c.expect(kstatus.InProgressStatus,
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, told},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, told},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, message},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, message},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 		c.settle()
 		version := c.get().ResourceVersion

@@ -43,8 +43,8 @@ func concernsDispatchers(e event.UpdateEvent) bool {
 	return was.Generation != is.Generation || registration.Verified(was) != registration.Verified(is)
 }
 
-// admit tells the pods which event types have a verified consumer, when the spec asks for one (CONTRACT C-82). A pod that
-// cannot be annotated hears of it from the kubelet within 90 seconds.
+// admit applies the list of event types with a verified consumer for the pods, when the spec requires one (CONTRACT C-82).
+// A pod that cannot be annotated reads it within 90 seconds.
 func (r *Reconciler) admit(ctx context.Context, obd *api.OutboxDispatcher, consumers []*api.OutboxConsumer, pods []corev1.Pod) error {
 	if !obd.Spec.RequireVerifiedConsumers {
 		return nil
@@ -71,19 +71,19 @@ func (r *Reconciler) neighbours(ctx context.Context, consumer client.Object) []r
 // typesKept is how long an event type is known of which no event comes.
 const typesKept = 30 * 24 * time.Hour
 
-// seenTypes adds the event types that pods tell to those that are known, and forgets those of which no event has come
-// for long. When there are too many, those that are known stay.
-func seenTypes(known []api.SeenEventType, answers []status.Status, now time.Time) []api.SeenEventType {
+// seenTypes adds the event types that pods report to the known ones, and forgets those of which no event has come for
+// long. When there are too many, those that are known stay.
+func seenTypes(known []api.SeenEventType, statuses []status.Status, now time.Time) []api.SeenEventType {
 	seen := slices.Clone(known)
-	for _, a := range answers {
-		for _, told := range a.EventTypes {
-			day := metav1.NewTime(told.LastSeen.UTC().Truncate(24 * time.Hour))
-			at := slices.IndexFunc(seen, func(t api.SeenEventType) bool { return t.Type == told.Type })
+	for _, a := range statuses {
+		for _, reported := range a.EventTypes {
+			day := metav1.NewTime(reported.LastSeen.UTC().Truncate(24 * time.Hour))
+			at := slices.IndexFunc(seen, func(t api.SeenEventType) bool { return t.Type == reported.Type })
 			switch {
 			case at >= 0 && seen[at].LastSeen.Before(&day):
 				seen[at].LastSeen = day
-			case at < 0 && told.Type != "" && len(seen) < api.SeenEventTypes:
-				seen = append(seen, api.SeenEventType{Type: told.Type, LastSeen: day})
+			case at < 0 && reported.Type != "" && len(seen) < api.SeenEventTypes:
+				seen = append(seen, api.SeenEventType{Type: reported.Type, LastSeen: day})
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func seenTypes(known []api.SeenEventType, answers []status.Status, now time.Time
 	return seen
 }
 
-// typesUnregistered tells of event types that no consumer registers which this dispatcher feeds (CONTRACT C-82).
+// typesUnregistered names the event types that no consumer of this dispatcher registers (CONTRACT C-82).
 func typesUnregistered(o observed) metav1.Condition {
 	const kind = api.TypesUnregisteredCondition
 	var missing []string
@@ -116,5 +116,5 @@ func typesUnregistered(o observed) metav1.Condition {
 		which += " and others"
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonTypesUnregistered, fmt.Sprintf(
-		"Events come of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or let nobody produce them.", which))
+		"Events come of types that no OutboxConsumer registers: %s. Register who consumes them, with this dispatcher in dispatcherRefs or with none, or stop producing them.", which))
 }

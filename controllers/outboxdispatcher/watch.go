@@ -27,8 +27,7 @@ import (
 // queue is what a source puts requests into.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// observation asks for a pass of an OutboxDispatcher about which something was seen. It waits behind those
-// that somebody edited.
+// observation triggers a pass of an OutboxDispatcher after an observation, with a lower priority than one after an edit.
 func observation(q queue, obd types.NamespacedName) {
 	request := reconcile.Request{NamespacedName: obd}
 	if p, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
@@ -38,7 +37,7 @@ func observation(q queue, obd types.NamespacedName) {
 	q.Add(request)
 }
 
-// observedPods asks for a pass when a pod or a ReplicaSet of an OutboxDispatcher comes, changes or goes, so
+// observedPods triggers a pass when a pod or a ReplicaSet of an OutboxDispatcher is made, changed or deleted, so
 // that its pods are known as soon as the cache has them.
 func observedPods() handler.EventHandler {
 	enqueue := func(o client.Object, q queue) {
@@ -53,7 +52,7 @@ func observedPods() handler.EventHandler {
 	}
 }
 
-// aboutPods asks for a pass when the kubelet says something of a dispatcher's pod.
+// aboutPods triggers a pass for an Event about a dispatcher's pod.
 func (r *Reconciler) aboutPods() handler.EventHandler {
 	enqueue := func(ctx context.Context, o client.Object, q queue) {
 		about, pod := o.(*corev1.Event).InvolvedObject, &corev1.Pod{}
@@ -70,8 +69,8 @@ func (r *Reconciler) aboutPods() handler.EventHandler {
 	}
 }
 
-// heardNews asks for a pass when the observer has heard something new.
-func (r *Reconciler) heardNews() source.Source {
+// observations triggers a pass when the status of a pod has changed.
+func (r *Reconciler) observations() source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		r.Observer.Start(ctx, func(obd types.NamespacedName) { observation(q, obd) })
 		return nil

@@ -18,30 +18,30 @@ var _ = Describe("the status", Label("status"), func() {
 		obd := c.dispatcher()
 		obd.Spec.Ordering = api.OrderingKey
 		c.create(obd)
-		answer := c.healthy()
-		answer.Backlog.Dead, answer.Backlog.BlockedKeys = 1, 3
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		podStatus.Backlog.Dead, podStatus.Backlog.BlockedKeys = 1, 3
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus)
 		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.OnDead = api.OnDeadBlock })
 		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
-		c.rollOut(answer)
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus,
 			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
 	})
 
-	It("tells what holds back vacuum", func() {
+	It("reports what holds back vacuum", func() {
 		c := start(tick)
 		c.create(c.dispatcher())
-		answer := c.healthy()
-		c.rollOut(answer)
+		podStatus := c.healthy()
+		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
 
-		answer.OldestTransaction = &status.OldestTransaction{Kind: status.Session, Name: "pid 4711 (psql)", Seconds: 3600}
-		c.pods.says("pod-0", answer)
+		podStatus.OldestTransaction = &status.OldestTransaction{Kind: status.Session, Name: "pid 4711 (psql)", Seconds: 3600}
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus, // events are delivered all the same
 			want{api.VacuumHeldBackCondition, metav1.ConditionTrue, api.ReasonOldTransaction, "pg_terminate_backend(4711)"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
@@ -49,10 +49,10 @@ var _ = Describe("the status", Label("status"), func() {
 
 		c.settle()
 		before := c.get().ResourceVersion
-		answer.OldestTransaction.Seconds = 7200
-		c.pods.says("pod-0", answer)
+		podStatus.OldestTransaction.Seconds = 7200
+		c.pods.says("pod-0", podStatus)
 		c.passes(3)
-		Expect(c.get().ResourceVersion).To(Equal(before), "older alone is no change")
+		Expect(c.get().ResourceVersion).To(Equal(before), "its age alone does not count as a change")
 		c.pods.says("pod-0", c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotHeldBack, "")
@@ -69,9 +69,9 @@ var _ = Describe("the status", Label("status"), func() {
 			c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
 		}
 		Expect(c.admin.Delete(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}})).To(Succeed())
-		answer := c.healthy()
-		answer.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
-		c.pods.says("pod-0", answer)
+		podStatus := c.healthy()
+		podStatus.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
+		c.pods.says("pod-0", podStatus)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
 		c.passes(3)
 		Expect(c.requests.forbidden()).To(BeEmpty())

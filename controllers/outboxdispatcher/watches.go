@@ -48,13 +48,13 @@ func (r *Reconciler) waitingFor(ctx context.Context, job client.Object) []reconc
 	if owner.Kind == "Outbox" {
 		outbox := &v1alpha1.Outbox{}
 		if err := r.Client.Get(ctx, key, outbox); err != nil {
-			return nil // it is gone, and its users were told
+			return nil // it is gone, and its users had a pass
 		}
 		return r.usersOfOutbox(ctx, outbox)
 	}
 	runs := &v1alpha1.OutboxDispatcher{}
 	if err := r.Client.Get(ctx, key, runs); err != nil {
-		return nil // it is gone, and peers were told
+		return nil // it is gone, and peers had a pass
 	}
 	return r.peersOf(ctx, runs)
 }

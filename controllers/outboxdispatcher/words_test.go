@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A container that goes on running has not been refused, whatever it said before.
+// A container that keeps running has not been refused, whatever it said before.
 func TestRefusalIsOver(t *testing.T) {
 	now := time.Now()
 	pod := corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher",

@@ -9,11 +9,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// OldTransaction is the age from which what holds vacuum back is worth telling.
+// OldTransaction is the age from which a transaction that holds vacuum back is reported.
 const OldTransaction = 15 * time.Minute
 
-// essence is what is told at once when it changes: all of an answer but numbers, times and what names the
-// process. Of a count, and of a run of retention, it is that there is one.
+// essence is what triggers a pass at once when it changes: all of a status but numbers, times and the names of the
+// process. Of a count, and of a run of retention, it is whether there is one.
 func essence(s status.Status) string {
 	s.InFlight, s.StartedAt, s.Worker = status.InFlight{}, time.Time{}, ""
 	if s.Backlog != nil {
@@ -61,35 +61,34 @@ func orphanTopics(d *status.Data) (names []status.OrphanTopic) {
 	return names
 }
 
-// NewestData is the look at the data with the latest time of the database, nil when none was told.
-func NewestData(answers []status.Status) *status.Data {
+// NewestData is the data section with the latest time of the database, nil for none.
+func NewestData(statuses []status.Status) *status.Data {
 	var newest *status.Data
-	for i := range answers {
-		if d := answers[i].Data; d != nil && (newest == nil || d.ObservedAt.After(newest.ObservedAt)) {
+	for i := range statuses {
+		if d := statuses[i].Data; d != nil && (newest == nil || d.ObservedAt.After(newest.ObservedAt)) {
 			newest = d
 		}
 	}
 	return newest
 }
 
-// NewestBacklog is the count with the latest time of the database, nil when none was told.
-func NewestBacklog(answers []status.Status) *status.Backlog {
+// NewestBacklog is the count with the latest time of the database, nil for none.
+func NewestBacklog(statuses []status.Status) *status.Backlog {
 	var newest *status.Backlog
-	for i := range answers {
-		if b := answers[i].Backlog; b != nil && (newest == nil || b.ObservedAt.After(newest.ObservedAt)) {
+	for i := range statuses {
+		if b := statuses[i].Backlog; b != nil && (newest == nil || b.ObservedAt.After(newest.ObservedAt)) {
 			newest = b
 		}
 	}
 	return newest
 }
 
-// moved reports whether a count is worth telling at once: it differs by more than 1 %, which to come to 0 and to
-// go from there always is.
-func moved(told, now *status.Backlog) bool {
-	if told == nil || now == nil {
+// moved reports whether a count triggers a pass at once: it differs by more than 1 %, or it came to 0 or left it.
+func moved(last, now *status.Backlog) bool {
+	if last == nil || now == nil {
 		return now != nil // the last count stays
 	}
-	before, after := counts(told), counts(now)
+	before, after := counts(last), counts(now)
 	for i := range before {
 		if max(before[i]-after[i], after[i]-before[i])*100 > before[i] {
 			return true
@@ -98,12 +97,12 @@ func moved(told, now *status.Backlog) bool {
 	return false
 }
 
-// differs reports whether anything of a count is another, be it by one.
-func differs(told, now *status.Backlog) bool {
-	if told == nil || now == nil {
+// differs reports whether any number of a count differs.
+func differs(last, now *status.Backlog) bool {
+	if last == nil || now == nil {
 		return now != nil
 	}
-	return counts(told) != counts(now) || told.Estimated != now.Estimated || !sameTime(told.OldestPending, now.OldestPending)
+	return counts(last) != counts(now) || last.Estimated != now.Estimated || !sameTime(last.OldestPending, now.OldestPending)
 }
 
 func counts(b *status.Backlog) [6]int64 {

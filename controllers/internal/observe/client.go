@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// timeout bounds one question.
+	// timeout bounds one request.
 	timeout = 2 * time.Second
-	// maxHeader and maxBody bound an answer. A pod keeps to report.MaxBrief; a version to come may say more.
+	// maxHeader and maxBody bound a response. A pod sends at most status.MaxBrief; a later version may send more.
 	maxHeader = 16 << 10
 	maxBody   = 4 * status.MaxBrief
 )
 
-// Client asks pods for their status. What an answer takes of the memory is bounded, whatever a pod sends.
+// Client requests the status of pods. The memory of a response is bounded, whatever a pod sends.
 type Client struct {
-	// URL is where a pod answers. Defaults to [PodURL].
+	// URL is that of a pod's status. Defaults to [PodURL].
 	URL  func(*corev1.Pod) string
 	http http.Client
 
@@ -51,13 +51,13 @@ func PodURL(pod *corev1.Pod) string {
 	return "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(desired.Port)) + status.BriefPath
 }
 
-// Running reports whether a pod can be asked: it runs, ready or not, and is not about to go.
+// Running reports whether a pod can be polled: it runs, ready or not, and is not being deleted.
 func Running(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
 }
 
-// ask returns the brief status that is at the URL.
-func (c *Client) ask(ctx context.Context, url string) (*status.Status, error) {
+// get returns the brief status at the URL.
+func (c *Client) get(ctx context.Context, url string) (*status.Status, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -68,21 +68,21 @@ func (c *Client) ask(ctx context.Context, url string) (*status.Status, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s", url, resp.Status)
+		return nil, fmt.Errorf("%s responded %s", url, resp.Status)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", url, err)
+		return nil, fmt.Errorf("read the response of %s: %w", url, err)
 	}
 	if len(body) > maxBody {
-		return nil, fmt.Errorf("%s answered with more than %d bytes, which no dispatcher does", url, maxBody)
+		return nil, fmt.Errorf("%s responded with more than %d bytes, which no dispatcher does", url, maxBody)
 	}
 	c.decoding.Lock()
 	defer c.decoding.Unlock()
 	var current status.Status
 	if err := json.Unmarshal(body, &current); err != nil {
-		return nil, fmt.Errorf("%s did not answer with a status: %w", url, err)
+		return nil, fmt.Errorf("%s did not respond with a status: %w", url, err)
 	}
-	current = current.Brief() // also of a pod that says more
+	current = current.Brief() // also of a pod that sends more
 	return &current, nil
 }

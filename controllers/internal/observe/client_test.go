@@ -19,7 +19,7 @@ func running(name string) corev1.Pod {
 	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1"}}
 }
 
-func TestAsk(t *testing.T) {
+func TestStatusIsBoundedAndBrief(t *testing.T) {
 	current := status.Status{Name: "shop/orders", Backlog: &status.Backlog{Topics: []status.TopicCounts{{Topic: "a"}}}}
 	for range 50 {
 		current.PausedTopics = append(current.PausedTopics, status.PausedTopic{Topic: strings.Repeat("x", 300)})
@@ -42,13 +42,13 @@ func TestAsk(t *testing.T) {
 	for path, wrong := range map[string]string{
 		"/well":    "",
 		"/ill":     "500",
-		"/html":    "did not answer with a status",
+		"/html":    "did not respond with a status",
 		"/moved":   "302",
 		"/huge":    fmt.Sprintf("more than %d bytes", maxBody),
 		"/header":  "header",
 		"/unknown": "404",
 	} {
-		got, err := c.ask(t.Context(), server.URL+path)
+		got, err := c.get(t.Context(), server.URL+path)
 		switch {
 		case wrong == "" && (err != nil || got.Name != "shop/orders"):
 			t.Errorf("%s: %+v, %v", path, got, err)

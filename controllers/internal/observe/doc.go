@@ -1,6 +1,6 @@
-// Package observe keeps what dispatcher pods say of themselves.
+// Package observe caches the status of dispatcher pods.
 //
-// An [Observer] asks each pod every interval, in goroutines of its own, and keeps the answers. A pass of the
-// reconciler tells it which pods there are and takes what it heard; no pass waits for a pod. When an answer
-// differs from the one before in what matters, it asks for a pass.
+// An [Observer] polls each pod every interval, in goroutines of its own, and caches the responses. A pass of the
+// reconciler lists the current pods and gets their cached status; no pass waits for a pod. When a response differs
+// from the last one in what matters, the Observer triggers a pass.
 package observe

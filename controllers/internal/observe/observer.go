@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	// inFlight is how many pods are asked at once; retries how many of them may be pods that did not answer
-	// the last time, so that those never keep the others waiting.
+	// inFlight is how many pods are polled at once; retries how many of them may be pods that did not respond
+	// the last time, so that those never delay the others.
 	inFlight = 32
 	retries  = 8
-	// perInterval is how many pods of one dispatcher are asked in an interval. Of more, each has its turn
-	// less often. mostPods is how many are known of one: 100 replicas, and what a rollout adds.
+	// perInterval is how many pods of one dispatcher are polled in an interval; with more, each is polled less
+	// often. mostPods is how many are known of one: 100 replicas, and what a rollout adds.
 	perInterval = 20
 	mostPods    = 120
-	// kept is for how many intervals an answer counts; slowly after how many a small change of a count is told.
-	kept   = 3
-	slowly = 6
-	// firstPause is the pause before a pod that did not answer is asked again, or the interval where that is
+	// validFor is for how many intervals a response counts; smallChanges after how many a small change of a count
+	// triggers a pass.
+	validFor     = 3
+	smallChanges = 6
+	// firstPause is the pause before a pod that did not respond is polled again, or the interval where that is
 	// shorter. It doubles with each failure, to longestPause times the first: 10 s to 2 min.
 	firstPause   = 10 * time.Second
 	longestPause = 12
-	// silentAfter is how many questions in a row a pod leaves unanswered before it is called silent. The
-	// first may come while it starts.
+	// silentAfter is how many requests in a row fail before a pod is silent: the first may be sent while it starts.
 	silentAfter = 2
 )
 
-// Observer asks the pods of all dispatchers.
+// Observer polls the pods of all dispatchers.
 type Observer struct {
 	url      func(*corev1.Pod) string
-	ask      func(ctx context.Context, url string) (*status.Status, error)
+	get      func(ctx context.Context, url string) (*status.Status, error)
 	interval time.Duration
 	slots    chan struct{}
 	retries  chan struct{}
 
-	ctx  context.Context
-	tell func(types.NamespacedName)
+	ctx    context.Context
+	notify func(types.NamespacedName)
 
 	mu          sync.Mutex
 	dispatchers map[types.NamespacedName]*dispatcher
@@ -51,55 +51,55 @@ type Observer struct {
 
 // dispatcher is what is known of one OutboxDispatcher.
 type dispatcher struct {
-	name   string // what its pods call themselves
-	pods   map[types.UID]*pod
-	order  []types.UID // as the last pass named them
-	told   *status.Backlog
-	toldAt time.Time
+	name      string // of its pods in their status
+	pods      map[types.UID]*pod
+	order     []types.UID     // of the last pass
+	backlog   *status.Backlog // of the last pass
+	backlogAt time.Time
 }
 
 // pod is what is known of one pod.
 type pod struct {
 	name, url, version string
-	timer              *time.Timer // the next question
-	asking, changed    bool        // changed while it was asked
-	askedAt            time.Time
-	tried              bool // it was asked once
+	timer              *time.Timer // of the next request
+	polling, changed   bool        // changed during the request
+	polledAt           time.Time
+	polled             bool // at least once
 	failures           int  // in a row
-	answer             *status.Status
-	heardAt            time.Time
+	status             *status.Status
+	respondedAt        time.Time
 	essence            string
 }
 
-// Heard is what the pods of a dispatcher said last.
-type Heard struct {
-	// Answers are of the pods that answered within the last three intervals, in the order of the pods.
-	Answers []status.Status
-	// Pods are the pods that gave the answers.
+// Observation is the cached status of a dispatcher's pods.
+type Observation struct {
+	// Statuses are those of the pods that responded within the last three intervals, in the order of the pods.
+	Statuses []status.Status
+	// Pods are the pods of the Statuses.
 	Pods []types.UID
-	// Silent counts the pods that were asked, and asked again, and did not answer for three intervals.
+	// Silent counts the pods that did not respond to two requests in a row, nor within three intervals.
 	Silent int
-	// Unasked counts the pods of which nobody knows yet whether they answer. Their first answer, or that
-	// there was none, is told within seconds. Pods that wait for their turn do not count.
-	Unasked int
+	// Unpolled counts the pods whose first request has not ended. A pass is triggered when it does, within seconds.
+	// Pods that wait for their turn do not count.
+	Unpolled int
 }
 
-// New returns an Observer that asks each pod once in an interval.
+// New returns an Observer that polls each pod once in an interval.
 func New(client *Client, interval time.Duration) *Observer {
-	return &Observer{url: client.URL, ask: client.ask, interval: interval, slots: make(chan struct{}, inFlight), retries: make(chan struct{}, retries),
+	return &Observer{url: client.URL, get: client.get, interval: interval, slots: make(chan struct{}, inFlight), retries: make(chan struct{}, retries),
 		dispatchers: map[types.NamespacedName]*dispatcher{}}
 }
 
-// Start lets the Observer ask until ctx ends. It calls tell with each dispatcher of which something new was
-// heard; tell must not block. Start comes before the first call of Observe.
-func (o *Observer) Start(ctx context.Context, tell func(types.NamespacedName)) {
-	o.ctx, o.tell = ctx, tell
+// Start lets the Observer poll until ctx ends. It calls notify with each dispatcher whose observation has changed; notify
+// must not block. Start must be called before Observe.
+func (o *Observer) Start(ctx context.Context, notify func(types.NamespacedName)) {
+	o.ctx, o.notify = ctx, notify
 }
 
-// Observe says which pods a dispatcher has now, and returns what they said last. The name is what they call
-// themselves: an answer under another one is none, because the pod's address was given away. Pods that are
-// new or that changed are asked at once, others are forgotten.
-func (o *Observer) Observe(key types.NamespacedName, name string, pods []corev1.Pod) Heard {
+// Observe sets the current pods of a dispatcher, and returns their cached status. The name is that in their status: a
+// response with another one does not count, because the pod's address was reassigned. New and changed pods are polled
+// at once, and pods that are not listed are forgotten.
+func (o *Observer) Observe(key types.NamespacedName, name string, pods []corev1.Pod) Observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	d := o.dispatchers[key]
@@ -121,9 +121,9 @@ func (o *Observer) Observe(key types.NamespacedName, name string, pods []corev1.
 	for _, gone := range known {
 		gone.timer.Stop()
 	}
-	heard := d.heard()
-	d.told, d.toldAt = NewestBacklog(heard.Answers), time.Now()
-	return heard
+	observation := d.observation()
+	d.backlog, d.backlogAt = NewestBacklog(observation.Statuses), time.Now()
+	return observation
 }
 
 // Forget forgets a dispatcher.
@@ -138,28 +138,28 @@ func (o *Observer) Forget(key types.NamespacedName) {
 	}
 }
 
-// meet returns what is known of a pod. One that is new or has changed is asked soon: at once, unless it was
-// asked a moment ago or many are before it.
+// meet returns what is known of a pod. A new or changed pod is polled soon: at once, unless it was polled a moment ago or
+// many are before it.
 func (o *Observer) meet(key types.NamespacedName, p *pod, now *corev1.Pod, before int) *pod {
 	switch {
 	case p == nil:
 		p = &pod{name: now.Name, url: o.url(now), version: now.ResourceVersion}
 		wait := time.Duration(before/perInterval) * o.interval
-		p.timer = time.AfterFunc(wait, func() { o.visit(key, now.UID, p) })
+		p.timer = time.AfterFunc(wait, func() { o.poll(key, now.UID, p) })
 	case p.version != now.ResourceVersion:
 		p.url, p.version, p.failures = o.url(now), now.ResourceVersion, 0
-		if p.changed = p.asking; !p.asking {
-			p.timer.Reset(max(0, o.interval/10-time.Since(p.askedAt)))
+		if p.changed = p.polling; !p.polling {
+			p.timer.Reset(max(0, o.interval/10-time.Since(p.polledAt)))
 		}
 	}
 	return p
 }
 
-// visit asks a pod, and sets the time of its next question.
-func (o *Observer) visit(key types.NamespacedName, uid types.UID, p *pod) {
+// poll requests a pod's status, and sets the time of its next request.
+func (o *Observer) poll(key types.NamespacedName, uid types.UID, p *pod) {
 	o.mu.Lock()
-	busy, url, again := p.asking, p.url, p.failures > 0
-	p.asking, p.askedAt = true, time.Now()
+	busy, url, again := p.polling, p.url, p.failures > 0
+	p.polling, p.polledAt = true, time.Now()
 	o.mu.Unlock()
 	if busy {
 		return
@@ -176,23 +176,23 @@ func (o *Observer) visit(key types.NamespacedName, uid types.UID, p *pod) {
 			return
 		}
 	}
-	current, err := o.ask(o.ctx, url)
+	current, err := o.get(o.ctx, url)
 	if o.ctx.Err() == nil && o.record(key, uid, p, current, err) {
-		o.tell(key)
+		o.notify(key)
 	}
 }
 
-// record keeps an answer, or that there was none, and reports whether to tell.
-func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, current *status.Status, err error) (news bool) {
+// record caches a response, or a failure, and reports whether a pass must see it.
+func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, current *status.Status, err error) (changed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	d := o.dispatchers[key]
 	if d == nil || d.pods[uid] != p {
-		return false // gone meanwhile
+		return false // forgotten meanwhile
 	}
-	p.asking = false
+	p.polling = false
 	defer func() {
-		if p.changed { // what it said may be about before
+		if p.changed { // the response may be from before the change
 			p.changed, p.failures = false, 0
 			p.timer.Reset(o.interval / 10)
 		}
@@ -200,62 +200,62 @@ func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, curre
 	period := o.interval * time.Duration(max(1, (len(d.pods)+perInterval-1)/perInterval))
 	if err == nil && current.Name == d.name {
 		now := essence(*current)
-		news = p.answer == nil || now != p.essence
-		p.answer, p.heardAt, p.essence, p.failures, p.tried = current, time.Now(), now, 0, true
-		news = news || o.counted(d)
-		p.timer.Reset(period*9/10 + rand.N(period/5+1)) // so that pods of one time do not stay together
-		return news
+		changed = p.status == nil || now != p.essence
+		p.status, p.respondedAt, p.essence, p.failures, p.polled = current, time.Now(), now, 0, true
+		changed = changed || o.countChanged(d)
+		p.timer.Reset(period*9/10 + rand.N(period/5+1)) // so that pods that started together are not polled together
+		return changed
 	}
 	p.failures++
-	first := !p.tried
-	p.tried = true
-	expires := time.Until(p.heardAt.Add(kept * period))
-	if news = p.answer != nil && expires <= 0; news {
-		p.answer = nil
+	first := !p.polled
+	p.polled = true
+	expires := time.Until(p.respondedAt.Add(validFor * period))
+	if changed = p.status != nil && expires <= 0; changed {
+		p.status = nil
 		p.failures = max(p.failures, silentAfter)
 	} else {
-		news = p.answer == nil && (first || p.failures == silentAfter)
+		changed = p.status == nil && (first || p.failures == silentAfter)
 	}
-	if news && !first {
-		ctrl.Log.WithName("observe").Info("A pod does not tell its status", "namespace", key.Namespace, "dispatcher", key.Name, "pod", p.name, "cause", cause(err))
+	if changed && !first {
+		ctrl.Log.WithName("observe").Info("A pod does not report its status", "namespace", key.Namespace, "dispatcher", key.Name, "pod", p.name, "cause", cause(err))
 	}
 	pause := o.pause(p.failures)
-	if p.answer != nil {
+	if p.status != nil {
 		pause = min(pause, expires)
 	}
 	p.timer.Reset(pause)
-	return news
+	return changed
 }
 
 func cause(err error) string {
 	if err == nil {
-		return "it answers for another dispatcher"
+		return "it responds for another dispatcher"
 	}
 	return err.Error()
 }
 
-// counted reports whether the newest count is worth telling: at once when it moved, later when it differs.
-func (o *Observer) counted(d *dispatcher) bool {
-	now := NewestBacklog(d.heard().Answers)
-	return moved(d.told, now) || time.Since(d.toldAt) >= slowly*o.interval && differs(d.told, now)
+// countChanged reports whether a pass must see the newest count: at once when it moved, later when it differs.
+func (o *Observer) countChanged(d *dispatcher) bool {
+	now := NewestBacklog(d.observation().Statuses)
+	return moved(d.backlog, now) || time.Since(d.backlogAt) >= smallChanges*o.interval && differs(d.backlog, now)
 }
 
-// pause is how long a pod that did not answer is left alone.
+// pause is the time until a pod that did not respond is polled again.
 func (o *Observer) pause(failures int) time.Duration {
 	first := min(o.interval, firstPause)
 	return first * time.Duration(min(1<<min(failures-1, 10), longestPause))
 }
 
-func (d *dispatcher) heard() (h Heard) {
+func (d *dispatcher) observation() (seen Observation) {
 	for i, uid := range d.order {
 		switch p := d.pods[uid]; {
-		case !p.tried && i < perInterval:
-			h.Unasked++
-		case p.answer != nil:
-			h.Answers, h.Pods = append(h.Answers, *p.answer), append(h.Pods, uid)
+		case !p.polled && i < perInterval:
+			seen.Unpolled++
+		case p.status != nil:
+			seen.Statuses, seen.Pods = append(seen.Statuses, *p.status), append(seen.Pods, uid)
 		case p.failures >= silentAfter:
-			h.Silent++
+			seen.Silent++
 		}
 	}
-	return h
+	return seen
 }

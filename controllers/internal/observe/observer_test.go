@@ -17,32 +17,32 @@ import (
 
 var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
 
-// stage plays the pods, and the reconciler that is told of news. Its time is synctest's.
+// stage plays the pods, and the reconciler that is notified. Its time is synctest's.
 type stage struct {
 	*Observer
 	mu     sync.Mutex
 	says   map[string]func() (*status.Status, error) // by pod
-	asked  map[string][]time.Duration                // when, since the start
-	now    int                                       // asked and not answered
+	polled map[string][]time.Duration                // when, since the start
+	now    int                                       // requests that have not ended
 	most   int
-	again  int // those of them that are silent, and were asked before
+	again  int // those of them to silent pods that were polled before
 	worst  int // the most of these
-	news   int
+	passes int // that were triggered
 	began  time.Time
 	cancel context.CancelFunc
 }
 
 func newStage() *stage {
-	s := &stage{Observer: New(NewClient(), 10*time.Second), says: map[string]func() (*status.Status, error){}, asked: map[string][]time.Duration{}, began: time.Now()}
+	s := &stage{Observer: New(NewClient(), 10*time.Second), says: map[string]func() (*status.Status, error){}, polled: map[string][]time.Duration{}, began: time.Now()}
 	s.url = func(p *corev1.Pod) string { return p.Name }
-	s.ask = func(ctx context.Context, url string) (*status.Status, error) {
+	s.get = func(ctx context.Context, url string) (*status.Status, error) {
 		s.mu.Lock()
-		s.asked[url] = append(s.asked[url], time.Since(s.began))
+		s.polled[url] = append(s.polled[url], time.Since(s.began))
 		s.now++
 		s.most = max(s.most, s.now)
 		says := s.says[url]
 		silentAgain := 0
-		if says == nil && len(s.asked[url]) > 1 {
+		if says == nil && len(s.polled[url]) > 1 {
 			silentAgain = 1
 		}
 		s.again += silentAgain
@@ -68,7 +68,7 @@ func newStage() *stage {
 	s.Start(ctx, func(types.NamespacedName) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.news++
+		s.passes++
 	})
 	return s
 }
@@ -85,20 +85,20 @@ func (s *stage) set(pod string, says func() (*status.Status, error)) {
 	s.says[pod] = says
 }
 
-// heardNews returns how often it told since the last call.
-func (s *stage) heardNews() int {
+// triggered returns how many passes were triggered since the last call.
+func (s *stage) triggered() int {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer func() { s.news = 0 }()
-	return s.news
+	defer func() { s.passes = 0 }()
+	return s.passes
 }
 
-func (s *stage) timesAsked(pod string) []time.Duration {
+func (s *stage) timesPolled(pod string) []time.Duration {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked[pod]
+	return s.polled[pod]
 }
 
 func well(change func(*status.Status)) func() (*status.Status, error) {
@@ -127,9 +127,9 @@ func pods(names ...string) (all []corev1.Pod) {
 }
 
 // look is a pass of the reconciler.
-func (s *stage) look(pods []corev1.Pod) Heard { return s.Observe(orders, "shop/orders", pods) }
+func (s *stage) look(pods []corev1.Pod) Observation { return s.Observe(orders, "shop/orders", pods) }
 
-func TestObserverTellsWhatMatters(t *testing.T) {
+func TestObserverTriggersAPassForWhatMatters(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*status.Status)
 		soon   bool // within an interval
@@ -163,92 +163,92 @@ func TestObserverTellsWhatMatters(t *testing.T) {
 				s := newStage()
 				defer s.end()
 				s.set("a", well(nil))
-				if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 0 || got.Unasked != 1 {
-					t.Fatalf("heard %+v of a pod that appears now", got)
+				if got := s.look(pods("a")); len(got.Statuses) != 0 || got.Silent != 0 || got.Unpolled != 1 {
+					t.Fatalf("got %+v of a new pod, want it unpolled", got)
 				}
-				if got := s.heardNews(); got != 1 {
-					t.Fatalf("told %d times of a new pod's first answer, want at once", got)
+				if got := s.triggered(); got != 1 {
+					t.Fatalf("%d passes for a new pod's first status, want 1 at once", got)
 				}
-				if got := s.look(pods("a")); len(got.Answers) != 1 || got.Unasked != 0 {
-					t.Fatalf("heard %+v", got)
+				if got := s.look(pods("a")); len(got.Statuses) != 1 || got.Unpolled != 0 {
+					t.Fatalf("got %+v, want one status", got)
 				}
 				s.set("a", well(c.change))
 				time.Sleep(11 * time.Second)
-				if got := s.heardNews(); got > 0 != c.soon {
-					t.Errorf("after an interval: told %d times", got)
+				if got := s.triggered(); got > 0 != c.soon {
+					t.Errorf("after an interval: %d passes, want some = %v", got, c.soon)
 				}
 				if c.soon {
 					s.look(pods("a"))
 				}
 				time.Sleep(61 * time.Second)
-				if got := s.heardNews(); got > 0 != (c.later && !c.soon) && name != "the oldest" {
-					t.Errorf("after a minute: told %d times", got)
+				if got := s.triggered(); got > 0 != (c.later && !c.soon) && name != "the oldest" {
+					t.Errorf("after a minute: %d passes, want some = %v", got, c.later && !c.soon)
 				} else if name == "the oldest" && got == 0 {
-					t.Error("after a minute: not told")
+					t.Error("after a minute: no pass, want one")
 				}
 			})
 		})
 	}
 }
 
-func TestObserverKeepsAnAnswerForThreeIntervals(t *testing.T) {
+func TestStatusIsCachedForThreeIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.end()
 		s.set("a", well(nil))
 		s.look(pods("a"))
-		s.heardNews()
+		s.triggered()
 		s.set("a", nil)
 		time.Sleep(29 * time.Second)
-		if got := s.look(pods("a")); len(got.Answers) != 1 || got.Silent != 0 || s.heardNews() != 0 {
+		if got := s.look(pods("a")); len(got.Statuses) != 1 || got.Silent != 0 || s.triggered() != 0 {
 			t.Errorf("before three intervals: %+v", got)
 		}
-		time.Sleep(4 * time.Second) // the last question has 2 s
-		if s.heardNews() != 1 {
-			t.Error("nobody was told that the pod is silent")
+		time.Sleep(4 * time.Second) // the last request has 2 s
+		if s.triggered() != 1 {
+			t.Error("no pass was triggered for the silent pod")
 		}
-		if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 1 {
+		if got := s.look(pods("a")); len(got.Statuses) != 0 || got.Silent != 1 {
 			t.Errorf("after three intervals: %+v", got)
 		}
-		asked := len(s.timesAsked("a"))
+		polled := len(s.timesPolled("a"))
 		time.Sleep(10 * time.Minute)
-		if again := len(s.timesAsked("a")) - asked; again < 5 || again > 9 {
-			t.Errorf("a silent pod was asked %d times in 10 minutes, want about every 2 minutes at the end", again)
+		if again := len(s.timesPolled("a")) - polled; again < 5 || again > 9 {
+			t.Errorf("a silent pod was polled %d times in 10 minutes, want about every 2 minutes at the end", again)
 		}
-		if s.heardNews() != 0 {
-			t.Error("silence is told again and again")
+		if s.triggered() != 0 {
+			t.Error("silence triggers more than one pass")
 		}
 		s.set("a", well(nil))
 		changed := pods("a")
 		changed[0].ResourceVersion = "2"
 		s.look(changed)
-		if s.heardNews() != 1 || len(s.look(changed).Answers) != 1 {
-			t.Error("a pod that changed was not asked at once")
+		if s.triggered() != 1 || len(s.look(changed).Statuses) != 1 {
+			t.Error("a changed pod was not polled at once")
 		}
 	})
 }
 
-func TestObserverPausesOfASilentPod(t *testing.T) {
+func TestSilentPodIsPolledLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.end()
 		s.look(pods("a"))
 		time.Sleep(8 * time.Minute)
-		got := s.timesAsked("a")
-		want := []time.Duration{0, 12, 34, 76, 158, 280, 402} // 2 s of question, then 10, 20, 40, 80, 120, 120 s
+		got := s.timesPolled("a")
+		want := []time.Duration{0, 12, 34, 76, 158, 280, 402} // 2 s of timeout, then 10, 20, 40, 80, 120, 120 s
 		for i, at := range want {
 			if i >= len(got) || got[i] != at*time.Second {
-				t.Fatalf("asked at %v, want at %v s", got, want)
+				t.Fatalf("polled at %v, want at %v s", got, want)
 			}
 		}
-		if s.heardNews() != 2 {
-			t.Error("want to hear once that it did not answer at first, and once that it is silent")
+		if s.triggered() != 2 {
+			t.Error("want one pass for the first failure, and one for the silence")
 		}
 	})
 }
 
-// However many pods are silent, those that answer are asked, and never more than 32 at once.
-func TestObserverIsBounded(t *testing.T) {
+// However many pods are silent, the others are polled, and never more than 32 at once.
+func TestConcurrentRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.cancel()
@@ -264,28 +264,28 @@ func TestObserverIsBounded(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		for i := 0; i < 1000; i += 2 {
-			if asked := len(s.timesAsked(fmt.Sprintf("pod-%d", i))); asked < 12 {
-				t.Errorf("a pod that answers was asked %d times in 18 intervals", asked)
+			if polled := len(s.timesPolled(fmt.Sprintf("pod-%d", i))); polled < 12 {
+				t.Errorf("a pod that responds was polled %d times in 18 intervals, want 12 or more", polled)
 				break
 			}
 		}
 		s.cancel()
-		time.Sleep(time.Second) // for those who answer now
+		time.Sleep(time.Second) // for the requests under way
 		if s.most != inFlight {
-			t.Errorf("%d pods were asked at once, want %d", s.most, inFlight)
+			t.Errorf("%d pods were polled at once, want %d", s.most, inFlight)
 		}
 		if s.worst != retries {
-			t.Errorf("%d silent pods were asked again at once, want %d", s.worst, retries)
+			t.Errorf("%d silent pods were polled again at once, want %d", s.worst, retries)
 		}
 		for i := range 1000 {
 			s.Forget(types.NamespacedName{Name: fmt.Sprintf("pod-%d", i)})
 		}
-		time.Sleep(time.Second) // for a question that began until then
+		time.Sleep(time.Second) // for a request that began until then
 	})
 }
 
-// Of many pods of one dispatcher 20 are asked in an interval, and all in their turn.
-func TestObserverAsksManyPodsInTurn(t *testing.T) {
+// Of many pods of one dispatcher 20 are polled in an interval, each in its turn.
+func TestManyPodsArePolledInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.end()
@@ -298,40 +298,40 @@ func TestObserverAsksManyPodsInTurn(t *testing.T) {
 		for range 60 {
 			before := 0
 			for _, name := range names {
-				before += len(s.timesAsked(name))
+				before += len(s.timesPolled(name))
 			}
 			time.Sleep(10 * time.Second)
 			after := 0
 			for _, name := range names {
-				after += len(s.timesAsked(name))
+				after += len(s.timesPolled(name))
 			}
 			if after-before > 2*perInterval {
-				t.Fatalf("%d pods were asked in an interval, want about %d", after-before, perInterval)
+				t.Fatalf("%d pods were polled in an interval, want about %d", after-before, perInterval)
 			}
 		}
-		if got := len(s.look(pods(names...)).Answers); got != mostPods {
-			t.Errorf("%d pods have an answer, want %d", got, mostPods)
+		if got := len(s.look(pods(names...)).Statuses); got != mostPods {
+			t.Errorf("%d pods have a status, want %d", got, mostPods)
 		}
 	})
 }
 
-func TestObserverForgets(t *testing.T) {
+func TestRemovedPodsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.end()
 		for _, name := range []string{"a", "b", "c"} {
 			s.set(name, well(nil))
 		}
-		s.set("c", well(func(s *status.Status) { s.Name = "shop/invoices" })) // its address was given away
+		s.set("c", well(func(s *status.Status) { s.Name = "shop/invoices" })) // its address was reassigned
 		s.look(pods("a", "b", "c"))
 		synctest.Wait()
-		if got := s.look(pods("b")); len(got.Answers) != 1 {
-			t.Errorf("heard %+v, want what b said", got)
+		if got := s.look(pods("b")); len(got.Statuses) != 1 {
+			t.Errorf("got %+v, want the status of b", got)
 		}
-		asked := len(s.timesAsked("a"))
+		polled := len(s.timesPolled("a"))
 		time.Sleep(time.Hour)
-		if again := len(s.timesAsked("a")); again != asked {
-			t.Errorf("a pod that is gone was asked %d times", again-asked)
+		if again := len(s.timesPolled("a")); again != polled {
+			t.Errorf("a removed pod was polled %d times", again-polled)
 		}
 		s.set("d", func() (*status.Status, error) {
 			time.Sleep(time.Second)
@@ -339,35 +339,35 @@ func TestObserverForgets(t *testing.T) {
 		})
 		s.look(pods("b", "d"))
 		synctest.Wait()
-		s.look(pods("b")) // while d is asked
-		s.heardNews()
+		s.look(pods("b")) // while d is polled
+		s.triggered()
 		time.Sleep(5 * time.Second)
-		if s.heardNews() != 0 {
-			t.Error("the answer of a pod that went meanwhile is told")
+		if s.triggered() != 0 {
+			t.Error("the response of a pod that was removed meanwhile triggers a pass")
 		}
 		time.Sleep(time.Hour)
-		if got := len(s.timesAsked("d")); got != 1 {
-			t.Errorf("a pod that went while it was asked was asked %d times", got)
+		if got := len(s.timesPolled("d")); got != 1 {
+			t.Errorf("a pod that was removed while it was polled was polled %d times, want 1", got)
 		}
 		s.Forget(orders)
-		asked = len(s.timesAsked("b"))
-		s.heardNews()
+		polled = len(s.timesPolled("b"))
+		s.triggered()
 		time.Sleep(time.Hour)
-		if again := len(s.timesAsked("b")); again != asked || s.heardNews() != 0 {
-			t.Errorf("a pod of a dispatcher that is gone was asked %d times", again-asked)
+		if again := len(s.timesPolled("b")); again != polled || s.triggered() != 0 {
+			t.Errorf("a pod of a removed dispatcher was polled %d times", again-polled)
 		}
 	})
 }
 
-func TestObserverHearsNothingOfAnotherDispatcher(t *testing.T) {
+func TestStatusOfAnotherDispatcherDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		defer s.end()
 		s.set("a", well(func(s *status.Status) { s.Name = "shop/invoices" }))
 		s.look(pods("a"))
 		time.Sleep(time.Minute)
-		if got := s.look(pods("a")); len(got.Answers) != 0 || got.Silent != 1 {
-			t.Errorf("heard %+v, want nothing: the pod's address was given to another", got)
+		if got := s.look(pods("a")); len(got.Statuses) != 0 || got.Silent != 1 {
+			t.Errorf("got %+v, want no status: the pod's address was reassigned", got)
 		}
 	})
 }
