@@ -37,7 +37,7 @@ var riddle = regexp.MustCompile(`^func (\([^)]*\) )?(look|low|part|short|enough|
 var (
 	camel = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 	// properNouns are names that others gave, and phrases in which a word above is the field's own. Requirements quote documents.
-	properNouns = regexp.MustCompile(`dead[-_ ]?letter|x-death|^ *says: .*|there (is|are) no\b|["\x60]nobody["\x60]`)
+	properNouns = regexp.MustCompile(`dead[-_ ]?letter|x-death|^ *says: .*|there (is|are) no\b|["\x60]nobody["\x60]|"ask(ing)?"|is ask error`)
 )
 
 // plain returns a text as words of small characters: DeadLetter, dead_letter and deadLetter are two words.

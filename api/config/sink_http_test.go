@@ -16,11 +16,11 @@ func TestReservedHeadersAreThoseOfTheResource(t *testing.T) {
 	}
 	text := strings.Join(strings.Fields(string(crd)), " ")
 	rule := regexp.MustCompile(`self\.lowerAscii\(\) in \[('authorization'[^]]*)\]`).FindStringSubmatch(text)
-	told := regexp.MustCompile(`none that the dispatcher sets itself \(ce-\*, ([^)]*)\)`).FindStringSubmatch(text)
-	if rule == nil || told == nil {
+	named := regexp.MustCompile(`none that the dispatcher sets itself \(ce-\*, ([^)]*)\)`).FindStringSubmatch(text)
+	if rule == nil || named == nil {
 		t.Fatal("the resource has no rule for the names of headers")
 	}
-	for what, list := range map[string]string{"the rule": strings.ReplaceAll(rule[1], "'", ""), "the message": told[1]} {
+	for what, list := range map[string]string{"the rule": strings.ReplaceAll(rule[1], "'", ""), "the message": named[1]} {
 		if names := strings.Split(list, ", "); !slices.Equal(names, ReservedHeaders) {
 			t.Errorf("%s has %q, and ReservedHeaders %q", what, names, ReservedHeaders)
 		}

@@ -32,7 +32,7 @@ type RabbitMQSink struct {
 	// outbox-dispatcher.
 	ConnectionName string `json:"connectionName,omitempty"`
 	// Heartbeat finds a connection dead after three times of it, 1s to 5m, in whole seconds. The
-	// broker may ask for a shorter one. Defaults to 10s.
+	// broker may request a shorter one. Defaults to 10s.
 	Heartbeat Duration `json:"heartbeat,omitempty"`
 	// Timeout bounds the wait for confirmations, 100ms to 10m. Defaults to 30s.
 	Timeout Duration `json:"timeout,omitempty"`

@@ -135,11 +135,11 @@ func TestDraftsConnectToNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := connections.Load(); n != 1 {
-		t.Errorf("there were %d connections beside the test's own", n-1)
+		t.Errorf("there were %d connections in addition to the test's own", n-1)
 	}
 }
 
-// What is drafted is what is delivered, but for what is made anew for each sending.
+// What is drafted is what is delivered, but for what is made again for each sending.
 func TestDraftIsWhatIsDelivered(t *testing.T) {
 	var body []byte
 	var header http.Header

@@ -37,7 +37,7 @@ func headerPlace(kind, name string) string {
 	return name
 }
 
-// Every kind of sink whose messages have headers takes those of the configuration, beside the attributes and in their
+// Every kind of sink whose messages have headers takes those of the configuration, in addition to the attributes and in their
 // place; in the latter case the body is the payload, byte by byte, and no attribute is there.
 //
 // CONTRACT: C-70

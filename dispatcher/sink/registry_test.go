@@ -59,20 +59,20 @@ func TestSchemasOfARealRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// deliver wants no error, or a death by the schema, or a failed attempt, or that the registry is away, by
+	// deliver wants no error, or a dead event by the schema, or a failed attempt, or that the registry is unreachable, by
 	// parts of texts.
-	deliver := func(kind, payload, dies, fails, away string) {
+	deliver := func(kind, payload, wantDead, fails, unreachable string) {
 		t.Helper()
 		err := s.Deliver(t.Context(), []*dispatcher.Event{{ID: uuid.New(), Topic: "orders", EventType: kind, Payload: []byte(payload)}})[0]
 		why, dead := dispatcher.PermanentReason(err)
 		switch {
-		case dies+fails+away == "":
+		case wantDead+fails+unreachable == "":
 			if err != nil {
 				t.Errorf("%s %s: %v", kind, payload, err)
 			}
-		case err == nil || !strings.Contains(err.Error(), dies+fails+away):
-			t.Errorf("%s %s: the error %v does not say %q", kind, payload, err, dies+fails+away)
-		case dead != (dies != "") || dead && why != dispatcher.ReasonSchemaValidationFailed || dispatcher.IsUnavailable(err) != (away != ""):
+		case err == nil || !strings.Contains(err.Error(), wantDead+fails+unreachable):
+			t.Errorf("%s %s: the error %v does not say %q", kind, payload, err, wantDead+fails+unreachable)
+		case dead != (wantDead != "") || dead && why != dispatcher.ReasonSchemaValidationFailed || dispatcher.IsUnavailable(err) != (unreachable != ""):
 			t.Errorf("%s %s: of the wrong kind: %v", kind, payload, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package sink makes the sink that a configuration asks for. Each kind is a package of its own;
+// Package sink makes the sink that a configuration names. Each kind is a package of its own;
 // package cloudevent says which attributes their messages carry, and sinktest what they must do.
 // README.md compares the sinks, and says how to add one.
 package sink
@@ -68,14 +68,14 @@ func NewDrafts(cfg config.Config) (*Drafts, error) {
 
 // Draft returns the message that the dispatcher would send for the event, through its validation, transformations
 // and routes. Its error is that of the delivery: see package pipeline for what it does to the event. Only the
-// schema registry is asked, where the configuration has one.
+// schema registry is queried, where the configuration has one.
 func (d *Drafts) Draft(ctx context.Context, e *dispatcher.Event) (draft.Message, error) {
 	r := &recorder{Sink: d.sink}
 	err := d.pipeline.Wrap(r).Deliver(ctx, []*dispatcher.Event{e})[0]
 	return r.message, err
 }
 
-// Close ends what the sink has begun, which is no connection.
+// Close ends what the sink has begun, which is not a connection.
 func (d *Drafts) Close(ctx context.Context) error { return d.sink.Close(ctx) }
 
 // recorder stands for a sink, and keeps what that would send.

@@ -14,19 +14,19 @@ import (
 	"github.com/aws/smithy-go/logging"
 )
 
-// Load returns the configuration. Its credentials are searched for when they are first asked for, kept
+// Load returns the configuration. Its credentials are searched for when they are first requested, kept
 // until they are about to expire, and are never nil. Load itself and each call of Retrieve take no longer
 // than the timeout. The texts of their errors name roles, files and addresses.
 func Load(ctx context.Context, timeout time.Duration) (aws.Config, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// All who ask share one search, which goes on when they have given up. Without an end of its own, an
+	// All callers share one search, which continues when they have given up. Without an end of its own, an
 	// agent that says nothing would be waited for for ever.
 	client := awshttp.NewBuildableClient().WithTimeout(timeout)
 	cfg, err := config.LoadDefaultConfig(ctx,
 		config.WithLogger(logging.Nop{}), // its lines are none of ours (CONTRACT C-73)
 		config.WithHTTPClient(client),
-		// A pod's agent is asked by a client of its own.
+		// A pod's agent is queried by a client of its own.
 		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = client }))
 	cfg.Credentials = bounded{cfg.Credentials, timeout}
 	return cfg, err

@@ -15,13 +15,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
 )
 
-// An agent that takes requests and says nothing is not waited for for ever, neither by who asks nor by the
-// search that they share: when it answers again, the next one has credentials.
+// An agent that takes requests and says nothing is not waited for for ever, neither by a caller nor by the
+// search that they share: when it responds again, the next one has credentials.
 func TestSilentAgent(t *testing.T) {
-	var answers atomic.Bool
+	var responds atomic.Bool
 	over := make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !answers.Load() {
+		if !responds.Load() {
 			select {
 			case <-r.Context().Done(): // the client gave up
 			case <-over:
@@ -45,9 +45,9 @@ func TestSilentAgent(t *testing.T) {
 	}
 	_, err = cfg.Credentials.Retrieve(t.Context())
 	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "number of attempts") {
-		t.Errorf("while the agent is silent: %v; want no more than that the time is over: the search goes on", err)
+		t.Errorf("while the agent is silent: %v; want no more than that the time is over: the search continues", err)
 	}
-	answers.Store(true)
+	responds.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for {
@@ -59,7 +59,7 @@ func TestSilentAgent(t *testing.T) {
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("the agent answers, and nobody hears it: %v", err)
+			t.Fatalf("the agent responds, and the credentials do not arrive: %v", err)
 		}
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// patience bounds what must happen soon. It is only ever waited for by a test that fails.
-var patience = 20 * time.Second
+// waitTimeout bounds what must happen soon. It is only ever waited for by a test that fails.
+var waitTimeout = 20 * time.Second
 
-// deliver calls Deliver and checks the number of answers.
+// deliver calls Deliver and checks the number of results.
 func deliver(t *testing.T, ctx context.Context, d Destination, batch []*dispatcher.Event) []error {
 	t.Helper()
 	errs := d.Sink.Deliver(ctx, batch)
 	if len(errs) != len(batch) {
-		t.Errorf("Deliver answered %d errors for %d events", len(errs), len(batch))
+		t.Errorf("Deliver responded %d errors for %d events", len(errs), len(batch))
 		return make([]error, len(batch))
 	}
 	return errs
@@ -70,7 +70,7 @@ func within[T any](t *testing.T, c <-chan T, complaint string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal(complaint)
 		panic("unreachable")
 	}
@@ -81,14 +81,14 @@ func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for {
 		err := try()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
+			t.Fatalf("%s: not within %s: %v", what, waitTimeout, err)
 		}
 		<-tick.C
 	}

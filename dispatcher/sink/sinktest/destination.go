@@ -27,15 +27,15 @@ type Destination struct {
 	Refused dispatcher.Cause
 	// NoPayload says that this sink does not publish payloads.
 	NoPayload bool
-	// Hang makes the destination take requests and never answer, until the test ends. It returns
+	// Hang makes the destination take requests and never respond, until the test ends. It returns
 	// a channel that gets a value for each request that waits.
 	Hang func() (waiting <-chan struct{})
 	// Stop makes the destination unreachable, Start brings it back at the same address.
 	Stop, Start func()
-	// Idle closes the connections that nobody uses, at the destination's end, and returns when the sink
+	// Idle closes the connections that no delivery uses, at the destination's end, and returns when the sink
 	// can know of it.
 	Idle func()
-	// Missing takes away the place that the sink is configured for (a topic, a stream, a table), or the
+	// Missing removes the place that the sink is configured for (a topic, a stream, a table), or the
 	// right to write there. restore gives it back.
 	Missing func() (restore func())
 	// Cannot says by their names why hooks are nil: Refuse, Hang, Stop, Idle or Missing. One that is nil
@@ -46,16 +46,16 @@ type Destination struct {
 // lacks reports whether the destination has no hook of this name.
 func (d Destination) lacks(t *testing.T, name string, hook any) bool {
 	t.Helper()
-	why, told := d.Cannot[name]
+	why, named := d.Cannot[name]
 	switch missing := reflect.ValueOf(hook).IsNil(); {
-	case missing && !told:
+	case missing && !named:
 		t.Fatalf("the destination has no hook %s; set it, or say in Cannot why there is none", name)
-	case !missing && told:
+	case !missing && named:
 		t.Fatalf("the destination has a hook %s, and Cannot says that there is none: %s", name, why)
-	case told:
+	case named:
 		t.Logf("no %s: %s", name, why)
 	}
-	return told
+	return named
 }
 
 // Message is an event as it arrived.
@@ -72,14 +72,14 @@ func MessageOf(t *testing.T, m binding.Message) Message {
 	t.Helper()
 	e, err := binding.ToEvent(t.Context(), m)
 	if err != nil {
-		t.Fatalf("what arrived is no CloudEvent: %v", err)
+		t.Fatalf("what arrived is not a CloudEvent: %v", err)
 	}
 	if err := e.Validate(); err != nil {
-		t.Errorf("what arrived is no valid CloudEvent: %v", err)
+		t.Errorf("what arrived is not a valid CloudEvent: %v", err)
 	}
 	got := Message{Attributes: map[string]string{}, Payload: string(e.Data())}
 	if err := (*binding.EventMessage)(e).ReadBinary(t.Context(), attributes(got.Attributes)); err != nil {
-		t.Fatalf("what arrived has an attribute that is no text: %v", err)
+		t.Fatalf("what arrived has an attribute that is not a text: %v", err)
 	}
 	return got
 }

@@ -30,6 +30,31 @@ func NewEvent() *dispatcher.Event {
 	}
 }
 
+// NewEvents returns n of them.
+func NewEvents(n int) []*dispatcher.Event {
+	batch := make([]*dispatcher.Event, n)
+	for i := range batch {
+		batch[i] = NewEvent()
+	}
+	return batch
+}
+
+// Sized returns an event with about n bytes of payload.
+func Sized(n int) *dispatcher.Event {
+	e := NewEvent()
+	e.Payload = []byte(`"` + PayloadSecret + strings.Repeat("7", n) + `"`)
+	return e
+}
+
+// Dead checks that an event is refused for good: as its own failure, with the text.
+func Dead(t testing.TB, what string, err error, text string) {
+	t.Helper()
+	Want(t, what, err, false, reason.Refusing, text)
+	if got, _ := dispatcher.PermanentReason(err); got != dispatcher.ReasonPermanentFailure {
+		t.Errorf("%s: the reason is %q, want %q: %v", what, got, dispatcher.ReasonPermanentFailure, err)
+	}
+}
+
 // Verify checks what holds for every error of a sink, and returns it: a remedy, on one line, and no
 // secret (CONTRACT C-73).
 func Verify(t testing.TB, err error) error {
@@ -86,7 +111,7 @@ func Login(t testing.TB, user, password string) *config.BasicAuth {
 	return &config.BasicAuth{UsernameFile: File(t, "user", user+"\n"), PasswordFile: File(t, "password", password+"\n")}
 }
 
-// Write writes a file anew.
+// Write writes a file.
 func Write(t testing.TB, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

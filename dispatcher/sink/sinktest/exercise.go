@@ -21,7 +21,7 @@ func Exercise(t *testing.T, open func(t *testing.T) Destination) {
 		name string
 		run  func(*testing.T, Destination)
 	}{
-		{"Answers", exerciseAnswers},
+		{"Results", exerciseResults},
 		{"Attributes", exerciseAttributes},
 		{"Awkward", exerciseAwkward},
 		{"Concurrent", exerciseConcurrent},
@@ -43,8 +43,8 @@ func Exercise(t *testing.T, open func(t *testing.T) Destination) {
 	}
 }
 
-// Every batch up to BatchSize is answered for each event, in order, and arrives once, unchanged.
-func exerciseAnswers(t *testing.T, d Destination) {
+// Every batch up to BatchSize has a result for each event, in order, and arrives once, unchanged.
+func exerciseResults(t *testing.T, d Destination) {
 	size := d.Sink.BatchSize()
 	if size < 1 {
 		t.Fatalf("BatchSize is %d; it must be at least 1", size)
@@ -139,11 +139,11 @@ func exerciseRefused(t *testing.T, d Destination) {
 			refused := e == batch[1]
 			switch {
 			case refused && errs[i] == nil:
-				t.Errorf("a refused event was answered with nil")
+				t.Errorf("a refused event got nil")
 			case refused && dispatcher.IsUnavailable(errs[i]):
 				t.Errorf("a refused event is its own failure, but the error is Unavailable: %v", errs[i])
 			case !refused && errs[i] != nil:
-				t.Errorf("an event beside a refused one failed: %v", errs[i])
+				t.Errorf("an event next to a refused one failed: %v", errs[i])
 			case !refused:
 				arrived = append(arrived, e)
 			}
@@ -185,7 +185,7 @@ func exerciseHanging(t *testing.T, d Destination) {
 	cancel()
 	errs := within(t, result, "Deliver did not return after its context was cancelled")
 	if len(errs) != len(batch) {
-		t.Fatalf("Deliver answered %d errors for %d events", len(errs), len(batch))
+		t.Fatalf("Deliver responded %d errors for %d events", len(errs), len(batch))
 	}
 	for _, err := range errs {
 		switch {
@@ -197,7 +197,7 @@ func exerciseHanging(t *testing.T, d Destination) {
 	}
 }
 
-// An unreachable destination is told from a refused event, and is found again (CONTRACT C-32).
+// An unreachable destination is not a refused event, and is found again (CONTRACT C-32).
 func exerciseUnreachable(t *testing.T, d Destination) {
 	if d.lacks(t, "Stop", d.Stop) {
 		return
@@ -205,13 +205,13 @@ func exerciseUnreachable(t *testing.T, d Destination) {
 	before := events(1)
 	delivered(t, d, before)
 	d.Stop()
-	// A connection that dies under an event may have carried it, so the first answers may differ.
+	// A connection that is killed under an event may have carried it, so the first errors may differ.
 	eventually(t, "Deliver to a stopped destination is Unavailable", func() error {
 		err := deliver(t, t.Context(), d, events(1))[0]
 		noPayload(t, err)
 		d.caused(t, err)
 		if err == nil {
-			t.Fatal("an event was answered with nil while the destination was stopped")
+			t.Fatal("an event got nil while the destination was stopped")
 		}
 		if !dispatcher.IsUnavailable(err) {
 			return fmt.Errorf("the error is not Unavailable: %w", err)
@@ -228,7 +228,7 @@ func exerciseUnreachable(t *testing.T, d Destination) {
 	arrivedOnce(t, d, append(before, after...))
 }
 
-// Connections that the destination closed while nobody used them cost no event an attempt (CONTRACT C-32).
+// Connections that the destination closed while no delivery used them cost no event an attempt (CONTRACT C-32).
 func exerciseIdle(t *testing.T, d Destination) {
 	if d.lacks(t, "Idle", d.Idle) {
 		return

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // Opened returns a sink, and closes it when the test ends.
@@ -35,8 +34,8 @@ func Send(t testing.TB, s dispatcher.Sink) error {
 	return Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{NewEvent()})[0])
 }
 
-// Reaches checks that Deliver and Probe succeed or, when there is a word, that both say that the destination
-// is unavailable, with the word and the text.
+// Reaches checks that Deliver and Probe succeed or, when there is a word, that the errors of both are
+// Unavailable, with the word and the text.
 func Reaches(t testing.TB, s dispatcher.Sink, word, text string) {
 	t.Helper()
 	delivered, probed := Send(t, s), s.Probe(t.Context())
@@ -48,48 +47,6 @@ func Reaches(t testing.TB, s dispatcher.Sink, word, text string) {
 	}
 	Want(t, "Deliver", delivered, true, word, text)
 	Want(t, "Probe", probed, true, word, text)
-}
-
-// Silent checks what two sinks say, one of which is connected, while their server is stopped in its tracks:
-// without a connection nothing was sent; with one, who knows. sent is what the connected one says, and
-// unsent the other.
-func Silent(t *testing.T, connected, fresh dispatcher.Sink, server interface {
-	Pause()
-	Resume()
-}, sent, unsent string) {
-	t.Helper()
-	if err := Send(t, connected); err != nil {
-		t.Fatal(err)
-	}
-	server.Pause()
-	t.Cleanup(server.Resume)
-	err := Send(t, connected)
-	Want(t, "with a connection", err, false, reason.ConnectionFailed, sent)
-	if !reason.IsTimeout(err) { // metrics count them
-		t.Errorf("with a connection: no timeout: %v", err)
-	}
-	Want(t, "a new connection", Send(t, fresh), true, reason.ConnectionFailed, unsent)
-	if err := Send(t, connected); !reason.IsTimeout(err) || !dispatcher.IsUnavailable(err) {
-		t.Errorf("after that: %v; want a timeout that is Unavailable", err)
-	}
-	Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, unsent)
-	server.Resume()
-	for _, s := range []dispatcher.Sink{connected, fresh} {
-		if err := sendBack(t, s); err != nil {
-			t.Errorf("the server is back: %v", err)
-		}
-	}
-}
-
-// sendBack is Send to a server that is back. It may say for a while that it is not ready, as Kafka does of
-// partitions whose broker was away: that answers at once, and costs no attempt.
-func sendBack(t *testing.T, s dispatcher.Sink) (err error) {
-	for deadline := time.Now().Add(time.Minute); ; {
-		err = Send(t, s)
-		if !dispatcher.IsUnavailable(err) || reason.IsTimeout(err) || time.Now().After(deadline) {
-			return err
-		}
-	}
 }
 
 // BenchBatch is a batch for s of events as they are in practice, with 200 bytes of payload.

@@ -83,7 +83,7 @@ type Refusing struct {
 	Refuse func(*dispatcher.Event) error
 }
 
-// Deliver answers each event with its own error, or with the inner sink's answer.
+// Deliver returns for each event its own error, or the inner sink's.
 func (r *Refusing) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	errs := make([]error, len(batch))
 	for i, e := range batch {
@@ -113,7 +113,7 @@ func (s *Slow) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	}
 }
 
-// Hanging takes a batch and never answers before ctx's end.
+// Hanging takes a batch and never returns before ctx's end.
 type Hanging struct {
 	dispatcher.Sink
 	// Begun gets each batch whose delivery began, when it is not nil.
@@ -132,7 +132,7 @@ func (h *Hanging) Deliver(ctx context.Context, batch []*dispatcher.Event) []erro
 	return all(batch, interrupted(ctx.Err()))
 }
 
-// Switch is a destination that can be taken away. While Down is true nothing is handed on, and
+// Switch is a destination that can be switched off. While Down is true nothing is handed on, and
 // everything is [dispatcher.Unavailable].
 type Switch struct {
 	dispatcher.Sink

@@ -32,35 +32,35 @@ func TestExerciseBroken(t *testing.T) {
 	if broken == "" {
 		t.Skip("TestExerciseNotices runs this")
 	}
-	patience = 200 * time.Millisecond // it fails in any case
+	waitTimeout = 200 * time.Millisecond // it fails in any case
 	Exercise(t, func(*testing.T) Destination { return memory(broken) })
 }
 
 func TestExerciseNotices(t *testing.T) {
 	for broken, complaint := range map[string]string{
-		"short answer":           "TestExerciseBroken/Answers",
-		"changes events":         "TestExerciseBroken/Answers",
-		"loses an event":         "TestExerciseBroken/Answers",
-		"publishes twice":        "TestExerciseBroken/Concurrent",
-		"forgets an attribute":   "TestExerciseBroken/Attributes",
-		"adds an attribute":      "TestExerciseBroken/Attributes",
-		"answers reversed":       "TestExerciseBroken/Refused",
-		"refusal unavailable":    "TestExerciseBroken/Refused",
-		"quotes the payload":     "TestExerciseBroken/Refused",
-		"ignores ctx":            "TestExerciseBroken/Cancelled",
-		"hides ctx":              "TestExerciseBroken/Hanging",
-		"outage is a refusal":    "TestExerciseBroken/Unreachable",
-		"probe is blind":         "TestExerciseBroken/Unreachable",
-		"probe publishes":        "TestExerciseBroken/Probe",
-		"close fails":            "TestExerciseBroken/Answers",
-		"uses dead connections":  "TestExerciseBroken/Idle",
-		"probe asks for nothing": "TestExerciseBroken/Missing",
-		"missing is a refusal":   "TestExerciseBroken/Missing",
-		"a hook is forgotten":    "TestExerciseBroken/Missing",
-		"gives no code":          "TestExerciseBroken/Refused",
-		"names no cause":         "TestExerciseBroken/Unreachable",
-		"cuts a key":             "TestExerciseBroken/Awkward",
-		"rounds numbers":         "TestExerciseBroken/Awkward",
+		"short result":          "TestExerciseBroken/Results",
+		"changes events":        "TestExerciseBroken/Results",
+		"loses an event":        "TestExerciseBroken/Results",
+		"publishes twice":       "TestExerciseBroken/Concurrent",
+		"forgets an attribute":  "TestExerciseBroken/Attributes",
+		"adds an attribute":     "TestExerciseBroken/Attributes",
+		"results reversed":      "TestExerciseBroken/Refused",
+		"refusal unavailable":   "TestExerciseBroken/Refused",
+		"quotes the payload":    "TestExerciseBroken/Refused",
+		"ignores ctx":           "TestExerciseBroken/Cancelled",
+		"hides ctx":             "TestExerciseBroken/Hanging",
+		"outage is a refusal":   "TestExerciseBroken/Unreachable",
+		"probe is blind":        "TestExerciseBroken/Unreachable",
+		"probe publishes":       "TestExerciseBroken/Probe",
+		"close fails":           "TestExerciseBroken/Results",
+		"uses dead connections": "TestExerciseBroken/Idle",
+		"probe checks no place": "TestExerciseBroken/Missing",
+		"missing is a refusal":  "TestExerciseBroken/Missing",
+		"a hook is forgotten":   "TestExerciseBroken/Missing",
+		"gives no code":         "TestExerciseBroken/Refused",
+		"names no cause":        "TestExerciseBroken/Unreachable",
+		"cuts a key":            "TestExerciseBroken/Awkward",
+		"rounds numbers":        "TestExerciseBroken/Awkward",
 	} {
 		t.Run(broken, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestExerciseBroken$")
@@ -212,9 +212,9 @@ func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) (err
 		}
 	}
 	switch {
-	case b.broken == "short answer":
+	case b.broken == "short result":
 		return errs[1:]
-	case b.broken == "answers reversed" && len(errs) == 3:
+	case b.broken == "results reversed" && len(errs) == 3:
 		errs[0], errs[1] = errs[1], errs[0]
 	}
 	return errs
@@ -229,7 +229,7 @@ func (b *breakable) Probe(ctx context.Context) error {
 	case "probe publishes":
 		b.record.Deliver(ctx, events(1))
 	}
-	if b.missing.Load() && b.broken != "probe asks for nothing" {
+	if b.missing.Load() && b.broken != "probe checks no place" {
 		return dispatcher.Unavailable(errMissing)
 	}
 	return b.Sink.Probe(ctx)

@@ -1,7 +1,7 @@
 """A stand-in for Azure Service Bus on Qpid Proton: AMQP 1.0, the login by $cbs, and queues.
 
-It is no broker: it keeps messages in memory, gives all of them to each receiver, and refuses what a
-queue's name asks for. missing-*: not found. full-*: resource limit exceeded. A token that holds "wrong"
+It is not a broker: it keeps messages in memory, gives all of them to each receiver, and refuses what a
+queue's name checks. missing-*: not found. full-*: resource limit exceeded. A token that holds "wrong"
 is not authorized, and one that holds "expired" is not either.
 """
 import sys
@@ -29,7 +29,7 @@ class ServiceBus(MessagingHandler):
         super().__init__(auto_accept=False, prefetch=0)
         self.address = address
         self.queues = {}
-        self.replies = {}  # connection -> the links that carry answers of $cbs
+        self.replies = {}  # connection -> the links that carry responses of $cbs
         self.sent = {}  # link -> how many of its queue's messages it was given
 
     def on_start(self, event):
@@ -40,7 +40,7 @@ class ServiceBus(MessagingHandler):
         link = event.link
         name = link.remote_source.address if link.is_sender else link.remote_target.address
         link.snd_settle_mode, link.rcv_settle_mode = link.remote_snd_settle_mode, link.remote_rcv_settle_mode
-        if not name.startswith("missing-"):  # else the answer has no terminus, which says that it ends at once
+        if not name.startswith("missing-"):  # else the response has no terminus, which says that it ends at once
             link.source.copy(link.remote_source)
             link.target.copy(link.remote_target)
         if name == "$cbs":
@@ -77,7 +77,7 @@ class ServiceBus(MessagingHandler):
         token = str(event.message.body)
         code = 401 if "wrong" in token or "expired" in token else 202
         answer = Message(correlation_id=event.message.id, properties={"status-code": int32(code), "status-description": "said"})
-        answer.address = event.message.reply_to
+        response.address = event.message.reply_to
         delivery = self.replies[event.connection].send(answer)
         delivery.settle()
 

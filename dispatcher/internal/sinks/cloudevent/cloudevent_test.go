@@ -90,7 +90,7 @@ func TestTypeAndSubject(t *testing.T) {
 	}
 }
 
-// The table of doc.go, and what it says beside the table.
+// The table of doc.go, and what it says about the table.
 //
 // CONTRACT: C-70
 func TestHeaders(t *testing.T) {

@@ -56,12 +56,12 @@
 //
 // # Headers under their own names
 //
-// A header whose attribute has another name, such as correlation_id, is beside the attributes also under its
+// A header whose attribute has another name, such as correlation_id, is in addition to the attributes also under its
 // own, as the row has it: in Kafka, NATS, RabbitMQ, Pub/Sub and Service Bus, wherever the protocol can carry
 // the name and the value. Of one event these are the first 32 by name, and 8 KiB. It is not there under a
 // name that messages have already (ce_type, content-type). HTTP requests have none of them, because
 // servers and gateways act on headers: name those that consumers need in the configuration's
-// message.headers. See [Beside].
+// message.headers. See [Next to].
 //
 // # Values
 //

@@ -35,7 +35,7 @@ const awsBatch = 10
 // awsPrefix begins the names of message attributes; there is room for ten of them.
 const awsPrefix = "ce_"
 
-// awsAttributes go beside the body, for filter policies and for who looks into a queue.
+// awsAttributes stand next to the body, for filter policies and for who looks into a queue.
 var awsAttributes = []string{"id", "source", "type", "subject", "topic", "tenantid", "fencingtoken"}
 
 // awsService sends to the queues of SQS, or the topics of SNS, of one account by their names.
@@ -44,12 +44,12 @@ type awsService[C any] struct {
 	what string
 	// base is a queue's URL, or a topic's ARN, up to its name; own is the name that is configured.
 	base, own string
-	// longest is the most letters of a name.
+	// longest is the most characters of a name.
 	longest int
 	// publish sends the entries with one request to a queue's URL or a topic's ARN.
-	publish func(ctx context.Context, client C, to string, entries []awsEntry) (answers, error)
-	// ask asks whether it is there.
-	ask func(ctx context.Context, client C, to string) error
+	publish func(ctx context.Context, client C, to string, entries []awsEntry) (outcomes, error)
+	// find returns an error unless it is there.
+	find func(ctx context.Context, client C, to string) error
 	// make makes the client at its first use, because it looks into the environment and its files.
 	make   func(aws.Config, aws.HTTPClient) C
 	region string
@@ -63,7 +63,7 @@ type awsService[C any] struct {
 // awsEntry is a message of a request.
 type awsEntry struct {
 	id, body *string
-	// attributes go beside the body; none is empty.
+	// attributes stand next to the body; none is empty.
 	attributes map[string]string
 	// group and once are the group and the deduplication id of what is FIFO, else nil.
 	group, once *string
@@ -137,7 +137,7 @@ var awsName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.fifo)?$`)
 
 func (s *awsService[C]) check(to string) error {
 	if len(to) > s.longest || !awsName.MatchString(to) {
-		return fmt.Errorf("%q is no name that a %s can have; use at most %d letters, digits, dashes and underscores", to, s.what, s.longest)
+		return fmt.Errorf("%q is not a name that a %s can have; use at most %d characters of A-Z, a-z, 0-9, dashes and underscores", to, s.what, s.longest)
 	}
 	return nil
 }
@@ -160,27 +160,27 @@ func (s *awsService[C]) send(ctx context.Context, to string, messages []*message
 		}
 	}
 	ctx, sent := watched(ctx)
-	answers, err := s.publish(ctx, client, s.base+to, entries)
-	return answers, awsFailure(sent, err)
+	all, err := s.publish(ctx, client, s.base+to, entries)
+	return all, awsFailure(sent, err)
 }
 
 // groupForbidden are the characters that a FIFO queue's or topic's groups do not take.
 func groupForbidden(r rune) bool { return r <= ' ' || r > '~' }
 
-// answers are the outcomes of a request's entries.
-type answers []error
+// outcomes are those of a request's entries.
+type outcomes []error
 
-// errNoAnswer stands until an entry has its answer.
-var errNoAnswer = errors.New("no answer about this message")
+// errNoResponse stands until an entry has its response.
+var errNoResponse = errors.New("no response about this message")
 
-func newAnswers(entries []awsEntry) answers {
-	return slices.Repeat(answers{errNoAnswer}, len(entries))
+func newOutcomes(entries []awsEntry) outcomes {
+	return slices.Repeat(outcomes{errNoResponse}, len(entries))
 }
 
-// set notes the answer about the entry with an id, which is its place.
-func (a answers) set(id *string, err error) {
-	if i, bad := strconv.Atoi(aws.ToString(id)); bad == nil && i >= 0 && i < len(a) {
-		a[i] = err
+// set notes the response about the entry with an id, which is its place.
+func (o outcomes) set(id *string, err error) {
+	if i, bad := strconv.Atoi(aws.ToString(id)); bad == nil && i >= 0 && i < len(o) {
+		o[i] = err
 	}
 }
 
@@ -190,7 +190,7 @@ func (s *awsService[C]) probe(ctx context.Context) error {
 		return err
 	}
 	ctx, sent := watched(ctx)
-	err = s.ask(ctx, client, s.base+s.own)
+	err = s.find(ctx, client, s.base+s.own)
 	if awsDenied(err) {
 		return nil
 	}
@@ -208,17 +208,17 @@ func watched(ctx context.Context) (context.Context, *sending) {
 	return context.WithValue(ctx, sendingKey{}, sent), sent
 }
 
-// probed is what err means to a probe, which sends no event. What came instead of an answer is not
+// probed is what err means to a probe, which sends no event. What came instead of a response is not
 // quoted: it may repeat the request.
 func (s *sending) probed(err error) error {
 	var refused *refusal
 	if err == nil || errors.As(err, &refused) || !s.begun.Load() {
 		return err
 	}
-	return &unsent{errors.New("broke off, or gave no valid answer")}
+	return &unsent{errors.New("broke off, or gave no valid response")}
 }
 
-// traced tells a request's sending of its connection.
+// traced notifies a request's sending of its connection.
 type traced struct{ *http.Transport }
 
 func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -233,15 +233,15 @@ func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
 // awsFailure says what a call's error means to the sink.
 func awsFailure(sent *sending, err error) error {
 	var credentials *noCredentials
-	var answer smithy.APIError
+	var response smithy.APIError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &credentials):
 		return &unsent{credentials}
-	case errors.As(err, &answer):
-		r := awsRefusal(answer.ErrorCode(), true)
-		r.fault = r.fault || answer.ErrorFault() == smithy.FaultServer
+	case errors.As(err, &response):
+		r := awsRefusal(response.ErrorCode(), true)
+		r.fault = r.fault || response.ErrorFault() == smithy.FaultServer
 		return r
 	case !sent.begun.Load():
 		return &unsent{cause(err)}
@@ -262,8 +262,8 @@ func cause(err error) error {
 	return err
 }
 
-// awsRefusal maps the code of an answer. The answer's message is not quoted: it may echo what was sent.
-// whole is true for the answer to a request, and false for one about a message.
+// awsRefusal maps the code of a response. The response's message is not quoted: it may echo what was sent.
+// whole is true for the response to a request, and false for one about a message.
 func awsRefusal(code string, whole bool) *refusal {
 	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
 	r := &refusal{word: reason.Refusing, code: code}
@@ -284,7 +284,7 @@ func awsRefusal(code string, whole bool) *refusal {
 		remedy = "create it, or correct queueURL or topicARN, and the region"
 	case "Throttling", "ThrottlingException", "RequestThrottled", "ThrottledException", "OverLimit", "KmsThrottled", "KMSThrottling":
 		r.fault = true
-		remedy = "lower concurrency, or ask for a higher quota"
+		remedy = "lower concurrency, or request a higher quota"
 	case "BatchRequestTooLong", "BatchRequestTooLongException", "MessageTooLong":
 		r.perMessage, r.tooLarge = true, true
 		remedy = "raise the destination's maximum message size"
@@ -295,17 +295,17 @@ func awsRefusal(code string, whole bool) *refusal {
 		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
 	}
-	r.what = fmt.Sprintf("answered %s; %s", code, remedy)
+	r.what = fmt.Sprintf("responded %s; %s", code, remedy)
 	return r
 }
 
-// awsDenied reports whether a probe was answered by one who may only send: the service is there.
+// awsDenied reports whether a probe was refused because the identity may only send: the service is there.
 func awsDenied(err error) bool {
-	var answer smithy.APIError
-	if !errors.As(err, &answer) {
+	var response smithy.APIError
+	if !errors.As(err, &response) {
 		return false
 	}
-	switch answer.ErrorCode() {
+	switch response.ErrorCode() {
 	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException":
 		return true
 	}

@@ -15,9 +15,9 @@ import (
 // service is one cloud's way to send messages. Its errors are those of outcome.go. Its methods are safe
 // for concurrent use.
 type service interface {
-	// send sends messages to one destination with one request, and answers for each.
+	// send sends messages to one destination with one request, and returns a result for each.
 	send(ctx context.Context, to string, messages []*message) ([]error, error)
-	// probe asks for the configured destination, and sends nothing.
+	// probe checks the configured destination, and sends nothing.
 	probe(ctx context.Context) error
 	close(ctx context.Context) error
 	// check says what is wrong with the name of a destination.
@@ -69,20 +69,20 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 	defer reason.Classify(s.class, &errs)
 	errs = make([]error, len(batch))
 	var order []string
-	parcels := map[string][]*message{}
+	groups := map[string][]*message{}
 	for i, e := range batch {
 		to, m, err := s.message(e)
 		if errs[i] = err; err != nil {
 			continue
 		}
 		m.at = i
-		if parcels[to] == nil {
+		if groups[to] == nil {
 			order = append(order, to)
 		}
-		parcels[to] = append(parcels[to], m)
+		groups[to] = append(groups[to], m)
 	}
 	for _, to := range order {
-		for chunk := range s.chunks(parcels[to]) {
+		for chunk := range s.chunks(groups[to]) {
 			for i, err := range s.request(ctx, to, chunk) {
 				errs[chunk[i].at] = err
 			}
@@ -156,7 +156,7 @@ func (s *sink) request(ctx context.Context, to string, messages []*message) []er
 	return slices.Repeat([]error{s.outcome(ctx, limited, to, err)}, len(messages))
 }
 
-// Probe asks for the configured destination. It sends nothing.
+// Probe checks the configured destination. It sends nothing.
 func (s *sink) Probe(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

@@ -56,7 +56,7 @@
 //	Service Bus  session              message id               1             what the link says
 //
 // SQS and SNS allow ten attributes, fewer than a CloudEvent has. So their messages are one JSON object
-// each, with all attributes, and beside it those that filter policies want: content-type, ce_id,
+// each, with all attributes, and in addition those that filter policies want: content-type, ce_id,
 // ce_source, ce_type, ce_subject, ce_topic, ce_tenantid and ce_fencingtoken. A key that is too long for
 // a group, or has characters that it does not take, is replaced by its SHA-256 in hex. A FIFO queue or
 // topic is known by its name's end, .fifo; a subscription of Pub/Sub keeps the order of keys when
@@ -91,7 +91,7 @@
 //	its own
 //	the service answers anything else                 failed: it took nothing
 //	larger than the service takes                     dead: permanent_failure
-//	no answer within timeout, or the connection broke failed: it may have been taken
+//	no response within timeout, or the connection broke failed: it may have been taken
 //	ctx ended                                         interrupted, and never sent later
 //
 // A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
@@ -121,7 +121,7 @@
 //
 // # Probe
 //
-// Probe asks for the queue or topic, and sends no message: sqs:GetQueueAttributes, sns:GetTopicAttributes,
-// pubsub.topics.get. An answer that this is not allowed is enough: it comes from the service. For Service
+// Probe checks the queue or topic, and sends no message: sqs:GetQueueAttributes, sns:GetTopicAttributes,
+// pubsub.topics.get. A response that this is not allowed is enough: it comes from the service. For Service
 // Bus it logs in and opens a link.
 package cloudsink

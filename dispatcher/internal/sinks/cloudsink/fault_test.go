@@ -51,7 +51,7 @@ func verify(t *testing.T, what string, err error, is class, word, text string) {
 		return
 	}
 	got := failed
-	if death, permanent := dispatcher.PermanentReason(err); permanent && death == dispatcher.ReasonPermanentFailure {
+	if why, permanent := dispatcher.PermanentReason(err); permanent && why == dispatcher.ReasonPermanentFailure {
 		got = dead
 	} else if dispatcher.IsUnavailable(err) {
 		got = unavailable
@@ -86,7 +86,7 @@ func TestFaults(t *testing.T) {
 		"SQS":    {func(t *testing.T) place { return newSQS(t, "") }, sqsBytes},
 		"SNS":    {func(t *testing.T) place { return newSNS(t, "") }, snsBytes},
 		"PubSub": {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, pubsubBytes},
-		// The stand-in's limit, which its link tells.
+		// The stand-in's limit, which its link announces.
 		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 262144},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 			verify(t, "too large", deliver(t, p.sink, largeEvent(test.bytes)), dead, reason.Refusing, "the message is too large")
 			large := p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), largeEvent(test.bytes), newEvent()})
 			if large[0] != nil || large[2] != nil {
-				t.Errorf("events beside one that is too large: %v and %v", large[0], large[2])
+				t.Errorf("events next to one that is too large: %v and %v", large[0], large[2])
 			}
 			verify(t, "too large, of three", large[1], dead, reason.Refusing, "the message is too large")
 
@@ -121,7 +121,7 @@ func TestFaults(t *testing.T) {
 			p.sink.timeout = 300 * time.Millisecond
 			p.hangUp()
 			err := deliver(t, p.sink, newEvent())
-			verify(t, "slow", err, failed, reason.ConnectionFailed, "gave no answer within 300ms; raise timeout")
+			verify(t, "slow", err, failed, reason.ConnectionFailed, "gave no response within 300ms; raise timeout")
 			var slow interface{ Timeout() bool }
 			if !errors.As(err, &slow) || !slow.Timeout() {
 				t.Errorf("metrics count timeouts, and this is none: %v", err)
@@ -140,8 +140,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// awsAnswers is a server that answers what no stand-in can be made to answer.
-func awsAnswers(t *testing.T, status int, body string) *httptest.Server {
+// awsResponse is a server that sends what no stand-in can be made to send.
+func awsResponse(t *testing.T, status int, body string) *httptest.Server {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
@@ -171,38 +171,38 @@ func TestAWSAnswers(t *testing.T) {
 		"SomethingNew":                {failed, reason.Refusing, "AWS's documentation"},
 	} {
 		said := payloadSecret + " echoed"
-		queue := awsAnswers(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
-		topic := awsAnswers(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
+		queue := awsResponse(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
+		topic := awsResponse(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
 		s, err := NewSQS(config.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
 		verify(t, "SQS "+code, deliver(t, opened(t, s, err), newEvent()), want.is, want.word, want.text)
 		n, err := NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
 		verify(t, "SNS "+code, deliver(t, opened(t, n, err), newEvent()), want.is, want.word, want.text)
-		// Who may only send may not ask, and the service is there.
+		// An identity that may only send may not read, and the service is there.
 		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
 			t.Errorf("SQS %s: Probe returned %v", code, err)
 		}
 	}
-	broken := awsAnswers(t, 200, payloadSecret)
+	broken := awsResponse(t, 200, payloadSecret)
 	s, err := NewSQS(config.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
-	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid answer")
-	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
-	broken = awsAnswers(t, 200, "<a>&"+payloadSecret)
+	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid response")
+	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
+	broken = awsResponse(t, 200, "<a>&"+payloadSecret)
 	s, err = NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
-	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
+	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
 }
 
-// Each message of a request has its own answer, and one without is a failure.
+// Each message of a request has its own response, and one without is a failure.
 //
 // CONTRACT: C-32
 func TestAWSEntries(t *testing.T) {
-	server := awsAnswers(t, 200, `{
+	server := awsResponse(t, 200, `{
 		"Successful":[],
 		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+payloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
 	s, err := NewSQS(config.SQSSink{QueueURL: server.URL + "/" + account + "/orders"}, nil)
 	all := opened(t, s, err).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
-	verify(t, "0", all[0], fault, reason.Refusing, "answered InternalError; ")
-	verify(t, "1", all[1], failed, reason.Refusing, "answered InvalidMessageContents; ")
-	verify(t, "2", all[2], failed, reason.ConnectionFailed, "gave no valid answer")
+	verify(t, "0", all[0], fault, reason.Refusing, "responded InternalError; ")
+	verify(t, "1", all[1], failed, reason.Refusing, "responded InvalidMessageContents; ")
+	verify(t, "2", all[2], failed, reason.ConnectionFailed, "gave no valid response")
 }
 
 // CONTRACT: C-32, C-73
@@ -233,7 +233,7 @@ func TestNoCredentials(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestPubSubAnswers(t *testing.T) {
+func TestPubSubResponses(t *testing.T) {
 	for code, want := range map[codes.Code]struct {
 		is         class
 		word, text string
@@ -243,7 +243,7 @@ func TestPubSubAnswers(t *testing.T) {
 		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
 		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
 		codes.Internal:          {fault, reason.Refusing, "the event is retried"},
-		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid answer"}, // it may have been taken
+		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid response"}, // it may have been taken
 	} {
 		p, server := newPubSub(t, config.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
@@ -254,15 +254,15 @@ func TestPubSubAnswers(t *testing.T) {
 		}
 	}
 	silent, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
-	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid answer")
+	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
 	denied, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
 	if err := denied.sink.Probe(t.Context()); err != nil {
-		t.Errorf("who may only publish may not ask, and the service is there: %v", err)
+		t.Errorf("an identity that may only publish may not read, and the service is there: %v", err)
 	}
 }
 
 // CONTRACT: C-32, C-73
-func TestServiceBusAnswers(t *testing.T) {
+func TestServiceBusResponses(t *testing.T) {
 	address := busServer.get(t).Address
 	for _, k := range []token{"wrong-" + credentialSecret, "expired-" + credentialSecret} {
 		s := newServiceBusSink(t, address, newName(""), "", k)
@@ -270,7 +270,7 @@ func TestServiceBusAnswers(t *testing.T) {
 		verify(t, string(k), s.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
 	}
 	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
-	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "answered amqp:resource-limit-exceeded; it is full")
+	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "responded amqp:resource-limit-exceeded; it is full")
 	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
 	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
 	if err := newServiceBusSink(t, address, "", "", "good").Probe(t.Context()); err != nil {

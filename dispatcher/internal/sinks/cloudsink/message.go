@@ -42,14 +42,14 @@ func (m *message) size() int {
 }
 
 // encoder returns the encoder of a mode. prefix is that of the attributes' names; keep are the ones
-// that go beside the body with contentMode Structured.
+// that stand next to the body with contentMode Structured.
 func encoder(kind string, mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
 	return func(e *dispatcher.Event) (*message, error) {
 		ce := cloudevent.New(e)
 		m := &message{id: e.ID.String(), key: e.Key(), attributes: map[string]string{}}
 		set := func(name, value string) { m.attributes[name] = value }
-		if len(keep) == 0 { // there is room beside the attributes
-			cloudevent.Beside(kind, e, set)
+		if len(keep) == 0 { // there is room in addition to the attributes
+			cloudevent.OtherHeaders(kind, e, set)
 		} else {
 			for _, h := range e.Message.Headers {
 				set(h.Name, h.Value)

@@ -12,14 +12,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// refusal is the service's answer that it did not take what was sent.
+// refusal is the service's response that it did not take what was sent.
 type refusal struct {
 	word string
 	// code is the service's own for it.
 	code string
-	// what is the answer in the service's own fixed words, and the remedy.
+	// what is the response in the service's own fixed words, and the remedy.
 	what string
-	// unauthenticated: the service knows nobody by these credentials, whatever is sent.
+	// unauthenticated: the service knows no identity by these credentials, whatever is sent.
 	unauthenticated bool
 	// noPlace: the queue or topic is missing, or closed to the dispatcher.
 	noPlace bool
@@ -72,10 +72,10 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 		return dispatcher.Unavailable(s.unreachable(limited, to, nothing))
 	case expired(limited):
 		fault = false
-		err = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or look whether the service is slow", s.timeout))
+		err = reason.TimedOut(fmt.Sprintf("gave no response within %s; raise timeout, or look whether the service is slow", s.timeout))
 	default:
 		// Only fixed words: what cannot be read may echo the message.
-		err = errors.New("broke off, or gave no valid answer; look whether the service has trouble")
+		err = errors.New("broke off, or gave no valid response; look whether the service has trouble")
 	}
 	err = reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
 	if fault {
@@ -102,7 +102,7 @@ func (s *sink) unreachable(limited context.Context, to string, err error) error 
 }
 
 // expired reports whether the sink's own limit is over. A connection's deadline, which is the same time,
-// may be told before the context's end.
+// may be reported before the context's end.
 func expired(limited context.Context) bool {
 	deadline, ok := limited.Deadline()
 	return limited.Err() != nil || ok && !time.Now().Before(deadline)

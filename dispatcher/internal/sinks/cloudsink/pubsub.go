@@ -60,7 +60,7 @@ func pubsubOptions(cfg config.PubSubSink) []option.ClientOption {
 	dial := []grpc.DialOption{
 		grpc.WithStatsHandler(sentHandler{}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: cfg.Timeout.D()}),
-		// The engine decides when to try again; a service that is back is found soon.
+		// The engine decides when to try again; a service that has recovered is found soon.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: cfg.Timeout.D(),
@@ -83,7 +83,7 @@ func pubsubOptions(cfg config.PubSubSink) []option.ClientOption {
 	return options
 }
 
-// sentHandler tells a call's sending when something of it goes out.
+// sentHandler notifies a call's sending when something of it goes out.
 type sentHandler struct{}
 
 func (sentHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
@@ -104,7 +104,7 @@ var pubsubTopic = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,}$`)
 
 func (s *pubsubService) check(to string) error {
 	if len(to) > 255 || !pubsubTopic.MatchString(to) {
-		return fmt.Errorf("%q is no name that a topic of Pub/Sub can have; set topic, or use 3 to 255 letters, digits and -._~+%%, with a letter first", to)
+		return fmt.Errorf("%q is not a name that a topic of Pub/Sub can have; set topic, or use 3 to 255 characters of A-Z, a-z, 0-9 and -._~+%%, the first of A-Z and a-z", to)
 	}
 	return nil
 }
@@ -158,13 +158,13 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 		return nil, pubsubFailure(sent, err)
 	}
 	if len(out.MessageIds) != len(messages) {
-		return nil, errNoAnswer
+		return nil, errNoResponse
 	}
 	return make([]error, len(messages)), nil
 }
 
 // pubsubFailure says what a call's error means to the sink. A code that gRPC itself gives, for want of
-// an answer, is told from the service's by what was sent and by the code.
+// a response, is distinguished from the service's by what was sent and by the code.
 func pubsubFailure(sent *sending, err error) error {
 	code := status.Code(err)
 	r := &refusal{word: reason.Refusing, code: code.String()}
@@ -185,23 +185,23 @@ func pubsubFailure(sent *sending, err error) error {
 		remedy = "create the topic, or set topic and project to one that exists"
 	case code == codes.ResourceExhausted:
 		r.fault = true
-		remedy = "lower concurrency, or ask for a higher quota"
+		remedy = "lower concurrency, or request a higher quota"
 	case code == codes.InvalidArgument, code == codes.FailedPrecondition:
 		r.perMessage = true
 		remedy = "the message may break the topic's schema, or a limit of Pub/Sub such as 1024 bytes of an attribute"
 	case code == codes.Internal, code == codes.Aborted:
 		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
-	case code == codes.Unavailable: // the service's own word for its trouble, or gRPC's for no answer
+	case code == codes.Unavailable: // the service's own word for its trouble, or gRPC's for no response
 		return dispatcher.DestinationFault(err)
-	default: // DeadlineExceeded, Canceled, Unknown: no answer
+	default: // DeadlineExceeded, Canceled, Unknown: no response
 		return err
 	}
-	r.what = fmt.Sprintf("answered %s; %s", code, remedy)
+	r.what = fmt.Sprintf("responded %s; %s", code, remedy)
 	return r
 }
 
-// probe asks for the topic. That one may only publish is an answer too.
+// probe checks the topic. A refusal because the identity may only publish is a response too.
 func (s *pubsubService) probe(ctx context.Context) error {
 	client, err := s.get()
 	if err != nil {

@@ -65,7 +65,7 @@ func TestRoutes(t *testing.T) {
 				t.Errorf("%d events are where the route leads: %v", n, errs[0])
 			}
 			if errs[1] == nil || !strings.Contains(errs[1].Error(), "has no destination") {
-				t.Errorf("a route that is no name: %v", errs[1])
+				t.Errorf("a route that is not a name: %v", errs[1])
 			}
 		})
 	}

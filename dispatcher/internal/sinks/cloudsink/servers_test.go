@@ -121,7 +121,7 @@ func keyed(group, key string) bool {
 	return sinktest.Arrives(group) == key || len(group) == sha256.Size*2 && (odd || len(key) > 100)
 }
 
-// opened is the sink of New's answer.
+// opened is New's sink.
 func opened(t *testing.T, s dispatcher.Sink, err error) *sink {
 	t.Helper()
 	if err != nil {
@@ -196,7 +196,7 @@ type received struct {
 func (r received) message(t *testing.T) sinktest.Message {
 	var e event.Event
 	if err := json.Unmarshal([]byte(r.body), &e); err != nil {
-		t.Fatalf("the body is no CloudEvent: %v: %s", err, r.body)
+		t.Fatalf("the body is not a CloudEvent: %v: %s", err, r.body)
 	}
 	m := sinktest.MessageOf(t, binding.ToMessage(&e))
 	if r.attributes["content-type"] != "application/cloudevents+json" || r.attributes["ce_id"] != e.ID() || r.attributes["ce_type"] != e.Type() {

@@ -29,7 +29,7 @@ const (
 	// serviceBusBytes is the most that any tier takes. The link says what this one takes.
 	serviceBusBytes = 100 << 20
 	serviceBusKey   = 128
-	// goodbye is how long the service is given to answer that a connection ends.
+	// goodbye is how long the service is given to confirm that a connection ends.
 	goodbye = 2 * time.Second
 	// serviceBusPrefix is that of the CloudEvents AMQP binding.
 	serviceBusPrefix = "cloudEvents:"
@@ -43,8 +43,8 @@ type serviceBusService struct {
 
 	noToken atomic.Pointer[noCredentials] // the newest failure to get a token
 
-	// idle is how long a client is kept that nobody uses: the service ends links and connections that are
-	// idle, and the SDK tells that only when something was sent.
+	// idle is how long a client is kept that no delivery uses: the service ends links and connections that are
+	// idle, and the SDK reports that only when something was sent.
 	idle time.Duration
 
 	mu      sync.Mutex
@@ -93,7 +93,7 @@ var serviceBusEntity = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]*[A-Za-
 
 func (s *serviceBusService) check(to string) error {
 	if len(to) > 260 || !serviceBusEntity.MatchString(to) {
-		return fmt.Errorf("%q is no name that a queue or topic of Service Bus can have; set queue or topic, or use at most 260 letters, digits and ._-/", to)
+		return fmt.Errorf("%q is not a name that a queue or topic of Service Bus can have; set queue or topic, or use at most 260 characters of A-Z, a-z, 0-9 and ._-/", to)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (s *serviceBusService) sender(to string) (*azservicebus.Client, *azserviceb
 }
 
 // retire gives a client up whose connection may be dead: without retries the SDK would use it on and on.
-// Deliveries that wait for answers on it fail; those are the ones that waited for the same service.
+// Deliveries that wait for responses on it fail; those are the ones that waited for the same service.
 func (s *serviceBusService) retire(client *azservicebus.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (r remembered) GetToken(ctx context.Context, o policy.TokenRequestOptions) 
 }
 
 // send sends each message by itself, all at once on one link, because a batch has only one session and
-// one answer. Before that, the link is opened: a failure up to there sent nothing.
+// one response. Before that, the link is opened: a failure up to there sent nothing.
 func (s *serviceBusService) send(ctx context.Context, to string, messages []*message) ([]error, error) {
 	defer s.use()()
 	client, sender, err := s.ready(ctx, to)
@@ -212,8 +212,8 @@ func (s *serviceBusService) send(ctx context.Context, to string, messages []*mes
 
 // unanswered reports whether the service said nothing, and the caller did not give up.
 func unanswered(err error) bool {
-	var answer *refusal
-	return err != nil && !errors.As(err, &answer) && !errors.Is(err, context.Canceled)
+	var response *refusal
+	return err != nil && !errors.As(err, &response) && !errors.Is(err, context.Canceled)
 }
 
 // ready connects, logs in and opens the link, unless they are open.
@@ -247,29 +247,29 @@ func azureMessage(m *message) *azservicebus.Message {
 
 // linkFailure is a failure before anything was sent.
 func linkFailure(err error) error {
-	var answer *azservicebus.Error
+	var response *azservicebus.Error
 	var said *amqp.Error
 	switch {
-	case errors.As(err, &answer) && answer.Code == azservicebus.CodeNotFound,
+	case errors.As(err, &response) && response.Code == azservicebus.CodeNotFound,
 		errors.As(err, &said) && said.Condition == amqp.ErrCondNotFound:
-		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondNotFound), noPlace: true, what: "answered " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
-	case errors.As(err, &answer) && answer.Code == azservicebus.CodeUnauthorizedAccess:
-		return &unsent{&noCredentials{errors.New("the service answers that access is not authorized: the identity needs the role Azure Service Bus Data Sender")}}
+		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondNotFound), noPlace: true, what: "responded " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
+	case errors.As(err, &response) && response.Code == azservicebus.CodeUnauthorizedAccess:
+		return &unsent{&noCredentials{errors.New("the service responds that access is not authorized: the identity needs the role Azure Service Bus Data Sender")}}
 	case errors.As(err, &said):
-		return &unsent{fmt.Errorf("the service answers %s", said.Condition)}
+		return &unsent{fmt.Errorf("the service responds %s", said.Condition)}
 	default:
 		return &unsent{errors.New(strings.TrimPrefix(err.Error(), "(connlost): "))}
 	}
 }
 
-// serviceBusFailure says what the answer to a message means to the sink. Only conditions are quoted.
+// serviceBusFailure says what the response to a message means to the sink. Only conditions are quoted.
 func serviceBusFailure(err error) error {
 	var said *amqp.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, azservicebus.ErrMessageTooLarge):
-		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondMessageSizeExceeded), tooLarge: true, what: "answered " + string(amqp.ErrCondMessageSizeExceeded)}
+		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondMessageSizeExceeded), tooLarge: true, what: "responded " + string(amqp.ErrCondMessageSizeExceeded)}
 	case !errors.As(err, &said):
 		return err
 	}
@@ -292,13 +292,13 @@ func serviceBusFailure(err error) error {
 		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
 	case amqp.ErrCondConnectionForced, amqp.ErrCondDetachForced, amqp.ErrCondLinkRedirect, "com.microsoft:timeout":
-		return err // the connection ended, with no answer about the message
+		return err // the connection ended, with no response about the message
 	}
-	r.what = fmt.Sprintf("answered %s; %s", said.Condition, remedy)
+	r.what = fmt.Sprintf("responded %s; %s", said.Condition, remedy)
 	return r
 }
 
-// probe opens a link to the configured queue or topic. Without one, that the namespace answers about a
+// probe opens a link to the configured queue or topic. Without one, that the namespace responds about a
 // link is enough.
 func (s *serviceBusService) probe(ctx context.Context) error {
 	if s.entity != "" {
@@ -306,8 +306,8 @@ func (s *serviceBusService) probe(ctx context.Context) error {
 		return err
 	}
 	_, _, err := s.ready(ctx, "outbox-probe")
-	var answer *refusal
-	if errors.As(err, &answer) {
+	var response *refusal
+	if errors.As(err, &response) {
 		return nil
 	}
 	return err

@@ -24,7 +24,7 @@ func NewSNS(cfg config.SNSSink, route func(*dispatcher.Event) (string, error)) (
 		return nil, err
 	}
 	s := &awsService[*sns.Client]{
-		what: "topic", longest: 256, publish: publishSNS, ask: askSNS, region: strings.Split(cfg.TopicARN, ":")[3],
+		what: "topic", longest: 256, publish: publishSNS, find: probeSNS, region: strings.Split(cfg.TopicARN, ":")[3],
 		make: func(c aws.Config, http aws.HTTPClient) *sns.Client {
 			return sns.NewFromConfig(c, func(o *sns.Options) {
 				o.HTTPClient = http
@@ -38,7 +38,7 @@ func NewSNS(cfg config.SNSSink, route func(*dispatcher.Event) (string, error)) (
 	return s.sink("sns", cfg.Timeout.D(), snsBytes, route), nil
 }
 
-func publishSNS(ctx context.Context, client *sns.Client, topic string, entries []awsEntry) (answers, error) {
+func publishSNS(ctx context.Context, client *sns.Client, topic string, entries []awsEntry) (outcomes, error) {
 	in := &sns.PublishBatchInput{TopicArn: &topic}
 	for _, e := range entries {
 		attributes := map[string]types.MessageAttributeValue{}
@@ -53,17 +53,17 @@ func publishSNS(ctx context.Context, client *sns.Client, topic string, entries [
 	if err != nil {
 		return nil, err
 	}
-	answers := newAnswers(entries)
+	all := newOutcomes(entries)
 	for _, ok := range out.Successful {
-		answers.set(ok.Id, nil)
+		all.set(ok.Id, nil)
 	}
 	for _, failed := range out.Failed {
-		answers.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
+		all.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
 	}
-	return answers, nil
+	return all, nil
 }
 
-func askSNS(ctx context.Context, client *sns.Client, topic string) error {
+func probeSNS(ctx context.Context, client *sns.Client, topic string) error {
 	_, err := client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &topic})
 	return err
 }

@@ -28,7 +28,7 @@ func NewSQS(cfg config.SQSSink, route func(*dispatcher.Event) (string, error)) (
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &awsService[*sqs.Client]{what: "queue", longest: 80, publish: publishSQS, ask: askSQS, region: cfg.Region}
+	s := &awsService[*sqs.Client]{what: "queue", longest: 80, publish: publishSQS, find: probeSQS, region: cfg.Region}
 	s.base, s.own = split(cfg.QueueURL, '/')
 	u, err := url.Parse(cfg.QueueURL)
 	if err == nil {
@@ -47,7 +47,7 @@ func NewSQS(cfg config.SQSSink, route func(*dispatcher.Event) (string, error)) (
 	return s.sink("sqs", cfg.Timeout.D(), sqsBytes, route), nil
 }
 
-func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entries []awsEntry) (answers, error) {
+func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entries []awsEntry) (outcomes, error) {
 	in := &sqs.SendMessageBatchInput{QueueUrl: &queueURL}
 	for _, e := range entries {
 		attributes := map[string]types.MessageAttributeValue{}
@@ -62,17 +62,17 @@ func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entrie
 	if err != nil {
 		return nil, err
 	}
-	answers := newAnswers(entries)
+	all := newOutcomes(entries)
 	for _, ok := range out.Successful {
-		answers.set(ok.Id, nil)
+		all.set(ok.Id, nil)
 	}
 	for _, failed := range out.Failed {
-		answers.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
+		all.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
 	}
-	return answers, nil
+	return all, nil
 }
 
-func askSQS(ctx context.Context, client *sqs.Client, queueURL string) error {
+func probeSQS(ctx context.Context, client *sqs.Client, queueURL string) error {
 	_, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl: &queueURL, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
 	})

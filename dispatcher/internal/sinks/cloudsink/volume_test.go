@@ -1,9 +1,6 @@
 package cloudsink
 
 import (
-	"cmp"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -11,13 +8,10 @@ import (
 )
 
 // A whole outbox arrives, in the order of its keys, though every connection breaks half-way. The
-// stand-ins are slow, so the default is few; OUTBOX_TEST_EVENTS sets how many for all.
+// stand-ins are slow, so the events are few.
 //
 // CONTRACT: C-27, C-50, C-70, C-71
 func TestVolume(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
 	for name, test := range map[string]struct {
 		open   func(*testing.T) place
 		events int
@@ -28,8 +22,7 @@ func TestVolume(t *testing.T) {
 		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked, _ := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS"))
-			events := cmp.Or(asked, test.events)
+			events := outboxtest.Events(t, test.events)
 			p := test.open(t)
 			outboxtest.Deliver(t, outboxtest.Run{
 				Sink: p.sink, Events: events, Keys: events / 10, Arrived: p.arrived,

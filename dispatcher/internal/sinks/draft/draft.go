@@ -14,7 +14,7 @@ type Sink interface {
 	dispatcher.Sink
 	// Draft makes the message of an event as Deliver makes it, and sends nothing. It connects to nothing, but to
 	// the schema registry where the message is encoded by a schema of it. Its errors are Deliver's. What is made
-	// anew for each sending, as a signature or a login, is not in the message.
+	// again for each sending, as a signature or a login, is not in the message.
 	Draft(ctx context.Context, e *dispatcher.Event) (Message, error)
 }
 
@@ -30,7 +30,7 @@ type Message struct {
 	Query string
 	// Body is the payload as it is sent, with the attributes where they are in it.
 	Body []byte
-	// Headers are the attributes and properties beside the body.
+	// Headers are the attributes and properties outside the body.
 	Headers map[string]string
 }
 

@@ -44,7 +44,7 @@ func bytesOf(v any, node *avro.SchemaNode) (any, error) {
 	out := make([]byte, 0, len(text))
 	for _, r := range text {
 		if r > 0xff {
-			return nil, errors.New("a character that is no byte")
+			return nil, errors.New("a character that is not a byte")
 		}
 		out = append(out, byte(r))
 	}

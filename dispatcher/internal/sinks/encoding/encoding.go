@@ -41,9 +41,9 @@ var kinds = map[config.KafkaEncoding]kind{
 // Encoder encodes payloads by the latest schemas of subjects. Its methods are safe for concurrent use.
 type Encoder struct {
 	kind
-	registry *registry.Client
-	codecs   sync.Map               // of codec by the schema's id, which never stands for another
-	away     atomic.Pointer[string] // the subject that the registry could not be asked for last
+	registry    *registry.Client
+	codecs      sync.Map               // of codec by the schema's id, which never stands for another
+	unreachable atomic.Pointer[string] // the subject of the last query that failed
 }
 
 // New returns an encoder to Avro or Protobuf.
@@ -64,7 +64,7 @@ func (e *Encoder) ContentType() string { return e.contentType }
 
 // Encode returns the payload in Confluent's wire format. A payload that does not fit is dead with
 // schema_validation_failed; the error says where and why, and never quotes the payload. While the
-// registry cannot be asked for a schema that it never answered, the error is Unavailable.
+// registry cannot be queried for a schema that it never returned, the error is Unavailable.
 func (e *Encoder) Encode(ctx context.Context, subject string, payload []byte) ([]byte, error) {
 	schema, err := e.schema(ctx, subject)
 	if err != nil {
@@ -85,9 +85,9 @@ func (e *Encoder) Encode(ctx context.Context, subject string, payload []byte) ([
 	return value, nil
 }
 
-// Probe asks the registry again for what it could not be asked for last.
+// Probe queries the registry again for the subject that failed last.
 func (e *Encoder) Probe(ctx context.Context) error {
-	if subject := e.away.Load(); subject != nil {
+	if subject := e.unreachable.Load(); subject != nil {
 		if _, err := e.schema(ctx, *subject); dispatcher.IsUnavailable(err) {
 			return err
 		}
@@ -98,9 +98,9 @@ func (e *Encoder) Probe(ctx context.Context) error {
 func (e *Encoder) schema(ctx context.Context, subject string) (registry.Schema, error) {
 	schema, err := e.registry.Schema(ctx, subject, 0)
 	if dispatcher.IsUnavailable(err) {
-		e.away.Store(&subject)
-	} else if e.away.Load() != nil {
-		e.away.Store(nil)
+		e.unreachable.Store(&subject)
+	} else if e.unreachable.Load() != nil {
+		e.unreachable.Store(nil)
 	}
 	return schema, err
 }

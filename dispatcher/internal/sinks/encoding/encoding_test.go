@@ -251,10 +251,10 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// That the registry is away is not the event's fault, and a probe says when it is back.
+// That the registry is unreachable is not the event's fault, and a probe says when it has recovered.
 //
 // CONTRACT: C-32
-func TestRegistryAway(t *testing.T) {
+func TestRegistryUnreachable(t *testing.T) {
 	f, e := newEncoder(t, config.KafkaAvro)
 	f.SeedSchema("known", 1, 1, sr.Schema{Schema: `"string"`})
 	f.SeedSchema("unknown", 1, 2, sr.Schema{Schema: `"string"`})
@@ -273,7 +273,7 @@ func TestRegistryAway(t *testing.T) {
 		return true
 	})
 	if err := encode(t.Context(), "unknown"); !dispatcher.IsUnavailable(err) {
-		t.Errorf("a schema that was never asked for: %v", err)
+		t.Errorf("a schema that was never requested: %v", err)
 	}
 	if err := e.Probe(t.Context()); !dispatcher.IsUnavailable(err) {
 		t.Errorf("a probe: %v", err)

@@ -27,7 +27,7 @@ func TLS(cfg *config.TLS) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Not Certificates: a certificate that the server does not ask for by its authority would
+		// Not Certificates: a certificate that the server does not request by its authority would
 		// be held back, and the server would complain of none instead of a wrong one.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}

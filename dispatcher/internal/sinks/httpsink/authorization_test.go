@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// authorizations tells of the Authorization that each request has.
+// authorizations returns the Authorization that each request has.
 func authorizations(t *testing.T) (address string, got chan string) {
 	got = make(chan string, 10)
 	address, _ = serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -46,7 +46,7 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 		if err := post(t, s); err != nil {
 			t.Errorf("the new token: %v", err)
 		}
-		write(t, token, "nobody has refused the other one") // and so it is not read
+		write(t, token, "the other one was not refused") // so this one is not read
 	}
 	for _, wanted := range []string{"Bearer one", "Bearer another", "Bearer another"} {
 		if g := <-got; g != wanted {
@@ -86,7 +86,7 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	want(t, "a removed file, Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, token)
 	write(t, token, "new")
 	if err := post(t, s); err != nil {
-		t.Errorf("after the file is back: %v", err)
+		t.Errorf("after the file exists again: %v", err)
 	}
 }
 

@@ -59,8 +59,8 @@ func transport(tlsConfig *tls.Config, timeout time.Duration, maxConnections int)
 		MaxConnsPerHost:        maxConnections,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxDrain,
-		DisableCompression:     true, // answers' bodies are not read
-		// A connection that died without a word is found by a ping, or it would be used on and on.
+		DisableCompression:     true, // the bodies of responses are not read
+		// A connection that broke without notice is found by a ping; otherwise it would stay in use.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: timeout, PingTimeout: timeout},
 	}
 }
@@ -99,15 +99,15 @@ func port(u *url.URL) string {
 	}
 }
 
-// handshake makes a TLS handshake, and waits for the server's refusal if it asked for a certificate.
+// handshake makes a TLS handshake, and waits for the server's refusal if it requested a certificate.
 func handshake(ctx context.Context, conn net.Conn, c *tls.Config, host string) error {
 	if c.ServerName == "" {
 		c.ServerName = host
 	}
-	asked := false
+	sent := false
 	certificate := c.GetClientCertificate
 	c.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		asked = true
+		sent = true
 		if certificate == nil {
 			return &tls.Certificate{}, nil
 		}
@@ -117,7 +117,7 @@ func handshake(ctx context.Context, conn net.Conn, c *tls.Config, host string) e
 	if err := client.HandshakeContext(ctx); err != nil {
 		return err
 	}
-	if !asked {
+	if !sent {
 		return nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()

@@ -84,7 +84,7 @@ func TestNoConnection(t *testing.T) {
 		{"closed port", "http", closedPort(t), "connection refused; check that it runs"},
 		{"closed port, https", "https", closedPort(t), "connection refused; check that it runs"},
 		{"unknown host", "http", "nonexistent.invalid:80", "; check the hosts in url"},
-		{"silent in the TLS handshake", "https", silent, "no answer within 500ms; check that it runs"},
+		{"silent in the TLS handshake", "https", silent, "no response within 500ms; check that it runs"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +99,7 @@ func TestNoConnection(t *testing.T) {
 	}
 }
 
-// The request may have been received, so its fencing token is spent. The answers that are no HTTP
+// The request may have been received, so its fencing token is spent. The responses that are not HTTP
 // echo the request: nothing of them may be in the error.
 //
 // CONTRACT: C-27, C-73
@@ -123,21 +123,21 @@ func TestConnectionBreaks(t *testing.T) {
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
 		}},
-		{"closed without an answer", "closed the connection", func(conn net.Conn) {
+		{"closed without a response", "closed the connection", func(conn net.Conn) {
 			readAll(conn)
 			_ = conn.Close()
 		}},
-		{"closed within the answer", "broke off", func(conn net.Conn) {
+		{"closed within the response", "broke off", func(conn net.Conn) {
 			readAll(conn)
 			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-"))
 			_ = conn.Close()
 		}},
-		{"silent", "no answer within 500ms; raise timeout", func(conn net.Conn) { readAll(conn) }},
-		{"an echo", "no valid HTTP answer", func(conn net.Conn) { _, _ = conn.Write(readAll(conn)) }},
-		{"an echo in the headers", "no valid HTTP answer", func(conn net.Conn) {
+		{"silent", "no response within 500ms; raise timeout", func(conn net.Conn) { readAll(conn) }},
+		{"an echo", "no valid HTTP response", func(conn net.Conn) { _, _ = conn.Write(readAll(conn)) }},
+		{"an echo in the headers", "no valid HTTP response", func(conn net.Conn) {
 			_, _ = conn.Write(append([]byte("HTTP/1.1 200 OK\r\n"), bytes.ReplaceAll(readAll(conn), []byte(":"), nil)...))
 		}},
-		{"an echo in the reason phrase", "answered 400 Bad Request; ", func(conn net.Conn) {
+		{"an echo in the reason phrase", "responded 400 Bad Request; ", func(conn net.Conn) {
 			line, _, _ := bytes.Cut(readAll(conn), []byte(" HTTP"))
 			_, _ = conn.Write(append(append([]byte("HTTP/1.1 400 "), line...), "\r\nContent-Length: 0\r\n\r\n"...))
 		}},
@@ -150,7 +150,7 @@ func TestConnectionBreaks(t *testing.T) {
 				cfg.Timeout = config.Duration(500 * time.Millisecond)
 			}
 			word := reason.ConnectionFailed
-			if strings.Contains(test.text, "answered") {
+			if strings.Contains(test.text, "responded") {
 				word = reason.Refusing
 			}
 			s := open(t, cfg)
@@ -228,7 +228,7 @@ func TestNoStreamIsSentTwice(t *testing.T) {
 	}
 }
 
-// resetFirst speaks HTTP/2: it reads whole requests, resets the first and answers the others.
+// resetFirst speaks HTTP/2: it reads whole requests, resets the first and responds to the others.
 func resetFirst(t *testing.T, conn net.Conn, code http2.ErrCode, requests *atomic.Int64) {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(conn, preface); err != nil {

@@ -103,7 +103,7 @@ func verify(t *testing.T, err error) error {
 	return err
 }
 
-// serve answers on address, or on a free port when it is empty, until the test or stop ends it.
+// serve serves on address, or on a free port when it is empty, until the test or stop ends it.
 func serve(t *testing.T, address string, tlsConfig *tls.Config, handler http.Handler) (at string, stop func()) {
 	t.Helper()
 	return serveWith(t, address, tlsConfig, handler, nil)
@@ -183,7 +183,7 @@ func readEvents(t *testing.T, r *http.Request) (got []sinktest.Message, err erro
 			}
 		}
 		m := sinktest.MessageOf(t, cehttp.NewMessageFromHttpRequest(r))
-		// The server sees that the client goes away only when the body was read.
+		// The server sees that the client disconnects only when the body was read.
 		_, err := io.Copy(io.Discard, r.Body)
 		return append(got, m), err
 	}
@@ -212,7 +212,7 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 		Stop:    func() { stop() },
 		Start:   func() { _, stop = serve(address) },
 		Idle:    idle.close,
-		Cannot:  map[string]string{"Missing": "an answer of 404 may be about one event"},
+		Cannot:  map[string]string{"Missing": "a response of 404 may be about one event"},
 		Hang: func() <-chan struct{} {
 			c.hang = true
 			return c.waiting

@@ -16,12 +16,12 @@
 //	signing         none            secretFile: signatures as Standard Webhooks says
 //	maxConnections  0, no bound     requests at a time, and so connections. Events that wait for
 //	                                their turn do not time out
-//	captureResponse false           keeps the first KiB of the answer that an event dies of in its dead letter
+//	captureResponse false           keeps the first KiB of the response that an event dies of in its dead letter
 //	tls             none            caFile, serverName; clientCertFile and clientKeyFile (mutual TLS)
 //
 // # Guarantees
 //
-// At least once: an event is delivered when the destination answered 2xx. Connections are kept while
+// At least once: an event is delivered when the destination responded 2xx. Connections are kept while
 // they are used, as many as there are requests at a time, and for four seconds more.
 //
 // # Routes
@@ -51,7 +51,7 @@
 //
 // # Outcomes
 //
-// The answer, or the lack of one, says what a delivery means to the engine:
+// The response, or the lack of one, says what a delivery means to the engine:
 //
 //	what happened                                      outcome
 //	-------------------------------------------------  ------------------------------------------
@@ -65,7 +65,7 @@
 //	no connection: DNS, dial, proxy, TLS handshake,    unavailable: nothing of the event was sent
 //	a certificate either side does not accept, a file
 //	of the configuration that cannot be used
-//	the connection broke, no or no valid answer came   failed: the request may have been received
+//	the connection broke, no or no valid response came   failed: the request may have been received
 //
 // A failed event spends an attempt and is retried by the backoff policy. A destination's fault does so
 // where others of the topic were delivered since the event was claimed, or since it failed before that; else the
@@ -76,7 +76,7 @@
 // No request is sent twice in one delivery, not even by net/http on a connection that the server
 // has closed: a second one would carry the same fencing token (CONTRACT C-27).
 //
-// With contentMode Batch the one answer is every event's, but for a refusal that may be about a single event
+// With contentMode Batch the one response is every event's, but for a refusal that may be about a single event
 // (400, 409, 413, 422): then each event is sent by itself, so that one does not fail the others. They
 // go under the same fencing token: a destination that refuses a batch must have taken none of it. After any
 // other failure of a batch its events come again in smaller ones, with later tokens, so that one which makes
@@ -84,9 +84,9 @@
 //
 // # What the destination answered
 //
-// The engine's errors name the status and never quote the answer, which may repeat the event. With
-// captureResponse the first KiB of the body of an answer other than 2xx, as text, is kept in the dead letter
-// (outbox_dead_letters.response) when the event dies of that answer. No log, metric or status has it.
+// The engine's errors name the status and never quote the response, which may repeat the event. With
+// captureResponse the first KiB of the body of a response other than 2xx, as text, is kept in the dead letter
+// (outbox_dead_letters.response) when the event dies of that response. No log, metric or status has it.
 //
 // # How to secure it
 //
@@ -113,7 +113,7 @@
 // # Probe
 //
 // Probe opens a connection to the URL's host, and for https makes the TLS handshake with all
-// checks, and closes it. It sends no request. A server that asks for a client certificate may
+// checks, and closes it. It sends no request. A server that checks a client certificate may
 // refuse it after the handshake; Probe gives it a second for that. When HTTP_PROXY or HTTPS_PROXY
 // says that a proxy is used, Probe connects to the proxy instead.
 package httpsink

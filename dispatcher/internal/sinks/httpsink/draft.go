@@ -44,7 +44,7 @@ func (s *sink) content(events []*dispatcher.Event) (http.Header, []byte, error) 
 		return nil, nil, err
 	}
 	if len(events) == 1 {
-		cloudevent.Beside("http", events[0], func(name, value string) { header.Set(name, cloudevent.HeaderText(value)) })
+		cloudevent.OtherHeaders("http", events[0], func(name, value string) { header.Set(name, cloudevent.HeaderText(value)) })
 	}
 	return header, body, nil
 }

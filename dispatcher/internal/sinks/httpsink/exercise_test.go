@@ -32,7 +32,7 @@ func TestExercise(t *testing.T) {
 	})
 }
 
-// What goes over the wire, beside what the SDK reads from it.
+// What is sent over the wire, in addition to what the SDK reads from it.
 func TestRequest(t *testing.T) {
 	requests := make(chan *http.Request, 1)
 	dumps := make(chan string, 1)
@@ -76,7 +76,7 @@ func TestRequest(t *testing.T) {
 			t.Errorf("the query is %q; it must be that of the configuration", r.URL.RawQuery)
 		}
 		if _, body, _ := strings.Cut(dump, "\r\n\r\n"); !strings.HasPrefix(body, test.body) || r.ContentLength != int64(len(body)) {
-			t.Errorf("mode %s: the body is %q, want it to start with %q, and its length to be told", test.mode, body, test.body)
+			t.Errorf("mode %s: the body is %q, want it to start with %q, and its length in a header", test.mode, body, test.body)
 		}
 	}
 }
@@ -86,14 +86,14 @@ func TestConnectionsAreKept(t *testing.T) {
 	const workers, rounds = 16, 5
 	var mu sync.Mutex
 	connections := map[string]bool{}
-	arrived, answer := make(chan struct{}), make(chan struct{})
+	arrived, result := make(chan struct{}), make(chan struct{})
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		connections[r.RemoteAddr] = true
 		mu.Unlock()
 		arrived <- struct{}{}
-		<-answer
-		_, _ = w.Write([]byte(strings.Repeat("a long answer ", 100)))
+		<-result
+		_, _ = w.Write([]byte(strings.Repeat("a long response ", 100)))
 	}))
 	s := open(t, plant(t, "http", address))
 	for range rounds {
@@ -109,7 +109,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			<-arrived
 		}
 		for range workers {
-			answer <- struct{}{}
+			result <- struct{}{}
 		}
 		wg.Wait()
 	}

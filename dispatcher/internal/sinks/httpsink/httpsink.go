@@ -16,7 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// maxDrain is how much of an answer's body is read, so that the connection can be used again.
+// maxDrain is how much of a response's body is read, so that the connection can be used again.
 const maxDrain = 64 << 10
 
 // maxCapture is how much of it is kept with captureResponse.
@@ -26,7 +26,7 @@ type sink struct {
 	mode      config.ContentMode
 	batchSize int
 	timeout   time.Duration
-	capture   bool // what the destination answered is kept
+	capture   bool // the response of the destination is kept
 	base      target
 	// route leads from base to where an event goes; nil for base itself.
 	route  func(*dispatcher.Event) (string, error)
@@ -80,7 +80,7 @@ func (s *sink) BatchSize() int { return s.batchSize }
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("http", &errs)
 	errs = make([]error, len(batch))
-	for _, p := range s.parcels(batch, errs) {
+	for _, p := range s.groups(batch, errs) {
 		for i, err := range s.deliver(ctx, p.to, p.events) {
 			errs[p.at[i]] = err
 		}
@@ -174,11 +174,11 @@ func (s *sink) post(ctx context.Context, to target, events []*dispatcher.Event) 
 		s.authorization.LookAgain()
 		s.signing.LookAgain()
 	}
-	err = to.answered(resp)
+	err = to.explain(resp)
 	if resp.StatusCode == http.StatusSwitchingProtocols { // whose body is the open connection
 		return err
 	}
-	// The status is the answer; a body that cannot be read changes nothing.
+	// The status is the response; a body that cannot be read changes nothing.
 	if s.capture && err != nil {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxCapture))
 		err = dispatcher.WithResponse(string(body), err)
@@ -206,7 +206,7 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 }
 
-// Close closes the connections that nobody uses.
+// Close closes the connections that no delivery uses.
 func (s *sink) Close(context.Context) error {
 	if client, err := s.client.Get(); err == nil {
 		client.CloseIdleConnections()

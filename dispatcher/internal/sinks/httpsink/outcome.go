@@ -15,20 +15,20 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// maxRetryAfter bounds the pause that a destination may ask for.
+// maxRetryAfter bounds the pause that a destination may request.
 const maxRetryAfter = time.Hour
 
-// answered maps a status. The answer's body, reason phrase and headers are never quoted: they may
+// explain maps a status. The response's body, reason phrase and headers are never quoted: they may
 // echo the request (CONTRACT C-73).
-func (t target) answered(resp *http.Response) error {
+func (t target) explain(resp *http.Response) error {
 	code := resp.StatusCode
 	if code >= 200 && code <= 299 {
 		return nil
 	}
-	err := reason.Coded(strconv.Itoa(code), fmt.Errorf("%s answered %d %s; %s", t.name, code, http.StatusText(code), remedy(code)))
+	err := reason.Coded(strconv.Itoa(code), fmt.Errorf("%s responded %d %s; %s", t.name, code, http.StatusText(code), remedy(code)))
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired:
-		// Whoever answers knows nobody by these credentials, and took nothing: no event is at fault.
+		// The server knows no identity by these credentials, and took nothing: no event is at fault.
 		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, err))
 	case code == http.StatusForbidden:
 		return reason.With(reason.AuthenticationFailed, err)
@@ -51,7 +51,7 @@ type refusedContent struct{ error }
 
 func (r refusedContent) Unwrap() error { return r.error }
 
-// retried are the statuses that tell of the destination's moment, not of the event.
+// retried are the statuses that are about the destination's moment, not of the event.
 func retried(code int) bool {
 	switch code {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -83,7 +83,7 @@ func remedy(code int) string {
 	}
 }
 
-// retryAfter reads a pause in seconds or up to a date. The date is compared with the answer's own
+// retryAfter reads a pause in seconds or up to a date. The date is compared with the response's own
 // Date, so that no clock of ours matters; without one it is ignored.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
@@ -103,16 +103,16 @@ func retryAfter(h http.Header) time.Duration {
 	return max(0, min(until.Sub(now), maxRetryAfter))
 }
 
-// broken is a request without an answer that may have been received.
+// broken is a request without a response that may have been received.
 func (s *sink) broken(ctx context.Context, to target, err error) error {
 	// Only fixed words: net/http quotes what it cannot parse, which may echo the request.
-	what := errors.New("broke off, or gave no valid HTTP answer; see its log, and check that url names an HTTP server")
+	what := errors.New("broke off, or gave no valid HTTP response; see its log, and check that url names an HTTP server")
 	switch {
 	case ctx.Err() != nil:
-		what = reason.TimedOut(fmt.Sprintf("gave no answer within %s; raise timeout, or make it answer sooner", s.timeout))
+		what = reason.TimedOut(fmt.Sprintf("gave no response within %s; raise timeout, or make it respond sooner", s.timeout))
 	case errors.Is(err, errSent), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		what = errors.New("closed the connection without an answer; the destination's log may say why")
+		what = errors.New("closed the connection without a response; the destination's log may say why")
 	}
 	return reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have received the event, so this counts as an attempt", to.name, what))
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // CONTRACT: C-32, C-73
-func TestAnswers(t *testing.T) {
+func TestResponses(t *testing.T) {
 	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC) // a server whose clock is wrong
 	date := now.Format(http.TimeFormat)
 	for _, test := range []struct {
@@ -74,7 +74,7 @@ func TestAnswers(t *testing.T) {
 					w.Header().Set("Retry-After", test.retryAfter)
 				}
 				w.WriteHeader(test.status)
-				_ = r.Write(w) // the answer echoes the request
+				_ = r.Write(w) // the response echoes the request
 			}))
 			err := post(t, open(t, plant(t, "http", address)))
 			if requests != 1 {
@@ -90,13 +90,13 @@ func TestAnswers(t *testing.T) {
 				t.Fatal("delivered")
 			}
 			if got := dispatcher.IsUnavailable(err); got != test.unavailable {
-				t.Errorf("that the answer spends no attempt: %t, want %t: %v", got, test.unavailable, err)
+				t.Errorf("that the response spends no attempt: %t, want %t: %v", got, test.unavailable, err)
 			}
 			if got := dispatcher.IsDestinationFault(err); got != test.fault {
-				t.Errorf("that the answer speaks of the destination: %t, want %t: %v", got, test.fault, err)
+				t.Errorf("that the response is about the destination: %t, want %t: %v", got, test.fault, err)
 			}
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
-				t.Errorf("an answer is never final: %v", err)
+				t.Errorf("a response is never final: %v", err)
 			}
 			if got := dispatcher.RetryAfterDelay(err); got != test.pause {
 				t.Errorf("the pause is %s, want %s", got, test.pause)
@@ -104,7 +104,7 @@ func TestAnswers(t *testing.T) {
 			if got := reason.Of(err); got != test.word {
 				t.Errorf("the reason is %s, want %s", got, test.word)
 			}
-			if want := fmt.Sprintf("http://%s/events answered %d ", address, test.status); !strings.Contains(err.Error(), want) {
+			if want := fmt.Sprintf("http://%s/events responded %d ", address, test.status); !strings.Contains(err.Error(), want) {
 				t.Errorf("the error does not say %q: %v", want, err)
 			}
 		})
@@ -128,7 +128,7 @@ func TestRetryAfter(t *testing.T) {
 		{"date", now.Add(time.Minute).Format(http.TimeFormat), date, time.Minute},
 		{"date, other format", now.Add(time.Minute).Format(time.ANSIC), date, time.Minute},
 		{"date in the past", now.Add(-time.Minute).Format(http.TimeFormat), date, 0},
-		{"date far away", now.Add(240 * time.Hour).Format(http.TimeFormat), date, time.Hour},
+		{"date far ahead", now.Add(240 * time.Hour).Format(http.TimeFormat), date, time.Hour},
 		{"date without a Date", now.Add(time.Minute).Format(http.TimeFormat), "", 0},
 	} {
 		h := http.Header{}
@@ -140,11 +140,11 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// With contentMode Batch the one answer is every event's, unless it may be about a single one: then each is
-// sent by itself, and answered by itself.
+// With contentMode Batch the one response is every event's, unless it may be about a single one: then each is
+// sent by itself, and gets its own response.
 //
 // CONTRACT: C-32
-func TestBatchAnswers(t *testing.T) {
+func TestBatchResponses(t *testing.T) {
 	var poison string
 	var status, requests int
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -183,11 +183,11 @@ func TestBatchAnswers(t *testing.T) {
 		poison, status, requests = batch[1].ID.String(), test.status, 0
 		errs := s.Deliver(t.Context(), batch)
 		if len(errs) != 3 || requests != test.requests {
-			t.Fatalf("status %d: %d answers after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
+			t.Fatalf("status %d: %d results after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
 		}
 		for i, err := range errs {
 			if (verify(t, err) != nil) != test.failed[i] {
-				t.Errorf("status %d: event %d was answered with %v", status, i, err)
+				t.Errorf("status %d: event %d got %v", status, i, err)
 			}
 		}
 	}
@@ -198,9 +198,9 @@ func TestBatchAnswers(t *testing.T) {
 // CONTRACT: C-32
 func TestExpiresWithinBatch(t *testing.T) {
 	var requests int
-	answers := []int{http.StatusBadRequest, http.StatusAccepted, http.StatusUnauthorized, http.StatusForbidden}
+	statuses := []int{http.StatusBadRequest, http.StatusAccepted, http.StatusUnauthorized, http.StatusForbidden}
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(answers[requests])
+		w.WriteHeader(statuses[requests])
 		requests++
 	}))
 	cfg := plant(t, "http", address)
@@ -210,14 +210,14 @@ func TestExpiresWithinBatch(t *testing.T) {
 		t.Errorf("an event that was taken: %v", errs[0])
 	}
 	if !dispatcher.IsUnavailable(verify(t, errs[1])) {
-		t.Errorf("an answer of 401 spends an attempt: %v", errs[1])
+		t.Errorf("a response of 401 spends an attempt: %v", errs[1])
 	}
 	if verify(t, errs[2]) == nil || dispatcher.IsUnavailable(errs[2]) {
-		t.Errorf("an answer of 403 spends no attempt: %v", errs[2])
+		t.Errorf("a response of 403 spends no attempt: %v", errs[2])
 	}
 }
 
-// The status is the answer: a body that never ends does not take it back.
+// The status is the response: a body that never ends does not take it back.
 func TestEndlessBody(t *testing.T) {
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
@@ -226,7 +226,7 @@ func TestEndlessBody(t *testing.T) {
 	cfg := plant(t, "http", address)
 	cfg.Timeout = config.Duration(100 * time.Millisecond)
 	if err := post(t, open(t, cfg)); err != nil {
-		t.Errorf("an answer of 200 was taken back: %v", err)
+		t.Errorf("a response of 200 was taken back: %v", err)
 	}
 }
 
@@ -241,11 +241,11 @@ func TestSwitchingProtocols(t *testing.T) {
 		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"))
 	}))
 	if err := post(t, open(t, plant(t, "http", address))); err == nil || dispatcher.IsUnavailable(err) {
-		t.Errorf("an answer of 101 is no delivery, and no outage: %v", err)
+		t.Errorf("a response of 101 is neither a delivery nor an outage: %v", err)
 	}
 }
 
-// A context that ends is told from a timeout of the sink's own.
+// A context that ends is different from a timeout of the sink's own.
 func TestContextEnds(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -285,14 +285,14 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
-// The first KiB of an answer that refuses is kept beside the error, and only when it is asked for. No error quotes it.
+// The first KiB of a response that refuses is kept next to the error, and only with captureResponse. No error quotes it.
 // CONTRACT: C-41, C-73
 func TestCaptureResponse(t *testing.T) {
-	answer := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
+	response := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
 	for _, capture := range []bool{true, false} {
 		address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
-			_, _ = io.WriteString(w, answer)
+			_, _ = io.WriteString(w, response)
 		}))
 		cfg := plant(t, "http", address)
 		cfg.CaptureResponse = capture
@@ -300,7 +300,7 @@ func TestCaptureResponse(t *testing.T) {
 		err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0]
 		want := ""
 		if capture {
-			want = answer[:1024]
+			want = response[:1024]
 		}
 		if got := dispatcher.ResponseOf(err); got != want {
 			t.Errorf("captureResponse %t: %d bytes are kept, want %d", capture, len(got), len(want))

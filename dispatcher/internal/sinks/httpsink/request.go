@@ -116,7 +116,7 @@ func (h binaryHeader) SetExtension(name string, value any) error {
 	if err != nil {
 		return err
 	}
-	// The canonical form: names have no dash, so only the first letter is a capital.
+	// The canonical form: names have no dash, so only the first character is a capital.
 	h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{cloudevent.PercentEncode(text)}
 	return nil
 }
@@ -132,7 +132,7 @@ var errSent = errors.New("not sent again: the destination may have received it")
 
 func (s *sending) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
-		// net/http asks for another connection only after one on which nothing was written, or
+		// net/http checks another connection only after one on which nothing was written, or
 		// after again allowed it.
 		GetConn:      func(string) { s.connected.Store(false) },
 		GotConn:      func(httptrace.GotConnInfo) { s.connected.Store(true) },

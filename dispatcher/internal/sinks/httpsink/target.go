@@ -44,14 +44,14 @@ func (s *sink) to(e *dispatcher.Event) (target, error) {
 func resolve(base *url.URL, route string) (*url.URL, error) {
 	ref, err := url.Parse(route)
 	if err != nil {
-		return nil, errors.New("is no path; make it one such as orders/placed, and escape what it takes from events")
+		return nil, errors.New("is not a path; make it one such as orders/placed, and escape what it takes from events")
 	}
 	if slices.ContainsFunc(strings.Split(ref.Path, "/"), func(segment string) bool { return segment == "." || segment == ".." }) {
 		return nil, errors.New("has a segment . or ..; leave those out, and escape what it takes from events")
 	}
 	u := base.ResolveReference(ref)
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.User != nil || u.Opaque != "" {
-		return nil, fmt.Errorf("leads away from %s://%s; make it a path, or use a dispatcher of its own for the other host", base.Scheme, base.Host)
+		return nil, fmt.Errorf("leads to another host than %s://%s; make it a path, or use a dispatcher of its own for the other host", base.Scheme, base.Host)
 	}
 	if ref.RawQuery == "" {
 		u.RawQuery = base.RawQuery
@@ -60,16 +60,16 @@ func resolve(base *url.URL, route string) (*url.URL, error) {
 	return u, nil
 }
 
-// parcel is a part of a batch that goes to one target. at are its events' places in the batch.
-type parcel struct {
+// group is the part of a batch that goes to one target. at are its events' places in the batch.
+type group struct {
 	to     target
 	events []*dispatcher.Event
 	at     []int
 }
 
-// parcels splits a batch by target. An event without one has its error in errs.
-func (s *sink) parcels(batch []*dispatcher.Event, errs []error) (all []*parcel) {
-	byURL := map[string]*parcel{}
+// groups splits a batch by target. An event without one has its error in errs.
+func (s *sink) groups(batch []*dispatcher.Event, errs []error) (all []*group) {
+	byURL := map[string]*group{}
 	for i, e := range batch {
 		to, err := s.to(e)
 		if err != nil {
@@ -79,7 +79,7 @@ func (s *sink) parcels(batch []*dispatcher.Event, errs []error) (all []*parcel) 
 		key := to.url.String()
 		p, known := byURL[key]
 		if !known {
-			p = &parcel{to: to}
+			p = &group{to: to}
 			byURL[key] = p
 			all = append(all, p)
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestResolve(t *testing.T) {
-	const away, climbs, noPath = "leads away from https://h:8443", "has a segment . or ..", "is no path"
+	const elsewhere, climbs, noPath = "leads to another host than https://h:8443", "has a segment . or ..", "is not a path"
 	for route, want := range map[string]string{
 		"":                           "https://h:8443/a/b?key=1",
 		"orders":                     "https://h:8443/a/orders?key=1",
@@ -23,18 +23,18 @@ func TestResolve(t *testing.T) {
 		"/orders#part":               "https://h:8443/orders?key=1",
 		"/a%20b%2Fc":                 "https://h:8443/a%20b%2Fc?key=1",
 		"https://h:8443/x":           "https://h:8443/x?key=1",
-		"https://other.example/x":    away,
-		"//other.example/x":          away,
-		"http://h:8443/x":            away,
-		"https://h/x":                away,
-		"https://h:8443@other/x":     away,
-		"https://user@h:8443/x":      away,
-		"https:orders":               away,
-		"javascript:x":               away,
+		"https://other.example/x":    elsewhere,
+		"//other.example/x":          elsewhere,
+		"http://h:8443/x":            elsewhere,
+		"https://h/x":                elsewhere,
+		"https://h:8443@other/x":     elsewhere,
+		"https://user@h:8443/x":      elsewhere,
+		"https:orders":               elsewhere,
+		"javascript:x":               elsewhere,
 		"../admin":                   climbs,
 		"orders/%2e%2E/admin":        climbs,
 		"orders/..%2fadmin":          climbs,
-		"a:b":                        away, // a scheme
+		"a:b":                        elsewhere, // a scheme
 		"orders\r\nX-Injected: true": noPath,
 		"%zz":                        noPath,
 	} {
@@ -107,7 +107,7 @@ func TestRoutes(t *testing.T) {
 		if len(requests) != calls {
 			t.Errorf("mode %s: %d requests, want %d: %q", mode, len(requests), calls, requests)
 		}
-		for i, text := range map[int]string{3: "leads away from http://" + address + ";", 5: "http://" + address + "/c answered 503", 6: "no route for topic orders"} {
+		for i, text := range map[int]string{3: "leads to another host than http://" + address + ";", 5: "http://" + address + "/c responded 503", 6: "no route for topic orders"} {
 			if !strings.Contains(errs[i].Error(), text) {
 				t.Errorf("mode %s: the error of event %d does not say %q: %v", mode, i, text, errs[i])
 			}
@@ -121,13 +121,13 @@ func TestMaxConnections(t *testing.T) {
 	const bound, events = 3, 24
 	var mu sync.Mutex
 	connections := map[string]bool{}
-	arrived, answer := make(chan struct{}), make(chan struct{})
+	arrived, result := make(chan struct{}), make(chan struct{})
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		connections[r.RemoteAddr] = true
 		mu.Unlock()
 		arrived <- struct{}{}
-		<-answer
+		<-result
 	}))
 	cfg := plant(t, "http", address)
 	cfg.MaxConnections = bound
@@ -154,7 +154,7 @@ func TestMaxConnections(t *testing.T) {
 		default:
 		}
 		for range bound {
-			answer <- struct{}{}
+			result <- struct{}{}
 		}
 	}
 	wg.Wait()

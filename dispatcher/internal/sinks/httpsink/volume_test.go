@@ -1,9 +1,6 @@
 package httpsink
 
 import (
-	"cmp"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -14,17 +11,11 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // A whole outbox arrives in the order of its keys, though the server cuts all connections half-way and is
-// gone for a moment. OUTBOX_TEST_EVENTS says how many events there are.
+// gone for a moment.
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
-	events, err := strconv.Atoi(cmp.Or(os.Getenv("OUTBOX_TEST_EVENTS"), "20000"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	events := outboxtest.Events(t, 20_000)
 	for _, mode := range []config.ContentMode{config.Binary, config.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
 			d := destination(t, config.HTTPSink{ContentMode: mode}, nil)

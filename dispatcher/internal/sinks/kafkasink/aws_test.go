@@ -57,16 +57,16 @@ func logIn(t *testing.T, m sasl.Mechanism) string {
 	return strings.Join([]string{scope[0], said["x-amz-security-token"], scope[2]}, " ")
 }
 
-// A pod's identity, as EKS Pod Identity gives it, is asked for at the first login, kept while it is
-// valid, and asked for again when it is about to expire. A new token of the pod needs no restart.
+// A pod's identity, as EKS Pod Identity gives it, is requested at the first login, kept while it is
+// valid, and requested again when it is about to expire. A new token of the pod needs no restart.
 //
 // CONTRACT: C-73
 func TestAWSIdentity(t *testing.T) {
 	withoutAWS(t)
-	var asked atomic.Int32
+	var lookups atomic.Int32
 	podToken := sinktest.File(t, "token", "first")
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, lasts := asked.Add(1), time.Hour
+		n, lasts := lookups.Add(1), time.Hour
 		if n == 1 {
 			lasts = time.Minute
 		}
@@ -78,8 +78,8 @@ func TestAWSIdentity(t *testing.T) {
 	t.Setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", podToken)
 
 	m := awsMechanism(t)
-	if n := asked.Load(); n != 0 {
-		t.Errorf("asked %d times before a login", n)
+	if n := lookups.Load(); n != 0 {
+		t.Errorf("%d lookups before a login", n)
 	}
 	for _, want := range []string{"key-1 first-1 eu-central-1", "key-2 second-2 eu-central-1", "key-2 second-2 eu-central-1"} {
 		if got := logIn(t, m); got != want {

@@ -10,7 +10,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 )
 
-// BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload to one real broker, beside
+// BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload to one real broker, next to
 // what Kafka's own producer benchmark reaches there: once with records of 200 bytes, and once as
 // large as ours are with their attributes: go test -run=- -bench=. -benchtime=200x ./dispatcher/internal/sinks/kafkasink
 func BenchmarkDeliver(b *testing.B) {

@@ -3,7 +3,6 @@ package kafkasink
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -35,8 +33,7 @@ var theBroker struct {
 	once sync.Once
 	*kafka.Broker
 	err     error
-	ca      *sinktest.Authority
-	other   *sinktest.Authority
+	certs   *sinktest.Certificates
 	clients *kgo.Client
 	admin   *kadm.Client
 }
@@ -63,21 +60,19 @@ func (m tests) Run() int {
 func broker(t testing.TB) *kafka.Broker {
 	t.Helper()
 	theBroker.once.Do(func() {
-		theBroker.ca, theBroker.other = sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-		good := theBroker.ca.Sign(t, "broker", sinktest.InAnHour())
-		expired := theBroker.ca.Sign(t, "broker", time.Now().Add(-time.Minute))
-		elsewhere := theBroker.ca.Sign(t, "broker", sinktest.InAnHour(), "kafka.example")
+		certs := sinktest.NewCertificates(t, "client", "kafka.example")
+		theBroker.certs = certs
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
 			Users: map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
 			Listeners: []kafka.Listener{
 				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
-				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
-				{Name: "TLS", Protocol: "SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
-				{Name: "MUTUAL", Protocol: "SSL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM, ClientCAPEM: theBroker.ca.PEM},
-				{Name: "EXPIRED", Protocol: "SSL", CertPEM: expired.CertPEM, KeyPEM: expired.KeyPEM},
-				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: elsewhere.CertPEM, KeyPEM: elsewhere.KeyPEM},
+				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+				{Name: "TLS", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+				{Name: "MUTUAL", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
+				{Name: "EXPIRED", Protocol: "SSL", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
+				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
 			},
 		})
 		if theBroker.err != nil {
@@ -88,23 +83,6 @@ func broker(t testing.TB) *kafka.Broker {
 	})
 	need.Server(t, theBroker.err, kafka.ErrMissing)
 	return theBroker.Broker
-}
-
-// kill ends the broker with kill -9. It is there again for the next test.
-func kill(t testing.TB) {
-	theBroker.Kill()
-	t.Cleanup(func() {
-		if _, err := theBroker.admin.ListBrokers(context.Background()); err != nil {
-			restart(t)
-		}
-	})
-}
-
-func restart(t testing.TB) {
-	t.Helper()
-	if err := theBroker.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // newTopic makes a topic with a name of its own, and settings as name=value.
@@ -120,7 +98,7 @@ func newTopic(t testing.TB, partitions int32, settings ...string) string {
 	if _, err := theBroker.admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
 		t.Fatal(err)
 	}
-	ends(t, topic) // the broker may answer before it has the partitions
+	ends(t, topic) // the broker may respond before it has the partitions
 	return topic
 }
 
@@ -174,30 +152,4 @@ func open(t testing.TB, cfg config.KafkaSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil, nil)
 	return sinktest.Opened(t, s, err)
-}
-
-// send delivers one new event.
-func send(t testing.TB, s *sink) error {
-	t.Helper()
-	return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0])
-}
-
-// watch calls written for each request that the sink sends, just after it left.
-func (s *sink) watch(written func(request []byte)) {
-	dial := s.dial
-	s.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dial(ctx, network, address)
-		return &watchedConn{c, written}, err
-	}
-}
-
-type watchedConn struct {
-	net.Conn
-	written func([]byte)
-}
-
-func (c *watchedConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.written(b)
-	return n, err
 }

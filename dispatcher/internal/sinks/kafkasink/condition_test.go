@@ -46,14 +46,14 @@ func class(err error) string {
 	}
 }
 
-// What an operator is told when something is wrong with the real broker, word for word.
+// What an operator reads when something is wrong with the real broker, word for word.
 //
 // CONTRACT: C-32, C-73
 func TestConditions(t *testing.T) {
 	topic := newTopic(t, 1)
-	trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.ca.PEM)}
+	trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.certs.CA.PEM)}
 	connect := func(t *testing.T, s *sink) {
-		if err := send(t, s); err != nil {
+		if err := sinktest.Send(t, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestConditions(t *testing.T) {
 			change: func(c *config.KafkaSink) { c.Topic = "missing-" + topic },
 			class:  unavailable, word: reason.Refusing,
 			text: "topic missing-{topic} at {broker}: UNKNOWN_TOPIC_OR_PARTITION: This server does not host this topic-partition.; create it, as with kafka-topics.sh --create --topic missing-{topic}, or set topic to one that exists"},
-		{name: "too large", event: sized(1_100_000),
+		{name: "too large", event: sinktest.Sized(1_100_000),
 			class: dead, word: reason.Refusing,
 			text: "permanent_failure: topic {topic} at {broker}: the message is too large: about 1100415 bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events"},
 		{name: "slow, and the record was sent",
@@ -92,9 +92,9 @@ func TestConditions(t *testing.T) {
 		{name: "slow, and nothing was sent",
 			before: func(*testing.T, *sink) { pause() }, after: func() { theBroker.Resume() },
 			class: unavailable, word: reason.ConnectionFailed,
-			text: "cannot connect to Kafka at {broker}: no answer within 2s; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
+			text: "cannot connect to Kafka at {broker}: no response within 2s; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 		{name: "gone",
-			before: func(t *testing.T, _ *sink) { kill(t) },
+			before: func(t *testing.T, _ *sink) { sinktest.Kill(t, theBroker.Broker) },
 			class:  unavailable, word: reason.ConnectionFailed,
 			text: "cannot connect to Kafka at {broker}: unable to dial: dial tcp {broker}: connect: connection refused; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 	} {
@@ -172,7 +172,7 @@ func TestFull(t *testing.T) {
 	}
 	s := open(t, config.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: "none", Timeout: config.Duration(3 * time.Second)})
 	deliver := func() error {
-		return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sized(900_000)})[0])
+		return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(900_000)})[0])
 	}
 	confirmed := int64(0)
 	for err = deliver(); err == nil && confirmed < 100; err = deliver() {

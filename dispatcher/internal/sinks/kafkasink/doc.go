@@ -32,7 +32,7 @@
 //
 // The key is the row's own: the partition key, else the aggregate id, else the event id, byte by byte, also where
 // the attribute partitionkey has U+FFFD for what CloudEvents forbids. The configuration's message says which
-// headers there are beside the attributes, and has the formats Plain, Debezium and Storage, whose records have
+// headers there are in addition to the attributes, and has the formats Plain, Debezium and Storage, whose records have
 // no attributes and no content-type: see package pipeline, and dispatcher/sink/README.md.
 //
 // # Guarantees
@@ -65,7 +65,7 @@
 //	the payload does not fit its schema               dead: schema_validation_failed
 //	the subject is not registered, or its schema      failed
 //	cannot be used
-//	the registry is away, and the schema was never    unavailable: nothing was sent
+//	the registry is unreachable, and the schema was never    unavailable: nothing was sent
 //	known
 //	any other answer of a broker                      failed
 //	ctx ended                                         interrupted, and never sent later
@@ -84,11 +84,11 @@
 //
 // The client of all deliveries is one session, one idempotent producer. A record that may have been
 // sent cannot be taken back from it alone: its sequence numbers would have a gap. So when a delivery
-// ends without an answer, its session is retired: no produce request leaves it any more, and the next
+// ends without a response, its session is retired: no produce request leaves it any more, and the next
 // delivery opens another. Deliveries that waited on the same session fail with it; those are the ones
 // that waited for the same brokers.
 //
-// A partition without a leader is no reason to: its records alone are given up, under a new epoch of the
+// A partition without a leader does not: its records alone are given up, under a new epoch of the
 // producer, and those of other partitions are delivered meanwhile, in the same batch too. What the brokers
 // say of the leaders counts: for some seconds they list one that was lost (broker.session.timeout.ms), and
 // one that says nothing may be asked first.
@@ -124,7 +124,7 @@
 //
 // # Probe
 //
-// Probe makes a connection of its own, with TLS and login, and asks for the cluster's brokers. When every
-// event goes to one topic, it asks for that, and from Kafka 2.3 on whether the user may write it. It sends
-// no record. When the schema registry was away, it is asked again.
+// Probe makes a connection of its own, with TLS and login, and lists the cluster's brokers. When every
+// event goes to one topic, it checks that, and from Kafka 2.3 on whether the user may write it. It sends
+// no record. When the schema registry was unreachable, it is queried again.
 package kafkasink

@@ -10,7 +10,7 @@ import (
 
 var _ draft.Sink = (*sink)(nil)
 
-// Draft implements [draft.Sink]. The registry is asked for the schema of an encoding.
+// Draft implements [draft.Sink]. The registry is queried for the schema of an encoding.
 func (s *sink) Draft(ctx context.Context, e *dispatcher.Event) (draft.Message, error) {
 	r, err := s.record(ctx, e)
 	if err != nil {

@@ -18,18 +18,18 @@ import (
 )
 
 // Package encoding has the tests of what is encoded how. These are of what becomes of it on the real
-// broker, beside a registry that can be broken.
+// broker, next to a registry that can be broken.
 //
 // CONTRACT: C-32, C-70, C-72, C-73
 func TestEncoding(t *testing.T) {
 	schemas := srfake.New()
 	t.Cleanup(schemas.Close)
-	var away atomic.Bool
+	var unreachable atomic.Bool
 	schemas.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
-		if away.Load() {
+		if unreachable.Load() {
 			http.Error(w, "", http.StatusServiceUnavailable)
 		}
-		return away.Load()
+		return unreachable.Load()
 	})
 	const schema = `{"type":"record","name":"Card","fields":[{"name":"secret","type":"string"}]}`
 	topic := newTopic(t, 1)
@@ -46,13 +46,13 @@ func TestEncoding(t *testing.T) {
 		return e
 	}
 
-	away.Store(true)
+	unreachable.Store(true)
 	good := event(topic, `{"secret":"`+sinktest.PayloadSecret+`"}`)
-	sinktest.Want(t, "the registry is away", s.Deliver(t.Context(), []*dispatcher.Event{good})[0], true, reason.Refusing, "schema registry http://")
+	sinktest.Want(t, "the registry is unreachable", s.Deliver(t.Context(), []*dispatcher.Event{good})[0], true, reason.Refusing, "schema registry http://")
 	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.Refusing, "schema registry http://")
-	away.Store(false)
+	unreachable.Store(false)
 	schemas.SeedSchema(topic+"-value", 1, 77, sr.Schema{Schema: schema})
-	// The registry is asked again after a pause.
+	// The registry is queried again after a pause.
 	for err := s.Probe(t.Context()); err != nil; err = s.Probe(t.Context()) {
 		if !dispatcher.IsUnavailable(err) {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestEncoding(t *testing.T) {
 		t.Errorf("a payload that does not fit is to be retried: %v", errs[0])
 	}
 	if errs[1] != nil {
-		t.Errorf("an event beside it: %v", errs[1])
+		t.Errorf("an event next to it: %v", errs[1])
 	}
 	sinktest.Want(t, "a subject that is missing", errs[2], false, reason.Refusing, "subject no-schema-value: it is not registered; register it there")
 	if _, dead := dispatcher.PermanentReason(errs[2]); dead {

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
@@ -22,20 +23,20 @@ import (
 func TestExercise(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, mode) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, config.KafkaSink{ContentMode: mode}) })
 		})
 	}
 }
 
 // destination is a topic of the real broker as sinktest.Exercise drives it.
-func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
+func destination(t *testing.T, cfg config.KafkaSink) sinktest.Destination {
 	topic := newTopic(t, 3)
-	cfg := plainConfig(t, topic)
-	cfg.ContentMode = mode
+	cfg.Brokers, cfg.Topic = []string{broker(t).Address(kafka.Plain)}, topic
 	s := open(t, cfg)
 	relayed, closeAll := sinktest.Relayed(t, s.dial)
 	s.dial = relayed
-	patience := s.timeout
+	timeout := s.timeout
+	var restart func()
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
@@ -48,8 +49,8 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		Refuse:  func(id uuid.UUID) { refused[id] = true },
 		Refused: dispatcher.Cause{Class: "kafka", Code: "UNKNOWN_TOPIC_OR_PARTITION"},
 		// The record that finds the broker dead may have been sent, and is waited for.
-		Stop:  func() { kill(t); s.timeout = time.Second },
-		Start: func() { restart(t); s.timeout = patience },
+		Stop:  func() { restart = sinktest.Kill(t, theBroker.Broker); s.timeout = time.Second },
+		Start: func() { restart(); s.timeout = timeout },
 		Idle:  closeAll,
 		Missing: func() func() {
 			if _, err := theBroker.admin.DeleteTopics(t.Context(), topic); err != nil {
@@ -63,22 +64,7 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 			}
 		},
 		Hang: func() <-chan struct{} {
-			waiting := make(chan struct{}, 1)
-			s.watch(func(request []byte) {
-				if isProduce(request) {
-					select {
-					case waiting <- struct{}{}:
-					default:
-					}
-				}
-			})
-			if err := send(t, s); err != nil { // makes the connections
-				t.Fatal(err)
-			}
-			<-waiting
-			theBroker.Pause()
-			t.Cleanup(theBroker.Resume)
-			return waiting
+			return sinktest.HangServer(t, s, theBroker.Broker, (*sinktest.Dial)(&s.dial), isProduce)
 		},
 		Arrived: func() (got []sinktest.Message) {
 			for _, r := range consume(t, topic) {

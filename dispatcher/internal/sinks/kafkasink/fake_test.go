@@ -39,7 +39,7 @@ func fake(t *testing.T, timeout time.Duration) (*kfake.Cluster, *sink) {
 	return c, open(t, config.KafkaSink{Brokers: c.ListenAddrs(), Timeout: config.Duration(timeout)})
 }
 
-// refuse answers produce requests with a code, the first n of them.
+// refuse responds to produce requests with a code, the first n of them.
 func refuse(c *kfake.Cluster, code *kerr.Error, n int) {
 	c.ControlKey(apiProduce, func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -49,14 +49,14 @@ func refuse(c *kfake.Cluster, code *kerr.Error, n int) {
 		req := r.(*kmsg.ProduceRequest)
 		resp := req.ResponseKind().(*kmsg.ProduceResponse)
 		for _, topic := range req.Topics {
-			answer := kmsg.NewProduceResponseTopic()
-			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+			response := kmsg.NewProduceResponseTopic()
+			response.Topic, response.TopicID = topic.Topic, topic.TopicID
 			for _, p := range topic.Partitions {
 				partition := kmsg.NewProduceResponseTopicPartition()
 				partition.Partition, partition.ErrorCode = p.Partition, code.Code
-				answer.Partitions = append(answer.Partitions, partition)
+				response.Partitions = append(response.Partitions, partition)
 			}
-			resp.Topics = append(resp.Topics, answer)
+			resp.Topics = append(resp.Topics, response)
 		}
 		return resp, nil, true
 	})
@@ -78,7 +78,7 @@ func count(t *testing.T, c *kfake.Cluster) int64 {
 }
 
 // CONTRACT: C-32
-func TestAnswersOfBrokers(t *testing.T) {
+func TestResponsesOfBrokers(t *testing.T) {
 	const all = 1 << 30
 	for _, test := range []struct {
 		code       *kerr.Error
@@ -105,7 +105,7 @@ func TestAnswersOfBrokers(t *testing.T) {
 			}
 			c, s := fake(t, timeout)
 			refuse(c, test.code, test.times)
-			err := send(t, s)
+			err := sinktest.Send(t, s)
 			if test.word == "" {
 				if err != nil || count(t, c) != 1 {
 					t.Errorf("%d records arrived, and the delivery ended with %v", count(t, c), err)
@@ -121,7 +121,7 @@ func TestAnswersOfBrokers(t *testing.T) {
 	}
 }
 
-// A producer that may not be one. kgo would say so for ever; the sink asks again.
+// A producer that may not be one. kgo would say so for ever; the sink requests an id again.
 //
 // CONTRACT: C-32
 func TestClusterNotAuthorized(t *testing.T) {
@@ -131,13 +131,13 @@ func TestClusterNotAuthorized(t *testing.T) {
 		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		return resp, nil, true
 	})
-	sinktest.Want(t, "Deliver", send(t, s), true, reason.AuthenticationFailed, "; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite")
-	if err := send(t, s); err != nil {
+	sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite")
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the right was granted: %v", err)
 	}
 }
 
-// Brokers that answer, and no partition with a leader: nothing was sent.
+// Brokers that respond, and no partition with a leader: nothing was sent.
 //
 // CONTRACT: C-32
 func TestNoLeader(t *testing.T) {
@@ -149,29 +149,24 @@ func TestNoLeader(t *testing.T) {
 			return nil, nil, false
 		}
 		resp := req.ResponseKind().(*kmsg.MetadataResponse)
-		for _, asked := range req.Topics {
+		for _, requested := range req.Topics {
 			topic := kmsg.NewMetadataResponseTopic()
-			topic.Topic, topic.ErrorCode = asked.Topic, kerr.LeaderNotAvailable.Code
+			topic.Topic, topic.ErrorCode = requested.Topic, kerr.LeaderNotAvailable.Code
 			resp.Topics = append(resp.Topics, topic)
 		}
 		return resp, nil, true
 	})
-	sinktest.Want(t, "Deliver", send(t, s), true, reason.ConnectionFailed, "took no record: no confirmation within 1s; check that its partitions have leaders")
+	sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.ConnectionFailed, "took no record: no confirmation within 1s; check that its partitions have leaders")
 }
 
-// One delivery is interrupted while another waits on the same connection: that one is answered too,
+// One delivery is interrupted while another waits on the same connection: that one ends too,
 // and as an attempt, because its record may have arrived.
 //
 // CONTRACT: C-27
-func TestInterruptedBesideAnother(t *testing.T) {
+func TestInterruptedDuringAnotherDelivery(t *testing.T) {
 	c, s := fake(t, time.Minute)
-	sent := make(chan struct{}, 9)
-	s.watch(func(request []byte) {
-		if isProduce(request) {
-			sent <- struct{}{}
-		}
-	})
-	if err := send(t, s); err != nil {
+	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isProduce)
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	<-sent
@@ -181,23 +176,23 @@ func TestInterruptedBesideAnother(t *testing.T) {
 		return nil, nil, false
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	interrupted, beside := make(chan error), make(chan error)
+	interrupted, other := make(chan error), make(chan error)
 	go func() { interrupted <- s.Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0] }()
 	<-sent
-	go func() { beside <- send(t, s) }()
+	go func() { other <- sinktest.Send(t, s) }()
 	<-sent
 	cancel()
 	if err := <-interrupted; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 		t.Errorf("the interrupted delivery: %v", err)
 	}
-	sinktest.Want(t, "the other delivery", <-beside, false, reason.ConnectionFailed, "given up with that of another delivery; ")
+	sinktest.Want(t, "the other delivery", <-other, false, reason.ConnectionFailed, "given up with that of another delivery; ")
 	close(hold)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("after that: %v", err)
 	}
 }
 
-// A port that takes connections and says nothing must not hold up who is told to stop.
+// A port that takes connections and says nothing must not delay a sink that is closed.
 func TestInterruptedWhileConnecting(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -213,15 +208,15 @@ func TestInterruptedWhileConnecting(t *testing.T) {
 	} {
 		s := open(t, cfg)
 		ctx, cancel := context.WithCancel(t.Context())
-		answer := make(chan error, 1)
-		go func() { answer <- call(ctx, s) }()
+		result := make(chan error, 1)
+		go func() { result <- call(ctx, s) }()
 		conn, err := listener.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		cancel()
 		select {
-		case err := <-answer:
+		case err := <-result:
 			if !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -259,7 +254,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 		cancel()
 	}()
 	if err := ses.produce(ctx, []*kgo.Record{r})[0]; !errors.Is(err, errPending) {
-		t.Errorf("the record was answered with %v", err)
+		t.Errorf("the record got %v", err)
 	}
 	if n := count(t, c); n != 0 || ses.sent.Load() == 0 {
 		t.Errorf("%d records arrived, after %d tries to send", n, ses.sent.Load())

@@ -1,9 +1,6 @@
 package kafkasink
 
 import (
-	"context"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +21,7 @@ func TestMissingTopic(t *testing.T) {
 	}
 	s := open(t, plainConfig(t, topic))
 	sinktest.Reaches(t, s, reason.Refusing, "; create it, as with kafka-topics.sh --create --topic "+topic)
-	// The topics of events are not asked for: one that is missing is no reason to let the others wait.
+	// Probe does not check the topics of events: one that is missing does not pause the others.
 	several := open(t, plainConfig(t, ""))
 	missing := sinktest.NewEvent()
 	missing.Topic = topic
@@ -32,12 +29,12 @@ func TestMissingTopic(t *testing.T) {
 	sinktest.Want(t, "Deliver to the event's own topic", err, false, reason.Refusing, "; create it")
 	sinktest.Fault(t, "Deliver to the event's own topic", err, true)
 	if err := several.Probe(t.Context()); err != nil {
-		t.Errorf("Probe asks for the brokers alone: %v", err)
+		t.Errorf("Probe checks the brokers alone: %v", err)
 	}
 	if _, err := theBroker.admin.CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
 		t.Fatal(err)
 	}
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the topic was created, and Deliver fails: %v", err)
 	}
 
@@ -49,19 +46,12 @@ func TestMissingTopic(t *testing.T) {
 	for _, batch := range [][]*dispatcher.Event{{e}, {e, good}} {
 		for i, err := range s.Deliver(t.Context(), batch) {
 			if i == 0 {
-				sinktest.Want(t, "a name that Kafka does not take", err, false, reason.Refusing, "; set topic to one of letters")
+				sinktest.Want(t, "a name that Kafka does not take", err, false, reason.Refusing, "; set topic to one of A-Z")
 			} else if err != nil {
-				t.Errorf("an event beside one with a bad topic: %v", err)
+				t.Errorf("an event next to one with a bad topic: %v", err)
 			}
 		}
 	}
-}
-
-// sized is an event with about n bytes of payload, which compression cannot make small.
-func sized(n int) *dispatcher.Event {
-	e := sinktest.NewEvent()
-	e.Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", n) + `"`)
-	return e
 }
 
 // An event that is too large is dead. Those that were in a batch with it are not.
@@ -83,9 +73,9 @@ func TestTooLarge(t *testing.T) {
 			s := open(t, cfg)
 			batch := make([]*dispatcher.Event, 50)
 			for i := range batch {
-				batch[i] = sized(100)
+				batch[i] = sinktest.Sized(100)
 			}
-			batch[20] = sized(50_000)
+			batch[20] = sinktest.Sized(50_000)
 			for i, err := range s.Deliver(t.Context(), batch) {
 				if i != 20 {
 					if err != nil {
@@ -93,10 +83,7 @@ func TestTooLarge(t *testing.T) {
 					}
 					continue
 				}
-				sinktest.Want(t, "the large event", err, false, reason.Refusing, "; raise maxMessageBytes and the topic's max.message.bytes")
-				if dead, _ := dispatcher.PermanentReason(err); dead != dispatcher.ReasonPermanentFailure {
-					t.Errorf("the large event is to be retried: %v", err)
-				}
+				sinktest.Dead(t, "the large event", err, "; raise maxMessageBytes and the topic's max.message.bytes")
 			}
 			if n := len(consume(t, topic)); n != 49 {
 				t.Errorf("%d records arrived, want 49", n)
@@ -119,53 +106,15 @@ func TestNotAuthorized(t *testing.T) {
 	sinktest.Reaches(t, open(t, cfg), reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh")
 }
 
-// A broker that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
-//
-// CONTRACT: C-32
-func TestSilentBroker(t *testing.T) {
-	topic := newTopic(t, 1)
-	cfg := plainConfig(t, topic)
-	cfg.Timeout = config.Duration(2 * time.Second)
-	connected, fresh := open(t, cfg), open(t, cfg)
-	sinktest.Silent(t, connected, fresh, theBroker.Broker, "no confirmation within 2s; check that the brokers run", "no answer within 2s; check that it runs")
-}
-
-// A record whose delivery was interrupted is never sent again: another worker may send it by then.
-//
-// CONTRACT: C-27, C-31
-func TestInterruptedIsNeverSentLater(t *testing.T) {
-	topic := newTopic(t, 1)
-	s := open(t, plainConfig(t, topic))
-	produced := make(chan struct{}, 10)
-	s.watch(func(request []byte) {
-		if isProduce(request) {
-			produced <- struct{}{}
-		}
-	})
-	if err := send(t, s); err != nil {
-		t.Fatal(err)
-	}
-	<-produced
-	theBroker.Pause()
-	ctx, cancel := context.WithCancel(t.Context())
-	lost := sinktest.NewEvent()
-	answer := make(chan error)
-	go func() { answer <- s.Deliver(ctx, []*dispatcher.Event{lost})[0] }()
-	<-produced
-	cancel()
-	if err := sinktest.Verify(t, <-answer); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-		t.Errorf("a delivery that was interrupted: %v", err)
-	}
-	kill(t) // with what was sent to it, and not read
-	restart(t)
-	for range 3 {
-		if err := send(t, s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := len(consume(t, topic)); n != 4 {
-		t.Errorf("%d records arrived, want the 4 that were confirmed", n)
-	}
+// CONTRACT: C-27, C-31, C-32
+func TestFaults(t *testing.T) {
+	sinktest.Faults{
+		Server: broker(t),
+		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
+			return destination(t, config.KafkaSink{Timeout: config.Duration(timeout)})
+		},
+		Unconfirmed: "no confirmation within %s; check that the brokers run", Unconnected: "no response within %s; check that it runs",
+	}.Run(t)
 }
 
 // The outage is over before the timeout: the record is confirmed, and there once.
@@ -174,14 +123,14 @@ func TestRestartDuringDelivery(t *testing.T) {
 	cfg := plainConfig(t, topic)
 	cfg.Timeout = config.Duration(2 * time.Minute)
 	s := open(t, cfg)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
-	kill(t)
-	answer := make(chan error)
-	go func() { answer <- s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0] }()
-	restart(t)
-	if err := <-answer; err != nil && !dispatcher.IsUnavailable(err) {
+	restart := sinktest.Kill(t, theBroker.Broker)
+	result := make(chan error)
+	go func() { result <- s.Deliver(t.Context(), sinktest.NewEvents(1))[0] }()
+	restart()
+	if err := <-result; err != nil && !dispatcher.IsUnavailable(err) {
 		t.Errorf("the broker came back, and the delivery failed: %v", err)
 	} else if n, confirmed := len(consume(t, topic)), err == nil; confirmed != (n == 2) {
 		t.Errorf("%d records arrived, and the second delivery ended with %v", n, err)

@@ -23,7 +23,7 @@ const (
 	batchSize = 500
 	// linger lets the records of one Deliver meet in a partition's batch. It is only waited for when
 	// there are fewer than a batch. It is as long as handing them over takes: that a stream comes in batches is
-	// the engine's affair, which lets events gather.
+	// the engine's part, which lets events gather.
 	linger = time.Millisecond
 	// connectTimeout bounds a connection with its TLS handshake, and a probe.
 	connectTimeout = 10 * time.Second
@@ -48,7 +48,7 @@ type sink struct {
 
 	// shared takes all deliveries. alone takes one record at a time: one that was refused for its
 	// batch's size, which may have been another's fault.
-	shared, alone lane
+	shared, alone sessionHolder
 	turn          chan struct{} // held by who uses alone
 }
 
@@ -119,7 +119,7 @@ func options(cfg config.KafkaSink) []kgo.Opt {
 		kgo.ProduceRequestTimeout(min(cfg.Timeout.D(), 10*time.Second)),
 		// The engine bounds what is in flight; Produce must never wait for room.
 		kgo.MaxBufferedRecords(1 << 30),
-		// A topic that is missing is told soon. One that was just made may be unknown to some broker.
+		// A missing topic is an error soon. One that was just made may be unknown to some broker.
 		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.UnknownTopicRetries(2),
 		kgo.RetryBackoffFn(backoff),
@@ -128,7 +128,7 @@ func options(cfg config.KafkaSink) []kgo.Opt {
 }
 
 // backoff is how long a client waits before it tries again what failed so often: a second at most, as long as
-// the deliveries that wait for it look at the leaders. kgo's own grows to 5 s, which a broker that is back
+// the deliveries that wait for it look at the leaders. kgo's own grows to 5 s, which a broker that has recovered
 // would be waited for.
 func backoff(fails int) time.Duration {
 	return min(leaderWait, 100*time.Millisecond<<min(max(fails, 0), 10))
@@ -137,7 +137,7 @@ func backoff(fails int) time.Duration {
 // BatchSize is 500.
 func (*sink) BatchSize() int { return batchSize }
 
-// Deliver produces the whole batch at once, and answers for each record as the brokers confirm it.
+// Deliver produces the whole batch at once, and returns a result for each record as the brokers confirm it.
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("kafka", &errs)
@@ -177,8 +177,8 @@ func (s *sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	return err
 }
 
-// produce sends the records in one session, and answers for each.
-func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []error {
+// produce sends the records in one session, and returns a result for each.
+func (s *sink) produce(ctx context.Context, l *sessionHolder, records []*kgo.Record) []error {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if ctx.Err() != nil {
@@ -204,8 +204,8 @@ func (s *sink) produce(ctx context.Context, l *lane, records []*kgo.Record) []er
 	return errs
 }
 
-// Probe logs in to a broker on a connection of its own, and asks for the cluster's brokers, and for the
-// topic if every event goes there. It also asks the schema registry, if that was away.
+// Probe logs in to a broker on a connection of its own, and lists the cluster's brokers, and checks the
+// topic if every event goes there. It also queries the schema registry, if that was unreachable.
 func (s *sink) Probe(ctx context.Context) error {
 	ses, err := s.newSession()
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 // without one twice in a row is given up; an election is over by then.
 const leaderWait = time.Second
 
-// noLeader is the answer of a record whose partition has no leader.
+// noLeader is the response of a record whose partition has no leader.
 type noLeader struct {
 	partition int32
 	// taken is false when kgo never had the record, so that it was surely not sent.
@@ -30,7 +30,7 @@ func (e *noLeader) Error() string {
 
 // partitioner chooses a record's partition as the Java client does. Of one without a leader it refuses
 // the record: kgo would keep it, and try any broker. The records that a partition takes have a context of
-// their own, by which kgo can be told to give them up, and with them those of no other partition.
+// their own, by which kgo can give them up, and with them those of no other partition.
 type partitioner struct {
 	kgo.Partitioner
 	session *session
@@ -45,7 +45,7 @@ type topicPartitioner struct {
 	session *session
 }
 
-// Partition returns -1 for a record that is refused, which kgo answers at once.
+// Partition returns -1 for a record that is refused, whose result kgo gives at once.
 func (t topicPartitioner) Partition(r *kgo.Record, n int) int {
 	p := place{r.Topic, int32(t.TopicPartitioner.Partition(r, n))}
 	if !t.session.hasLeader(p) {
@@ -73,11 +73,11 @@ type leadership struct {
 	// records ends when those that the place has are to be given up.
 	records context.Context
 	giveUp  context.CancelFunc
-	// missed is true when the place had no leader the last time that somebody looked.
+	// missed is true when the place had no leader at the last review.
 	missed bool
 }
 
-// hasLeader asks kgo, which knows no leaders before a topic's first records have partitions.
+// hasLeader queries kgo, which knows no leaders before a topic's first records have partitions.
 func (s *session) hasLeader(p place) bool {
 	leader, _, err := s.client.PartitionLeader(p.topic, p.partition)
 	if err != nil { // others are kgo's to deal with
@@ -99,8 +99,8 @@ func (s *session) taking(p place) context.Context {
 	return l.records
 }
 
-// review gives up the records of places that lost their leaders, and has kgo ask for the leaders again:
-// it does not while it waits for an answer of a broker that is gone.
+// review gives up the records of places that lost their leaders, and has kgo request the leaders again:
+// it does not while it waits for a response of a broker that is gone.
 func (s *session) review() {
 	s.leading.Lock()
 	defer s.leading.Unlock()
@@ -111,7 +111,7 @@ func (s *session) review() {
 	for p, l := range s.leaders {
 		led := s.hasLeader(p)
 		if !led && l.missed {
-			l.giveUp() // kgo answers for them when it hears of the leaders again
+			l.giveUp() // kgo gives their results when it learns of the leaders again
 			delete(s.leaders, p)
 		}
 		l.missed = !led
@@ -119,21 +119,21 @@ func (s *session) review() {
 	s.client.ForceMetadataRefresh()
 }
 
-// hand gives a record to kgo, which answers once. One that is refused is handed over again if it may be
+// hand gives a record to kgo, which gives one result. One that is refused is handed over again if it may be
 // of a topic's first: then the leaders are known.
-func (s *session) hand(r *kgo.Record, again bool, answer func(error)) {
+func (s *session) hand(r *kgo.Record, again bool, response func(error)) {
 	// Not the delivery's context: kgo would also end records of other deliveries that share a batch with it.
 	s.client.Produce(context.Background(), r, func(r *kgo.Record, err error) {
 		refused, is := r.Context.(refusal)
 		switch {
 		case is && again:
-			s.hand(unused(r), false, answer)
+			s.hand(unused(r), false, response)
 		case is:
-			answer(&noLeader{partition: refused.partition})
+			response(&noLeader{partition: refused.partition})
 		case err != nil && r.Context.Err() != nil:
-			answer(&noLeader{partition: r.Partition, taken: true})
+			response(&noLeader{partition: r.Partition, taken: true})
 		default:
-			answer(err)
+			response(err)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 
 // Of two brokers one goes, with the only replica of one of two partitions. Events for the other partition
 // are delivered all the time, in the same batches and over the same session. The timeout is longer than
-// the test: whatever is answered is not answered by it.
+// the test: no result comes from it.
 //
 // CONTRACT: C-27, C-32
 func TestOnePartitionWithoutLeader(t *testing.T) {
@@ -28,15 +28,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 	cfg := plainConfig(t, topic)
 	cfg.Timeout = config.Duration(10 * time.Minute)
 	s := open(t, cfg)
-	produced := make(chan struct{}, 1)
-	s.watch(func(request []byte) {
-		if isProduce(request) {
-			select {
-			case produced <- struct{}{}:
-			default:
-			}
-		}
-	})
+	produced := sinktest.Watch((*sinktest.Dial)(&s.dial), isProduce)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a broker starts twice
 	defer cancel()
 	confirmed := [2]int64{}
@@ -62,7 +54,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 	<-produced
 	first := s.shared.current
 
-	// A record is sent, and its broker dies before it reads it.
+	// A record is sent, and its broker is killed before it reads it.
 	second.Pause()
 	lost := make(chan error, 1)
 	go func() { lost <- sinktest.Verify(t, s.Deliver(ctx, []*dispatcher.Event{eventFor(1)})[0]) }()
@@ -70,7 +62,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 	second.Kill()
 	for waits := true; waits; {
 		if err := deliver(s, 0); err != nil {
-			t.Fatalf("beside one that waits for the lost broker: %v", err)
+			t.Fatalf("next to one that waits for the lost broker: %v", err)
 		}
 		select {
 		case err := <-lost:
@@ -90,10 +82,10 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for err := deliver(s, 0, 1); err != nil; err = deliver(s, 0, 1) {
-		sinktest.Want(t, "until the leader is back", err, true, reason.ConnectionFailed, refused)
+		sinktest.Want(t, "until the leader has recovered", err, true, reason.ConnectionFailed, refused)
 	}
 	if err := deliver(s, 0, 1); err != nil {
-		t.Errorf("the leader is back: %v", err)
+		t.Errorf("the leader has recovered: %v", err)
 	}
 	if s.shared.current != first {
 		t.Error("the session was retired for one partition's sake")

@@ -12,11 +12,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Events come while the broker is away. The first of them is there soon after the broker answers: what the
-// engine, this sink and the client wait for one after the other is no longer than a few seconds in all.
+// Events come while the broker is unreachable. The first of them is there soon after the broker responds: what the
+// engine, this sink and the client wait for one after the other no longer is than a few seconds in all.
 //
 // CONTRACT: C-32
 func TestFirstDeliveryAfterAnOutage(t *testing.T) {
@@ -66,17 +67,17 @@ func TestFirstDeliveryAfterAnOutage(t *testing.T) {
 	enqueue()
 	until("the event is delivered", time.Minute, func() bool { return delivered() == 1 })
 
-	kill(t)
-	away := until("the topic is held", 2*time.Minute, func() bool { enqueue(); return d.Snapshot().Breaker != dispatcher.BreakerClosed })
-	until("the waits are as long as they get", time.Minute, func() bool { return time.Since(away) > 20*time.Second })
-	restart(t) // until the broker answers
-	answers := time.Now()
+	restart := sinktest.Kill(t, theBroker.Broker)
+	opened := until("the circuit is open", 2*time.Minute, func() bool { enqueue(); return d.Snapshot().Breaker != dispatcher.BreakerClosed })
+	until("the waits are as long as they get", time.Minute, func() bool { return time.Since(opened) > 20*time.Second })
+	restart() // until the broker responds
+	responded := time.Now()
 	if n := delivered(); n > 1 {
 		t.Logf("the first event was there before the test knew of the broker")
 	}
-	took := until("an event is delivered after the broker answers", time.Minute, func() bool { return delivered() > 1 }).Sub(answers)
-	t.Logf("the first event was delivered %v after the broker answered", took)
+	took := until("an event is delivered after the broker responds", time.Minute, func() bool { return delivered() > 1 }).Sub(responded)
+	t.Logf("the first event was delivered %v after the broker responded", took)
 	if most := 10 * time.Second; took > most {
-		t.Errorf("the first event was delivered %v after the broker answered, want at most %v", took, most)
+		t.Errorf("the first event was delivered %v after the broker responded, want at most %v", took, most)
 	}
 }

@@ -13,42 +13,42 @@ import (
 )
 
 var (
-	// errPending is the answer of a record without one.
+	// errPending is the result of a record that has none yet.
 	errPending = errors.New("not confirmed")
 	// errBatchTooLarge is a record's, or that of the batch that it was in.
 	errBatchTooLarge = errors.New("the message is too large")
 )
 
-// endsSession reports whether no more can be had of the session: a record is without an answer, or
+// endsSession reports whether no more can be had of the session: a record is without a response, or
 // kgo holds on to what the broker refuses: its producer id, or the id of a topic that was since made
-// anew.
+// again.
 func endsSession(err error) bool {
-	var answer *kerr.Error
+	var response *kerr.Error
 	var leaderless *noLeader
 	switch {
 	case err == nil, errors.As(err, &leaderless):
 		return false
-	case errors.As(err, &answer):
-		return answer == kerr.ClusterAuthorizationFailed || answer == kerr.UnknownTopicID || answer == kerr.TransactionalIDAuthorizationFailed ||
-			answer == kerr.InvalidProducerEpoch || answer == kerr.ProducerFenced
+	case errors.As(err, &response):
+		return response == kerr.ClusterAuthorizationFailed || response == kerr.UnknownTopicID || response == kerr.TransactionalIDAuthorizationFailed ||
+			response == kerr.InvalidProducerEpoch || response == kerr.ProducerFenced
 	default:
 		return true
 	}
 }
 
-// outcome says what a record's answer means. unsent is true when no record left this process.
+// outcome says what a record's response means. unsent is true when no record left this process.
 func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err error, unsent bool) error {
-	var answer *kerr.Error
+	var response *kerr.Error
 	var leaderless *noLeader
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &leaderless):
 		return s.leaderless(r, leaderless)
-	case errors.As(err, &answer) && answer == kerr.ClusterAuthorizationFailed && unsent:
-		return dispatcher.Unavailable(s.refused(r, answer))
-	case errors.As(err, &answer):
-		return s.refused(r, answer)
+	case errors.As(err, &response) && response == kerr.ClusterAuthorizationFailed && unsent:
+		return dispatcher.Unavailable(s.refused(r, response))
+	case errors.As(err, &response):
+		return s.refused(r, response)
 	case ctx.Err() != nil:
 		return s.interrupted(ctx)
 	}
@@ -62,7 +62,7 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 	}
 	if unsent {
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf(
-			"topic %s at %s took no record: %w; check that its partitions have leaders, and that the brokers answer", r.Topic, s.brokers, cause)))
+			"topic %s at %s took no record: %w; check that its partitions have leaders, and that the brokers respond", r.Topic, s.brokers, cause)))
 	}
 	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written", r.Topic, s.brokers, cause)
 	if trouble != nil {
@@ -81,39 +81,39 @@ func (s *sink) leaderless(r *kgo.Record, err *noLeader) error {
 	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, fmt.Errorf("%w. The record may have been written", failure)))
 }
 
-// refused is a broker's answer, with the name of its code.
-func (s *sink) refused(r *kgo.Record, answer *kerr.Error) error {
-	return reason.Coded(answer.Message, s.answered(r, answer))
+// refused is a broker's response, with the name of its code.
+func (s *sink) refused(r *kgo.Record, response *kerr.Error) error {
+	return reason.Coded(response.Message, s.explain(r, response))
 }
 
-// answered says what an answer means. Only Kafka's own words for its error codes are quoted.
-func (s *sink) answered(r *kgo.Record, answer *kerr.Error) error {
+// explain says what a response means. Only Kafka's own words for its error codes are quoted.
+func (s *sink) explain(r *kgo.Record, response *kerr.Error) error {
 	say := func(format string, args ...any) error {
 		return fmt.Errorf("topic %s at %s: %w", r.Topic, s.brokers, fmt.Errorf(format, args...))
 	}
-	switch answer {
+	switch response {
 	case kerr.MessageTooLarge, kerr.RecordListTooLarge:
 		return say("%w: about %d bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events", errBatchTooLarge, size(r))
 	case kerr.UnknownTopicOrPartition, kerr.UnknownTopicID:
-		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.Refusing, say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", answer, r.Topic)))
+		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.Refusing, say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", response, r.Topic)))
 	case kerr.TopicAuthorizationFailed:
-		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", answer, r.Topic)))
+		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", response, r.Topic)))
 	case kerr.ClusterAuthorizationFailed:
-		return dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite on the cluster", answer)))
+		return dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite on the cluster", response)))
 	case kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend:
-		return dispatcher.DestinationFault(say("%w; bring its brokers back, or lower the topic's min.insync.replicas", answer))
+		return dispatcher.DestinationFault(say("%w; bring its brokers back, or lower the topic's min.insync.replicas", response))
 	default:
-		err := say("%w; the broker's log says more", answer)
-		if ofBroker(answer) {
+		err := say("%w; the broker's log says more", response)
+		if ofBroker(response) {
 			return dispatcher.DestinationFault(err)
 		}
 		return err
 	}
 }
 
-// ofBroker reports whether an answer speaks of the broker's moment. CORRUPT_MESSAGE is said of a record.
-func ofBroker(answer *kerr.Error) bool {
-	return answer == kerr.UnknownServerError || answer.Retriable && answer != kerr.CorruptMessage
+// ofBroker reports whether a response is about the broker, not the record. CORRUPT_MESSAGE is said of a record.
+func ofBroker(response *kerr.Error) bool {
+	return response == kerr.UnknownServerError || response.Retriable && response != kerr.CorruptMessage
 }
 
 // size is about what the record takes in a batch.
@@ -139,21 +139,21 @@ var peer = reason.Peer{Name: "the broker", Hosts: "brokers, and in the brokers' 
 // connectFailure says why there is no connection. Of a login, only Kafka's own words for its error codes
 // are quoted.
 func (s *sink) connectFailure(err error) error {
-	var answer *kerr.Error
+	var response *kerr.Error
 	var eof *kgo.ErrFirstReadEOF
 	switch {
-	case errors.As(err, &answer):
-		err = reason.With(reason.AuthenticationFailed, fmt.Errorf("%w; %s", answer, loginRemedy(answer)))
+	case errors.As(err, &response):
+		err = reason.With(reason.AuthenticationFailed, fmt.Errorf("%w; %s", response, loginRemedy(response)))
 	case errors.Is(err, errLogin):
 		err = reason.With(reason.AuthenticationFailed, fmt.Errorf("%w; %s", errLogin, loginRemedy(nil)))
 	case errors.As(err, &eof):
-		err = reason.With(reason.ConnectionFailed, errors.New("closed without an answer; the port may want TLS, in tls, or a login, in auth"))
+		err = reason.With(reason.ConnectionFailed, errors.New("closed without a response; the port may want TLS, in tls, or a login, in auth"))
 	}
 	return peer.Unreachable("Kafka at "+s.brokers, min(s.timeout, connectTimeout), err)
 }
 
-func loginRemedy(answer *kerr.Error) string {
-	switch answer {
+func loginRemedy(response *kerr.Error) string {
+	switch response {
 	case kerr.UnsupportedSaslMechanism:
 		return "set auth.mechanism to one that is enabled at this port, and check the port in brokers"
 	case kerr.IllegalSaslState:

@@ -18,23 +18,23 @@ const (
 	mayDescribe = 1 << 8
 )
 
-// probeTopic asks whether the topic is there, and whether the user may write it. Brokers before Kafka 2.3
+// probeTopic checks whether the topic is there, and whether the user may write it. Brokers before Kafka 2.3
 // do not say the latter.
 func (s *sink) probeTopic(ctx context.Context, ses *session) error {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
 	topic.Topic = kmsg.StringPtr(s.topic)
 	req.Topics, req.AllowAutoTopicCreation, req.IncludeTopicAuthorizedOperations = append(req.Topics, topic), false, true
-	answer := make(chan *kmsg.MetadataResponse, 1) // which comes too late, if ctx ends
+	result := make(chan *kmsg.MetadataResponse, 1) // which comes too late, if ctx ends
 	err := bounded(ctx, min(s.timeout, connectTimeout), func(ctx context.Context) error {
 		a, err := req.RequestWith(ctx, ses.client)
-		answer <- a
+		result <- a
 		return err
 	})
 	if err != nil {
 		return s.unreachable(ctx, err)
 	}
-	for _, t := range (<-answer).Topics {
+	for _, t := range (<-result).Topics {
 		err := kerr.ErrorForCode(t.ErrorCode)
 		if rights := t.AuthorizedOperations; err == nil && rights&mayDescribe != 0 && rights&mayWrite == 0 {
 			err = kerr.TopicAuthorizationFailed
@@ -64,16 +64,16 @@ func (s *sink) Limit(ctx context.Context) (bytes int, setting string) {
 	topic := kmsg.NewDescribeConfigsRequestResource()
 	topic.ResourceType, topic.ResourceName, topic.ConfigNames = kmsg.ConfigResourceTypeTopic, s.topic, []string{name}
 	req.Resources = append(req.Resources, topic)
-	answer := make(chan *kmsg.DescribeConfigsResponse, 1)
+	result := make(chan *kmsg.DescribeConfigsResponse, 1)
 	err = bounded(ctx, min(s.timeout, connectTimeout), func(ctx context.Context) error {
 		a, err := req.RequestWith(ctx, ses.client)
-		answer <- a
+		result <- a
 		return err
 	})
 	if err != nil {
 		return bytes, setting
 	}
-	for _, resource := range (<-answer).Resources {
+	for _, resource := range (<-result).Resources {
 		for _, c := range resource.Configs {
 			if c.Name != name || c.Value == nil {
 				continue

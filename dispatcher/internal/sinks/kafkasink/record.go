@@ -31,7 +31,7 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 		return nil, reason.Routed(fmt.Errorf("kafka sink: %w", err))
 	}
 	if !validTopic(topic) {
-		return nil, reason.Routed(fmt.Errorf("kafka sink: %q is no name that a Kafka topic can have; set topic to one of letters, digits, dots, dashes and underscores", topic))
+		return nil, reason.Routed(fmt.Errorf("kafka sink: %q is not a name that a Kafka topic can have; set topic to one of A-Z, a-z, 0-9, dots, dashes and underscores", topic))
 	}
 	r := &kgo.Record{Topic: topic, Key: []byte(e.Key())}
 	ce := cloudevent.New(e)
@@ -55,7 +55,7 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 	if err != nil {
 		return nil, cloudevent.Unwritable("kafka sink", e, err)
 	}
-	cloudevent.Beside("kafka", e, (*headers)(r).add)
+	cloudevent.OtherHeaders("kafka", e, (*headers)(r).add)
 	return r, nil
 }
 

@@ -19,7 +19,7 @@ import (
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
-// a broker asks for the credentials again.
+// a broker requests the credentials again.
 func login(cfg *config.KafkaAuth) []kgo.Opt {
 	if cfg == nil {
 		return nil
@@ -51,10 +51,10 @@ func login(cfg *config.KafkaAuth) []kgo.Opt {
 	return []kgo.Opt{kgo.SASL(mechanism{m})}
 }
 
-// errLogin stands for what a mechanism says of a broker's answer, which it may quote.
+// errLogin stands for what a mechanism says of a broker's response, which it may quote.
 var errLogin = errors.New("the broker refuses the login")
 
-// mechanism tells a login that failed from a connection that failed.
+// mechanism distinguishes a login that failed from a connection that failed.
 type mechanism struct{ sasl.Mechanism }
 
 func (m mechanism) Authenticate(ctx context.Context, host string) (sasl.Session, []byte, error) {
@@ -64,8 +64,8 @@ func (m mechanism) Authenticate(ctx context.Context, host string) (sasl.Session,
 
 type exchange struct{ sasl.Session }
 
-func (e exchange) Challenge(answer []byte) (done bool, next []byte, err error) {
-	if done, next, err = e.Session.Challenge(answer); err != nil {
+func (e exchange) Challenge(response []byte) (done bool, next []byte, err error) {
+	if done, next, err = e.Session.Challenge(response); err != nil {
 		err = errLogin
 	}
 	return done, next, err

@@ -13,15 +13,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// lane holds the session that deliveries use.
-type lane struct {
+// sessionHolder holds the session that deliveries use.
+type sessionHolder struct {
 	mu      sync.Mutex
 	current *session
 	closing sync.WaitGroup
 }
 
 // session returns the current session, or opens one.
-func (l *lane) session(open func() (*session, error)) (_ *session, err error) {
+func (l *sessionHolder) session(open func() (*session, error)) (_ *session, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.current == nil {
@@ -35,7 +35,7 @@ func (l *lane) session(open func() (*session, error)) (_ *session, err error) {
 // retire ends a session: from now on it sends no record, and the next delivery gets another one. An
 // idempotent producer cannot take back a single record that may have been sent: its sequence numbers
 // would have a gap. So all of the session's records end with it.
-func (l *lane) retire(s *session) {
+func (l *sessionHolder) retire(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.current == s {
@@ -49,7 +49,7 @@ func (l *lane) retire(s *session) {
 	}
 }
 
-func (l *lane) close() {
+func (l *sessionHolder) close() {
 	l.mu.Lock()
 	s := l.current
 	l.mu.Unlock()
@@ -66,7 +66,7 @@ type session struct {
 	sent atomic.Int64
 	// retired closes the way to the brokers for produce requests.
 	retired atomic.Bool
-	// ended is closed when the client is: kgo does not answer for a record that comes after that.
+	// ended is closed when the client is: kgo gives no result for a record that comes after that.
 	ended chan struct{}
 	// open counts connections.
 	open atomic.Int64
@@ -75,7 +75,7 @@ type session struct {
 
 	leading  sync.Mutex
 	leaders  map[place]*leadership // of the places that took records
-	reviewed time.Time             // when somebody last looked at them
+	reviewed time.Time             // of the last review
 }
 
 var _ kgo.HookBrokerConnect = (*session)(nil)
@@ -115,12 +115,12 @@ func (s *session) ready(ctx context.Context, timeout time.Duration) error {
 	return s.ping(ctx, timeout)
 }
 
-// ping asks any broker for the list of them.
+// ping requests from any broker the list of them.
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 	return bounded(ctx, timeout, s.client.Ping)
 }
 
-// bounded calls kgo, and does not wait for its answer longer than timeout.
+// bounded calls kgo, and does not wait for its response longer than timeout.
 func bounded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	done := make(chan error, 1)
@@ -136,7 +136,7 @@ func bounded(ctx context.Context, timeout time.Duration, call func(context.Conte
 	}
 }
 
-// conn tells the session of what leaves on it.
+// conn notifies the session of what leaves on it.
 type conn struct {
 	net.Conn
 	session *session
@@ -146,7 +146,7 @@ type conn struct {
 // Write sends one request: kgo writes each with one call.
 func (c *conn) Write(request []byte) (int, error) {
 	if isProduce(request) {
-		// Counted before it is asked whether the session is retired. Who retires the session and
+		// Counted before it is checked whether the session is retired. Who retires the session and
 		// then finds the count unchanged knows that nothing was sent, nor will be.
 		c.session.sent.Add(1)
 		if c.session.retired.Load() {
@@ -156,7 +156,7 @@ func (c *conn) Write(request []byte) (int, error) {
 	return c.Conn.Write(request)
 }
 
-// isProduce reads the API key, which is 0, behind the length of a request. What is no request and
+// isProduce reads the API key, which is 0, behind the length of a request. What is not a request and
 // looks like one makes the sink more careful, no more.
 func isProduce(request []byte) bool {
 	return len(request) >= 6 && binary.BigEndian.Uint16(request[4:]) == 0
@@ -170,15 +170,15 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// answers are the promises of a delivery's records.
-type answers struct {
+// responses are the promises of a delivery's records.
+type responses struct {
 	mu      sync.Mutex
-	errs    []error // errPending until answered
+	errs    []error // errPending until there is a result
 	pending int
 	done    chan struct{}
 }
 
-func (a *answers) answer(i int, err error) {
+func (a *responses) set(i int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.errs[i] = err
@@ -187,8 +187,8 @@ func (a *answers) answer(i int, err error) {
 	}
 }
 
-// now returns the answers that are there, with missing for the others.
-func (a *answers) now(missing error) []error {
+// now returns the responses that are there, with missing for the others.
+func (a *responses) now(missing error) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	errs := slices.Clone(a.errs)
@@ -200,12 +200,12 @@ func (a *answers) now(missing error) []error {
 	return errs
 }
 
-// produce sends the records, which are not none, and waits for their answers until ctx ends.
+// produce sends the records, which are not none, and waits for their responses until ctx ends.
 func (s *session) produce(ctx context.Context, records []*kgo.Record) []error {
 	n := len(records)
-	a := &answers{errs: slices.Repeat([]error{errPending}, n), pending: n, done: make(chan struct{})}
+	a := &responses{errs: slices.Repeat([]error{errPending}, n), pending: n, done: make(chan struct{})}
 	for i, r := range records {
-		s.hand(r, true, func(err error) { a.answer(i, err) })
+		s.hand(r, true, func(err error) { a.set(i, err) })
 	}
 	look := time.NewTicker(leaderWait)
 	defer look.Stop()

@@ -55,7 +55,7 @@ func parse(t *testing.T, lines [][]byte) (got []sinktest.Message) {
 		}
 		var ce event.Event
 		if err := json.Unmarshal(line, &ce); err != nil {
-			t.Fatalf("the line is no CloudEvent: %v\n%s", err, line)
+			t.Fatalf("the line is not a CloudEvent: %v\n%s", err, line)
 		}
 		got = append(got, sinktest.MessageOf(t, binding.ToMessage(&ce)))
 	}
@@ -63,18 +63,18 @@ func parse(t *testing.T, lines [][]byte) (got []sinktest.Message) {
 }
 
 // CONTRACT: C-73
-func TestNoPayloadUnlessAskedFor(t *testing.T) {
+func TestPayloadIsOmittedByDefault(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte("{\"secret\":\n \"4111\"}")}
-	for asked, want := range map[config.LogPayload]bool{"": false, config.LogPayloadOmit: false, config.LogPayloadInclude: true} {
+	for payload, want := range map[config.LogPayload]bool{"": false, config.LogPayloadOmit: false, config.LogPayloadInclude: true} {
 		var out strings.Builder
-		if err := logsink.New(config.LogSink{Payload: asked}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+		if err := logsink.New(config.LogSink{Payload: payload}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out.String(), `"data":{"secret":"4111"}`); got != want {
-			t.Errorf("payload %v: the payload is in the line: %v\n%s", asked, got, out.String())
+			t.Errorf("payload %v: the payload is in the line: %v\n%s", payload, got, out.String())
 		}
 		if got := strings.Contains(out.String(), "4111"); got != want {
-			t.Errorf("payload %v: a part of the payload is in the line: %v\n%s", asked, got, out.String())
+			t.Errorf("payload %v: a part of the payload is in the line: %v\n%s", payload, got, out.String())
 		}
 	}
 }

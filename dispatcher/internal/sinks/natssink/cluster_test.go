@@ -15,14 +15,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
 )
 
-// A server that is about to stop sends its clients away: what is in flight ends there, what comes next
+// A server that is about to stop disconnects its clients: what is in flight ends there, what comes next
 // goes to another one. Nothing is in doubt then. The server that leaves does not lead the stream: what a
-// leader has not answered when it steps down is in doubt.
+// leader has not confirmed when it steps down is in doubt.
 func TestLameDuck(t *testing.T) {
 	cluster := newCluster(t)
 	cfg := cluster.config()
 	s := open(t, cfg)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	s.mu.Lock()
@@ -32,7 +32,7 @@ func TestLameDuck(t *testing.T) {
 	cluster.leave(old.conn.ConnectedAddr())
 	deadline := time.Now().Add(time.Minute)
 	for !old.over() && time.Now().Before(deadline) {
-		if err := send(t, s); err != nil && !strings.Contains(err.Error(), "no stream takes it") {
+		if err := sinktest.Send(t, s); err != nil && !strings.Contains(err.Error(), "no stream takes it") {
 			t.Fatalf("while a server leaves: %v", err)
 		}
 	}
@@ -48,16 +48,15 @@ func TestNoQuorum(t *testing.T) {
 	cluster := newCluster(t)
 	cfg := cluster.config()
 	s := open(t, cfg)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	s.timeout = 500 * time.Millisecond
-	cluster[1].Kill()
-	cluster[2].Kill()
+	restart1, restart2 := sinktest.Kill(t, cluster[1]), sinktest.Kill(t, cluster[2])
 	confirmed := 1
 	for range 3 {
 		// While the leader has not noticed, it is waited for; then there is none.
-		err := send(t, s)
+		err := sinktest.Send(t, s)
 		if err == nil {
 			t.Fatal("a message was confirmed by one server of three")
 		}
@@ -73,9 +72,9 @@ func TestNoQuorum(t *testing.T) {
 		sinktest.Want(t, "Probe of the server that is left", err, true, reason.ConnectionFailed, "; bring most of the servers back")
 	}
 	s.timeout = 10 * time.Second
-	restart(t, cluster[1])
-	restart(t, cluster[2])
-	for send(t, s) != nil {
+	restart1()
+	restart2()
+	for sinktest.Send(t, s) != nil {
 		if t.Context().Err() != nil {
 			return
 		}

@@ -53,7 +53,7 @@
 //	confirmed, also as a duplicate                    delivered
 //	no stream takes it (no responders): none captures published again after 250 ms, twice; then
 //	the subject, or it has no leader just now         unavailable when every event goes to it
-//	answered by what is no stream, by another stream  (subject is set, no routes), else
+//	answered by what is not a stream, by another stream  (subject is set, no routes), else
 //	than stream, by a sealed one                      destination's fault
 //	the user may not publish to the subject           the same
 //	stream, account or server full; too many          destination's fault
@@ -77,7 +77,7 @@
 // # Sessions
 //
 // All deliveries share one connection, which never reconnects by itself: nats.go would keep messages and
-// send them after their delivery ended. When it breaks, or a delivery ends without an answer, it is
+// send them after their delivery ended. When it breaks, or a delivery ends without a response, it is
 // closed with what it still holds, and the next delivery opens another one. Deliveries that waited on it
 // fail with it; their retries are duplicates to the stream. A server that announces its end (lame duck
 // mode, as in a rolling upgrade) is left before it stops: what is in flight is confirmed first.
@@ -92,7 +92,7 @@
 // # Probe
 //
 // Probe makes a connection of its own, with TLS and login, subscribes as deliveries do, and has the
-// server answer. It publishes no event. When every event goes to one subject, it also asks JetStream which
+// server response. It publishes no event. When every event goes to one subject, it also asks JetStream which
 // streams take that ($JS.API.STREAM.NAMES), and the server what the user may publish to
 // ($SYS.REQ.USER.INFO). Allow the user to publish to these two, so that Probe and dispatcher check find
 // what is missing; where a user may not ask, a delivery says. A stream of another account, or of another

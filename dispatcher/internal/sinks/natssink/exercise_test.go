@@ -21,20 +21,20 @@ import (
 func TestExercise(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, mode) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, config.NATSSink{ContentMode: mode}) })
 		})
 	}
 }
 
 // destination is a stream of the real server as sinktest.Exercise drives it.
-func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
+func destination(t *testing.T, cfg config.NATSSink) sinktest.Destination {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
-	cfg := plainConfig(srv, stream)
-	cfg.ContentMode = mode
+	cfg.Servers, cfg.Subject = []string{srv.URL()}, stream+".events"
 	s := open(t, cfg)
 	relayed, closeAll := sinktest.Relayed(t, s.dial)
 	s.dial = relayed
+	var restart func()
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
@@ -46,8 +46,8 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		Sink:    s,
 		Refuse:  func(id uuid.UUID) { refused[id] = true },
 		Refused: dispatcher.Cause{Class: "nats", Code: "NoStream"},
-		Stop:    func() { kill(t, srv) },
-		Start:   func() { restart(t, srv) },
+		Stop:    func() { restart = sinktest.Kill(t, srv) },
+		Start:   func() { restart() },
 		Idle: func() {
 			closeAll()
 			<-s.current.gone
@@ -64,20 +64,7 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 			}
 		},
 		Hang: func() <-chan struct{} {
-			waiting := make(chan struct{}, 1)
-			s.watch(func() {
-				select {
-				case waiting <- struct{}{}:
-				default:
-				}
-			})
-			if err := send(t, s); err != nil { // makes the connection
-				t.Fatal(err)
-			}
-			<-waiting
-			srv.Pause()
-			t.Cleanup(srv.Resume)
-			return waiting
+			return sinktest.HangServer(t, s, srv, (*sinktest.Dial)(&s.dial), isPublish)
 		},
 		Arrived: func() (got []sinktest.Message) {
 			for _, m := range consume(t, srv, stream) {
@@ -108,7 +95,7 @@ func message(t testing.TB, m jetstream.Msg) sinktest.Message {
 	return got
 }
 
-// What is in the headers, to the letter.
+// What is in the headers, character by character.
 //
 // CONTRACT: C-70
 func TestHeaders(t *testing.T) {

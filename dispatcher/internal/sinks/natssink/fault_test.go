@@ -1,7 +1,6 @@
 package natssink
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -31,7 +30,7 @@ func TestMissingStream(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the stream was created, and Deliver fails: %v", err)
 	}
 }
@@ -42,15 +41,14 @@ func TestStreamAppears(t *testing.T) {
 	js := admin(t, srv)
 	stream := "late-" + sinktest.NewEvent().ID.String()
 	s := open(t, plainConfig(srv, stream))
-	sent := make(chan struct{}, 10)
-	s.watch(func() { sent <- struct{}{} })
-	answer := make(chan error)
-	go func() { answer <- send(t, s) }()
+	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isPublish)
+	result := make(chan error)
+	go func() { result <- sinktest.Send(t, s) }()
 	<-sent
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-answer; err != nil {
+	if err := <-result; err != nil {
 		t.Errorf("the stream was there at the second try, and Deliver fails: %v", err)
 	}
 }
@@ -61,29 +59,29 @@ func TestNoJetStream(t *testing.T) {
 	sinktest.Reaches(t, s, reason.Refusing, "the server has no JetStream; enable it")
 }
 
-// A subject that only others than a stream take: their answers confirm nothing.
-func TestNobodyConfirms(t *testing.T) {
+// A subject that only others than a stream take: their responses confirm nothing.
+func TestResponseWithoutAStreamIsNoConfirmation(t *testing.T) {
 	srv := server(t)
 	conn := admin(t, srv).Conn()
 	cfg := plainConfig(srv, "echo-"+sinktest.NewEvent().ID.String())
 	cfg.Timeout = config.Duration(500 * time.Millisecond)
 	s := open(t, cfg)
-	for answer, text := range map[string]string{
-		"{}":    "the answer is no confirmation of a stream; create one",
-		"%":     "the answer is no confirmation of a stream; create one",
-		"echo":  "the answer is no confirmation of a stream; create one",
-		"error": "the answer is an error that is not JetStream's; ",
-		"":      "no confirmation within 500ms; check that the servers answer, that a stream captures",
+	for response, text := range map[string]string{
+		"{}":    "the response is not a confirmation of a stream; create one",
+		"%":     "the response is not a confirmation of a stream; create one",
+		"echo":  "the response is not a confirmation of a stream; create one",
+		"error": "the response is an error that is not JetStream's; ",
+		"":      "no confirmation within 500ms; check that the servers respond, that a stream captures",
 	} {
 		sub, err := conn.Subscribe(cfg.Subject, func(m *client.Msg) {
-			switch answer {
+			switch response {
 			case "echo":
 				_ = m.Respond(m.Data)
 			case "error":
 				_ = m.Respond([]byte(`{"error":{"err_code":1,"description":"` + sinktest.PayloadSecret + `"}}`))
 			case "":
 			default:
-				_ = m.Respond([]byte(answer))
+				_ = m.Respond([]byte(response))
 			}
 		})
 		if err == nil {
@@ -93,18 +91,18 @@ func TestNobodyConfirms(t *testing.T) {
 			t.Fatal(err)
 		}
 		word := reason.Refusing
-		if answer == "" {
+		if response == "" {
 			word = reason.ConnectionFailed
 		}
 		// A subject that no stream takes is the configuration's; who is silent may have taken it.
-		sinktest.Want(t, "an answer "+answer, send(t, s), strings.Contains(text, "no confirmation of a stream"), word, text)
+		sinktest.Want(t, "a response "+response, sinktest.Send(t, s), strings.Contains(text, "not a confirmation of a stream"), word, text)
 		if err := errors.Join(sub.Unsubscribe(), conn.Flush()); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A topic's name that is no subject is that event's own failure, and can do no harm.
+// A topic's name that is not a subject is that event's own failure, and can do no harm.
 func TestBadSubject(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
@@ -117,7 +115,7 @@ func TestBadSubject(t *testing.T) {
 		errs := s.Deliver(t.Context(), []*dispatcher.Event{bad, good})
 		sinktest.Want(t, topic, errs[0], false, reason.Refusing, "; set subject to one without spaces and wildcards")
 		if errs[1] != nil {
-			t.Errorf("an event beside %s: %v", topic, errs[1])
+			t.Errorf("an event next to %s: %v", topic, errs[1])
 		}
 	}
 }
@@ -135,12 +133,12 @@ func TestRefused(t *testing.T) {
 		class  string
 		text   string
 	}{
-		{"too large for the stream", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 5000 }, sized(10_000), "", "dead", "; raise the stream's max_msg_size"},
-		{"too large for the server", nil, sized(1 << 20), "", "dead", "; raise its max_payload"},
-		{"too many messages", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew }, sized(10), "", "fault", "maximum messages exceeded (10077); make room"},
-		{"too many bytes", func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 3000, jetstream.DiscardNew }, sized(4000), "", "fault", "maximum bytes exceeded (10077); make room"},
-		{"another stream", nil, sized(10), "others", "unavailable", "; set stream to the one that captures the subject"},
-		{"a sealed stream", nil, sized(10), "", "unavailable", "; let another stream capture the subject"},
+		{"too large for the stream", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 5000 }, sinktest.Sized(10_000), "", "dead", "; raise the stream's max_msg_size"},
+		{"too large for the server", nil, sinktest.Sized(1 << 20), "", "dead", "; raise its max_payload"},
+		{"too many messages", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew }, sinktest.Sized(10), "", "fault", "maximum messages exceeded (10077); make room"},
+		{"too many bytes", func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 3000, jetstream.DiscardNew }, sinktest.Sized(4000), "", "fault", "maximum bytes exceeded (10077); make room"},
+		{"another stream", nil, sinktest.Sized(10), "others", "unavailable", "; set stream to the one that captures the subject"},
+		{"a sealed stream", nil, sinktest.Sized(10), "", "unavailable", "; let another stream capture the subject"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stream := newStream(t, srv, test.change)
@@ -150,17 +148,17 @@ func TestRefused(t *testing.T) {
 				if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}, Sealed: true}); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := send(t, s); err != nil {
+			} else if err := sinktest.Send(t, s); err != nil {
 				t.Fatal(err)
 			}
 			s.stream = test.stream
 			errs := s.Deliver(t.Context(), []*dispatcher.Event{test.event})
 			sinktest.Want(t, "Deliver", errs[0], test.class == "unavailable", reason.Refusing, test.text)
 			sinktest.Fault(t, "Deliver", errs[0], test.class == "fault")
-			if dead, _ := dispatcher.PermanentReason(errs[0]); (dead == dispatcher.ReasonPermanentFailure) != (test.class == "dead") {
-				t.Errorf("want %s: %v", test.class, errs[0])
+			if test.class == "dead" {
+				sinktest.Dead(t, "Deliver", errs[0], test.text)
 			}
-			// That another stream has the subject can be asked.
+			// Probe sees that another stream has the subject.
 			if err := s.Probe(t.Context()); dispatcher.IsUnavailable(err) != (test.stream != "") {
 				t.Errorf("Probe: %v", err)
 			}
@@ -188,7 +186,7 @@ func TestAccountFull(t *testing.T) {
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
 	for range 20 {
-		if err := s.Deliver(t.Context(), []*dispatcher.Event{sized(10_000)})[0]; err != nil {
+		if err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(10_000)})[0]; err != nil {
 			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; raise the limits of JetStream")
 			sinktest.Fault(t, "Deliver", err, true)
 			return
@@ -197,52 +195,15 @@ func TestAccountFull(t *testing.T) {
 	t.Error("200 KB are in an account of 100 KB")
 }
 
-// A server that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
-//
-// CONTRACT: C-27, C-32
-func TestSilentServer(t *testing.T) {
-	srv := server(t)
-	stream := newStream(t, srv, nil)
-	cfg := plainConfig(srv, stream)
-	cfg.Timeout = config.Duration(time.Second)
-	connected, fresh := open(t, cfg), open(t, cfg)
-	sinktest.Silent(t, connected, fresh, srv, "no confirmation within 1s; check that the servers answer", "no answer within 1s; check that it runs")
-}
-
-// A server that reads nothing holds nats.go up, with its lock: Deliver still ends with its context, and
-// what is left is never sent.
-//
-// CONTRACT: C-27, C-31
-func TestInterruptedIsNeverSentLater(t *testing.T) {
-	srv := server(t)
-	stream := newStream(t, srv, nil)
-	cfg := plainConfig(srv, stream)
-	cfg.Timeout = config.Duration(time.Minute)
-	s := open(t, cfg)
-	gate := s.gate()
-	if err := send(t, s); err != nil {
-		t.Fatal(err)
-	}
-	blocked := gate.shut()
-	ctx, cancel := context.WithCancel(t.Context())
-	answer := make(chan []error)
-	go func() { answer <- s.Deliver(ctx, large(100)) }()
-	<-blocked
-	cancel()
-	for _, err := range <-answer {
-		if sinktest.Verify(t, err) == nil || !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-			t.Fatalf("a delivery that was interrupted: %v", err)
-		}
-	}
-	gate.open()
-	for range 3 {
-		if err := send(t, s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := len(consume(t, srv, stream)); n != 4 {
-		t.Errorf("%d messages arrived, want the 4 that were confirmed", n)
-	}
+// CONTRACT: C-27, C-31, C-32
+func TestFaults(t *testing.T) {
+	sinktest.Faults{
+		Server: server(t),
+		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
+			return destination(t, config.NATSSink{Timeout: config.Duration(timeout)})
+		},
+		Unconfirmed: "no confirmation within %s; check that the servers respond", Unconnected: "no response within %s; check that it runs",
+	}.Run(t)
 }
 
 // A connection that breaks: what may have been sent counts as an attempt, what was not is given back.
@@ -253,43 +214,42 @@ func TestConnectionBreaks(t *testing.T) {
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
 	gate := s.gate()
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	blocked := gate.shut()
-	answer := make(chan []error)
-	go func() { answer <- s.Deliver(t.Context(), large(10)) }()
+	result := make(chan []error)
+	go func() { result <- s.Deliver(t.Context(), large(10)) }()
 	<-blocked
 	gate.cut()
-	errs := <-answer
+	errs := <-result
 	sinktest.Want(t, "a message that may have been sent", errs[0], false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
 	sinktest.Want(t, "a message that was not", errs[9], true, reason.ConnectionFailed, "the connection was lost before the message was sent; check that the servers run")
 	gate.open()
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the next: %v", err)
 	}
 
-	sent := make(chan struct{}, 10)
 	s = open(t, plainConfig(srv, stream))
-	s.watch(func() { sent <- struct{}{} })
-	if err := send(t, s); err != nil {
+	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isPublish)
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	<-sent
 	srv.Pause()
 	one := make(chan error)
-	go func() { one <- send(t, s) }()
+	go func() { one <- sinktest.Send(t, s) }()
 	<-sent
-	kill(t, srv)
+	sinktest.Kill(t, srv)
 	sinktest.Want(t, "a message that was sent", <-one, false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
-	sinktest.Want(t, "the next", send(t, s), true, reason.ConnectionFailed, "connection refused; check that it runs")
+	sinktest.Want(t, "the next", sinktest.Send(t, s), true, reason.ConnectionFailed, "connection refused; check that it runs")
 	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "connection refused; check that it runs")
 }
 
 func large(n int) []*dispatcher.Event {
 	batch := make([]*dispatcher.Event, n)
 	for i := range batch {
-		batch[i] = sized(500_000)
+		batch[i] = sinktest.Sized(500_000)
 	}
 	return batch
 }
@@ -308,8 +268,7 @@ func TestDuplicates(t *testing.T) {
 			t.Errorf("attempt %d: %v", attempt, err)
 		}
 	}
-	kill(t, srv)
-	restart(t, srv)
+	sinktest.Kill(t, srv)()
 	for { // the connection that was killed
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; sinktest.Verify(t, err) == nil {
 			break

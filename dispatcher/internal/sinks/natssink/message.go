@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// The headers beside those of the attributes.
+// The headers other than those of the attributes.
 const (
 	contentType    = "content-type"
 	dataType       = "ce-datacontenttype"
@@ -34,7 +34,7 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 		return nil, reason.Routed(fmt.Errorf("nats sink: %w", err))
 	}
 	if !config.ValidNATSSubject(subject) {
-		return nil, reason.Routed(fmt.Errorf("nats sink: %q is no subject that events can go to; set subject to one without spaces and wildcards, that does not start with $ or _INBOX", subject))
+		return nil, reason.Routed(fmt.Errorf("nats sink: %q is not a subject that events can go to; set subject to one without spaces and wildcards, that does not start with $ or _INBOX", subject))
 	}
 	m := &nats.Msg{Subject: subject, Header: make(nats.Header, 22+len(e.Headers))}
 	ce := cloudevent.New(e)
@@ -52,7 +52,7 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	if err != nil {
 		return nil, cloudevent.Unwritable("nats sink", e, err)
 	}
-	cloudevent.Beside("nats", e, func(name, value string) { headers(m.Header).set(name, cloudevent.HeaderText(value)) })
+	cloudevent.OtherHeaders("nats", e, func(name, value string) { headers(m.Header).set(name, cloudevent.HeaderText(value)) })
 	headers(m.Header).set(messageID, ce.ID())
 	if s.stream != "" {
 		headers(m.Header).set(expectedStream, s.stream)

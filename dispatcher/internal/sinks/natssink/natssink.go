@@ -82,7 +82,7 @@ func build(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (
 // BatchSize is 500.
 func (*sink) BatchSize() int { return batchSize }
 
-// Deliver publishes the whole batch at once, and answers for each message as its stream confirms it.
+// Deliver publishes the whole batch at once, and returns a result for each message as its stream confirms it.
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("nats", &errs)
@@ -98,9 +98,9 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for round := 0; len(msgs) > 0; round++ {
-		answers := s.publish(ctx, limited, msgs)
+		results := s.publish(ctx, limited, msgs)
 		left := 0
-		for i, err := range answers {
+		for i, err := range results {
 			errs[of[i]] = err
 			if errors.Is(err, errNoStream) {
 				msgs[left], of[left] = msgs[i], of[i]
@@ -127,7 +127,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// publish sends the messages in one session, and answers for each. limited is ctx with the timeout.
+// publish sends the messages in one session, and returns a result for each. limited is ctx with the timeout.
 func (s *sink) publish(ctx, limited context.Context, msgs []*nats.Msg) []error {
 	all := func(err error) []error { return slices.Repeat([]error{err}, len(msgs)) }
 	if limited.Err() != nil {
@@ -165,8 +165,8 @@ func (s *sink) leave(ses *session) {
 	ses.leave()
 }
 
-// Probe logs in to a server on a connection of its own, and has it answer. If every event goes to one
-// subject, it asks which stream takes that.
+// Probe logs in to a server on a connection of its own, and waits for a response. If every event goes to one
+// subject, it queries which stream takes that.
 func (s *sink) Probe(ctx context.Context) error {
 	s.mu.Lock()
 	ses := s.open()
@@ -183,7 +183,7 @@ func (s *sink) Probe(ctx context.Context) error {
 	return s.probeStream(ctx, limited, ses)
 }
 
-// Close ends the connections. Nothing is in flight then: Deliver waits for its answers.
+// Close ends the connections. Nothing is in flight then: Deliver waits for its responses.
 func (s *sink) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.current != nil {

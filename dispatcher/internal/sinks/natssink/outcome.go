@@ -13,12 +13,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// What a message's answer can be beside nil and a streamError.
+// What a message's result can be other than nil and a streamError.
 var (
 	errPending  = errors.New("not confirmed")
 	errUnsent   = errors.New("not sent")
 	errNoStream = errors.New("no stream takes it")
-	errNoAck    = errors.New("the answer is no confirmation of a stream")
+	errNoAck    = errors.New("the response is not a confirmation of a stream")
 	errDenied   = errors.New("the user may not publish to it")
 	errTooLarge = errors.New("the message is too large")
 )
@@ -30,10 +30,10 @@ type streamError struct {
 	Description string `json:"description"`
 }
 
-// Error quotes JetStream's own words, and nobody else's that may answer on the subject.
+// Error quotes JetStream's own words, and no other client's that may respond on the subject.
 func (e *streamError) Error() string {
 	if e.Code < 10000 || e.Code > 10999 || strings.ContainsAny(e.Description, "\r\n") || len(e.Description) > 200 {
-		return "the answer is an error that is not JetStream's"
+		return "the response is an error that is not JetStream's"
 	}
 	return fmt.Sprintf("%s (%d)", e.Description, e.Code)
 }
@@ -81,7 +81,7 @@ func (e *streamError) remedy() string {
 	}
 }
 
-// outcome says what a message's answer means.
+// outcome says what a message's response means.
 func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, err error) error {
 	say := func(format string, args ...any) error {
 		return fmt.Errorf("subject %s at %s: %w", m.Subject, s.servers, fmt.Errorf(format, args...))
@@ -100,7 +100,7 @@ func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, 
 		}
 		return s.noStream(m.Subject, say("%w; create one that captures it, as with nats stream add --subjects %s, in an account with JetStream, or bring the servers of its stream back", err, m.Subject))
 	case errors.Is(err, errNoAck):
-		return s.noStream(m.Subject, say("%w; create one that captures it, and let nothing else answer there", err))
+		return s.noStream(m.Subject, say("%w; create one that captures it, and let nothing else respond there", err))
 	case errors.Is(err, errDenied):
 		return reason.NoDestination(m.Subject == s.subject, reason.With(reason.AuthenticationFailed, say("%w; allow it in the permissions of the dispatcher's user, under publish", err)))
 	case ctx.Err() != nil:
@@ -108,14 +108,14 @@ func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, 
 	case errors.Is(err, errUnsent):
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("the connection was lost before the message was sent; check that the servers run%s", ses.then())))
 	case limited.Err() != nil:
-		return silent(say("%w; check that the servers answer, that a stream captures the subject and that most of its servers run, or raise timeout. The message may have been stored",
+		return silent(say("%w; check that the servers respond, that a stream captures the subject and that most of its servers run, or raise timeout. The message may have been stored",
 			reason.TimedOut(fmt.Sprintf("no confirmation within %s", s.timeout))))
 	default:
 		return silent(say("the connection was lost before the confirmation; check that the servers run. The message may have been stored%s", ses.then()))
 	}
 }
 
-// silent is for a message that was sent and not answered. No message makes a stream silent: what it does not
+// silent is for a message that was sent and not confirmed. No message makes a stream silent: what it does not
 // take, it refuses.
 func silent(err error) error {
 	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, err))
@@ -126,9 +126,9 @@ func (s *sink) noStream(subject string, err error) error {
 	return reason.NoDestination(subject == s.subject, reason.With(reason.Refusing, reason.Coded("NoStream", err)))
 }
 
-// refused is a stream's answer, which err tells.
-func (s *sink) refused(subject string, answer *streamError, err error) error {
-	switch answer.Code {
+// refused is a stream's response, as err says.
+func (s *sink) refused(subject string, response *streamError, err error) error {
+	switch response.Code {
 	case messageTooLarge, headersTooLarge:
 		return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
 	case otherStream, sealed, notEnabledAccount, notEnabled:
@@ -136,7 +136,7 @@ func (s *sink) refused(subject string, answer *streamError, err error) error {
 	case accountResources, memoryResources, tooManyRequests:
 		return dispatcher.DestinationFault(err)
 	}
-	if answer.Status >= 500 { // full, without leader or resources, or in trouble of another kind
+	if response.Status >= 500 { // full, without leader or resources, or in trouble of another kind
 		return dispatcher.DestinationFault(err)
 	}
 	return err

@@ -66,14 +66,14 @@ func TestLogin(t *testing.T) {
 		{"NKey", users, seed(key.seed + "\n"), "", ""},
 		{"unknown NKey", users, seed(stranger.seed), refused, check},
 		{"no NKey", users, seed(sinktest.WrongSecret), refused, "seed holds no seed of a user; write a user's seed, which starts with SU into it"},
-		{"NKey that nobody asked for", plain, seed(key.seed), refused, "; no NKey is known there"},
+		{"NKey that the server does not want", plain, seed(key.seed), refused, "; no NKey is known there"},
 		{"token", token, tok(sinktest.PasswordSecret + "\n"), "", ""},
 		{"wrong token", token, tok(sinktest.WrongSecret), refused, check},
 		{"credentials", jwt, creds(op.user(t, key, in)), "", ""},
 		{"credentials of another operator", jwt, creds(newOperator(t).user(t, key, in)), refused, check},
 		{"credentials that expired", jwt, creds(op.user(t, key, time.Now().Add(-time.Minute))), refused, "; "},
 		{"no credentials", jwt, creds(sinktest.WrongSecret), refused, "user.creds holds no seed of a user; write a .creds file"},
-		{"a password that nobody asked for", plain, basic("alice", sinktest.PasswordSecret), "", ""},
+		{"a password that the server does not want", plain, basic("alice", sinktest.PasswordSecret), "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(test.server, streams[test.server])
@@ -84,26 +84,26 @@ func TestLogin(t *testing.T) {
 }
 
 // Where every event goes to a subject that the user may not publish to, none spends an attempt. Probe says
-// so when the user may ask.
+// so when the user may query that.
 //
 // CONTRACT: C-32
 func TestNoRight(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
 		{user: alice, password: %[1]q},
 		{user: mute, password: %[1]q, permissions: {publish: ["other.>"], subscribe: ["_INBOX.>"]}},
-		{user: asks, password: %[1]q, permissions: {publish: ["other.>", "$JS.API.STREAM.NAMES", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>"]}},
+		{user: reads, password: %[1]q, permissions: {publish: ["other.>", "$JS.API.STREAM.NAMES", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>"]}},
 		{user: denied, password: %[1]q, permissions: {publish: {deny: ["*.events"]}}}]}}`, sinktest.PasswordSecret)})
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
-	for user, probed := range map[string]bool{"mute": false, "asks": true, "denied": true} {
+	for user, probed := range map[string]bool{"mute": false, "reads": true, "denied": true} {
 		cfg := plainConfig(srv, stream)
 		cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, user, sinktest.PasswordSecret)}
 		s := open(t, cfg)
 		const text = "; allow it in the permissions of the dispatcher's user, under publish"
-		sinktest.Want(t, user+", Deliver", send(t, s), true, reason.AuthenticationFailed, text)
+		sinktest.Want(t, user+", Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, text)
 		if err := s.Probe(t.Context()); probed {
 			sinktest.Want(t, user+", Probe", err, true, reason.AuthenticationFailed, text)
 		} else if err != nil {
-			t.Errorf("%s may not ask: %v", user, err)
+			t.Errorf("%s may not find: %v", user, err)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// A message that the user may not publish fails soon, alone, and is told from one that is lost.
+// A message that the user may not publish fails soon, alone, and not as one that is lost.
 //
 // CONTRACT: C-32
 func TestNotAuthorized(t *testing.T) {
@@ -159,66 +159,49 @@ func TestNotAuthorized(t *testing.T) {
 
 // CONTRACT: C-32
 func TestTLS(t *testing.T) {
-	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-	own, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
-	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
-	serve := func(leaf sinktest.Leaf, more string) *nats.Server {
-		return start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q %s}", sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), more)})
-	}
-	good := serve(ca.Sign(t, "server", sinktest.InAnHour()), "")
-	expired := serve(ca.Sign(t, "server", time.Now().Add(-time.Minute)), "")
-	elsewhere := serve(ca.Sign(t, "server", sinktest.InAnHour(), "nats.example"), "")
-	mutual := serve(ca.Sign(t, "server", sinktest.InAnHour()), fmt.Sprintf(", ca_file: %q, verify: true", sinktest.File(t, "ca", ca.PEM)))
-	plain := server(t)
-	stream := map[*nats.Server]string{plain: newStream(t, plain, nil), expired: "any"}
+	certs := sinktest.NewCertificates(t, "client", "nats.example")
+	plain, good, mutual := server(t), startTLS(t, certs.Server, ""), startMutual(t, certs)
+	elsewhere := startTLS(t, certs.Elsewhere, "")
+	expired := startTLS(t, certs.Expired, "")
+	streams := map[string]string{plain.Address(): newStream(t, plain, nil), expired.Address(): "any"}
 	for _, srv := range []*nats.Server{good, elsewhere, mutual} {
-		trusting := &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own.TLS}, MinVersion: tls.VersionTLS12}
-		if srv == elsewhere {
-			trusting.ServerName = "nats.example"
-		}
-		stream[srv] = newStream(t, srv, nil, client.Secure(trusting))
+		streams[srv.Address()] = newStream(t, srv, nil, trusting(certs))
 	}
-	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
-	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
+	openTLS := func(t *testing.T, scheme, address string, cfg *config.TLS) dispatcher.Sink {
+		return open(t, config.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", TLS: cfg})
 	}
-	named := trust(ca.PEM)
-	named.ServerName = "nats.example"
-	const authority, cert = "; set tls.ca (in a dispatcher's file: tls.caFile)", reason.CertificateInvalid
-	for _, test := range []struct {
-		name       string
-		server     *nats.Server
-		tls        *config.TLS
-		scheme     string
-		word, text string
-	}{
-		{"TLS", good, trust(ca.PEM), "nats", "", ""},
-		{"TLS by scheme", good, trust(ca.PEM), "tls", "", ""},
-		{"two authorities", good, trust(other.PEM + ca.PEM), "nats", "", ""},
-		{"other authority", good, trust(other.PEM), "nats", cert, authority},
-		{"the system's roots", good, &config.TLS{}, "nats", cert, authority},
-		{"the system's roots by scheme", good, nil, "tls", cert, authority},
-		{"TLS wanted", good, nil, "nats", cert, authority},
-		{"expired", expired, trust(ca.PEM), "nats", cert, "; renew the server's certificate"},
-		{"other host", elsewhere, trust(ca.PEM), "nats", cert, "; use hosts in servers that the certificate names"},
-		{"server name", elsewhere, named, "nats", "", ""},
-		{"no TLS there", plain, trust(ca.PEM), "nats", reason.ConnectionFailed, "; no TLS is spoken there"},
-		{"no TLS there, by scheme", plain, nil, "tls", reason.ConnectionFailed, "; no TLS is spoken there"},
-		{"mutual", mutual, show(own), "nats", "", ""},
-		{"mutual, none", mutual, trust(ca.PEM), "nats", cert, "does not accept the client certificate"},
-		{"mutual, stranger", mutual, show(stranger), "nats", cert, "does not accept the client certificate"},
-		{"mutual, expired", mutual, show(late), "nats", cert, "does not accept the client certificate"},
-		{"no certificate in the file", good, trust("none"), "nats", cert, "holds no certificate in PEM; write"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			cfg := plainConfig(test.server, stream[test.server])
-			cfg.Servers, cfg.TLS = []string{test.scheme + "://" + test.server.Address()}, test.tls
-			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
-		})
-	}
+	const authority, noTLS = "; set tls.ca (in a dispatcher's file: tls.caFile)", "; no TLS is spoken there"
+	sinktest.TLS{
+		Certificates: certs, Plain: plain.Address(), Good: good.Address(), Mutual: mutual.Address(), ElsewhereAt: elsewhere.Address(),
+		ExpiredAt: expired.Address(),
+		Open: func(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
+			return openTLS(t, "nats", address, cfg)
+		},
+		Renew: "; renew the server's certificate", Hosts: "; use hosts in servers that the certificate names",
+		NoTLS: noTLS, TLSWanted: authority, WantedReason: reason.CertificateInvalid,
+	}.Run(t)
+	// The scheme tls is TLS, with or without settings.
+	sinktest.Reaches(t, openTLS(t, "tls", good.Address(), certs.Trust(t, certs.CA.PEM)), "", "")
+	sinktest.Reaches(t, openTLS(t, "tls", good.Address(), nil), reason.CertificateInvalid, authority)
+	sinktest.Reaches(t, openTLS(t, "tls", plain.Address(), nil), reason.ConnectionFailed, noTLS)
 }
 
-// Nobody there, or somebody else.
+// startTLS starts a server with a certificate, and more settings of TLS.
+func startTLS(t *testing.T, leaf sinktest.Leaf, more string) *nats.Server {
+	return start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q %s}", sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), more)})
+}
+
+// startMutual starts a server that wants certificates of its clients.
+func startMutual(t *testing.T, certs *sinktest.Certificates) *nats.Server {
+	return startTLS(t, certs.Server, fmt.Sprintf(", ca_file: %q, verify: true", sinktest.File(t, "ca", certs.CA.PEM)))
+}
+
+// trusting is another client with a certificate. It takes the servers' for any host.
+func trusting(certs *sinktest.Certificates) client.Option {
+	return client.Secure(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certs.Client.TLS}, MinVersion: tls.VersionTLS12})
+}
+
+// No server there, or another one.
 //
 // CONTRACT: C-32
 func TestUnreachable(t *testing.T) {
@@ -228,7 +211,7 @@ func TestUnreachable(t *testing.T) {
 		"nats://127.0.0.1:1":              "connection refused; check that it runs",
 		"nats://nats.invalid:4222":        "; check the hosts in servers, and the dispatcher's DNS",
 		"nats://" + hello(t, "HTTP/1.1 "): "; no NATS is spoken there: correct the ports in servers",
-		"nats://" + hello(t, ""):          "closed without an answer; check that it runs",
+		"nats://" + hello(t, ""):          "closed without a response; check that it runs",
 	} {
 		cfg := plainConfig(srv, stream)
 		cfg.Servers = []string{address}
@@ -238,17 +221,17 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// Files are read for each connection, so a rotated credential needs no restart.
-func TestFilesAreReadAgain(t *testing.T) {
+// The server rejects the connection with the old password, and the file is read for the next one.
+func TestFilesAreReadForEachConnection(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
 	cfg := plainConfig(srv, stream)
 	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "alice", sinktest.WrongSecret)}
 	s := open(t, cfg)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
-	// The server's password changes while it runs: it sends away who has the old one.
+	// The server's password changes while it runs: it disconnects clients with the old one.
 	s.mu.Lock()
 	old := s.current
 	s.mu.Unlock()
@@ -256,27 +239,20 @@ func TestFilesAreReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-old.gone
-	sinktest.Want(t, "the old password", send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
+	sinktest.Want(t, "the old password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
 	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret+"\n")
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the new password: %v", err)
 	}
 
-	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-	leaf, own := ca.Sign(t, "server", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
-	srv = start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q, ca_file: %q, verify: true}",
-		sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), sinktest.File(t, "ca", ca.PEM))})
-	stream = newStream(t, srv, nil, client.Secure(&tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own.TLS}, MinVersion: tls.VersionTLS12}))
-	cfg = plainConfig(srv, stream)
-	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", own.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
-	s = open(t, cfg)
-	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	sinktest.Write(t, cfg.TLS.ClientKeyFile, own.KeyPEM)
-	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
-	if err := send(t, s); err != nil {
-		t.Errorf("the right authority: %v", err)
-	}
+	certs := sinktest.NewCertificates(t, "client", "")
+	srv = startMutual(t, certs)
+	stream = newStream(t, srv, nil, trusting(certs))
+	sinktest.Rotated(t, certs, nil, func(t *testing.T, tls *config.TLS) dispatcher.Sink {
+		cfg := plainConfig(srv, stream)
+		cfg.TLS = tls
+		return open(t, cfg)
+	})
 }
 
 // key is an NKey.

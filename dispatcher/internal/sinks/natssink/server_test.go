@@ -1,11 +1,11 @@
 package natssink
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -60,25 +59,6 @@ func start(t testing.TB, opts nats.Options) *nats.Server {
 	return s
 }
 
-// kill ends the server with kill -9. It is there again for the next test.
-func kill(t testing.TB, s *nats.Server) {
-	s.Kill()
-	t.Cleanup(func() {
-		if conn, err := net.Dial("tcp", s.Address()); err != nil {
-			restart(t, s)
-		} else {
-			_ = conn.Close()
-		}
-	})
-}
-
-func restart(t testing.TB, s *nats.Server) {
-	t.Helper()
-	if err := s.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // admin is another client than the sink's.
 func admin(t testing.TB, s *nats.Server, opts ...client.Option) jetstream.JetStream {
 	t.Helper()
@@ -116,7 +96,7 @@ func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option)
 	js := admin(t, s, opts...)
 	var left uint64
 	var reader jetstream.Consumer
-	ask := func() error { // a cluster that has no leader yet does not answer
+	find := func() error { // a cluster that has no leader yet does not respond
 		once, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		of, err := js.Stream(once, stream)
@@ -128,7 +108,7 @@ func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option)
 		return err
 	}
 	for {
-		err := ask()
+		err := find()
 		if err == nil {
 			break
 		}
@@ -165,43 +145,8 @@ func open(t testing.TB, cfg config.NATSSink) *sink {
 	return sinktest.Opened(t, s, err)
 }
 
-// sized is an event with about n bytes of payload.
-func sized(n int) *dispatcher.Event {
-	e := sinktest.NewEvent()
-	e.Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", n) + `"`)
-	return e
-}
-
-// send delivers one new event.
-func send(t testing.TB, s *sink) error {
-	t.Helper()
-	return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0])
-}
-
-// watch calls written for each write of the sink that has a message in it, just after it left.
-func (s *sink) watch(written func()) {
-	dial := s.dial
-	s.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return &watchedConn{c, written}, nil
-	}
-}
-
-type watchedConn struct {
-	net.Conn
-	written func()
-}
-
-func (c *watchedConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if strings.Contains(string(b), "HPUB ") {
-		c.written()
-	}
-	return n, err
-}
+// isPublish reports whether a write of the client's has a message in it.
+func isPublish(written []byte) bool { return bytes.Contains(written, []byte("HPUB ")) }
 
 // gate is in the way of a sink's writes when it is shut.
 type gate struct {

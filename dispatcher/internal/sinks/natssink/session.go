@@ -22,13 +22,13 @@ type session struct {
 	ready chan struct{}
 	err   error
 	conn  *nats.Conn
-	inbox string // prefix of the subjects that answers come on
+	inbox string // prefix of the subjects that responses come on
 
-	// gone is closed when nothing more is sent, nor answered.
+	// gone is closed when nothing more is sent, nor confirmed.
 	gone chan struct{}
 
 	mu      sync.Mutex
-	leaving bool // it ends when nobody waits any more
+	leaving bool // it ends when no delivery waits any more
 	retired bool
 	cancel  context.CancelFunc // of what connects
 	raw     net.Conn
@@ -38,16 +38,16 @@ type session struct {
 	waiting map[uint64]place
 }
 
-// place is where an answer goes.
+// place is where a response goes.
 type place struct {
 	*delivery
 	i int
 }
 
-// delivery are the messages of a Deliver and their answers.
+// delivery are the messages of a Deliver and their responses.
 type delivery struct {
 	msgs    []*nats.Msg
-	errs    []error // errPending until answered
+	errs    []error // errPending until there is a result
 	pending int
 	done    chan struct{}
 }
@@ -75,7 +75,7 @@ func (s *sink) open() *session {
 	return ses
 }
 
-// connect makes the connection, with TLS and login, and waits until answers will come.
+// connect makes the connection, with TLS and login, and waits until responses will come.
 func (ses *session) connect(ctx context.Context, s *sink) error {
 	o, err := s.options()
 	if err != nil {
@@ -93,13 +93,13 @@ func (ses *session) connect(ctx context.Context, s *sink) error {
 		return ses.cause(err)
 	}
 	ses.conn, ses.inbox = conn, conn.NewInbox()+"."
-	if _, err := conn.Subscribe(ses.inbox+"*", ses.answered); err != nil {
+	if _, err := conn.Subscribe(ses.inbox+"*", ses.receive); err != nil {
 		return ses.cause(err)
 	}
 	if err := conn.FlushWithContext(ctx); err != nil {
 		return ses.cause(err)
 	}
-	// A refusal to subscribe comes before the answer to the flush.
+	// A refusal to subscribe comes before the response to the flush.
 	if err := conn.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
 		return errNoInbox
 	}
@@ -173,7 +173,7 @@ func (ses *session) over() bool {
 	}
 }
 
-// leave ends the session as soon as nobody waits in it.
+// leave ends the session as soon as no delivery waits in it.
 func (ses *session) leave() {
 	ses.mu.Lock()
 	ses.leaving = true
@@ -200,7 +200,7 @@ func (ses *session) retire() {
 	close(ses.gone)
 }
 
-// publish sends the messages and waits for their answers until ctx ends.
+// publish sends the messages and waits for their responses until ctx ends.
 func (ses *session) publish(ctx context.Context, msgs []*nats.Msg) []error {
 	d := &delivery{msgs: msgs, errs: slices.Repeat([]error{errPending}, len(msgs)), pending: len(msgs), done: make(chan struct{})}
 	first, err := ses.expect(d)
@@ -215,15 +215,15 @@ func (ses *session) publish(ctx context.Context, msgs []*nats.Msg) []error {
 		id := first + uint64(i)
 		m.Reply = ses.inbox + strconv.FormatUint(id, 36)
 		if ses.over() {
-			ses.answer(id, errUnsent)
+			ses.resolve(id, errUnsent)
 			continue
 		}
 		switch err := ses.conn.PublishMsg(m); {
 		case err == nil:
 		case errors.Is(err, nats.ErrConnectionClosed):
-			ses.answer(id, errUnsent)
+			ses.resolve(id, errUnsent)
 		case errors.Is(err, nats.ErrMaxPayload):
-			ses.answer(id, fmt.Errorf("%w: %d bytes with its headers, and the server takes %d; raise its max_payload and the stream's max_msg_size, or make smaller events", errTooLarge, size(m), ses.conn.MaxPayload()))
+			ses.resolve(id, fmt.Errorf("%w: %d bytes with its headers, and the server takes %d; raise its max_payload and the stream's max_msg_size, or make smaller events", errTooLarge, size(m), ses.conn.MaxPayload()))
 		default: // who knows what was written
 			ses.heard(err)
 			ses.retire()
@@ -240,7 +240,7 @@ func (ses *session) publish(ctx context.Context, msgs []*nats.Msg) []error {
 	return slices.Clone(d.errs)
 }
 
-// expect makes places for a delivery's answers, and returns the first one's number.
+// expect makes places for a delivery's responses, and returns the first one's number.
 func (ses *session) expect(d *delivery) (first uint64, err error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -267,13 +267,13 @@ func (ses *session) forget(first uint64, n int) {
 	}
 }
 
-func (ses *session) answer(id uint64, err error) {
+func (ses *session) resolve(id uint64, err error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.put(id, err)
 }
 
-// put gives an answer to who waits for it. The caller holds ses.mu.
+// put gives a response to who waits for it. The caller holds ses.mu.
 func (ses *session) put(id uint64, err error) {
 	p, ok := ses.waiting[id]
 	if !ok {
@@ -286,15 +286,15 @@ func (ses *session) put(id uint64, err error) {
 	}
 }
 
-// answered takes a stream's answer to one message.
-func (ses *session) answered(m *nats.Msg) {
+// receive takes a stream's response to one message.
+func (ses *session) receive(m *nats.Msg) {
 	id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, ses.inbox), 36, 64)
 	if err == nil {
-		ses.answer(id, meaning(m))
+		ses.resolve(id, meaning(m))
 	}
 }
 
-// noResponders is the status of the server's own answer to a message that nobody takes.
+// noResponders is the status of the server's own response to a message that no stream takes.
 const noResponders = "503"
 
 // meaning reads a PubAck. That the stream has the message already, by its id, is as good as stored.
@@ -317,7 +317,7 @@ func meaning(m *nats.Msg) error {
 }
 
 // heard is what nats.go says of the connection. A message that the user may not publish has no other
-// answer than this: the server names its subject.
+// response than this: the server names its subject.
 func (ses *session) heard(err error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()

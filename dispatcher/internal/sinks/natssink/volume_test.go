@@ -1,8 +1,6 @@
 package natssink
 
 import (
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,17 +12,10 @@ import (
 
 // A whole outbox through the engine into a stream, whose server is killed half-way. Another client reads
 // it back: each event once, because the stream remembers the ids of what it stored and did not confirm.
-// 20,000 events, or OUTBOX_TEST_EVENTS; a tenth where each is written through to the disk.
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
-	events := 20_000
-	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS")); err == nil {
-		events = n
-	}
+	events := outboxtest.Events(t, 20_000)
 	for name, opts := range map[string]nats.Options{"the server's own sync": {}, "sync always": {Sync: true}} {
 		t.Run(name, func(t *testing.T) {
 			events := events
@@ -40,11 +31,7 @@ func TestNothingIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			outboxtest.Deliver(t, outboxtest.Run{
-				Sink: s, Events: events, Keys: 1000,
-				Halfway: func() {
-					srv.Kill()
-					restart(t, srv)
-				},
+				Sink: s, Events: events, Keys: 1000, Server: srv,
 				Arrived: func() (got []sinktest.Message) {
 					seen := map[string]bool{}
 					for _, m := range consume(t, srv, stream) {

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,8 +25,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// patience bounds a run. Only a test that fails waits for it.
-const patience = 4 * time.Minute
+// waitTimeout bounds a run. Only a test that fails waits for it.
+const waitTimeout = 4 * time.Minute
 
 // Run is one outbox and where it goes. A test package with a Run needs pgtest.Main.
 type Run struct {
@@ -32,14 +34,30 @@ type Run struct {
 	Sink dispatcher.Sink
 	// Topic of the events. Defaults to orders.
 	Topic string
-	// Events is how many there are, and Keys how many aggregates they are of, in turns. They default
-	// to 100,000 and 1,000.
+	// Events is how many there are, and Keys how many aggregates they are of, in turns.
 	Events, Keys int
-	// Halfway is called once, beside the deliveries, when half of the events were confirmed: to kill
-	// the destination and start it again. nil: nothing happens to it, and nothing may arrive twice.
+	// Server is killed and started again when half of the events were confirmed. nil: Halfway is called.
+	Server sinktest.Server
+	// Halfway is called once, during the deliveries, when half of the events were confirmed, to do something
+	// else to the destination. With neither, nothing may arrive twice.
 	Halfway func()
 	// Arrived returns all messages that the destination has, in its order for each key.
 	Arrived func() []sinktest.Message
+}
+
+// Events is n, or what the environment variable OUTBOX_TEST_EVENTS says. With -short it ends the test.
+func Events(t *testing.T, n int) int {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
+	if text := os.Getenv("OUTBOX_TEST_EVENTS"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("OUTBOX_TEST_EVENTS: %v", err)
+		}
+	}
+	return n
 }
 
 // Deliver commits the events, delivers them in the order of their keys, and checks that each arrived,
@@ -50,8 +68,8 @@ func Deliver(t *testing.T, run Run) {
 	if run.Topic == "" {
 		run.Topic = "orders"
 	}
-	if run.Events == 0 {
-		run.Events, run.Keys = 100_000, 1000
+	if run.Server != nil {
+		run.Halfway = func() { sinktest.Kill(t, run.Server)() }
 	}
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	exec(t, pool, `insert into outbox.outbox_events (id, namespace, topic, aggregate_type, aggregate_id, payload)
@@ -76,7 +94,7 @@ func deliver(t *testing.T, pool *pgxpool.Pool, run Run) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), patience)
+	ctx, stop := context.WithTimeout(t.Context(), waitTimeout)
 	defer stop()
 	var wg sync.WaitGroup
 	began := time.Now()
@@ -95,7 +113,7 @@ func deliver(t *testing.T, pool *pgxpool.Pool, run Run) time.Duration {
 	select {
 	case <-progress.done:
 	case <-ctx.Done():
-		t.Errorf("%d of %d events were delivered within %s; the engine says: %+v", progress.acked.Load(), run.Events, patience, d.Snapshot())
+		t.Errorf("%d of %d events were delivered within %s; the engine says: %+v", progress.acked.Load(), run.Events, waitTimeout, d.Snapshot())
 	}
 	took := time.Since(began)
 	stop()
@@ -173,7 +191,7 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// progress tells when half of the events, and all, are marked delivered.
+// progress signals when half of the events, and all, are marked delivered.
 type progress struct {
 	half, all     int64
 	acked         atomic.Int64

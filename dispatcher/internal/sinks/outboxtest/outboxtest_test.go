@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// A destination that is gone for a while, and forgets what it answered last, gets everything.
+// A destination that is unreachable for a while, and forgets what it confirmed last, gets everything.
 func TestDeliver(t *testing.T) {
 	d := &memory{t: t}
 	outboxtest.Deliver(t, outboxtest.Run{

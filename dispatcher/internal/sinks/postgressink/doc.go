@@ -65,7 +65,7 @@
 //	what happened                                      outcome
 //	-------------------------------------------------  ------------------------------------------
 //	committed, or there already                        delivered
-//	no answer: timeout, a lost connection, a server    failed: it may be committed, and then the
+//	no response: timeout, a lost connection, a server    failed: it may be committed, and then the
 //	that shuts down                                    next attempt does nothing
 //	no connection: DNS, dial, TLS, login, a file that  unavailable: nothing was sent
 //	cannot be used

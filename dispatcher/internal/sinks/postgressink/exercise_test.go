@@ -3,53 +3,88 @@ package postgressink
 import (
 	"context"
 	"os"
-	"strconv"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
 func TestExercise(t *testing.T) {
 	srv, dsn := server(t)
-	sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-		exec(t, dsn, `truncate inbox_events; drop table if exists refused; create table refused (id uuid);
+	sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, settings(dsn)) })
+}
+
+// CONTRACT: C-27, C-31, C-32
+func TestFaults(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux lists the children of a process")
+	}
+	srv, dsn := server(t)
+	sinktest.Faults{
+		Server: process{srv, t},
+		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
+			cfg := settings(dsn)
+			cfg.Timeout = config.Duration(timeout)
+			return destination(t, srv, cfg)
+		},
+		Unconfirmed: "no response within %s; see what the statement waits for", Unconnected: "no response in time",
+	}.Run(t)
+}
+
+// process is a server as sinktest.Faults drives it.
+type process struct {
+	*postgres.Server
+	t *testing.T
+}
+
+func (p process) Pause() {
+	if err := p.Freeze(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p process) Resume() { p.Thaw() }
+
+// destination is the table of a server as sinktest.Exercise drives it.
+func destination(t *testing.T, srv *postgres.Server, cfg config.PostgresSink) sinktest.Destination {
+	dsn := cfg.Database.DSN
+	var start func()
+	exec(t, dsn, `truncate inbox_events; drop table if exists refused; create table refused (id uuid);
 			create or replace function refuse() returns trigger language plpgsql as $$ begin
 				if exists (select from refused where id = new.id) then raise 'not this one: %', new.payload; end if;
 				return new;
 			end $$;
 			create or replace trigger refuse before insert on inbox_events for each row execute function refuse()`)
-		return sinktest.Destination{
-			Sink:    open(t, settings(dsn)),
-			Arrived: func() []sinktest.Message { return rows(t, dsn) },
-			Refuse:  func(id uuid.UUID) { exec(t, dsn, `insert into refused values ('`+id.String()+`')`) },
-			Refused: dispatcher.Cause{Class: "postgres", Code: "P0001"},
-			Stop:    srv.Kill,
-			Start: func() {
-				if err := srv.Restart(context.Background()); err != nil {
-					t.Fatal(err)
-				}
-			},
-			Hang: func() <-chan struct{} { return locked(t, dsn) },
-			// The pool asks a connection that was idle for a second whether it lives.
-			Idle: func() {
-				exec(t, dsn, `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'outbox-dispatcher/inbox'; select pg_sleep(1.2)`)
-			},
-			Missing: func() func() {
-				exec(t, dsn, `alter table inbox_events rename to elsewhere`)
-				return func() { exec(t, dsn, `alter table elsewhere rename to inbox_events`) }
-			},
-		}
-	})
+	return sinktest.Destination{
+		Sink:    open(t, cfg),
+		Arrived: func() []sinktest.Message { return rows(t, dsn) },
+		Refuse:  func(id uuid.UUID) { exec(t, dsn, `insert into refused values ('`+id.String()+`')`) },
+		Refused: dispatcher.Cause{Class: "postgres", Code: "P0001"},
+		Stop:    func() { start = sinktest.Kill(t, process{srv, t}) },
+		Start:   func() { start() },
+		Hang:    func() <-chan struct{} { return locked(t, dsn) },
+		// The pool pings a connection that was idle for a second.
+		Idle: func() {
+			exec(t, dsn, `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'outbox-dispatcher/inbox'; select pg_sleep(1.2)`)
+		},
+		Missing: func() func() {
+			exec(t, dsn, `alter table inbox_events rename to elsewhere`)
+			return func() { exec(t, dsn, `alter table elsewhere rename to inbox_events`) }
+		},
+	}
 }
 
-// locked locks the table, and tells when a statement waits for it.
+// locked locks the table, and signals when a statement waits for it.
 func locked(t *testing.T, dsn string) <-chan struct{} {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
@@ -77,32 +112,21 @@ func locked(t *testing.T, dsn string) <-chan struct{} {
 	return waiting
 }
 
-// An outbox of 20,000 events (of OUTBOX_TEST_EVENTS, if set) arrives whole, in the order of its keys,
+// An outbox arrives whole, in the order of its keys,
 // and nothing of it twice, though the server is killed half-way.
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLostOrDoubled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
+	events := outboxtest.Events(t, 20_000)
 	srv, dsn := server(t)
 	// A table that takes an event twice would show it: every insert is counted, also those that are undone
-	// by nobody but the primary key.
+	// by the primary key alone.
 	exec(t, dsn, `create table arrivals (id uuid);
 		create function note() returns trigger language plpgsql as $$ begin insert into arrivals values (new.id); return null; end $$;
 		create trigger note after insert on inbox_events for each row execute function note()`)
-	events := 20_000
-	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS")); err == nil {
-		events = n
-	}
 	outboxtest.Deliver(t, outboxtest.Run{
 		Sink: open(t, settings(dsn)), Events: events, Keys: events / 100,
-		Halfway: func() {
-			srv.Kill()
-			if err := srv.Restart(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		},
+		Server:  process{srv, t},
 		Arrived: func() []sinktest.Message { return rows(t, dsn) },
 	})
 	conn, err := pgx.Connect(t.Context(), dsn)

@@ -1,12 +1,9 @@
 package postgressink
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/pem"
-	"errors"
 	"net/url"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -20,10 +17,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What the server answers to all events, each answer made by the real one.
+// What the server responds to all events, each response made by the real one.
 //
 // CONTRACT: C-32, C-73
-func TestAnswers(t *testing.T) {
+func TestResponses(t *testing.T) {
 	raise := `create function f() returns trigger language plpgsql as $$ begin %s end $$;
 		create trigger f before insert on inbox_events for each statement execute function f()`
 	for _, test := range []struct {
@@ -100,7 +97,7 @@ func TestRefused(t *testing.T) {
 				}
 				sinktest.Want(t, "the event", err, false, reason.Refusing, test.text)
 				if _, dead := dispatcher.PermanentReason(err); dead != test.dead {
-					t.Errorf("dead is %v: %v", dead, err)
+					t.Errorf("dead is %v, want %v: %v", dead, test.dead, err)
 				}
 			}
 			if n := len(rows(t, dsn)); n != 99 {
@@ -129,25 +126,25 @@ func TestLogin(t *testing.T) {
 		word, text string
 	}{
 		{"wrong password", as("outbox", sinktest.WrongSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
-		{"unknown user", as("nobody", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
+		{"unknown user", as("unknown", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"no such database", as("outbox", sinktest.PasswordSecret, "none"), reason.Refusing, "; create the database"},
 		{"no file", config.PostgresSink{Database: config.InboxDatabase{DSNFile: "/nowhere/dsn"}}, reason.AuthenticationFailed, "; create the file"},
 		{"no right", as("mallory", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := open(t, test.cfg)
-			sinktest.Want(t, "Deliver", send(t, s), true, test.word, test.text)
+			sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, test.word, test.text)
 			sinktest.Want(t, "Probe", s.Probe(t.Context()), true, test.word, test.text)
 		})
 	}
 	// A password that is rotated needs no restart.
 	cfg := as("outbox", sinktest.WrongSecret, "postgres")
 	s := open(t, cfg)
-	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
+	sinktest.Want(t, "the wrong password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "")
 	good := as("outbox", sinktest.PasswordSecret, "postgres")
 	cfg.Database.DSNFile, good.Database.DSNFile = good.Database.DSNFile, cfg.Database.DSNFile
 	copyFile(t, cfg.Database.DSNFile, good.Database.DSNFile)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the right password, with the rights that doc.go names: %v", err)
 	}
 }
@@ -195,47 +192,13 @@ func speakTLS(t *testing.T, dsn string, leaf sinktest.Leaf) {
 	t.Fatal("the server does not show its new certificate")
 }
 
-// A server that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
-//
-// CONTRACT: C-32
-func TestSilentServer(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells the children of a process")
-	}
-	srv, dsn := server(t)
-	cfg := settings(dsn)
-	cfg.Timeout = config.Duration(time.Second)
-	connected, fresh := open(t, cfg), open(t, cfg)
-	if err := send(t, connected); err != nil {
-		t.Fatal(err)
-	}
-	if err := srv.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Thaw)
-	err := send(t, connected)
-	sinktest.Want(t, "with a connection", err, false, reason.ConnectionFailed, "no answer within 1s; see what the statement waits for")
-	var slow interface{ Timeout() bool } // metrics count timeouts by it
-	if !errors.As(err, &slow) || !slow.Timeout() || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("no timeout of the sink's own: %v", err)
-	}
-	sinktest.Want(t, "a new connection", send(t, fresh), true, reason.ConnectionFailed, "no response in time")
-	sinktest.Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, "no response in time")
-	srv.Thaw()
-	for _, s := range []*sink{connected, fresh} {
-		if err := send(t, s); err != nil {
-			t.Errorf("the server is back: %v", err)
-		}
-	}
-}
-
 // Of several servers the one that takes writes is used.
 //
 // CONTRACT: C-32
 func TestStandby(t *testing.T) {
 	srv, dsn := server(t)
 	standby := pgtest.Standby(t, srv)
-	sinktest.Want(t, "a standby alone", send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")
+	sinktest.Want(t, "a standby alone", sinktest.Send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")
 	u, err := url.Parse(dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +208,7 @@ func TestStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Host = first.Host + "," + u.Host
-	if err := send(t, open(t, settings(u.String()))); err != nil {
+	if err := sinktest.Send(t, open(t, settings(u.String()))); err != nil {
 		t.Errorf("a standby and its primary: %v", err)
 	}
 }

@@ -60,7 +60,7 @@ func (s *sink) outcome(ctx context.Context, err error) error {
 	}
 	word, message := database.Classify(err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		message = fmt.Sprintf("no answer within %s; see what the statement waits for (pg_stat_activity, pg_locks), or raise timeout", s.cfg.Timeout)
+		message = fmt.Sprintf("no response within %s; see what the statement waits for (pg_stat_activity, pg_locks), or raise timeout", s.cfg.Timeout)
 	}
 	return reason.With(wordOf(word), timeoutOf(err, fmt.Errorf("table %s: no confirmation: %s. The event may have been inserted, so this counts as an attempt; the next one does no harm then", s.cfg.Table, message)))
 }
@@ -71,18 +71,18 @@ func (s *sink) refused(pg *pgconn.PgError) error {
 	say := func(remedy string, args ...any) error {
 		return fmt.Errorf("table %s: %s (SQLSTATE %s); %s", s.cfg.Table, cause(pg), pg.Code, fmt.Sprintf(remedy, args...))
 	}
-	away := func(word string, err error) error { return dispatcher.Unavailable(reason.With(word, err)) }
+	unavailable := func(word string, err error) error { return dispatcher.Unavailable(reason.With(word, err)) }
 	switch pg.Code {
 	case undefinedTable, undefinedSchema:
-		return away(reason.Refusing, say("create it, as the postgres sink's documentation says, or correct table"))
+		return unavailable(reason.Refusing, say("create it, as the postgres sink's documentation says, or correct table"))
 	case undefinedColumn:
-		return away(reason.Refusing, say("add the column, as the postgres sink's documentation says"))
+		return unavailable(reason.Refusing, say("add the column, as the postgres sink's documentation says"))
 	case noUniqueID:
-		return away(reason.Refusing, say("make id its primary key: without it, events would be inserted twice"))
+		return unavailable(reason.Refusing, say("make id its primary key: without it, events would be inserted twice"))
 	case permissionDenied:
-		return away(reason.AuthenticationFailed, say("have its owner run: grant insert, select (id) on %s to <the sink's user>; and grant usage on its schema", s.cfg.Table))
+		return unavailable(reason.AuthenticationFailed, say("have its owner run: grant insert, select (id) on %s to <the sink's user>; and grant usage on its schema", s.cfg.Table))
 	case readOnly:
-		return away(reason.ConnectionFailed, say("name all servers with commas in the connection's host, of which the one that takes writes is used; if none does, promote one"))
+		return unavailable(reason.ConnectionFailed, say("name all servers with commas in the connection's host, of which the one that takes writes is used; if none does, promote one"))
 	case diskFull:
 		return dispatcher.DestinationFault(say("free space on the server's disk, or enlarge it"))
 	}
@@ -140,11 +140,11 @@ func wordOf(word string) string {
 
 // timeoutOf keeps of err whether it was a timeout, which metrics count. What err wraps is left behind: it
 // would say that the caller gave up, and may quote a connection string.
-func timeoutOf(err, told error) error {
+func timeoutOf(err, named error) error {
 	if reason.IsTimeout(err) {
-		return timedOut{told}
+		return timedOut{named}
 	}
-	return told
+	return named
 }
 
 type timedOut struct{ error }

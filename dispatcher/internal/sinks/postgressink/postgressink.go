@@ -163,7 +163,7 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 }
 
-// Close ends the connections. Nothing is in flight then: Deliver waits for its answers.
+// Close ends the connections. Nothing is in flight then: Deliver waits for its responses.
 func (s *sink) Close(context.Context) error {
 	s.pool.Close()
 	return nil

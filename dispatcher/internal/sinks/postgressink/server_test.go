@@ -3,13 +3,10 @@ package postgressink
 import (
 	"encoding/json"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -99,21 +96,13 @@ func rows(t testing.TB, dsn string) (got []sinktest.Message) {
 	return got
 }
 
+// newEvents returns events that are numbered from 1.
 func newEvents(n int) []*dispatcher.Event {
-	batch := make([]*dispatcher.Event, n)
-	for i := range batch {
-		batch[i] = &dispatcher.Event{
-			ID: uuid.Must(uuid.NewV7()), Seq: int64(i + 1), Namespace: "shop", Topic: "orders", Attempt: 1, LeaseNumber: 1, Headers: map[string]string{},
-			Payload: []byte(`{"n":` + strconv.Itoa(i) + `,"secret":"` + sinktest.PayloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
-		}
+	batch := sinktest.NewEvents(n)
+	for i, e := range batch {
+		e.Seq = int64(i + 1)
 	}
 	return batch
-}
-
-// send delivers one new event.
-func send(t testing.TB, s *sink) error {
-	t.Helper()
-	return sinktest.Verify(t, s.Deliver(t.Context(), newEvents(1))[0])
 }
 
 func copyFile(t testing.TB, from, to string) {

@@ -17,7 +17,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -26,10 +25,10 @@ import (
 
 // The users that the broker knows.
 const (
-	alice   = "alice"   // may write everywhere, and no more
-	mallory = "mallory" // may log in
-	nobody  = "nobody"  // has no rights in the vhost
-	client  = "client"  // as alice, by the certificate of this name
+	alice    = "alice"    // may write everywhere, and no more
+	mallory  = "mallory"  // may log in
+	outsider = "outsider" // has no rights in the vhost
+	client   = "client"   // as alice, by the certificate of this name
 )
 
 // messageLimit is the broker's max_message_size.
@@ -40,8 +39,8 @@ const messageLimit = 100_000
 var theBroker struct {
 	once sync.Once
 	*rabbitmq.Broker
-	err       error
-	ca, other *sinktest.Authority
+	err   error
+	certs *sinktest.Certificates
 }
 
 func TestMain(m *testing.M) { pgtest.Main(tests{m}) }
@@ -63,22 +62,20 @@ func (m tests) Run() int {
 func broker(t testing.TB) *rabbitmq.Broker {
 	t.Helper()
 	theBroker.once.Do(func() {
-		theBroker.ca, theBroker.other = sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-		good := theBroker.ca.Sign(t, "broker", sinktest.InAnHour())
-		expired := theBroker.ca.Sign(t, "broker", time.Now().Add(-time.Minute))
-		elsewhere := theBroker.ca.Sign(t, "broker", sinktest.InAnHour(), "rabbitmq.example")
+		certs := sinktest.NewCertificates(t, client, "rabbitmq.example")
+		theBroker.certs = certs
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		write := [3]string{"^$", ".*", "^$"}
 		theBroker.Broker, theBroker.err = rabbitmq.Start(ctx, rabbitmq.Options{
-			Users:       map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret, nobody: sinktest.PasswordSecret, client: ""},
+			Users:       map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret, outsider: sinktest.PasswordSecret, client: ""},
 			Permissions: map[string][3]string{alice: write, client: write, mallory: {"^$", "^$", "^$"}},
 			Settings:    map[string]string{"max_message_size": fmt.Sprint(messageLimit)},
 			Listeners: []rabbitmq.Listener{
-				{Name: "TLS", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM},
-				{Name: "MUTUAL", CertPEM: good.CertPEM, KeyPEM: good.KeyPEM, ClientCAPEM: theBroker.ca.PEM},
-				{Name: "EXPIRED", CertPEM: expired.CertPEM, KeyPEM: expired.KeyPEM},
-				{Name: "ELSEWHERE", CertPEM: elsewhere.CertPEM, KeyPEM: elsewhere.KeyPEM},
+				{Name: "TLS", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+				{Name: "MUTUAL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
+				{Name: "EXPIRED", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
+				{Name: "ELSEWHERE", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
 			},
 		})
 	})
@@ -86,29 +83,10 @@ func broker(t testing.TB) *rabbitmq.Broker {
 	return theBroker.Broker
 }
 
-// flush brings what was declared to the broker's disk: it answers before, and forgets it when it is killed.
+// flush brings what was declared to the broker's disk: it responds before, and forgets it when it is killed.
 func flush(t testing.TB) {
 	t.Helper()
 	control(t, "eval", "ok = mnesia:sync_log().")
-}
-
-// kill ends the broker with kill -9. It is there again for the next test.
-func kill(t testing.TB) {
-	theBroker.Kill()
-	t.Cleanup(func() {
-		if conn, err := amqp.Dial(theBroker.URL()); err != nil {
-			restart(t)
-		} else {
-			_ = conn.Close()
-		}
-	})
-}
-
-func restart(t testing.TB) {
-	t.Helper()
-	if err := theBroker.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func control(t testing.TB, args ...string) {
@@ -222,20 +200,6 @@ func open(t testing.TB, cfg config.RabbitMQSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
 	return sinktest.Opened(t, s, err)
-}
-
-func newEvents(n int) []*dispatcher.Event {
-	batch := make([]*dispatcher.Event, n)
-	for i := range batch {
-		batch[i] = sinktest.NewEvent()
-	}
-	return batch
-}
-
-// send delivers one new event.
-func send(t testing.TB, s *sink) error {
-	t.Helper()
-	return sinktest.Verify(t, s.Deliver(t.Context(), newEvents(1))[0])
 }
 
 // eventually repeats try until it succeeds.

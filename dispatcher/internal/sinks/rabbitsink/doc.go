@@ -106,7 +106,7 @@
 //
 // # Probe
 //
-// Probe makes a connection of its own, with TLS and login, opens a channel, and asks whether the
+// Probe makes a connection of its own, with TLS and login, opens a channel, and checks whether the
 // exchange exists (a passive declaration, for which RabbitMQ asks no permission). In place of the default
-// exchange it asks for the queue, when every event goes to one. It publishes nothing, so it learns that publishers are blocked only from the connection that does.
+// exchange it checks the queue, when every event goes to one. It publishes nothing, so it learns that publishers are blocked only from the connection that does.
 package rabbitsink

@@ -13,24 +13,27 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
 )
 
 // CONTRACT: C-32, C-70, C-73
 func TestExercise(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, mode) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+				return destination(t, config.RabbitMQSink{ContentMode: mode, Timeout: config.Duration(15 * time.Second)})
+			})
 		})
 	}
 }
 
 // destination is an exchange of the real broker as sinktest.Exercise drives it.
-func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
+func destination(t *testing.T, cfg config.RabbitMQSink) sinktest.Destination {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "shop.#")
-	cfg := plainConfig(t, "shop.orders")
-	cfg.Exchange, cfg.ContentMode = exchange, mode
-	cfg.Timeout = config.Duration(15 * time.Second)
+	cfg.Addresses, cfg.Auth = []string{broker(t).Address(rabbitmq.Plain)}, password(t, alice, sinktest.PasswordSecret)
+	cfg.Exchange, cfg.RoutingKey = exchange, "shop.orders"
 	s := open(t, cfg)
+	var restart func()
 	refused := map[uuid.UUID]bool{}
 	s.routingKey = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
@@ -43,8 +46,8 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 		Refuse:  func(id uuid.UUID) { refused[id] = true },
 		Refused: dispatcher.Cause{Class: "rabbitmq", Code: "NO_ROUTE"},
 		Cannot:  map[string]string{"Large": "the broker of these tests has a small max_message_size"},
-		Stop:    func() { flush(t); kill(t) },
-		Start:   func() { restart(t) },
+		Stop:    func() { flush(t); restart = sinktest.Kill(t, theBroker.Broker) },
+		Start:   func() { restart() },
 		Idle: func() {
 			ses := s.live()
 			control(t, "close_all_connections", "idle for too long")
@@ -63,7 +66,7 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 			}
 		},
 		Hang: func() <-chan struct{} {
-			if err := send(t, s); err != nil { // makes the connection
+			if err := sinktest.Send(t, s); err != nil { // makes the connection
 				t.Fatal(err)
 			}
 			theBroker.Pause()
@@ -79,7 +82,7 @@ func destination(t *testing.T, mode config.ContentMode) sinktest.Destination {
 	}
 }
 
-// The names of headers, to the letter: those of the RabbitMQ Protocol Binding for CloudEvents, 3.1.3.1, and
+// The names of headers, character by character: those of the RabbitMQ Protocol Binding for CloudEvents, 3.1.3.1, and
 // the trace context's own.
 //
 // CONTRACT: C-70

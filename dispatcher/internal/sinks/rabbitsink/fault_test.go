@@ -1,7 +1,6 @@
 package rabbitsink
 
 import (
-	"context"
 	"errors"
 	"net"
 	"strings"
@@ -24,7 +23,7 @@ func TestMissingExchange(t *testing.T) {
 	cfg := plainConfig(t, "shop.orders")
 	cfg.Exchange = "missing-" + queue
 	s := open(t, cfg)
-	for i, err := range s.Deliver(t.Context(), newEvents(50)) {
+	for i, err := range s.Deliver(t.Context(), sinktest.NewEvents(50)) {
 		sinktest.Want(t, "Deliver", err, true, reason.Refusing, `exchange "`+cfg.Exchange+`" at `)
 		if i == 0 {
 			sinktest.Want(t, "Deliver", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
@@ -37,18 +36,18 @@ func TestMissingExchange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(send(t, s), s.Probe(t.Context())); err != nil {
+	if err := errors.Join(sinktest.Send(t, s), s.Probe(t.Context())); err != nil {
 		t.Errorf("the exchange was declared: %v", err)
 	}
 	if err := channel.ExchangeDelete(cfg.Exchange, false, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range s.Deliver(t.Context(), newEvents(50)) {
+	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(50)) {
 		sinktest.Want(t, "the exchange was deleted", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
 	}
 }
 
-// A message that no queue takes is a failure, and those beside it are not.
+// A message that no queue takes is a failure, and the others of its batch are not.
 //
 // CONTRACT: C-29
 func TestUnroutable(t *testing.T) {
@@ -63,7 +62,7 @@ func TestUnroutable(t *testing.T) {
 			cfg := plainConfig(t, "")
 			cfg.Exchange = test.exchange
 			s := open(t, cfg)
-			batch := newEvents(batchSize)
+			batch := sinktest.NewEvents(batchSize)
 			for i, e := range batch {
 				e.Topic = test.key
 				if i%3 == 0 {
@@ -75,7 +74,7 @@ func TestUnroutable(t *testing.T) {
 					sinktest.Want(t, "no queue", err, false, reason.Refusing, test.text)
 					sinktest.Fault(t, "no queue", err, true)
 				} else if err != nil {
-					t.Errorf("an event beside one without a queue: %v", err)
+					t.Errorf("an event next to one without a queue: %v", err)
 				}
 			}
 			if n := len(consume(t, queue)); n != batchSize-(batchSize+2)/3 {
@@ -85,7 +84,7 @@ func TestUnroutable(t *testing.T) {
 	}
 }
 
-// Where every event goes to one queue by the default exchange, Probe asks for that.
+// Where every event goes to one queue by the default exchange, Probe checks that.
 //
 // CONTRACT: C-32
 func TestMissingQueue(t *testing.T) {
@@ -95,7 +94,7 @@ func TestMissingQueue(t *testing.T) {
 	if _, err := admin(t).QueueDeclare(queue, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(send(t, s), s.Probe(t.Context())); err != nil {
+	if err := errors.Join(sinktest.Send(t, s), s.Probe(t.Context())); err != nil {
 		t.Errorf("the queue was declared: %v", err)
 	}
 }
@@ -106,27 +105,22 @@ func TestMissingQueue(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	queue := newQueue(t, nil)
 	s := open(t, plainConfig(t, queue))
-	batch := newEvents(50)
+	batch := sinktest.NewEvents(50)
 	batch[20].Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", messageLimit) + `"`)
 	batch[30].Headers["large"] = strings.Repeat("7", 200_000) // more than a frame
 	batch[31].Headers[strings.Repeat("n", 253)] = "a name that is too long"
 	for i, err := range s.Deliver(t.Context(), batch) {
-		dead, _ := dispatcher.PermanentReason(err)
 		switch i {
 		case 20:
-			sinktest.Want(t, "a large event", err, false, reason.Refusing, "PRECONDITION_FAILED: the message is too large: ")
+			sinktest.Dead(t, "a large event", err, "PRECONDITION_FAILED: the message is too large: ")
 		case 30:
-			sinktest.Want(t, "large headers", err, false, reason.Refusing, "bytes of headers, and the broker takes frames of 131072; make them smaller")
+			sinktest.Dead(t, "large headers", err, "bytes of headers, and the broker takes frames of 131072; make them smaller")
 		case 31:
-			sinktest.Want(t, "a long name", err, false, reason.Refusing, "a header's name has 256 bytes, and RabbitMQ takes 255")
+			sinktest.Dead(t, "a long name", err, "a header's name has 256 bytes, and RabbitMQ takes 255")
 		default:
 			if err != nil {
 				t.Errorf("event %d, of few bytes: %v", i, err)
 			}
-			continue
-		}
-		if dead != dispatcher.ReasonPermanentFailure {
-			t.Errorf("event %d is to be retried: %v", i, err)
 		}
 	}
 	distinct := map[string]bool{}
@@ -146,16 +140,16 @@ func TestNotAuthorized(t *testing.T) {
 	cfg := plainConfig(t, "shop.orders")
 	cfg.Exchange, cfg.Auth = exchange, password(t, mallory, sinktest.PasswordSecret)
 	s := open(t, cfg)
-	for _, err := range s.Deliver(t.Context(), newEvents(3)) {
+	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(3)) {
 		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
 	}
 	if err := s.Probe(t.Context()); err != nil {
-		t.Errorf("Probe asks for more than a login: %v", err)
+		t.Errorf("Probe checks more than a login: %v", err)
 	}
 	control(t, "set_topic_permissions", alice, exchange, "^shop[.]", "^$")
 	cfg.Auth, cfg.RoutingKey = password(t, alice, sinktest.PasswordSecret), ""
 	s = open(t, cfg)
-	batch := newEvents(20)
+	batch := sinktest.NewEvents(20)
 	for i, e := range batch {
 		e.Topic = "shop.orders"
 		if i == 7 {
@@ -167,7 +161,7 @@ func TestNotAuthorized(t *testing.T) {
 			sinktest.Fault(t, "a routing key", err, true)
 			sinktest.Want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
 		} else if err != nil {
-			t.Errorf("an event beside one with a forbidden key: %v", err)
+			t.Errorf("an event next to one with a forbidden key: %v", err)
 		}
 	}
 	if n := len(consume(t, queue)); n < 19 {
@@ -180,18 +174,18 @@ func TestFullQueue(t *testing.T) {
 	queue := newQueue(t, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	s := open(t, plainConfig(t, queue))
 	var full error
-	eventually(t, "the queue is full", func() bool { full = send(t, s); return full != nil })
+	eventually(t, "the queue is full", func() bool { full = sinktest.Send(t, s); return full != nil })
 	sinktest.Want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
 	sinktest.Fault(t, "a full queue", full, true)
 	if _, err := admin(t).QueuePurge(queue, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("there is room: %v", err)
 	}
 }
 
-// While the broker has an alarm nothing new is sent, and nothing dies.
+// While the broker has an alarm nothing new is sent, and no event becomes dead.
 //
 // CONTRACT: C-32
 func TestBlocked(t *testing.T) {
@@ -204,7 +198,7 @@ func TestBlocked(t *testing.T) {
 			cfg := plainConfig(t, queue)
 			cfg.Timeout = config.Duration(2 * time.Second)
 			used, fresh := open(t, cfg), open(t, cfg)
-			if err := send(t, used); err != nil {
+			if err := sinktest.Send(t, used); err != nil {
 				t.Fatal(err)
 			}
 			control(t, alarm.on...)
@@ -213,7 +207,7 @@ func TestBlocked(t *testing.T) {
 				// The broker says so to who publishes. What was sent by then waits, and may be written.
 				sent := 0
 				eventually(t, "the sink knows of the alarm", func() bool {
-					for _, err := range s.Deliver(t.Context(), newEvents(100)) {
+					for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(100)) {
 						switch {
 						case err == nil:
 							sent++
@@ -229,7 +223,7 @@ func TestBlocked(t *testing.T) {
 				if s == fresh && sent > 1 {
 					t.Errorf("a new connection sent %d messages, want 1", sent)
 				}
-				for _, err := range s.Deliver(t.Context(), newEvents(100)) {
+				for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(100)) {
 					sinktest.Want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
 				}
 				sinktest.Want(t, what+": Probe", s.Probe(t.Context()), true, reason.Refusing, "has blocked publishers: "+name+"; free some")
@@ -237,7 +231,7 @@ func TestBlocked(t *testing.T) {
 			control(t, alarm.off...)
 			for _, s := range []*sink{used, fresh} {
 				eventually(t, "the alarm is over", func() bool { return s.Probe(t.Context()) == nil })
-				if err := send(t, s); err != nil {
+				if err := sinktest.Send(t, s); err != nil {
 					t.Errorf("the alarm is over: %v", err)
 				}
 			}
@@ -253,17 +247,17 @@ func TestFirstMessageGoesAlone(t *testing.T) {
 	cfg := plainConfig(t, newQueue(t, nil))
 	cfg.Timeout = config.Duration(2 * time.Second)
 	s := open(t, cfg)
-	l, err := s.takeLane(t.Context())
+	p, err := s.takePublisher(t.Context())
 	if err == nil {
-		err = l.ready(t.Context(), s)
+		err = p.ready(t.Context(), s)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.returnLane(l)
+	s.returnPublisher(p)
 	theBroker.Pause()
 	t.Cleanup(theBroker.Resume)
-	for i, err := range s.Deliver(t.Context(), newEvents(20)) {
+	for i, err := range s.Deliver(t.Context(), sinktest.NewEvents(20)) {
 		if i == 0 {
 			sinktest.Want(t, "the first", err, false, reason.ConnectionFailed, "no confirmation within 2s; check that the broker runs")
 		} else {
@@ -272,71 +266,20 @@ func TestFirstMessageGoesAlone(t *testing.T) {
 	}
 }
 
-// A broker that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
-//
-// CONTRACT: C-32
-func TestSilentBroker(t *testing.T) {
-	queue := newQueue(t, nil)
-	cfg := plainConfig(t, queue)
-	cfg.Timeout = config.Duration(2 * time.Second)
-	connected, fresh := open(t, cfg), open(t, cfg)
-	sinktest.Silent(t, connected, fresh, theBroker.Broker, "no confirmation within 2s; check that the broker runs", "no answer within 2s; check that it runs")
+// CONTRACT: C-27, C-31, C-32
+func TestFaults(t *testing.T) {
+	sinktest.Faults{
+		Server: broker(t),
+		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
+			d := destination(t, config.RabbitMQSink{Timeout: config.Duration(timeout)})
+			flush(t)
+			return d
+		},
+		Unconfirmed: "no confirmation within %s; check that the broker runs", Unconnected: "no response within %s; check that it runs",
+	}.Run(t)
 }
 
-// A message whose delivery was interrupted is never sent later: another worker may send it by then.
-//
-// CONTRACT: C-27, C-31
-func TestInterruptedIsNeverSentLater(t *testing.T) {
-	type delivery struct {
-		sink   *sink
-		queue  string
-		batch  []*dispatcher.Event
-		cancel context.CancelFunc
-		answer chan []error
-	}
-	deliveries := map[string]*delivery{}
-	for name, size := range map[string]int{"waiting for confirmations": 10, "waiting for room in the socket": messageLimit / 2} {
-		queue := newQueue(t, nil)
-		d := &delivery{sink: open(t, plainConfig(t, queue)), queue: queue, batch: newEvents(batchSize), answer: make(chan []error)}
-		for _, e := range d.batch {
-			e.Payload = []byte(`"` + strings.Repeat("7", size) + `"`)
-		}
-		if err := send(t, d.sink); err != nil {
-			t.Fatal(err)
-		}
-		deliveries[name] = d
-	}
-	flush(t)
-	theBroker.Pause()
-	for _, d := range deliveries {
-		written := watch(d.sink)
-		ctx, cancel := context.WithCancel(t.Context())
-		d.cancel = cancel
-		go func() { d.answer <- d.sink.Deliver(ctx, d.batch) }()
-		<-written
-	}
-	for name, d := range deliveries {
-		d.cancel()
-		for _, err := range <-d.answer {
-			if err := sinktest.Verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-				t.Fatalf("%s: a delivery that was interrupted: %v", name, err)
-			}
-		}
-	}
-	kill(t) // with what was sent to it, and not read
-	restart(t)
-	for name, d := range deliveries {
-		eventually(t, "the broker is back", func() bool { return send(t, d.sink) == nil })
-		if err := send(t, d.sink); err != nil {
-			t.Error(err)
-		}
-		if n := len(consume(t, d.queue)); n != 3 {
-			t.Errorf("%s: %d messages arrived, want the 3 that were confirmed", name, n)
-		}
-	}
-}
-
-// A connection that an operator closed is made again, and a node that is away passed over.
+// A connection that an operator closed is made again, and a node that is unreachable passed over.
 //
 // CONTRACT: C-32
 func TestReconnect(t *testing.T) {
@@ -352,13 +295,13 @@ func TestReconnect(t *testing.T) {
 	}
 	s := open(t, cfg)
 	for range 2 {
-		if err := send(t, s); err != nil {
+		if err := sinktest.Send(t, s); err != nil {
 			t.Fatal(err)
 		}
 		control(t, "close_all_connections", "--vhost", "/", "test")
 		eventually(t, "the sink knows", func() bool { return s.live() == nil })
 	}
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("after the connection was closed: %v", err)
 	}
 }

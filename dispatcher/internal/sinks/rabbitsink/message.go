@@ -54,7 +54,7 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 	if err != nil {
 		return nil, cloudevent.Unwritable("rabbitmq sink", e, err)
 	}
-	cloudevent.Beside("rabbitmq", e, func(name, value string) { m.Headers[name] = value })
+	cloudevent.OtherHeaders("rabbitmq", e, func(name, value string) { m.Headers[name] = value })
 	return m, nil
 }
 

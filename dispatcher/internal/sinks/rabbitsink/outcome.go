@@ -35,7 +35,7 @@ func (s *sink) at(key string) string {
 	return fmt.Sprintf("exchange %q, routing key %q at %s", s.cfg.Exchange, key, s.addresses)
 }
 
-// noPlace is for the exchange, or with the default exchange the one queue, that Probe asks for.
+// noPlace is for the exchange, or with the default exchange the one queue, that Probe checks.
 func (s *sink) noPlace() error {
 	err := fmt.Errorf("exchange %q at %s does not exist; declare it, or correct exchange", s.cfg.Exchange, s.addresses)
 	if s.cfg.Exchange == amqp.DefaultExchange {
@@ -56,14 +56,14 @@ func (s *sink) unroutable(m *message) error {
 	if s.cfg.Exchange == amqp.DefaultExchange {
 		return reason.Coded("NO_ROUTE", reason.NoDestination(m.key == s.key, reason.With(reason.Refusing, s.noQueue(m.key))))
 	}
-	// Which queues are bound cannot be asked.
+	// Which queues are bound cannot be queried.
 	return reason.Coded("NO_ROUTE", dispatcher.DestinationFault(fmt.Errorf("%s: no queue is bound for it; bind one, or correct routingKey", s.at(m.key))))
 }
 
 // outcome says what became of a message.
 func (s *sink) outcome(ctx context.Context, e end, a *attempt) error {
 	switch {
-	case a.answered:
+	case a.responded:
 		return a.err
 	case e.refusal != nil:
 		return reason.Coded(name(e.refusal.Code), s.refused(a.message, e.refusal))
@@ -83,12 +83,12 @@ func (s *sink) outcome(ctx context.Context, e end, a *attempt) error {
 	return dispatcher.DestinationFault(reason.With(word, err))
 }
 
-// silence is why there is no answer, when the broker did not refuse.
+// silence is why there is no response, when the broker did not refuse.
 func (s *sink) silence(e end) error {
-	var answer *amqp.Error
+	var response *amqp.Error
 	switch {
-	case errors.As(e.lostBy, &answer) && answer.Server:
-		return fmt.Errorf("the broker closed the connection (%s)", name(answer.Code))
+	case errors.As(e.lostBy, &response) && response.Server:
+		return fmt.Errorf("the broker closed the connection (%s)", name(response.Code))
 	case e.lost:
 		return errors.New("the connection was lost")
 	default:
@@ -137,7 +137,7 @@ func (s *sink) isBlocked(why string) error {
 		"RabbitMQ at %s has blocked publishers: %s; free some, or change its vm_memory_high_watermark or disk_free_limit", s.addresses, why)))
 }
 
-// heldBack is for messages that were not sent, for the first one on the connection had no answer.
+// heldBack is for messages that were not sent, for the first one on the connection had no response.
 func (s *sink) heldBack(ctx context.Context, ses *session) error {
 	if ctx.Err() != nil {
 		return s.interrupted(ctx)
@@ -168,20 +168,20 @@ var peer = reason.Peer{Name: "the broker", Hosts: "addresses", TLS: "tls", Plain
 
 // connectFailure says why there is no connection or channel.
 func (s *sink) connectFailure(err error) error {
-	var answer *amqp.Error
+	var response *amqp.Error
 	switch {
-	case errors.As(err, &answer):
-		word, remedy, cause := s.answered(answer)
+	case errors.As(err, &response):
+		word, remedy, cause := s.refusal(response)
 		err = reason.With(word, fmt.Errorf("%w; %s", cause, remedy))
 	case errors.Is(err, io.EOF):
-		err = reason.With(reason.ConnectionFailed, errors.New("closed without an answer; the port may want TLS, in tls, or be no port for AMQP"))
+		err = reason.With(reason.ConnectionFailed, errors.New("closed without a response; the port may want TLS, in tls, or be no port for AMQP"))
 	}
 	return peer.Unreachable("RabbitMQ at "+s.addresses, min(s.timeout, connectTimeout), err)
 }
 
-// answered is what the broker says instead of letting the dispatcher in. Its own text names users, and is
+// refusal is what the broker says instead of letting the dispatcher in. Its own text names users, and is
 // not quoted.
-func (s *sink) answered(e *amqp.Error) (word, remedy string, err error) {
+func (s *sink) refusal(e *amqp.Error) (word, remedy string, err error) {
 	text := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", name(e.Code), fmt.Errorf(format, args...))
 	}
@@ -198,7 +198,7 @@ func (s *sink) answered(e *amqp.Error) (word, remedy string, err error) {
 		return reason.AuthenticationFailed, "allow it, as with rabbitmqctl set_permissions, or raise its limit of connections",
 			text("vhost %q is closed to the dispatcher's user", s.cfg.VHost)
 	case e.Server:
-		return reason.Refusing, "look into the broker's log", text("it turns the dispatcher away")
+		return reason.Refusing, "look into the broker's log", text("it rejects the dispatcher")
 	default:
 		return reason.ConnectionFailed, "check the port in addresses, and whether it wants TLS", errors.New("no AMQP is spoken there")
 	}

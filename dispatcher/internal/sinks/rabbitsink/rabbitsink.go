@@ -24,7 +24,7 @@ const (
 	batchSize = 500
 	// connectTimeout bounds a connection with its TLS handshake and login, and the opening of a channel.
 	connectTimeout = 10 * time.Second
-	// closeTimeout bounds the farewell to a broker that may not answer.
+	// closeTimeout bounds the farewell to a broker that may not respond.
 	closeTimeout = time.Second
 )
 
@@ -37,10 +37,10 @@ type sink struct {
 	key string
 	// routingKey is that of an event.
 	routingKey func(*dispatcher.Event) (string, error)
-	// turns are held by deliveries that use a lane. idle are the other lanes; the last one used comes
+	// turns are held by deliveries that use a publisher. idle are the other publishers; the last one used comes
 	// first, for it has a channel.
 	turns chan struct{}
-	idle  []*lane
+	idle  []*publisher
 
 	open       context.Context // until Close
 	close      context.CancelFunc
@@ -82,7 +82,7 @@ func build(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error
 	}
 	s.open, s.close = context.WithCancel(context.Background())
 	for range cfg.Channels {
-		s.idle = append(s.idle, &lane{})
+		s.idle = append(s.idle, &publisher{})
 	}
 	return s, nil
 }
@@ -90,7 +90,7 @@ func build(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error
 // BatchSize is 500.
 func (*sink) BatchSize() int { return batchSize }
 
-// Deliver publishes the whole batch on one channel, and answers for each message as the broker
+// Deliver publishes the whole batch on one channel, and returns a result for each message as the broker
 // confirms it. It waits for a channel that no other delivery uses.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("rabbitmq", &errs)
@@ -112,22 +112,22 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 	return errs
 }
 
-// publish takes a lane for the messages. When the broker closed the channel because of one of them,
-// those without an answer are sent again, each alone: then it is known which one is to blame.
+// publish takes a publisher for the messages. When the broker closed the channel because of one of them,
+// those without a response are sent again, each alone: then it is known which one is to blame.
 func (s *sink) publish(ctx context.Context, messages []*message) []error {
-	l, err := s.takeLane(ctx)
+	p, err := s.takePublisher(ctx)
 	if err != nil {
 		return slices.Repeat([]error{err}, len(messages))
 	}
-	defer s.returnLane(l)
-	errs := s.send(ctx, l, messages)
+	defer s.returnPublisher(p)
+	errs := s.send(ctx, p, messages)
 	for i, err := range errs {
 		var r *refusal
 		if !errors.As(err, &r) || !r.ofOne {
 			continue
 		}
 		if len(messages) > 1 {
-			err = s.send(ctx, l, messages[i:i+1])[0]
+			err = s.send(ctx, p, messages[i:i+1])[0]
 		}
 		if errors.As(err, &r) && r.forGood {
 			err = dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
@@ -137,8 +137,8 @@ func (s *sink) publish(ctx context.Context, messages []*message) []error {
 	return errs
 }
 
-// takeLane waits for a lane. It does not wait while the broker takes no messages.
-func (s *sink) takeLane(ctx context.Context) (*lane, error) {
+// takePublisher waits for a publisher. It does not wait while the broker takes no messages.
+func (s *sink) takePublisher(ctx context.Context) (*publisher, error) {
 	if ctx.Err() != nil {
 		return nil, s.interrupted(ctx)
 	}
@@ -153,20 +153,20 @@ func (s *sink) takeLane(ctx context.Context) (*lane, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := len(s.idle) - 1
-	l := s.idle[last]
+	p := s.idle[last]
 	s.idle = s.idle[:last]
-	return l, nil
+	return p, nil
 }
 
-func (s *sink) returnLane(l *lane) {
+func (s *sink) returnPublisher(p *publisher) {
 	s.mu.Lock()
-	s.idle = append(s.idle, l)
+	s.idle = append(s.idle, p)
 	s.mu.Unlock()
 	<-s.turns
 }
 
-// Probe logs in on a connection of its own, opens a channel, and asks for the exchange, or for the queue
-// if every event goes to one by the default exchange. Every user may ask. A connection that the broker blocks is known only by one that has published.
+// Probe logs in on a connection of its own, opens a channel, and checks the exchange, or the queue
+// if every event goes to one by the default exchange. Every user may check that. A connection that the broker blocks is known only by one that has published.
 func (s *sink) Probe(ctx context.Context) error {
 	if err := s.blocked(); err != nil {
 		return err
@@ -177,11 +177,11 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 	defer ses.close(closeTimeout)
 	err = s.checkPlace(ctx, ses)
-	var answer *amqp.Error
+	var response *amqp.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &answer) && answer.Code == amqp.NotFound:
+	case errors.As(err, &response) && response.Code == amqp.NotFound:
 		return s.noPlace()
 	default:
 		return s.unreachable(ctx, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
 
-// dial connects, with TLS if cfg asks for it. Its files are read each time.
+// dial connects, with TLS unless cfg is nil. Its files are read each time.
 func dial(ctx context.Context, cfg *config.TLS, address string) (*wire, error) {
 	conn, raw, err := files.Dial(ctx, cfg, address)
 	if err != nil {

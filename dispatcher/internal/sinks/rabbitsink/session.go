@@ -15,7 +15,7 @@ import (
 type session struct {
 	*amqp.Connection
 	wire *wire
-	// proven is set when the broker has answered a message. Before that one message goes alone: the
+	// proven is set when the broker has confirmed a message. Before that one message goes alone: the
 	// broker says only to a connection which publishes that it takes nothing.
 	proven atomic.Bool
 	// reason is why the broker takes no messages now; nil: it does.
@@ -123,7 +123,7 @@ func (ses *session) abort() {
 	ses.wire.abort()
 }
 
-// close says farewell to the broker, and does not wait long for its answer.
+// close says farewell to the broker, and does not wait long for its response.
 func (ses *session) close(timeout time.Duration) {
 	ses.ended.Store(true)
 	_ = ses.CloseDeadline(time.Now().Add(timeout)) // it is gone in any case
@@ -190,7 +190,7 @@ func (w *wire) explain(ctx context.Context, err error) error {
 	}
 	var remote *net.OpError
 	switch {
-	case isAnswer(err):
+	case isResponse(err):
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -203,8 +203,8 @@ func (w *wire) explain(ctx context.Context, err error) error {
 	}
 }
 
-// isAnswer reports whether err is what the broker said.
-func isAnswer(err error) bool {
+// isResponse reports whether err is what the broker said.
+func isResponse(err error) bool {
 	var e *amqp.Error
 	return errors.Is(err, amqp.ErrSASL) || errors.As(err, &e) && e.Server
 }

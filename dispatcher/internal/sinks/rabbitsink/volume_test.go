@@ -1,9 +1,6 @@
 package rabbitsink
 
 import (
-	"cmp"
-	"os"
-	"strconv"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -13,21 +10,15 @@ import (
 )
 
 // A whole outbox arrives in a durable queue, in the order of its keys, though the broker ends half-way.
-// OUTBOX_TEST_EVENTS says how many events there are. The broker of the classic queue is killed. That of
+// The broker of the classic queue is killed. That of
 // the quorum queue stops in order: after a kill, RabbitMQ 3.10 brings a quorum queue of one node back
 // without a leader now and then, and confirms nothing until it is started once more.
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
-	events, err := strconv.Atoi(cmp.Or(os.Getenv("OUTBOX_TEST_EVENTS"), "10000"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	events := outboxtest.Events(t, 10_000)
 	for kind, end := range map[string]func(){
-		"classic": func() { flush(t); kill(t); restart(t) },
+		"classic": func() { flush(t); sinktest.Kill(t, broker(t))() },
 		"quorum":  func() { control(t, "stop_app"); control(t, "start_app") },
 	} {
 		t.Run(kind, func(t *testing.T) {

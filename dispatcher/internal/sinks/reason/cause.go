@@ -6,7 +6,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// Codes of causes that no destination gives itself. The words of [Of] are codes too, where there was no answer.
+// Codes of causes that no destination gives itself. The words of [Of] are codes too, where there was no response.
 const (
 	// TooLarge: the message is larger than what is taken.
 	TooLarge = "TooLarge"
@@ -34,7 +34,7 @@ func Classify(class string, errs *[]error) {
 	}
 }
 
-// code is that of a failure without an answer of the destination.
+// code is that of a failure without a response of the destination.
 func code(err error) string {
 	var m *marked
 	switch {

@@ -22,15 +22,15 @@ const (
 	// AuthenticationFailed: the destination does not accept the credentials, or their file cannot
 	// be used.
 	AuthenticationFailed = "AuthenticationFailed"
-	// Refusing: the destination answers, and refuses.
+	// Refusing: the destination responds, and refuses.
 	Refusing = "Refusing"
 )
 
 // With marks err with a word, for a sink that knows better than [Of] could guess.
 func With(word string, err error) error { return &marked{word, err} }
 
-// NoDestination marks err as the answer that the place is missing, or closed to the dispatcher, which
-// speaks of no event. Where every event goes to that place, and so Probe asks for it, the destination is
+// NoDestination marks err as the response that the place is missing, or closed to the dispatcher, which
+// speaks of no event. Where every event goes to that place, and so Probe checks it, the destination is
 // unavailable. Where routes or topics choose the place, it is the destination's fault (CONTRACT C-32).
 func NoDestination(every bool, err error) error {
 	if every {
@@ -70,7 +70,7 @@ func IsCertificate(err error) bool {
 // IsCertificateRefused reports whether err is the other side's TLS alert about our certificate, or
 // the lack of one. Such an alert ends a handshake: nothing that was sent on the connection was read.
 func IsCertificateRefused(err error) bool {
-	// crypto/tls has no exported type for an alert: it is told by Op and by its fixed texts.
+	// crypto/tls has no exported type for an alert: it is known by Op and by its fixed texts.
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate")
 }

@@ -53,7 +53,7 @@ func TestIsTimeout(t *testing.T) {
 		{fmt.Errorf("posting: %w", context.DeadlineExceeded), true},
 		{fmt.Errorf("posting: %w", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}), true},
 		{&net.OpError{Op: "read", Err: io.EOF}, false},
-		{dispatcher.Unavailable(reason.TimedOut("the broker did not answer")), true},
+		{dispatcher.Unavailable(reason.TimedOut("the broker did not respond")), true},
 	} {
 		if got := reason.IsTimeout(test.err); got != test.want {
 			t.Errorf("that %v is a timeout: %t, want %t", test.err, got, test.want)

@@ -2,7 +2,7 @@ package reason
 
 import "errors"
 
-// TimedOut is a failure because something took too long, with its text. Metrics and spans tell it from
+// TimedOut is a failure because something took too long, with its text. Metrics and spans distinguish it from
 // others by its method Timeout.
 type TimedOut string
 

@@ -38,9 +38,9 @@ func (p Peer) Unreachable(place string, limit time.Duration, err error) error {
 		word = CertificateInvalid
 	case errors.As(err, &dns): // its text says whether it took too long
 	case IsTimeout(err):
-		err = TimedOut(fmt.Sprintf("no answer within %s", limit))
+		err = TimedOut(fmt.Sprintf("no response within %s", limit))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		err = errors.New("closed without an answer")
+		err = errors.New("closed without a response")
 	}
 	return With(word, fmt.Errorf("cannot connect to %s: %w; %s", place, err, remedy))
 }

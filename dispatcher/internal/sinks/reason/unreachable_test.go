@@ -30,10 +30,10 @@ func TestUnreachable(t *testing.T) {
 		word, text string
 	}{
 		{errors.New("connection refused"), failed, "connection refused" + other},
-		{context.DeadlineExceeded, failed, "no answer within 2s" + other},
-		{&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, failed, "no answer within 2s" + other},
-		{io.EOF, failed, "closed without an answer" + other},
-		{fmt.Errorf("reading: %w", io.ErrUnexpectedEOF), failed, "closed without an answer" + other},
+		{context.DeadlineExceeded, failed, "no response within 2s" + other},
+		{&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, failed, "no response within 2s" + other},
+		{io.EOF, failed, "closed without a response" + other},
+		{fmt.Errorf("reading: %w", io.ErrUnexpectedEOF), failed, "closed without a response" + other},
 		{&net.DNSError{Err: "no such host", Name: "a"}, failed, "lookup a: no such host; check the hosts in brokers, and the dispatcher's DNS"},
 		{&net.DNSError{Err: "i/o timeout", Name: "a", IsTimeout: true}, failed, "lookup a: i/o timeout; check the hosts in brokers, and the dispatcher's DNS"},
 		{tls.RecordHeaderError{Msg: "no TLS"}, failed, "tls: no TLS; no TLS is spoken there: remove tls, or use the port that speaks TLS"},

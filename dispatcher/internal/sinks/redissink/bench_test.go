@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload, each on the disk before it
-// is answered, beside what Redis' own benchmark reaches there with as many bytes in as many fields and
+// is confirmed, next to what Redis' own benchmark reaches there with as many bytes in as many fields and
 // in the same pipelines: go test -run=- -bench=. -benchtime=100x ./dispatcher/internal/sinks/redissink
 func BenchmarkDeliver(b *testing.B) {
 	for _, workers := range []int{1, 4} {

@@ -59,7 +59,7 @@ func TestCluster(t *testing.T) {
 	s.destination = func(e *dispatcher.Event) (string, error) { return e.PartitionKey, nil }
 	round("at rest")
 
-	// The slot of one stream moves: first it is asked for at both, then it has moved.
+	// The slot of one stream moves: first both nodes have it, then it has moved.
 	const stream = "stream-7"
 	from, err := reader.MasterForKey(t.Context(), stream)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestCluster(t *testing.T) {
 
 // inStreams are new events, each for a stream of its own.
 func inStreams(n int) []*dispatcher.Event {
-	batch := newEvents(n)
+	batch := sinktest.NewEvents(n)
 	for i, e := range batch {
 		e.PartitionKey = fmt.Sprintf("stream-%d", i)
 		e.Topic = e.PartitionKey

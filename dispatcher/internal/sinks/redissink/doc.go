@@ -22,7 +22,7 @@
 //
 // # Entries
 //
-// There is no CloudEvents binding for Redis. With contentMode Binary an entry's fields are named as the
+// CloudEvents has no binding for Redis. With contentMode Binary an entry's fields are named as the
 // attributes are, without a prefix: specversion, id, source, type, sequence, partitionkey, and so on;
 // the payload is the field data, unchanged. No attribute has the name data. With contentMode Structured the
 // entry has the one field event, with the CloudEvent in its JSON format.
@@ -54,7 +54,7 @@
 //	-------------------------------------------------  ------------------------------------------
 //	answered with an entry's id                        delivered
 //	fewer replicas than wanted have it in time         destination's fault: it is in the stream
-//	no answer: timeout, a lost connection              failed: it may be in the stream
+//	no response: timeout, a lost connection              failed: it may be in the stream
 //	no connection: DNS, dial, TLS, login, a file that  unavailable: nothing was sent
 //	cannot be used
 //	LOADING, READONLY, MASTERDOWN, CLUSTERDOWN,        unavailable: nothing was added
@@ -64,7 +64,7 @@
 //	                                                   (stream is set, no routes), else destination's
 //	                                                   fault
 //	larger than proto-max-bulk-len                     dead: permanent_failure
-//	MOVED, ASK                                         sent to the node that the answer names; at last
+//	MOVED, ASK                                         sent to the node that the response names; at last
 //	                                                   destination's fault
 //	any other answer                                   failed
 //	ctx ended                                          interrupted, and nothing is sent later
@@ -97,8 +97,8 @@
 //
 // # Probe
 //
-// Probe makes a connection of its own, with TLS and login, to every master, sends PING, and asks whether
-// the server is a replica (HELLO). When every event goes to one stream, it asks whether that may be written,
+// Probe makes a connection of its own, with TLS and login, to every master, sends PING, and checks whether
+// the server is a replica (HELLO). When every event goes to one stream, it checks whether that may be written,
 // by an XADD with the id 0-0, which Redis never adds, and whether the key is a stream (TYPE). The latter
 // takes the right +type: without it a delivery says.
 package redissink

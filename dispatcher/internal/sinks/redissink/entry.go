@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// The fields that are no attributes.
+// The fields that are not attributes.
 const (
 	fieldData  = "data"
 	fieldEvent = "event"

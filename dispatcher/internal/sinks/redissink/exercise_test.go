@@ -1,6 +1,7 @@
 package redissink
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -21,24 +22,28 @@ func TestExercise(t *testing.T) {
 	srv := server(t, redis.Options{})
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, mode, nil) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+				cfg := settings(srv)
+				cfg.ContentMode = mode
+				return destination(t, srv, cfg)
+			})
 		})
 	}
 	t.Run("TLS", func(t *testing.T) {
 		ca := sinktest.NewAuthority(t, "redis")
 		leaf := ca.Sign(t, "redis", sinktest.InAnHour())
 		srv := server(t, redis.Options{TLS: &redis.TLS{CertPEM: leaf.CertPEM, KeyPEM: leaf.KeyPEM}})
-		trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
-		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, config.Binary, trust) })
+		cfg := settings(srv)
+		cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
+		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, cfg) })
 	})
 }
 
 // destination is a stream of the real server as sinktest.Exercise drives it.
-func destination(t *testing.T, srv *redis.Server, mode config.ContentMode, trust *config.TLS) sinktest.Destination {
+func destination(t *testing.T, srv *redis.Server, cfg config.RedisSink) sinktest.Destination {
 	do(t, srv, "set", "taken", "no stream")
 	stream := "orders-" + uuid.NewString()
-	cfg := settings(srv)
-	cfg.ContentMode, cfg.Stream, cfg.TLS = mode, stream, trust
+	cfg.Stream = stream
 	s := open(t, cfg)
 	refused := map[uuid.UUID]bool{}
 	s.destination = func(e *dispatcher.Event) (string, error) {
@@ -47,27 +52,20 @@ func destination(t *testing.T, srv *redis.Server, mode config.ContentMode, trust
 		}
 		return stream, nil
 	}
+	var start func()
 	return sinktest.Destination{
 		Sink:    s,
 		Refuse:  func(id uuid.UUID) { refused[id] = true },
 		Refused: dispatcher.Cause{Class: "redis", Code: "WRONGTYPE"},
-		Stop:    srv.Kill,
-		Start:   func() { restart(t, srv) },
+		Stop:    func() { start = sinktest.Kill(t, srv) },
+		Start:   func() { start() },
 		Idle:    func() { killClients(t, srv) },
 		Missing: func() func() {
 			do(t, srv, "set", stream, "no stream")
 			return func() { do(t, srv, "del", stream) }
 		},
 		Hang: func() <-chan struct{} {
-			waiting := make(chan struct{}, 10)
-			s.watch(func() { waiting <- struct{}{} })
-			if err := send(t, s); err != nil { // makes a connection
-				t.Fatal(err)
-			}
-			<-waiting
-			srv.Pause()
-			t.Cleanup(srv.Resume)
-			return waiting
+			return sinktest.HangServer(t, s, srv, (*sinktest.Dial)(&s.dial), func(b []byte) bool { return bytes.Contains(b, []byte("xadd")) })
 		},
 		Arrived: func() (got []sinktest.Message) {
 			for _, m := range entries(t, client(t, srv), stream) {
@@ -78,7 +76,7 @@ func destination(t *testing.T, srv *redis.Server, mode config.ContentMode, trust
 	}
 }
 
-// killClients has the server close all connections but the one that asks for it.
+// killClients has the server close all connections but this one.
 func killClients(t *testing.T, srv *redis.Server) {
 	t.Helper()
 	c := client(t, srv)
@@ -122,7 +120,7 @@ func TestMaxLen(t *testing.T) {
 	cfg.MaxLen = 200
 	s := open(t, cfg)
 	for range 4 {
-		for _, err := range s.Deliver(t.Context(), newEvents(500)) {
+		for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(500)) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +137,7 @@ func TestStream(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Stream = ""
 	s := open(t, cfg)
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(entries(t, client(t, srv), "orders")); n != 1 {
@@ -150,7 +148,7 @@ func TestStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = routed.Close(context.Background()) })
-	batch := newEvents(2)
+	batch := sinktest.NewEvents(2)
 	batch[0].PartitionKey, batch[1].PartitionKey = "elsewhere", "none"
 	errs := routed.Deliver(t.Context(), batch)
 	if errs[0] != nil || len(entries(t, client(t, srv), "elsewhere")) != 1 {

@@ -1,8 +1,6 @@
 package redissink
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,15 +9,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
 )
 
-// What Redis answers to an event, each answer made by the real server.
+// What Redis replies to an event, each reply made by the real server.
 //
 // CONTRACT: C-32, C-73
-func TestAnswers(t *testing.T) {
+func TestResponses(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		setup       []string
@@ -45,7 +42,7 @@ func TestAnswers(t *testing.T) {
 			}
 			var err error
 			for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
-				if err = send(t, s); err != nil { // a background save takes a moment to fail
+				if err = sinktest.Send(t, s); err != nil { // a background save takes a moment to fail
 					break
 				}
 			}
@@ -59,10 +56,10 @@ func TestAnswers(t *testing.T) {
 }
 
 // Connections that were idle for long are given up.
-func TestIdleLanesAreDropped(t *testing.T) {
+func TestIdleConnectionsAreDropped(t *testing.T) {
 	srv := server(t, redis.Options{})
 	s := open(t, settings(srv))
-	old := make([]*lane, 3)
+	old := make([]*connection, 3)
 	for i := range old {
 		old[i] = s.take(srv.Address)
 	}
@@ -70,15 +67,15 @@ func TestIdleLanesAreDropped(t *testing.T) {
 		s.give(l)
 	}
 	if got := s.take(srv.Address); got != old[2] {
-		t.Error("the lane that was used last is not taken again")
+		t.Error("the connection that was used last is not taken again")
 	}
 	old[0].used, old[1].used = time.Now().Add(-2*idleTimeout), time.Now().Add(-idleTimeout-time.Second)
 	if l := s.take(srv.Address); slices.Contains(old, l) || len(s.idle[srv.Address]) != 0 {
-		t.Error("a lane is kept that was idle for longer than idleTimeout")
+		t.Error("a connection is kept that was idle for longer than idleTimeout")
 	}
 }
 
-// Where routes or topics choose the stream, one that cannot be written is no reason to let the others wait.
+// Where routes or topics choose the stream, one that cannot be written does not pause the others.
 //
 // CONTRACT: C-32
 func TestNoStreamOfSeveral(t *testing.T) {
@@ -87,20 +84,20 @@ func TestNoStreamOfSeveral(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Stream = ""
 	s := open(t, cfg)
-	err := send(t, s)
+	err := sinktest.Send(t, s)
 	sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; set stream to another key")
 	sinktest.Fault(t, "Deliver", err, true)
 	if err := s.Probe(t.Context()); err != nil {
-		t.Errorf("Probe asks for the server alone: %v", err)
+		t.Errorf("Probe checks the server alone: %v", err)
 	}
 }
 
-// An answer may quote the command. The sink does not.
+// A response may quote the command. The sink does not.
 //
 // CONTRACT: C-73
-func TestAnswersAreNotQuotedWhole(t *testing.T) {
+func TestErrorDoesNotQuoteTheCommand(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"rename-command": `xadd ""`, "appendonly": "no"}})
-	err := send(t, open(t, settings(srv)))
+	err := sinktest.Send(t, open(t, settings(srv)))
 	sinktest.Want(t, "no XADD", err, false, reason.Refusing, "unknown command")
 	if strings.Contains(err.Error(), "with args") {
 		t.Errorf("the error quotes the command: %v", err)
@@ -115,7 +112,7 @@ func TestTooLarge(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"proto-max-bulk-len": "1mb"}})
 	s := open(t, settings(srv))
 	for _, padding := range []int{10, 200_000} {
-		batch := newEvents(100)
+		batch := sinktest.NewEvents(100)
 		for _, e := range batch {
 			e.Payload = []byte(`"` + sinktest.PayloadSecret + strings.Repeat("7", padding) + `"`)
 		}
@@ -124,15 +121,10 @@ func TestTooLarge(t *testing.T) {
 		}
 		do(t, srv, "del", "orders")
 		for i, err := range s.Deliver(t.Context(), batch) {
-			if i != 40 && i != 41 && i != 99 {
-				if err != nil {
-					t.Errorf("event %d, of %d bytes: %v", i, padding, err)
-				}
-				continue
-			}
-			sinktest.Want(t, "a large event", err, false, reason.Refusing, "; raise the server's proto-max-bulk-len")
-			if dead, _ := dispatcher.PermanentReason(err); dead != dispatcher.ReasonPermanentFailure {
-				t.Errorf("the large event is to be retried: %v", err)
+			if i == 40 || i == 41 || i == 99 {
+				sinktest.Dead(t, "a large event", err, "; raise the server's proto-max-bulk-len")
+			} else if err != nil {
+				t.Errorf("event %d, of %d bytes: %v", i, padding, err)
 			}
 		}
 		seen := map[any]bool{}
@@ -154,19 +146,19 @@ func TestReplicas(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Replicas, cfg.Timeout = 1, config.Duration(2*time.Second)
 	s := open(t, cfg)
-	alone := send(t, s)
+	alone := sinktest.Send(t, s)
 	sinktest.Want(t, "without a replica", alone, false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
 	sinktest.Fault(t, "without a replica", alone, true)
 	host, port, _ := strings.Cut(srv.Address, ":")
 	do(t, replica, "replicaof", host, port)
 	for end := time.Now().Add(30 * time.Second); ; { // until it has copied its master
-		if err := send(t, s); err == nil {
+		if err := sinktest.Send(t, s); err == nil {
 			break
 		} else if time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}
-	if err := send(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Error(err)
 	}
 	all := entries(t, client(t, replica), "orders")
@@ -175,70 +167,16 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// A server that stopped in its tracks. Without a connection nothing was sent; with one, who knows.
-//
-// CONTRACT: C-32
-func TestSilentServer(t *testing.T) {
+// CONTRACT: C-27, C-31, C-32
+func TestFaults(t *testing.T) {
 	srv := server(t, redis.Options{})
-	cfg := settings(srv)
-	cfg.Timeout = config.Duration(time.Second)
-	connected, fresh := open(t, cfg), open(t, cfg)
-	sinktest.Silent(t, connected, fresh, srv, "no answer within 1s; check that the server runs and answers in time", "no answer within 1s; check that it runs")
-}
-
-// A batch that is interrupted while it is being written is not written on: another worker may send it by
-// then. What the server had got, it may add.
-//
-// CONTRACT: C-27, C-31
-func TestInterruptedIsNeverSentLater(t *testing.T) {
-	srv := server(t, redis.Options{})
-	s := open(t, settings(srv))
-	written := make(chan struct{}, 1000)
-	s.watch(func() { written <- struct{}{} })
-	if err := send(t, s); err != nil {
-		t.Fatal(err)
-	}
-	<-written
-	srv.Pause()
-	t.Cleanup(srv.Resume)
-	batch := newEvents(100)
-	for _, e := range batch { // more than the sockets hold
-		e.Payload = []byte(`"` + strings.Repeat("7", 1<<20) + `"`)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	answer := make(chan []error)
-	go func() { answer <- s.Deliver(ctx, batch) }()
-	<-written
-	cancel()
-	for _, err := range <-answer {
-		if err := sinktest.Verify(t, err); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-			t.Fatalf("a delivery that was interrupted: %v", err)
-		}
-	}
-	srv.Resume()
-	if err := send(t, s); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(entries(t, client(t, srv), "orders")); n >= 50 {
-		t.Errorf("%d entries arrived: the interrupted batch of 100 was written on", n)
-	}
-}
-
-// What was answered outlives kill -9, and a connection that is not made has sent nothing.
-//
-// CONTRACT: C-32
-func TestKilled(t *testing.T) {
-	srv := server(t, redis.Options{})
-	s := open(t, settings(srv))
-	for range 3 {
-		if err := send(t, s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	srv.Kill()
-	sinktest.Want(t, "a server that is gone", send(t, s), true, reason.ConnectionFailed, "; check that it runs")
-	restart(t, srv)
-	if n := len(entries(t, client(t, srv), "orders")); n != 3 {
-		t.Errorf("%d entries are there after kill -9, want 3", n)
-	}
+	sinktest.Faults{
+		Server: srv,
+		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
+			cfg := settings(srv)
+			cfg.Timeout = config.Duration(timeout)
+			return destination(t, srv, cfg)
+		},
+		Unconfirmed: "no response within %s; check that the server runs and responds in time", Unconnected: "no response within %s; check that it runs",
+	}.Run(t)
 }

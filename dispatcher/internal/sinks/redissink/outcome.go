@@ -17,44 +17,44 @@ import (
 
 // refused is the outcome of an entry that was sent and not confirmed.
 func (s *sink) refused(ctx context.Context, en *entry, err error) error {
-	var answer redis.Error
-	if errors.As(err, &answer) {
-		return reason.Coded(prefix(answer), s.answered(en, answer))
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		return reason.Coded(prefix(reply), s.explain(en, reply))
 	}
 	if ctx.Err() != nil {
 		return s.interrupted(ctx)
 	}
 	return reason.With(reason.ConnectionFailed, fmt.Errorf(
-		"stream %s at %s: no confirmation: %w; check that the server runs and answers in time, or raise timeout. The event may have been added, so this counts as an attempt", en.stream, en.address, cause(err, s.cfg.Timeout.D())))
+		"stream %s at %s: no confirmation: %w; check that the server runs and responds in time, or raise timeout. The event may have been added, so this counts as an attempt", en.stream, en.address, cause(err, s.cfg.Timeout.D())))
 }
 
-// answered is what Redis says of an entry that it has not added.
-func (s *sink) answered(en *entry, answer redis.Error) error {
+// explain is what Redis says of an entry that it has not added.
+func (s *sink) explain(en *entry, reply redis.Error) error {
 	say := func(remedy string, args ...any) error {
-		return fmt.Errorf("stream %s at %s: %w; %s", en.stream, en.address, quote(answer), fmt.Sprintf(remedy, args...))
+		return fmt.Errorf("stream %s at %s: %w; %s", en.stream, en.address, quote(reply), fmt.Sprintf(remedy, args...))
 	}
-	away := func(remedy string) error {
+	unreachable := func(remedy string) error {
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("%s", remedy)))
 	}
 	fault := func(remedy string) error { return dispatcher.DestinationFault(say("%s", remedy)) }
-	word, _, _ := strings.Cut(answer.Error(), " ")
+	word, _, _ := strings.Cut(reply.Error(), " ")
 	switch word {
 	case "LOADING":
-		return away("wait until the server has read its data")
+		return unreachable("wait until the server has read its data")
 	case "READONLY":
-		return away("set addresses to the master: this server is its replica")
+		return unreachable("set addresses to the master: this server is its replica")
 	case "MASTERDOWN":
-		return away("bring the replica's master back, or promote the replica")
+		return unreachable("bring the replica's master back, or promote the replica")
 	case "CLUSTERDOWN":
-		return away("bring the cluster's missing masters back, or promote their replicas")
+		return unreachable("bring the cluster's missing masters back, or promote their replicas")
 	case "TRYAGAIN", "BUSY":
-		return away("wait until the server has done what it is busy with: a script, or the move of a slot")
+		return unreachable("wait until the server has done what it is busy with: a script, or the move of a slot")
 	case "NOAUTH":
 		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say(noLogin)))
 	case "NOPERM":
 		return reason.NoDestination(en.stream == s.stream, reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream)))
 	case "WRONGTYPE":
-		return s.noStream(en, quote(answer))
+		return s.noStream(en, quote(reply))
 	case "OOM":
 		return fault("raise maxmemory, set maxLen, or have consumers and XTRIM remove what is read")
 	case "MISCONF":
@@ -67,16 +67,16 @@ func (s *sink) answered(en *entry, answer redis.Error) error {
 		}
 		return fault("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
 	}
-	if isTooLarge(answer) {
+	if isTooLarge(reply) {
 		return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
 			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en))))
 	}
 	return say("the server's log says more")
 }
 
-// prefix is the first word of an answer, which Redis writes in capital letters, or ERR.
-func prefix(answer redis.Error) string {
-	word, _, _ := strings.Cut(answer.Error(), " ")
+// prefix is the first word of a reply, which Redis writes in capitals, or ERR.
+func prefix(reply redis.Error) string {
+	word, _, _ := strings.Cut(reply.Error(), " ")
 	if len(word) > 32 || strings.ContainsFunc(word, func(r rune) bool { return r < 'A' || r > 'Z' }) {
 		return "ERR"
 	}
@@ -86,18 +86,18 @@ func prefix(answer redis.Error) string {
 // noStream is for a key that holds something else.
 func (s *sink) noStream(en *entry, err error) error {
 	return reason.NoDestination(en.stream == s.stream, reason.With(reason.Refusing, fmt.Errorf(
-		"stream %s at %s: %w; set stream to another key, or have the key removed that is no stream", en.stream, en.address, err)))
+		"stream %s at %s: %w; set stream to another key, or have the key removed that is not a stream", en.stream, en.address, err)))
 }
 
-// quote is an answer without what it quotes of the command, which may be the payload, and without a full
+// quote is a reply without what it quotes of the command, which may be the payload, and without a full
 // stop: a remedy follows.
-func quote(answer redis.Error) error {
-	text, _, _ := strings.Cut(answer.Error(), ", with args")
+func quote(reply redis.Error) error {
+	text, _, _ := strings.Cut(reply.Error(), ", with args")
 	if len(text) > 300 {
 		text = strings.ToValidUTF8(text[:300], "")
 	}
-	if text = strings.TrimSuffix(text, "."); text == answer.Error() {
-		return answer
+	if text = strings.TrimSuffix(text, "."); text == reply.Error() {
+		return reply
 	}
 	return errors.New(text)
 }
@@ -131,11 +131,11 @@ var peer = reason.Peer{Name: "the server", Hosts: "addresses", TLS: "tls", Plain
 
 // connectFailure says why there is no connection that takes events.
 func (s *sink) connectFailure(address string, err error) error {
-	var answer redis.Error
+	var reply redis.Error
 	switch {
-	case errors.As(err, &answer):
-		word, remedy := loginFailure(answer)
-		err = reason.With(word, fmt.Errorf("%w; %s", quote(answer), remedy))
+	case errors.As(err, &reply):
+		word, remedy := loginFailure(reply)
+		err = reason.With(word, fmt.Errorf("%w; %s", quote(reply), remedy))
 	case errors.Is(err, errReplica):
 		err = reason.With(reason.ConnectionFailed, fmt.Errorf("%w; set addresses to the master, or promote this server", err))
 	case errors.Is(err, net.ErrClosed): // by who waited no longer
@@ -144,29 +144,29 @@ func (s *sink) connectFailure(address string, err error) error {
 	return peer.Unreachable("Redis at "+address, min(s.cfg.Timeout.D(), connectTimeout), err)
 }
 
-// loginFailure is what the server answered before it took anything.
-func loginFailure(answer redis.Error) (word, remedy string) {
-	text := answer.Error()
+// loginFailure is the server's reply before it took anything.
+func loginFailure(reply redis.Error) (word, remedy string) {
+	text := reply.Error()
 	switch {
 	case strings.HasPrefix(text, "NOAUTH"):
 		return reason.AuthenticationFailed, noLogin
 	case strings.HasPrefix(text, "NOPERM"):
 		return reason.AuthenticationFailed, "allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots"
-	case redis.IsAuthError(answer):
+	case redis.IsAuthError(reply):
 		return reason.AuthenticationFailed, "check the user and the password in the Secret of auth (in a dispatcher's file: usernameFile and passwordFile)"
 	case strings.HasPrefix(text, "DENIED"):
 		return reason.AuthenticationFailed, "give the server a password, and name it in auth (in a dispatcher's file: auth.passwordFile), or turn its protected-mode off"
-	case redis.IsMaxClientsError(answer):
+	case redis.IsMaxClientsError(reply):
 		return reason.ConnectionFailed, "raise the server's maxclients"
 	case strings.Contains(text, "DB index"):
 		return reason.Refusing, "set database to a number that the server has, or raise its databases"
 	case strings.Contains(text, "cluster support disabled"):
-		return reason.Refusing, "the server is no cluster: remove cluster"
-	case redis.IsLoadingError(answer):
+		return reason.Refusing, "the server is not a cluster: remove cluster"
+	case redis.IsLoadingError(reply):
 		return reason.ConnectionFailed, "wait until the server has read its data"
 	case strings.HasPrefix(text, "MISCONF"):
 		return reason.Refusing, "free space on the server's disk: it cannot save its data, and its log says why"
-	case redis.IsMasterDownError(answer):
+	case redis.IsMasterDownError(reply):
 		return reason.ConnectionFailed, "bring the replica's master back, or promote the replica"
 	default:
 		return reason.Refusing, "the server's log says more"
@@ -175,11 +175,11 @@ func loginFailure(answer redis.Error) (word, remedy string) {
 
 const noLogin = "a login is wanted there: name the Secret that holds it in auth (in a dispatcher's file: usernameFile and passwordFile)"
 
-// cause is why an answer is missing, without the words for who ended the connection.
+// cause is why a reply is missing, without the words for who ended the connection.
 func cause(err error, limit time.Duration) error {
 	switch {
 	case errors.Is(err, net.ErrClosed), reason.IsTimeout(err):
-		return reason.TimedOut(fmt.Sprintf("no answer within %s", limit))
+		return reason.TimedOut(fmt.Sprintf("no response within %s", limit))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the server closed the connection")
 	default:

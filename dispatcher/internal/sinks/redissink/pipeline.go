@@ -12,19 +12,19 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// pipeline adds the entries at one server in one round trip, and sets their answers. It returns how many
-// of the last ones the server has not read: they have no answer.
+// pipeline adds the entries at one server in one round trip, and sets their replies. It returns how many
+// of the last ones the server has not read: they have no reply.
 func (s *sink) pipeline(ctx, limited context.Context, address string, entries []*entry) (unread int) {
 	var cmds []redis.Cmder
 	adds := make([]*redis.StringCmd, len(entries))
 	for i, en := range entries {
-		if en.asking {
+		if en.redirected {
 			cmds = append(cmds, redis.NewStatusCmd(ctx, "asking"))
 		}
 		adds[i] = redis.NewStringCmd(ctx, en.args...)
 		cmds = append(cmds, adds[i])
 	}
-	// Half of the time that is left, so that the answer comes in time.
+	// Half of the time that is left, so that the reply comes in time.
 	wait := redis.NewIntCmd(ctx, "wait", s.cfg.Replicas, max(1, s.left(limited).Milliseconds()/2))
 	if s.cfg.Replicas > 0 {
 		cmds = append(cmds, wait)
@@ -35,7 +35,7 @@ func (s *sink) pipeline(ctx, limited context.Context, address string, entries []
 	for i, en := range entries {
 		err := adds[i].Err()
 		switch {
-		case adds[i].Val() != "": // answered, though go-redis may give it the error of a later one
+		case adds[i].Val() != "": // added, though go-redis may give it the error of a later one
 			en.err = s.replicated(ctx, en, wait)
 		case !sent:
 			en.err = s.unreachable(ctx, address, err)
@@ -47,7 +47,7 @@ func (s *sink) pipeline(ctx, limited context.Context, address string, entries []
 			break
 		}
 	}
-	// Any other answer than success may be that of a server which is no longer the right one.
+	// Another reply may come from a server that no longer has the slot.
 	if usable && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		s.give(l)
 	} else {
@@ -83,9 +83,9 @@ func isTooLarge(err error) bool {
 	return err != nil && redis.HasErrorPrefix(err, "Protocol error: invalid bulk length")
 }
 
-// ping makes a connection of its own, and asks whether the server takes events.
+// ping makes a connection of its own, and checks whether the server takes events.
 func (s *sink) ping(ctx context.Context, address string) error {
-	l := s.newLane(address)
+	l := s.newConnection(address)
 	defer l.close()
 	ping, hello := redis.NewStatusCmd(ctx, "ping"), redis.NewSliceCmd(ctx, "hello", 2)
 	l.do(ctx, []redis.Cmder{ping, hello})
@@ -100,23 +100,23 @@ func (s *sink) ping(ctx context.Context, address string) error {
 	return nil
 }
 
-// probeStream asks at a server whether the stream may be written. An entry with the id 0-0 is never added,
+// probeStream checks at a server whether the stream may be written. An entry with the id 0-0 is never added,
 // and is refused for the lack of a right before it is for that. The key's type takes a right of its own:
-// who does not have it learns from a delivery that the key is no stream.
+// who does not have it learns from a delivery that the key is not a stream.
 func (s *sink) probeStream(ctx, limited context.Context, address string) error {
-	l := s.newLane(address)
+	l := s.newConnection(address)
 	defer l.close()
 	add, kind := redis.NewStringCmd(limited, "xadd", s.stream, "0-0", fieldData, ""), redis.NewStatusCmd(limited, "type", s.stream)
 	l.do(limited, []redis.Cmder{add, kind})
 	en := &entry{stream: s.stream, address: address}
-	var answer redis.Error
+	var reply redis.Error
 	switch is := kind.Val(); {
-	case !errors.As(add.Err(), &answer):
+	case !errors.As(add.Err(), &reply):
 		return s.unreachable(ctx, address, add.Err())
 	case is != "" && is != "none" && is != "stream":
-		return s.noStream(en, fmt.Errorf("the key holds a %s, which is no stream", is))
-	case redis.HasErrorPrefix(answer, "NOPERM"):
-		return s.answered(en, answer)
+		return s.noStream(en, fmt.Errorf("the key holds a %s, which is not a stream", is))
+	case redis.HasErrorPrefix(reply, "NOPERM"):
+		return s.explain(en, reply)
 	default:
 		return nil
 	}

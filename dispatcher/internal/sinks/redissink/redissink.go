@@ -42,7 +42,7 @@ type sink struct {
 	cluster *redis.ClusterClient
 
 	mu   sync.Mutex
-	idle map[string][]*lane // by address, the one used last at the end
+	idle map[string][]*connection // by address, the one used last at the end
 }
 
 var _ dispatcher.Sink = (*sink)(nil)
@@ -66,7 +66,7 @@ func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) 
 	logging.Disable() // what it writes is not JSON, and the sink's errors say all of it
 	s := &sink{
 		cfg: cfg, servers: strings.Join(cfg.Addresses, ", "), destination: route,
-		dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*lane{},
+		dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*connection{},
 	}
 	if route == nil {
 		s.stream = cfg.Stream
@@ -81,16 +81,16 @@ func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) 
 // BatchSize is 500.
 func (*sink) BatchSize() int { return batchSize }
 
-// entry is an event on its way, and its answer.
+// entry is an event on its way, and its reply.
 type entry struct {
-	stream  string
-	args    []any // of XADD
-	address string
-	asking  bool // the node does not have the stream's slot yet: see redirect
-	err     error
+	stream     string
+	args       []any // of XADD
+	address    string
+	redirected bool // by ASK: the node does not have the stream's slot yet: see redirect
+	err        error
 }
 
-// Deliver adds the batch to its streams in one pipeline, in a cluster one for each node, and answers for
+// Deliver adds the batch to its streams in one pipeline, in a cluster one for each node, and returns a result for
 // each event as Redis does. When ctx ends, or the timeout, nothing of it is sent any more.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("redis", &errs)
@@ -124,15 +124,15 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 	return errs
 }
 
-// send gives the entries to their nodes, and returns those that go on to another one.
+// send gives the entries to their nodes, and returns those that continue to another one.
 func (s *sink) send(ctx, limited context.Context, entries []*entry) (redirected []*entry) {
 	type node struct {
-		address string
-		asking  bool
+		address    string
+		redirected bool
 	}
 	nodes := map[node][]*entry{}
 	for _, en := range entries {
-		n := node{en.address, en.asking}
+		n := node{en.address, en.redirected}
 		nodes[n] = append(nodes[n], en)
 	}
 	var wg sync.WaitGroup
@@ -161,8 +161,8 @@ func (s *sink) sendTo(ctx, limited context.Context, address string, entries []*e
 	}
 }
 
-// Probe logs in on a connection of its own, to every master of a cluster, and asks whether it takes
-// commands and is no replica. If every event goes to one stream, it asks whether that may be written.
+// Probe logs in on a connection of its own, to every master of a cluster, and checks whether it takes
+// commands and is not a replica. If every event goes to one stream, it checks whether that may be written.
 func (s *sink) Probe(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, min(s.cfg.Timeout.D(), connectTimeout))
 	defer cancel()
@@ -185,12 +185,12 @@ func (s *sink) Probe(ctx context.Context) error {
 	return s.probeStream(ctx, limited, address)
 }
 
-// Close ends the connections. Nothing is in flight then: Deliver waits for its answers.
+// Close ends the connections. Nothing is in flight then: Deliver waits for its replies.
 func (s *sink) Close(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, lanes := range s.idle {
-		for _, l := range lanes {
+	for _, connections := range s.idle {
+		for _, l := range connections {
 			l.close()
 		}
 	}

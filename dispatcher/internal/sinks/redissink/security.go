@@ -9,7 +9,7 @@ import (
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// credentials reads the login's files. go-redis asks for it at each connection.
+// credentials reads the login's files. go-redis calls it for each connection.
 func (s *sink) credentials(context.Context) (user, password string, err error) {
 	switch auth := s.cfg.Auth; {
 	case auth == nil:

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -51,7 +53,7 @@ func TestLogin(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := open(t, test.cfg)
-			delivered, probed := send(t, s), s.Probe(t.Context())
+			delivered, probed := sinktest.Send(t, s), s.Probe(t.Context())
 			if test.word == "" {
 				if delivered != nil || probed != nil {
 					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
@@ -66,77 +68,31 @@ func TestLogin(t *testing.T) {
 
 // CONTRACT: C-32, C-73
 func TestTLS(t *testing.T) {
-	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-	speaks := func(l sinktest.Leaf, clients string) *redis.Server {
-		return server(t, redis.Options{TLS: &redis.TLS{CertPEM: l.CertPEM, KeyPEM: l.KeyPEM, ClientCAPEM: clients}})
+	certs := sinktest.NewCertificates(t, "client", "redis.example")
+	speaks := func(l sinktest.Leaf, clients string) string {
+		return server(t, redis.Options{TLS: &redis.TLS{CertPEM: l.CertPEM, KeyPEM: l.KeyPEM, ClientCAPEM: clients}}).Address
 	}
-	good := ca.Sign(t, "redis", sinktest.InAnHour())
-	servers := map[string]*redis.Server{
-		"PLAIN": server(t, redis.Options{}), "TLS": speaks(good, ""), "MUTUAL": speaks(good, ca.PEM),
-		"EXPIRED":   speaks(ca.Sign(t, "redis", time.Now().Add(-time.Minute)), ""),
-		"ELSEWHERE": speaks(ca.Sign(t, "redis", sinktest.InAnHour(), "redis.example"), ""),
-	}
-	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())
-	late := ca.Sign(t, "client", time.Now().Add(-time.Minute))
-	trust := func(pem string) *config.TLS { return &config.TLS{CAFile: sinktest.File(t, "ca.crt", pem)} }
-	show := func(l sinktest.Leaf) *config.TLS {
-		return &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM), ClientCertFile: sinktest.File(t, "tls.crt", l.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", l.KeyPEM)}
-	}
-	named := trust(ca.PEM)
-	named.ServerName = "redis.example"
-	for _, test := range []struct {
-		name, server string
-		tls          *config.TLS
-		word, text   string // "" means delivered
-	}{
-		{name: "trusted", server: "TLS", tls: trust(ca.PEM)},
-		{name: "other authority", server: "TLS", tls: trust(other.PEM), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
-		{name: "system's authorities", server: "TLS", tls: &config.TLS{}, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
-		{name: "expired", server: "EXPIRED", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; renew the server's certificate"},
-		{name: "other host", server: "ELSEWHERE", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "; use hosts in addresses that the certificate names"},
-		{name: "server name", server: "ELSEWHERE", tls: named},
-		{name: "no TLS there", server: "PLAIN", tls: trust(ca.PEM), word: reason.ConnectionFailed, text: "TLS"},
-		{name: "TLS wanted", server: "TLS", word: reason.ConnectionFailed, text: "whether the port wants TLS"},
-		{name: "mutual", server: "MUTUAL", tls: show(client)},
-		{name: "mutual, none", server: "MUTUAL", tls: trust(ca.PEM), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
-		{name: "mutual, stranger", server: "MUTUAL", tls: show(stranger), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
-		{name: "mutual, expired", server: "MUTUAL", tls: show(late), word: reason.CertificateInvalid, text: "does not accept the client certificate"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			cfg := settings(servers[test.server])
-			cfg.TLS, cfg.Timeout = test.tls, config.Duration(2*time.Second)
-			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
-		})
-	}
+	sinktest.TLS{
+		Certificates: certs, Plain: server(t, redis.Options{}).Address, Good: speaks(certs.Server, ""), Mutual: speaks(certs.Server, certs.CA.PEM),
+		ExpiredAt: speaks(certs.Expired, ""), ElsewhereAt: speaks(certs.Elsewhere, ""),
+		Open:  openTLS,
+		Renew: "; renew the server's certificate", Hosts: "; use hosts in addresses that the certificate names",
+		NoTLS: "TLS", TLSWanted: "whether the port wants TLS",
+	}.Run(t)
 }
 
-// Files are read for each connection, so a rotated credential needs no restart.
-func TestFilesAreReadAgain(t *testing.T) {
+func openTLS(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
+	return open(t, config.RedisSink{Addresses: []string{address}, Stream: "orders", TLS: cfg, Timeout: config.Duration(2 * time.Second)})
+}
+
+func TestFilesAreReadForEachConnection(t *testing.T) {
 	srv := server(t, redis.Options{})
 	do(t, srv, "acl", "setuser", "outbox", "on", ">"+sinktest.PasswordSecret, "+xadd", "+ping", "~*")
-	cfg := login(t, settings(srv), "outbox", sinktest.WrongSecret)
-	s := open(t, cfg)
-	sinktest.Want(t, "the wrong password", send(t, s), true, reason.AuthenticationFailed, "")
-	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret)
-	if err := send(t, s); err != nil {
-		t.Errorf("the right password: %v", err)
-	}
-	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, "\n")
-	sinktest.Want(t, "an empty file", s.Probe(t.Context()), true, reason.AuthenticationFailed, "is empty; write the value into it")
-	if err := send(t, s); err != nil {
-		t.Errorf("a connection that is open: %v", err)
-	}
-
-	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-	own, ours := ca.Sign(t, "redis", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
-	cfg = settings(server(t, redis.Options{TLS: &redis.TLS{CertPEM: own.CertPEM, KeyPEM: own.KeyPEM, ClientCAPEM: ca.PEM}}))
-	cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", other.PEM), ClientCertFile: sinktest.File(t, "tls.crt", ours.CertPEM), ClientKeyFile: sinktest.File(t, "tls.key", "")}
-	s = open(t, cfg)
-	sinktest.Want(t, "no key", send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
-	sinktest.Write(t, cfg.TLS.ClientKeyFile, ours.KeyPEM)
-	sinktest.Want(t, "the wrong authority", send(t, s), true, reason.CertificateInvalid, "tls.caFile")
-	sinktest.Write(t, cfg.TLS.CAFile, ca.PEM)
-	if err := send(t, s); err != nil {
-		t.Errorf("the right authority: %v", err)
-	}
+	certs := sinktest.NewCertificates(t, "client", "")
+	mutual := server(t, redis.Options{TLS: &redis.TLS{CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM}})
+	sinktest.Rotated(t, certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
+		cfg := login(t, settings(srv), "outbox", "")
+		cfg.Auth.Basic.PasswordFile = passwordFile
+		return open(t, cfg)
+	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink { return openTLS(t, mutual.Address, cfg) })
 }

@@ -3,8 +3,6 @@ package redissink
 import (
 	"context"
 	"crypto/tls"
-	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -34,13 +31,6 @@ func server(t testing.TB, opts redis.Options) *redis.Server {
 		}
 	})
 	return s
-}
-
-func restart(t testing.TB, s *redis.Server) {
-	t.Helper()
-	if err := s.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // client is another client, of the user default.
@@ -81,40 +71,4 @@ func open(t testing.TB, cfg config.RedisSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
 	return sinktest.Opened(t, s, err)
-}
-
-func newEvents(n int) []*dispatcher.Event {
-	batch := make([]*dispatcher.Event, n)
-	for i := range batch {
-		batch[i] = sinktest.NewEvent()
-	}
-	return batch
-}
-
-// send delivers one new event.
-func send(t testing.TB, s *sink) error {
-	t.Helper()
-	return sinktest.Verify(t, s.Deliver(t.Context(), newEvents(1))[0])
-}
-
-// watch calls written for each write of events that the sink does, just after it left.
-func (s *sink) watch(written func()) {
-	dial := s.dial
-	s.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dial(ctx, network, address)
-		return &watchedConn{c, written}, err
-	}
-}
-
-type watchedConn struct {
-	net.Conn
-	written func()
-}
-
-func (c *watchedConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if strings.Contains(string(b), "xadd") {
-		c.written()
-	}
-	return n, err
 }

@@ -17,13 +17,13 @@ func (s *sink) newCluster() *redis.ClusterClient {
 	})
 }
 
-// addresses returns what tells the server that has a stream, for one delivery: each is looked up once.
+// addresses returns a function that finds the server of a stream, for one delivery: each is looked up once.
 func (s *sink) addresses(ctx, limited context.Context) func(stream string) (string, error) {
-	type answer struct {
+	type reply struct {
 		address string
 		err     error
 	}
-	known := map[string]answer{}
+	known := map[string]reply{}
 	return func(stream string) (string, error) {
 		if s.cluster == nil {
 			return s.cfg.Addresses[0], nil
@@ -56,8 +56,8 @@ func (s *sink) masters(ctx context.Context) (addresses []string, err error) {
 	return addresses, err
 }
 
-// redirect turns an entry to the node that its answer names, and reports whether there is one. Such an
-// answer says that the entry was not added.
+// redirect turns an entry to the node that its reply names, and reports whether there is one. Such an
+// reply says that the entry was not added.
 func (s *sink) redirect(en *entry) bool {
 	if s.cluster == nil || en.err == nil {
 		return false
@@ -65,16 +65,16 @@ func (s *sink) redirect(en *entry) bool {
 	to, moved := redis.IsMovedError(en.err)
 	if moved {
 		s.cluster.ReloadState(context.Background()) // in the background
-	} else if to, en.asking = redis.IsAskError(en.err); !en.asking {
+	} else if to, en.redirected = redis.IsAskError(en.err); !en.redirected {
 		return false
 	}
 	host, port, err := net.SplitHostPort(to)
 	if err != nil {
 		return false
 	}
-	if host == "" { // the node does not know its own name: it is the one that was asked
+	if host == "" { // the node does not know its own name: it is the one that replied
 		host, _, _ = net.SplitHostPort(en.address)
 	}
-	en.address, en.asking = net.JoinHostPort(host, port), !moved
+	en.address, en.redirected = net.JoinHostPort(host, port), !moved
 	return true
 }

@@ -2,8 +2,6 @@ package redissink
 
 import (
 	"encoding/json"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
@@ -11,25 +9,15 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
 )
 
-// An outbox of 20,000 events (of OUTBOX_TEST_EVENTS, if set) arrives whole and in the order of its keys,
+// An outbox arrives whole and in the order of its keys,
 // though the server is killed half-way: redis-cli reads it back.
 //
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
+	events := outboxtest.Events(t, 20_000)
 	srv := server(t, redis.Options{})
-	events := 20_000
-	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_EVENTS")); err == nil {
-		events = n
-	}
 	outboxtest.Deliver(t, outboxtest.Run{
-		Sink: open(t, settings(srv)), Events: events, Keys: events / 100,
-		Halfway: func() {
-			srv.Kill()
-			restart(t, srv)
-		},
+		Sink: open(t, settings(srv)), Events: events, Keys: events / 100, Server: srv,
 		Arrived: func() []sinktest.Message { return readBack(t, srv) },
 	})
 }

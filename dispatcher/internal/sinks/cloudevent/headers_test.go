@@ -10,10 +10,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 )
 
-func beside(t *testing.T, kind string, e *dispatcher.Event) map[string]string {
+func other(t *testing.T, kind string, e *dispatcher.Event) map[string]string {
 	t.Helper()
 	got := map[string]string{}
-	cloudevent.Beside(kind, e, func(name, value string) {
+	cloudevent.OtherHeaders(kind, e, func(name, value string) {
 		if _, twice := got[name]; twice {
 			t.Errorf("%s: %q is there twice", kind, name)
 		}
@@ -26,7 +26,7 @@ func beside(t *testing.T, kind string, e *dispatcher.Event) map[string]string {
 // protocol cannot carry it. What the configuration makes comes first.
 //
 // CONTRACT: C-70
-func TestBeside(t *testing.T) {
+func TestOtherHeaders(t *testing.T) {
 	e := &dispatcher.Event{
 		Headers: map[string]string{
 			"correlation_id": "c-42", "Schema-Version": "2", "region": "eu", "topic": "theirs", "ce_type": "x", "Content-Type": "text/plain", "CC": "all",
@@ -58,29 +58,29 @@ func TestBeside(t *testing.T) {
 		"http":     ours, "sqs": ours, "redis": ours,
 	} {
 		if kind == "rabbitmq" {
-			want[""] = "empty" // AMQP has names without a letter
+			want[""] = "empty" // AMQP has empty names
 		}
-		if got := beside(t, kind, e); !reflect.DeepEqual(got, want) {
+		if got := other(t, kind, e); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %q\nwant %q", kind, got, want)
 		}
 	}
 	e.Message.Bare = true
-	if got := beside(t, "kafka", e); !reflect.DeepEqual(got, ours) {
+	if got := other(t, "kafka", e); !reflect.DeepEqual(got, ours) {
 		t.Errorf("bare: %q", got)
 	}
 }
 
 // CONTRACT: C-35
-func TestBesideIsBounded(t *testing.T) {
+func TestOtherHeadersAreBounded(t *testing.T) {
 	many, large := &dispatcher.Event{Headers: map[string]string{}}, &dispatcher.Event{Headers: map[string]string{}}
 	for i := range 100 {
 		many.Headers[fmt.Sprintf("h_%03d", i)] = "x"
 		large.Headers[fmt.Sprintf("h_%03d", i)] = strings.Repeat("x", 1000)
 	}
-	if got := beside(t, "kafka", many); len(got) != 32 || got["h_000"] == "" || got["h_031"] == "" {
+	if got := other(t, "kafka", many); len(got) != 32 || got["h_000"] == "" || got["h_031"] == "" {
 		t.Errorf("%d of 100, want the first 32", len(got))
 	}
-	if got := beside(t, "kafka", large); len(got) != 8 || got["h_007"] == "" {
+	if got := other(t, "kafka", large); len(got) != 8 || got["h_007"] == "" {
 		t.Errorf("%d of a kilobyte each, want the first 8", len(got))
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lane is one connection to one server, for one delivery at a time. go-redis speaks on it; the lane
+// connection is one connection to one server, for one delivery at a time. go-redis speaks on it; the connection
 // sees what leaves, and can end it at once.
-type lane struct {
+type connection struct {
 	address string
 	client  *redis.Client // of one connection
 	// ready is true once the connection is logged in: what leaves then is a delivery's.
@@ -30,9 +30,9 @@ type lane struct {
 	conn net.Conn
 }
 
-// take returns an idle lane, or makes one. Nothing is dialled yet. Lanes that were idle for long are given
+// take returns an idle connection, or makes one. Nothing is dialled yet. Connections that were idle for long are given
 // up: who keeps no state for a silent connection, such as a load balancer, may drop it without a word.
-func (s *sink) take(address string) *lane {
+func (s *sink) take(address string) *connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	idle := s.idle[address]
@@ -42,7 +42,7 @@ func (s *sink) take(address string) *lane {
 	}
 	s.idle[address] = idle
 	if len(idle) == 0 {
-		return s.newLane(address)
+		return s.newConnection(address)
 	}
 	l := idle[len(idle)-1]
 	s.idle[address] = idle[:len(idle)-1]
@@ -50,16 +50,16 @@ func (s *sink) take(address string) *lane {
 	return l
 }
 
-// give takes back a lane whose commands were all answered.
-func (s *sink) give(l *lane) {
+// give takes back a connection whose commands all have replies.
+func (s *sink) give(l *connection) {
 	l.used = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle[l.address] = append(s.idle[l.address], l)
 }
 
-func (s *sink) newLane(address string) *lane {
-	l := &lane{address: address}
+func (s *sink) newConnection(address string) *connection {
+	l := &connection{address: address}
 	opt := &redis.Options{
 		Addr: address, DB: s.cfg.Database,
 		CredentialsProviderContext: s.credentials,
@@ -67,7 +67,7 @@ func (s *sink) newLane(address string) *lane {
 		PoolSize: 1, PipelinePoolSize: -1,
 		// Nothing is sent or dialled a second time behind our back (CONTRACT C-27).
 		MaxRetries: -1, DialerRetries: 1, DialTimeout: connectTimeout,
-		// The lane ends a connection that takes too long.
+		// The connection ends a connection that takes too long.
 		ReadTimeout: -2, WriteTimeout: -2,
 		Protocol: 2, DisableIdentity: true,
 	}
@@ -92,8 +92,8 @@ func (s *sink) newLane(address string) *lane {
 	return l
 }
 
-// open makes a new connection the lane's. It has to be ready soon.
-func (l *lane) open(raw net.Conn) (net.Conn, error) {
+// open makes a new connection the connection's. It has to be ready soon.
+func (l *connection) open(raw net.Conn) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cut {
@@ -109,7 +109,7 @@ func (l *lane) open(raw net.Conn) (net.Conn, error) {
 		below = secure.NetConn()
 	}
 	// go-redis looks into the socket of an idle connection before it uses that. What is there to be read is
-	// its end: with TLS the alert that says so. Nobody asked for anything else.
+	// its end: with TLS the alert that says so. Nothing else was requested.
 	if socket, ok := below.(syscall.Conn); ok {
 		return struct {
 			*conn
@@ -120,7 +120,7 @@ func (l *lane) open(raw net.Conn) (net.Conn, error) {
 }
 
 // end closes the connection: what waits on it returns, and nothing is sent any more.
-func (l *lane) end() {
+func (l *connection) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cut = true
@@ -129,17 +129,17 @@ func (l *lane) end() {
 	}
 }
 
-func (l *lane) close() {
+func (l *connection) close() {
 	l.end()
 	_ = l.client.Close() // of a connection that is closed
 }
 
-// do runs one pipeline, until ctx ends. Its commands have the answers. It reports whether the lane can be
+// do runs one pipeline, until ctx ends. Its commands have the replies. It reports whether the connection can be
 // used again.
-func (l *lane) do(ctx context.Context, cmds []redis.Cmder) (usable bool) {
+func (l *connection) do(ctx context.Context, cmds []redis.Cmder) (usable bool) {
 	stop := context.AfterFunc(ctx, l.end)
 	_, err := l.client.Pipelined(ctx, func(p redis.Pipeliner) error { return p.BatchProcess(ctx, cmds...) })
-	if !l.sent.Load() { // go-redis does not tell every command of it
+	if !l.sent.Load() { // go-redis does not set the error of every command
 		for _, cmd := range cmds {
 			cmd.SetErr(err)
 		}
@@ -147,17 +147,17 @@ func (l *lane) do(ctx context.Context, cmds []redis.Cmder) (usable bool) {
 	return stop()
 }
 
-// conn tells its lane of what leaves.
+// conn notifies its connection of what leaves.
 type conn struct {
 	net.Conn
-	lane *lane
+	connection *connection
 }
 
-// Write hides that the server has closed the connection: what it answered before that is still to be
+// Write hides that the server has closed the connection: what it replied before that is still to be
 // read, and the reading ends with the same error.
 func (c *conn) Write(b []byte) (int, error) {
-	if c.lane.ready.Load() {
-		c.lane.sent.Store(true)
+	if c.connection.ready.Load() {
+		c.connection.sent.Store(true)
 	}
 	n, err := c.Conn.Write(b)
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {

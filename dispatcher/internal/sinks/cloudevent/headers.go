@@ -15,10 +15,10 @@ const (
 	maxOwnBytes   = 8 << 10
 )
 
-// Beside calls set with the headers that a message of a kind of sink has beside the attributes of CloudEvents,
+// OtherHeaders calls set with the headers that a message of a kind of sink has in addition to the attributes of CloudEvents,
 // or in their place, each once and under its very name: the trace context, the headers that the configuration
-// makes, and the row's headers whose names are no attribute's.
-func Beside(kind string, e *dispatcher.Event, set func(name, value string)) {
+// makes, and the row's headers whose names are not those of attributes.
+func OtherHeaders(kind string, e *dispatcher.Event, set func(name, value string)) {
 	Trace(e, set)
 	for _, h := range e.Message.Headers {
 		set(h.Name, h.Value)

@@ -9,8 +9,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// lane is a channel of the current session, for one delivery at a time.
-type lane struct {
+// publisher is a channel of the current session, for one delivery at a time.
+type publisher struct {
 	session *session
 	channel *amqp.Channel // nil: none
 	returns chan amqp.Return
@@ -18,23 +18,23 @@ type lane struct {
 }
 
 // ready opens a channel, unless there is one. When that fails, nothing was sent.
-func (l *lane) ready(ctx context.Context, s *sink) error {
+func (p *publisher) ready(ctx context.Context, s *sink) error {
 	ses, err := s.session(ctx)
 	if err != nil {
 		return err
 	}
-	if l.session == ses && l.channel != nil && !l.channel.IsClosed() {
+	if p.session == ses && p.channel != nil && !p.channel.IsClosed() {
 		return nil
 	}
-	l.session = ses
-	l.channel, err = s.openChannel(ctx, ses)
+	p.session = ses
+	p.channel, err = s.openChannel(ctx, ses)
 	if err != nil {
-		l.channel = nil
+		p.channel = nil
 		return err
 	}
 	// As large as what can come, for the library does not wait for a reader.
-	l.returns = l.channel.NotifyReturn(make(chan amqp.Return, batchSize))
-	l.closed = l.channel.NotifyClose(make(chan *amqp.Error, 1))
+	p.returns = p.channel.NotifyReturn(make(chan amqp.Return, batchSize))
+	p.closed = p.channel.NotifyClose(make(chan *amqp.Error, 1))
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (s *sink) call(ctx context.Context, ses *session, f func() error) error {
 	return nil
 }
 
-// checkPlace asks for the exchange, or for the queue that every event goes to by the default exchange,
+// checkPlace checks the exchange, or the queue that every event goes to by the default exchange,
 // without making it.
 func (s *sink) checkPlace(ctx context.Context, ses *session) error {
 	return s.call(ctx, ses, func() error {
@@ -84,36 +84,36 @@ type attempt struct {
 	*message
 	confirmation *amqp.DeferredConfirmation
 	sent         bool // at least in part
-	answered     bool
-	err          error // of the answer
+	responded    bool
+	err          error // of the response
 }
 
-// send publishes the messages on the lane and answers for each.
-func (s *sink) send(ctx context.Context, l *lane, messages []*message) []error {
+// send publishes the messages on the publisher and returns a result for each.
+func (s *sink) send(ctx context.Context, p *publisher, messages []*message) []error {
 	if ctx.Err() != nil {
 		return repeat(s.interrupted(ctx), messages)
 	}
-	if err := l.ready(ctx, s); err != nil {
+	if err := p.ready(ctx, s); err != nil {
 		return repeat(s.unreachable(ctx, err), messages)
 	}
-	if ses := l.session; len(messages) > 1 && !ses.proven.Load() {
-		first, rest := s.exchange(ctx, l, messages[:1]), messages[1:]
+	if ses := p.session; len(messages) > 1 && !ses.proven.Load() {
+		first, rest := s.exchange(ctx, p, messages[:1]), messages[1:]
 		if _, own := dispatcher.PermanentReason(first[0]); !own && !ses.proven.Load() {
 			return append(first, repeat(s.heldBack(ctx, ses), rest)...)
 		}
-		return append(first, s.send(ctx, l, rest)...)
+		return append(first, s.send(ctx, p, rest)...)
 	}
-	return s.exchange(ctx, l, messages)
+	return s.exchange(ctx, p, messages)
 }
 
 // exchange is messages one way, and confirmations the other.
-func (s *sink) exchange(ctx context.Context, l *lane, messages []*message) []error {
+func (s *sink) exchange(ctx context.Context, p *publisher, messages []*message) []error {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	heard := l.session.wire.reads.Load()
-	attempts := s.write(limited, l, messages)
-	s.await(limited, l, attempts)
-	end := s.end(limited, l, attempts, heard)
+	heard := p.session.wire.reads.Load()
+	attempts := s.write(limited, p, messages)
+	s.await(limited, p, attempts)
+	end := s.end(limited, p, attempts, heard)
 	errs := make([]error, len(attempts))
 	for i := range attempts {
 		errs[i] = s.outcome(ctx, end, &attempts[i])
@@ -123,28 +123,28 @@ func (s *sink) exchange(ctx context.Context, l *lane, messages []*message) []err
 
 // write publishes the messages, as long as they can be. A write that waits for the broker when ctx
 // ends is torn out of the socket, and the connection with it.
-func (s *sink) write(ctx context.Context, l *lane, messages []*message) []attempt {
+func (s *sink) write(ctx context.Context, p *publisher, messages []*message) []attempt {
 	attempts := make([]attempt, len(messages))
 	for i, m := range messages {
 		attempts[i].message = m
 	}
-	defer context.AfterFunc(ctx, l.session.abort)()
+	defer context.AfterFunc(ctx, p.session.abort)()
 	for i := range attempts {
 		a := &attempts[i]
-		if err := a.fits(l.session.Config.FrameSize); err != nil {
-			a.answered, a.err = true, err
+		if err := a.fits(p.session.Config.FrameSize); err != nil {
+			a.responded, a.err = true, err
 			continue
 		}
-		if ctx.Err() != nil || l.session.reason.Load() != nil {
+		if ctx.Err() != nil || p.session.reason.Load() != nil {
 			break
 		}
 		var err error
-		a.confirmation, err = l.channel.PublishWithDeferredConfirm(s.cfg.Exchange, a.key, true, false, a.Publishing)
+		a.confirmation, err = p.channel.PublishWithDeferredConfirm(s.cfg.Exchange, a.key, true, false, a.Publishing)
 		// A message that was not written in whole is none. But who knows of a write that failed?
 		a.sent = !errors.Is(err, amqp.ErrClosed)
 		if err != nil {
 			if a.sent {
-				l.session.abort() // the library may not have noticed yet
+				p.session.abort() // the library may not have noticed yet
 			}
 			break
 		}
@@ -152,8 +152,8 @@ func (s *sink) write(ctx context.Context, l *lane, messages []*message) []attemp
 	return attempts
 }
 
-// await waits for the answers. A message that no queue took is returned before it is confirmed.
-func (s *sink) await(ctx context.Context, l *lane, attempts []attempt) {
+// await waits for the responses. A message that no queue took is returned before it is confirmed.
+func (s *sink) await(ctx context.Context, p *publisher, attempts []attempt) {
 	for i := range attempts {
 		a := &attempts[i]
 		if a.confirmation == nil {
@@ -166,28 +166,28 @@ func (s *sink) await(ctx context.Context, l *lane, attempts []attempt) {
 		select {
 		case <-a.confirmation.Done():
 			// The library says no for all that wait when the channel closes.
-			a.answered = a.confirmation.Acked() || !l.channel.IsClosed()
-			if a.answered && !a.confirmation.Acked() {
+			a.responded = a.confirmation.Acked() || !p.channel.IsClosed()
+			if a.responded && !a.confirmation.Acked() {
 				a.err = s.notTaken(a.message)
 			}
 		default:
 		}
-		if a.answered {
-			l.session.proven.Store(true)
+		if a.responded {
+			p.session.proven.Store(true)
 		}
 	}
 	returned := map[string]bool{}
-	for len(l.returns) > 0 {
-		returned[(<-l.returns).MessageId] = true
+	for len(p.returns) > 0 {
+		returned[(<-p.returns).MessageId] = true
 	}
 	for i := range attempts {
-		if a := &attempts[i]; a.answered && returned[a.MessageId] {
+		if a := &attempts[i]; a.responded && returned[a.MessageId] {
 			a.err = s.unroutable(a.message)
 		}
 	}
 }
 
-// end is why messages have no answer.
+// end is why messages have no response.
 type end struct {
 	// refusal is the broker's reason to close the channel; nil: it did not.
 	refusal *amqp.Error
@@ -198,21 +198,21 @@ type end struct {
 	blocked *string
 }
 
-// end finds out why messages have no answer, and gives up what is of no more use: the channel that
-// may yet answer for them, and a connection on which nothing was heard.
-func (s *sink) end(ctx context.Context, l *lane, attempts []attempt, heard int64) (e end) {
+// end finds out why messages have no response, and gives up what is of no more use: the channel that
+// may yet confirm them, and a connection on which nothing was heard.
+func (s *sink) end(ctx context.Context, p *publisher, attempts []attempt, heard int64) (e end) {
 	open := false
 	for i := range attempts {
-		open = open || !attempts[i].answered
+		open = open || !attempts[i].responded
 	}
 	if !open {
 		return e
 	}
-	ses := l.session
+	ses := p.session
 	e.blocked = ses.reason.Load()
-	if l.channel.IsClosed() {
+	if p.channel.IsClosed() {
 		select {
-		case e.refusal = <-l.closed:
+		case e.refusal = <-p.closed:
 		case <-ctx.Done():
 		}
 	}
@@ -228,10 +228,10 @@ func (s *sink) end(ctx context.Context, l *lane, attempts []attempt, heard int64
 	case e.blocked == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && ses.wire.reads.Load() == heard:
 		ses.abort()
 	default:
-		go func(c *amqp.Channel) { _ = c.Close() }(l.channel) // it may wait as long as the connection lives
+		go func(c *amqp.Channel) { _ = c.Close() }(p.channel) // it may wait as long as the connection lives
 	}
 	if ctx.Err() != nil || e.refusal != nil || e.lost {
-		l.channel = nil
+		p.channel = nil
 	}
 	return e
 }
