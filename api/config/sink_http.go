@@ -32,8 +32,8 @@ type HTTPSink struct {
 	// MaxConnections is the most requests at a time, and so the most connections, up to 1000.
 	// Defaults to 0: no bound but the engine's concurrency.
 	MaxConnections int `json:"maxConnections,omitempty"`
-	// CaptureResponse keeps the first KiB of what the destination answered, when an event dies of that answer, in
-	// its dead letter and nowhere else. The answer may repeat the event. Defaults to false.
+	// CaptureResponse keeps the first KiB of the response, when it makes an event dead, in
+	// its dead letter and nowhere else. The response may repeat the event. Defaults to false.
 	CaptureResponse bool `json:"captureResponse,omitempty"`
 }
 
@@ -71,7 +71,7 @@ func (h *HTTPSink) ApplyDefaults() {
 
 const headerName = pattern(`^[A-Za-z0-9-]+$`)
 
-// ReservedHeaders are the names, in lower case, that [HTTPSink.Headers] cannot have, beside those that begin
+// ReservedHeaders are the names, in lower case, that [HTTPSink.Headers] cannot have, in addition to those that begin
 // with ce-: the sink or its library sets them.
 var ReservedHeaders = []string{
 	"authorization", "connection", "content-length", "content-type", "host", "transfer-encoding",

@@ -18,8 +18,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
-// Every kind of sink that a file can have is made, and is on the page. Each of its fields is read by the
-// sink, and is in its documentation.
+// Every kind of sink that a file can have is made, and is in README.md. Each of its fields is read by the
+// sink, and is on the kind's page.
 //
 // CONTRACT: C-100
 func TestEveryKind(t *testing.T) {
@@ -43,13 +43,20 @@ func TestEveryKind(t *testing.T) {
 		for _, dir := range []string{packages[kind], sinks + "files"} {
 			selected(t, dir, used)
 		}
-		text := documentation(t, packages[kind])
+		own, err := os.ReadFile(kind + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(own)
+		if place := "<!-- fields of OutboxDispatcher.spec.sink." + kind + " -->"; !strings.Contains(text, place) {
+			t.Errorf("%s.md has no %s", kind, place)
+		}
 		fields(section, kind, func(path, name string) {
 			if !used[name] {
 				t.Errorf("sink.%s: nothing in %s or files reads it", path, packages[kind])
 			}
 			if word := path[strings.LastIndexByte(path, '.')+1:]; !regexp.MustCompile(`\b` + word + `\b`).MatchString(text) {
-				t.Errorf("sink.%s: the documentation of %s does not have it", path, packages[kind])
+				t.Errorf("sink.%s: %s.md does not have it; run 'make generate'", path, kind)
 			}
 		})
 	}
@@ -107,19 +114,6 @@ func selected(t *testing.T, dir string, names map[string]bool) {
 			return true
 		})
 	}
-}
-
-// documentation is the comment of a package.
-func documentation(t *testing.T, dir string) (text string) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text += parse(t, file).Doc.Text()
-	}
-	return text
 }
 
 func parse(t *testing.T, file string) *ast.File {

@@ -39,6 +39,10 @@ func generate(root string) error {
 	if err != nil {
 		return err
 	}
+	text, err := loadComments(filepath.Join(root, "api", "config"))
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -48,15 +52,18 @@ func generate(root string) error {
 		case entry.IsDir() || filepath.Ext(path) != ".md":
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		before, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		page, err := kinds.write(text)
+		page, err := kinds.write(before)
+		if err == nil {
+			page, err = kinds.writeFile(page, text)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if bytes.Equal(page, text) {
+		if bytes.Equal(page, before) {
 			return nil
 		}
 		return os.WriteFile(path, page, 0o644)

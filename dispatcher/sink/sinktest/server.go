@@ -135,7 +135,7 @@ func (f Faults) interrupted(t *testing.T, bytes int) {
 
 // sendSoon is Send to a server that was restarted or resumed. It may say for a while that it is not ready, as
 // Kafka does of partitions whose broker was killed: that costs no event an attempt.
-func sendSoon(t *testing.T, s dispatcher.Sink) (err error) {
+func sendSoon(t testing.TB, s dispatcher.Sink) (err error) {
 	for deadline := time.Now().Add(time.Minute); ; {
 		err = Send(t, s)
 		if !dispatcher.IsUnavailable(err) || reason.IsTimeout(err) || time.Now().After(deadline) {

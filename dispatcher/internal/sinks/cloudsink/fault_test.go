@@ -153,7 +153,7 @@ func awsResponse(t *testing.T, status int, body string) *httptest.Server {
 }
 
 // CONTRACT: C-32, C-73
-func TestAWSAnswers(t *testing.T) {
+func TestAWSResponses(t *testing.T) {
 	for code, want := range map[string]struct {
 		is         class
 		word, text string

@@ -60,7 +60,7 @@ func TestNoJetStream(t *testing.T) {
 }
 
 // A subject that only others than a stream take: their responses confirm nothing.
-func TestResponseWithoutAStreamIsNoConfirmation(t *testing.T) {
+func TestResponseWithoutAStreamFails(t *testing.T) {
 	srv := server(t)
 	conn := admin(t, srv).Conn()
 	cfg := plainConfig(srv, "echo-"+sinktest.NewEvent().ID.String())

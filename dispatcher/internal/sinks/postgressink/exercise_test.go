@@ -178,15 +178,15 @@ func TestRoutesDoNotApply(t *testing.T) {
 	}
 }
 
-// What doc.go says about the table is what the tests make.
+// What the page says about the table is what the tests make.
 func TestTableIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
+	doc, err := os.ReadFile("../../../sink/postgres.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(Table) {
 		if !strings.Contains(string(doc), "//\t"+line) {
-			t.Errorf("doc.go does not have the line %q of inbox.sql", line)
+			t.Errorf("postgres.md does not have the line %q of inbox.sql", line)
 		}
 	}
 }

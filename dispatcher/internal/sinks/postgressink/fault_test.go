@@ -145,7 +145,7 @@ func TestLogin(t *testing.T) {
 	cfg.Database.DSNFile, good.Database.DSNFile = good.Database.DSNFile, cfg.Database.DSNFile
 	copyFile(t, cfg.Database.DSNFile, good.Database.DSNFile)
 	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("the right password, with the rights that doc.go names: %v", err)
+		t.Errorf("the right password, with the rights that postgres.md names: %v", err)
 	}
 }
 

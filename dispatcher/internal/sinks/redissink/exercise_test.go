@@ -92,7 +92,7 @@ func killClients(t *testing.T, srv *redis.Server) {
 	}
 }
 
-// message reads an entry as doc.go says.
+// message reads an entry as redis.md says.
 func message(t *testing.T, m goredis.XMessage) sinktest.Message {
 	t.Helper()
 	if text, ok := m.Values["event"]; ok {

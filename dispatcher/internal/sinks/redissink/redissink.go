@@ -86,7 +86,7 @@ type entry struct {
 	stream     string
 	args       []any // of XADD
 	address    string
-	redirected bool // by ASK: the node does not have the stream's slot yet: see redirect
+	redirected bool // the node does not have the stream's slot yet: see redirect
 	err        error
 }
 

@@ -42,7 +42,7 @@ func TestLogin(t *testing.T) {
 		word, text  string // "" means delivered
 	}{
 		{name: "password", cfg: login(t, wanted, "", sinktest.PasswordSecret)},
-		{name: "user with the rights that doc.go names", cfg: login(t, wanted, "outbox", sinktest.PasswordSecret)},
+		{name: "user with the rights that redis.md names", cfg: login(t, wanted, "outbox", sinktest.PasswordSecret)},
 		{name: "wrong password", cfg: login(t, wanted, "", sinktest.WrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "disabled; check the user and the password"},
 		{name: "wrong password of a user", cfg: login(t, wanted, "outbox", sinktest.WrongSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
 		{name: "unknown user", cfg: login(t, wanted, sinktest.WrongSecret, sinktest.PasswordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; check the user and the password"},
