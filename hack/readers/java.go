@@ -28,7 +28,7 @@ var (
 )
 
 // StartJava starts the reader in Java with the arguments that Reader.java describes: the CloudEvents SDK for Java and
-// Kafka's own client. It ends with ctx at the latest.
+// Kafka's own client. It ends with ctx at the latest. It returns [ErrNoJava] when it cannot be installed.
 func StartJava(ctx context.Context, args ...string) (*Reader, error) {
 	paths, err := fetch.Java(ctx, jars)
 	if err != nil {

@@ -49,6 +49,7 @@ type Reader struct {
 }
 
 // Start starts a reader in Python with the arguments that readers.py describes. It ends with ctx at the latest.
+// It returns [ErrMissing] when it cannot be installed.
 func Start(ctx context.Context, args ...string) (*Reader, error) {
 	bin, err := python.Environment(ctx, "readers", requirements)
 	if err != nil {
@@ -81,7 +82,7 @@ func start(cmd *exec.Cmd) (*Reader, error) {
 	return r, nil
 }
 
-// Line is the next line: the port of a reader of HTTP.
+// Line is the next line: the port of a reader of HTTP. It returns an error when the reader ended.
 func (r *Reader) Line() (string, error) {
 	line, ok := <-r.lines
 	if !ok {
@@ -90,7 +91,7 @@ func (r *Reader) Line() (string, error) {
 	return string(line), nil
 }
 
-// Events reads all events, until the reader ends.
+// Events reads all events, until the reader ends. It returns an error when the reader failed.
 func (r *Reader) Events() (all []Event, err error) {
 	for line := range r.lines {
 		var e Event

@@ -130,6 +130,14 @@ func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatche
 	group.Wait()
 }
 
+// wait returns after d, or when the test ends.
+func (w *world) wait(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-w.t.Context().Done():
+	}
+}
+
 // until polls the cache until ok is true, and returns how long that took.
 func (w *world) until(what string, limit time.Duration, ok func() (bool, string)) time.Duration {
 	w.t.Helper()
@@ -142,7 +150,7 @@ func (w *world) until(what string, limit time.Duration, ok func() (bool, string)
 		if time.Since(began) > limit {
 			w.t.Fatalf("waited %s for %s: %s", limit, what, seen)
 		}
-		time.Sleep(20 * time.Millisecond)
+		w.wait(20 * time.Millisecond)
 	}
 }
 
@@ -197,9 +205,9 @@ func (w *world) idle() int {
 	const interval = 10 * time.Second
 	for range 20 {
 		before := writes(w.t, w.cfg)
-		time.Sleep(interval)
+		w.wait(interval)
 		if writes(w.t, w.cfg) == before {
-			time.Sleep(2 * interval)
+			w.wait(2 * interval)
 			return writes(w.t, w.cfg) - before
 		}
 	}
@@ -257,7 +265,7 @@ func measure(t *testing.T, size int) (r result) {
 	since := time.Now()
 	for i := range 10 {
 		r.edits = append(r.edits, w.edit(i*size/10))
-		time.Sleep(time.Second) // observation continues meanwhile
+		w.wait(time.Second) // observation continues meanwhile
 	}
 	slices.Sort(r.edits)
 	now, _ := cpu(w.operator.cmd.Process.Pid)

@@ -27,12 +27,12 @@ type Cluster struct {
 	scripts, cache, name string
 }
 
-// Run runs kubectl and returns what it prints on standard output.
+// Run runs kubectl and returns what it prints on standard output. An error has kubectl's output.
 func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
 	return c.run(ctx, "", args...)
 }
 
-// Apply applies manifests.
+// Apply applies manifests. It returns an error when kubectl fails.
 func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	_, err := c.run(ctx, manifests, "apply", "-f", "-")
 	return err
@@ -76,19 +76,19 @@ type Dispatcher struct {
 	Namespace, Name string
 }
 
-// Columns is `kubectl get outboxdispatchers`.
+// Columns is `kubectl get outboxdispatchers`. It returns an error when kubectl fails.
 func (d *Dispatcher) Columns(ctx context.Context) (string, error) {
 	return d.Run(ctx, "-n", d.Namespace, "get", "outboxdispatchers", d.Name)
 }
 
-// Pods names the dispatcher's pods that run.
+// Pods names the dispatcher's pods that run. It returns an error when kubectl fails.
 func (d *Dispatcher) Pods(ctx context.Context) ([]string, error) {
 	out, err := d.Run(ctx, "-n", d.Namespace, "get", "pods", "-l", "outbox.dev/component=dispatcher,outbox.dev/dispatcher="+d.Name,
 		"--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
 	return strings.Fields(out), err
 }
 
-// Status is what a pod says of itself.
+// Status is what a pod says of itself. It returns an error when no pod responds.
 func (d *Dispatcher) Status(ctx context.Context, pod string) (status.Status, error) {
 	var s status.Status
 	out, err := d.Run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy%s", d.Namespace, pod, status.Path))
@@ -98,7 +98,7 @@ func (d *Dispatcher) Status(ctx context.Context, pod string) (status.Status, err
 	return s, json.Unmarshal([]byte(out), &s)
 }
 
-// FreezeOne freezes the process of the pod that holds the most rows.
+// FreezeOne freezes the process of the pod that holds the most rows. It returns an error when no pod runs.
 func (d *Dispatcher) FreezeOne(ctx context.Context) (Frozen, error) {
 	pods, err := d.Pods(ctx)
 	if err != nil {
@@ -130,6 +130,7 @@ func (d *Dispatcher) FreezeOne(ctx context.Context) (Frozen, error) {
 }
 
 // PID is the first process of a pod's container, as this machine counts. It finds the process by its cgroup.
+// It returns an error when the container does not run here.
 func (c *Cluster) PID(ctx context.Context, namespace, pod, container string) (int, error) {
 	id, err := c.Run(ctx, "-n", namespace, "get", "pod", pod, "-o", fmt.Sprintf("jsonpath={.status.containerStatuses[?(@.name==%q)].containerID}", container))
 	if err != nil {

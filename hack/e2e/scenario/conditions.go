@@ -14,7 +14,7 @@ type Condition struct {
 	Current bool
 }
 
-// Condition reads one condition.
+// Condition reads one condition. It returns an error when kubectl fails.
 func (d *Dispatcher) Condition(ctx context.Context, kind string) (Condition, error) {
 	const sep = "\x1f"
 	path := fmt.Sprintf(`jsonpath={.metadata.generation}%[2]s{.status.conditions[?(@.type==%[1]q)].observedGeneration}%[2]s{.status.conditions[?(@.type==%[1]q)].status}%[2]s{.status.conditions[?(@.type==%[1]q)].reason}%[2]s{.status.conditions[?(@.type==%[1]q)].message}`, kind, sep)
@@ -30,6 +30,7 @@ func (d *Dispatcher) Condition(ctx context.Context, kind string) (Condition, err
 }
 
 // WaitCondition waits until a condition has the status and, when reason is not empty, the reason.
+// It returns an error when ctx ends first.
 func (d *Dispatcher) WaitCondition(ctx context.Context, kind, status, reason string) error {
 	what := fmt.Sprintf("condition %s=%s %s of %s/%s", kind, status, reason, d.Namespace, d.Name)
 	return Until(ctx, what, func() (bool, string) {
@@ -41,7 +42,7 @@ func (d *Dispatcher) WaitCondition(ctx context.Context, kind, status, reason str
 	})
 }
 
-// WaitReady waits until Ready is True for the current generation.
+// WaitReady waits until Ready is True for the current generation. It returns an error when the timeout ends first.
 func (d *Dispatcher) WaitReady(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

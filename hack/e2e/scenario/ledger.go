@@ -38,7 +38,7 @@ type Kill struct {
 	Held map[uuid.UUID]bool
 }
 
-// Balance makes the ledger.
+// Balance makes the ledger. It returns an error when a query fails.
 func Balance(ctx context.Context, adminDSN string, p *Produced, deliveries []Delivery, kill *Kill) (*Ledger, error) {
 	dead, err := deadRows(ctx, adminDSN)
 	if err != nil {
@@ -97,6 +97,7 @@ func deadRows(ctx context.Context, dsn string) (map[uuid.UUID]string, error) {
 }
 
 // DeadLetters is what the table outbox_dead_letters says, a line for each record.
+// It returns an error when a query fails.
 func DeadLetters(ctx context.Context, dsn string) (string, error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {

@@ -33,7 +33,7 @@ type Frozen struct {
 	pid    int
 }
 
-// Freeze freezes a process.
+// Freeze freezes a process. It returns an error when the process does not exist.
 func Freeze(pid int, worker uuid.UUID) (Frozen, error) {
 	return Frozen{worker, pid}, syscall.Kill(pid, syscall.SIGSTOP)
 }
@@ -63,6 +63,7 @@ type Story struct {
 }
 
 // Play runs the story until every event is delivered or dead, and returns the ledger.
+// It returns an error when a step fails or ctx ends first.
 func (s *Story) Play(ctx context.Context) (*Ledger, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -42,7 +42,7 @@ type Produced struct {
 }
 
 // Produce plays the shop's service: each order is a row of its own table and an event, in one
-// transaction. The order in the middle is poisoned.
+// transaction. The order in the middle is poisoned. It returns an error when a transaction fails.
 func Produce(ctx context.Context, dsn string, plan Plan) (*Produced, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

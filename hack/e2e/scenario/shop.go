@@ -25,6 +25,7 @@ type Login struct{ User, Password string }
 
 // NewShop creates the database, the logins and the shop's own table. The outbox schema is not made:
 // that is the migration's part. adminDSN(database) is a superuser's connection string.
+// It returns an error when a statement fails.
 func NewShop(ctx context.Context, database string, adminDSN func(database string) string) (*Shop, error) {
 	s := &Shop{
 		Database:   database,
@@ -56,6 +57,7 @@ func NewShop(ctx context.Context, database string, adminDSN func(database string
 }
 
 // GrantApp gives the application's login what a producer needs, once the outbox schema is there.
+// It returns an error when a statement fails.
 func (s *Shop) GrantApp(ctx context.Context) error {
 	if err := execAll(ctx, s.Admin, migrations.Grants("outbox", s.App.User, migrations.Producer)...); err != nil {
 		return fmt.Errorf("grant the producer's rights to %s: %w", s.App.User, err)

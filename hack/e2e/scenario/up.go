@@ -45,14 +45,14 @@ func UpCluster(ctx context.Context, checkout, name string) (*Cluster, error) {
 	return c, nil
 }
 
-// Down stops the cluster and forgets its objects.
+// Down stops the cluster and forgets its objects. It returns an error when its script fails.
 func (c *Cluster) Down(ctx context.Context) error {
 	_, err := c.script(ctx, "cluster/down.sh", "--purge")
 	return err
 }
 
 // Install builds the image, loads it, applies config/default with more arguments for the manager, and
-// waits for it.
+// waits for it. It returns an error when kubectl fails.
 func (c *Cluster) Install(ctx context.Context, args ...string) error {
 	if err := c.LoadImage(ctx, Image); err != nil {
 		return err
@@ -61,6 +61,7 @@ func (c *Cluster) Install(ctx context.Context, args ...string) error {
 }
 
 // Deploy applies config/default with more arguments for the manager, and waits for it. The image is in the cluster.
+// It returns an error when kubectl fails.
 func (c *Cluster) Deploy(ctx context.Context, args ...string) error {
 	if _, err := c.Run(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(c.scripts, "../config/default")); err != nil {
 		return err
@@ -76,6 +77,7 @@ func (c *Cluster) Deploy(ctx context.Context, args ...string) error {
 }
 
 // LoadImage builds the image under a name and puts it into the cluster.
+// It returns an error when the build or the import fails.
 func (c *Cluster) LoadImage(ctx context.Context, name string) error {
 	archive, err := os.CreateTemp("", "outbox-image-*.tar")
 	if err != nil {
@@ -92,13 +94,14 @@ func (c *Cluster) LoadImage(ctx context.Context, name string) error {
 }
 
 // BuildImage writes the image of a checkout, under a name, to an archive. It needs no cluster.
+// It returns an error when the build fails.
 func BuildImage(ctx context.Context, checkout, name, archive string) error {
 	c := &Cluster{scripts: filepath.Join(checkout, "hack")}
 	_, err := c.script(ctx, "image/build.sh", name, archive)
 	return err
 }
 
-// LoadArchive puts the image of an archive into the cluster.
+// LoadArchive puts the image of an archive into the cluster. It returns an error when the import fails.
 func (c *Cluster) LoadArchive(ctx context.Context, archive string) error {
 	_, err := c.script(ctx, "cluster/load.sh", archive)
 	return err

@@ -23,7 +23,7 @@ var ports struct {
 
 // FreePort finds a port of 127.0.0.1 below the range that the kernel gives to outgoing connections,
 // so that a stopped server finds it free again. It gives no port twice, in this process or in another
-// of the same user that still runs.
+// of the same user that still runs. It returns an error when 50 tries found none.
 func FreePort() (int, error) {
 	ports.Lock()
 	defer ports.Unlock()

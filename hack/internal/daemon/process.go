@@ -22,7 +22,7 @@ type Process struct {
 // signal atParentExit.
 //
 // Linux sends that signal when the THREAD that started the child ends, so one goroutine keeps that
-// thread until the child has ended.
+// thread until the child has ended. It returns an error when cmd does not start.
 func Start(cmd *exec.Cmd, owner *syscall.Credential, atParentExit syscall.Signal) (*Process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner, Setpgid: true}
 	endWithParent(cmd, atParentExit)

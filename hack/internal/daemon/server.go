@@ -21,7 +21,7 @@ type Server struct {
 	process *Process // nil: not running
 }
 
-// NewServer makes the directory, as [TempDir] does.
+// NewServer makes the directory, as [TempDir] does. It returns an error when it cannot make or lock it.
 func NewServer(pattern string) (s Server, err error) {
 	s.Dir, s.lock, err = TempDir(pattern)
 	return s, err

@@ -9,7 +9,7 @@ import (
 
 // TempDir makes a directory with a lock that this process holds until it ends. First it removes the
 // directories of the same pattern whose processes were killed: their locks are free, and they can be
-// large.
+// large. It returns an error when it cannot make or lock the directory.
 func TempDir(pattern string) (dir string, lock *os.File, err error) {
 	sweep(pattern)
 	if dir, err = os.MkdirTemp("", pattern); err != nil {

@@ -30,6 +30,7 @@ func UnprivilegedUser() (*syscall.Credential, error) {
 }
 
 // Give makes owner the owner of files. With a nil owner they stay this process' own.
+// It returns an error when a file cannot change its owner.
 func Give(owner *syscall.Credential, paths ...string) error {
 	if owner == nil {
 		return nil

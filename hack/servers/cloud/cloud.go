@@ -36,6 +36,7 @@ type Server struct {
 }
 
 // AWS runs a stand-in for SQS and SNS, at http://Address, which takes any credentials.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func AWS(ctx context.Context) (*Server, error) {
 	return start(ctx, func(bin, port string) *exec.Cmd {
 		return exec.CommandContext(context.Background(), filepath.Join(bin, "moto_server"), "-H", "127.0.0.1", "-p", port)
@@ -50,7 +51,7 @@ func ServiceBus(ctx context.Context) (*Server, error) {
 	})
 }
 
-// Stop ends it.
+// Stop ends it. It returns an error when its directory stays.
 func (s *Server) Stop() error {
 	s.Kill()
 	return s.Remove()

@@ -70,6 +70,7 @@ type Broker struct {
 
 // Start makes a new broker and waits until it is ready. What it runs is fetched when it is not on the
 // machine: a Java runtime from the distribution's package, Kafka from Maven Central.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
 	paths, err := fetch.Java(ctx, jars)
 	if err != nil {
@@ -101,14 +102,14 @@ func (b *Broker) Address(listener string) string {
 func (b *Broker) Node() int32 { return b.node }
 
 // Stop ends the broker for good, and removes its data. It shuts down in order, or, when ctx ends
-// first, at once.
+// first, at once. It returns an error when its directory stays.
 func (b *Broker) Stop(ctx context.Context) error {
 	b.Shutdown(ctx)
 	return b.Remove()
 }
 
 // Restart starts the broker again on the same ports and data, after it was killed or, in order,
-// when it still runs. It returns when the broker is ready.
+// when it still runs. It returns when the broker is ready. It returns an error when it is not ready before ctx ends.
 func (b *Broker) Restart(ctx context.Context) error {
 	b.Shutdown(ctx)
 	return b.start(ctx)

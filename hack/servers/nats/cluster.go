@@ -10,7 +10,7 @@ import (
 )
 
 // StartCluster makes n servers that know each other. It returns when each is ready, which is before they
-// have elected a leader.
+// have elected a leader. It returns an error when it is not ready before ctx ends, or cannot be installed.
 func StartCluster(ctx context.Context, n int, opts Options) (servers []*Server, err error) {
 	var routes []string
 	for range n {

@@ -37,6 +37,7 @@ type Server struct {
 
 // Start makes a new server and waits until it is ready. The binary is built from the module that
 // tools/go.mod pins when it is not in the user's cache, which takes a minute.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	binary, err := tool(ctx, "nats-server")
 	if err != nil {
@@ -70,7 +71,7 @@ func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv
 func (s *Server) URL() string { return "nats://" + s.Address() }
 
 // Stop ends the server for good, and removes its data. It shuts down in order, or, when ctx ends
-// first, at once.
+// first, at once. It returns an error when its directory stays.
 func (s *Server) Stop(ctx context.Context) error {
 	s.Shutdown(ctx)
 	return s.Remove()
@@ -80,14 +81,14 @@ func (s *Server) Stop(ctx context.Context) error {
 func (s *Server) LameDuck() { s.Signal(syscall.SIGUSR2) }
 
 // Restart starts the server again on the same port and data, after it was killed or, in order, when it
-// still runs. It returns when the server is ready.
+// still runs. It returns when the server is ready. It returns an error when it is not ready before ctx ends.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Shutdown(ctx)
 	return s.start(ctx)
 }
 
 // Configure replaces the settings that the server has from its next start on, and, when it runs, from
-// now on, as far as NATS can change them while it runs.
+// now on, as far as NATS can change them while it runs. It returns an error when it cannot write the file.
 func (s *Server) Configure(opts Options) error {
 	if err := s.configure(opts); err != nil {
 		return err
@@ -97,7 +98,7 @@ func (s *Server) Configure(opts Options) error {
 }
 
 // Tool returns a command of the nats command line, connected to the server. It is built as the server
-// is, from natscli.
+// is, from natscli. It returns an error when the tool cannot be built.
 func (s *Server) Tool(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	binary, err := tool(ctx, "nats")
 	if err != nil {

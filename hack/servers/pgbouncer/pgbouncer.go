@@ -49,6 +49,7 @@ type Bouncer struct {
 
 // Start runs a PgBouncer and waits until it leads to the server. When the machine has none, it is
 // installed from the distribution's package, if this process may do that.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Bouncer, error) {
 	binary, err := find(ctx)
 	if err != nil {
@@ -78,14 +79,14 @@ func (b *Bouncer) DSN(database string) string {
 	return u.String()
 }
 
-// Stop ends it for good and removes its directory.
+// Stop ends it for good and removes its directory. It returns an error when its directory stays.
 func (b *Bouncer) Stop(context.Context) error {
 	b.Kill()
 	return b.Remove()
 }
 
 // Restart kills it, if it runs, and starts it again on the same port. It returns when it leads to the
-// server.
+// server. It returns an error when it is not ready before ctx ends.
 func (b *Bouncer) Restart(ctx context.Context) error {
 	b.Kill()
 	return b.start(ctx)

@@ -12,6 +12,7 @@ import (
 
 // Freeze stops every process of the server where it is, as a virtual machine that is suspended: the
 // server keeps its connections, and does not respond. It is for Linux.
+// It returns an error when a process cannot be stopped.
 func (s *Server) Freeze() error {
 	if err := s.each(daemon.Pause); err != nil {
 		return fmt.Errorf("freeze PostgreSQL on port %d: %w", s.Port, err)

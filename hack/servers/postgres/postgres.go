@@ -57,6 +57,7 @@ type Server struct {
 
 // Start makes a new server and waits until it accepts connections. When the machine has no server binaries, a pinned
 // build of the newest major is fetched.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	bin, err := findBinaries(ctx)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *Server) DSN(database string) string {
 }
 
 // Stop ends the server for good: it shuts down in order, or, when ctx ends first, at once.
-// A temporary directory is removed.
+// A temporary directory is removed. It returns an error when its directory stays.
 func (s *Server) Stop(ctx context.Context) error {
 	s.shutdown(ctx)
 	if s.tempLock == nil {
@@ -124,7 +125,7 @@ func (s *Server) Kill() {
 }
 
 // Shutdown ends the server in order: its standbys have all that it wrote. The data is kept, and
-// Restart or Follow starts it again.
+// Restart or Follow starts it again. It returns an error when pg_ctl fails.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.shutdown(ctx)
 	return context.Cause(ctx)
@@ -132,6 +133,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Restart starts the server again on the same port and data, after it was killed or, in order,
 // when it still runs. It returns when the server accepts connections.
+// It returns an error when it is not ready before ctx ends.
 func (s *Server) Restart(ctx context.Context) error {
 	s.shutdown(ctx)
 	return s.start(ctx)

@@ -12,6 +12,7 @@ import (
 
 // Standby makes a hot standby that streams from this server, and waits until it accepts connections. Its
 // superuser is this server's, and so are the settings that opts does not change.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func (s *Server) Standby(ctx context.Context, opts Options) (*Server, error) {
 	settings := map[string]string{}
 	maps.Copy(settings, s.opts.Settings)
@@ -27,6 +28,7 @@ func (s *Server) Standby(ctx context.Context, opts Options) (*Server, error) {
 }
 
 // Promote makes a standby a primary. It returns when the server takes writes.
+// It returns an error when the server does not promote.
 func (s *Server) Promote(ctx context.Context) error {
 	promote := s.command(ctx, "pg_ctl", "promote", "--pgdata", s.dataDir(), "--wait") // pg_promote() may be cancelled by the recovery
 	if out, err := promote.CombinedOutput(); err != nil {
@@ -38,6 +40,7 @@ func (s *Server) Promote(ctx context.Context) error {
 
 // Follow restarts the server as a standby of another one, which was its standby before. The server
 // must have been stopped in order then: what only it has is not undone.
+// It returns an error when it is not ready before ctx ends.
 func (s *Server) Follow(ctx context.Context, primary *Server) error {
 	s.shutdown(ctx)
 	if err := s.follow(primary); err != nil {

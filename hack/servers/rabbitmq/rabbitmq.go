@@ -70,6 +70,7 @@ type Broker struct {
 
 // Start makes a new broker and waits until it is ready. When the machine has no RabbitMQ, it is
 // installed from the distribution's package, if this process may do that.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if err := need(ctx); err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func (b *Broker) URL() string {
 	return "amqp://" + Admin + ":" + Admin + "@" + b.Address(Plain) + "/"
 }
 
-// Stop ends the broker for good, and removes its data.
+// Stop ends the broker for good, and removes its data. It returns an error when its directory stays.
 func (b *Broker) Stop(context.Context) error {
 	b.Kill()
 	if b.epmd != nil {
@@ -111,13 +112,13 @@ func (b *Broker) Stop(context.Context) error {
 }
 
 // Restart starts the broker again on the same ports and data. One that still runs is killed. It
-// returns when the broker is ready.
+// returns when the broker is ready. It returns an error when it is not ready before ctx ends.
 func (b *Broker) Restart(ctx context.Context) error {
 	b.Kill()
 	return b.start(ctx)
 }
 
-// Control runs rabbitmqctl.
+// Control runs rabbitmqctl. It returns an error when rabbitmqctl fails.
 func (b *Broker) Control(ctx context.Context, args ...string) (string, error) {
 	cmd := b.script(ctx, "rabbitmqctl", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.owner}

@@ -16,6 +16,7 @@ import (
 const slots = 16384
 
 // StartCluster makes a cluster of n masters, which share the slots evenly, and waits until it is ready.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func StartCluster(ctx context.Context, n int, opts Options) (nodes []*Server, err error) {
 	defer func() {
 		if err != nil {

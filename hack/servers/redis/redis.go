@@ -55,6 +55,7 @@ type Server struct {
 
 // Start makes a new server and waits until it is ready. When the machine has none, it is installed from
 // the distribution's packages, if this process may do that.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	binary, err := find(ctx)
 	if err != nil {
@@ -81,14 +82,14 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 // TLS reports whether the server speaks TLS.
 func (s *Server) TLS() bool { return s.tls }
 
-// Stop ends the server for good and removes its directory.
+// Stop ends the server for good and removes its directory. It returns an error when its directory stays.
 func (s *Server) Stop(context.Context) error {
 	s.Kill()
 	return s.Remove()
 }
 
 // Restart kills the server, if it runs, and starts it again on the same port and data. It returns when
-// the server is ready.
+// the server is ready. It returns an error when it is not ready before ctx ends.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	return s.start(ctx)

@@ -34,6 +34,7 @@ var ErrMissing = fetch.ErrMissing
 
 // Start makes a new registry and waits until it is ready. What it runs is fetched when it is not on the
 // machine: a Java runtime from the distribution's package, the registry from Maven Central.
+// It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context) (*Registry, error) {
 	files, err := fetch.Java(ctx, sums)
 	if err != nil {
@@ -53,7 +54,7 @@ func Start(ctx context.Context) (*Registry, error) {
 // URL is the root of Confluent's API, over http and without credentials.
 func (r *Registry) URL() string { return r.url }
 
-// Stop ends the registry and removes its directory.
+// Stop ends the registry and removes its directory. It returns an error when its directory stays.
 func (r *Registry) Stop() error {
 	r.Kill() // it keeps nothing
 	return r.Remove()

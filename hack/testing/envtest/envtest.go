@@ -113,7 +113,7 @@ func FreeAddress(tb testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-// Root is the checkout's top directory.
+// Root is the checkout's top directory. It returns an error outside a checkout.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

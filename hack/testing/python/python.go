@@ -21,7 +21,7 @@ import (
 var ErrMissing = errors.New("no python3 with the packages on this machine; install python3 and python3-venv, and see that PyPI can be reached")
 
 // Command is python3 with the arguments, in an environment with the packages, each as pip names one with its version:
-// "psycopg[binary]==3.2.10".
+// "psycopg[binary]==3.2.10". It returns [ErrMissing] when it cannot be installed.
 func Command(ctx context.Context, packages []string, args ...string) (*exec.Cmd, error) {
 	bin, err := Environment(ctx, "python", []byte(strings.Join(packages, "\n")+"\n"))
 	if err != nil {
@@ -34,6 +34,7 @@ func Command(ctx context.Context, packages []string, args ...string) (*exec.Cmd,
 
 // Environment returns the directory of the programs of the environment with a name. It is made once for each
 // content of requirements, which are a requirements.txt; processes that want it at the same time wait for one of them.
+// It returns [ErrMissing] when it cannot be installed.
 func Environment(ctx context.Context, name string, requirements []byte) (bin string, err error) {
 	cache, err := fetch.Cache()
 	if err != nil {
