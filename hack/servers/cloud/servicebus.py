@@ -1,7 +1,7 @@
 """A stand-in for Azure Service Bus on Qpid Proton: AMQP 1.0, the login by $cbs, and queues.
 
 It is not a broker: it keeps messages in memory, gives all of them to each receiver, and refuses what a
-queue's name checks. missing-*: not found. full-*: resource limit exceeded. A token that holds "wrong"
+queue's name says. missing-*: not found. full-*: resource limit exceeded. A token that holds "wrong"
 is not authorized, and one that holds "expired" is not either.
 """
 import sys
@@ -76,9 +76,9 @@ class ServiceBus(MessagingHandler):
     def put_token(self, event):
         token = str(event.message.body)
         code = 401 if "wrong" in token or "expired" in token else 202
-        answer = Message(correlation_id=event.message.id, properties={"status-code": int32(code), "status-description": "said"})
+        response = Message(correlation_id=event.message.id, properties={"status-code": int32(code), "status-description": "said"})
         response.address = event.message.reply_to
-        delivery = self.replies[event.connection].send(answer)
+        delivery = self.replies[event.connection].send(response)
         delivery.settle()
 
     def on_sendable(self, event):
