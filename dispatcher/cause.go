@@ -103,6 +103,7 @@ func cut(text string, most int) string {
 
 // WithResponse adds to err the destination's response. It is kept in the dead letter, when the event becomes dead by
 // this failure, and nowhere else: it may repeat the event, so no log, metric or status has it (CONTRACT C-73).
+// The error is never nil.
 func WithResponse(response string, err error) error { return &responseError{response, err} }
 
 // ResponseOf returns the response of [WithResponse], or "".

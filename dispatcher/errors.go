@@ -68,7 +68,7 @@ func IsDestinationFault(err error) bool {
 }
 
 // Permanent marks err as final: the row becomes dead with the reason at once, whatever attempts
-// are left.
+// are left. The error wraps err, and is never nil.
 func Permanent(reason DeadReason, err error) error { return &permanentError{reason, err} }
 
 // PermanentReason returns the reason of an error made by [Permanent], and whether err is one.
@@ -82,6 +82,7 @@ func PermanentReason(err error) (DeadReason, bool) {
 
 // RetryAfter marks err as a failure after which the destination requested a pause of at least d.
 // It spends an attempt; the row is retried after d or the backoff policy's delay, whichever is longer.
+// The error wraps err, and is never nil.
 func RetryAfter(d time.Duration, err error) error { return &retryAfterError{d, err} }
 
 // RetryAfterDelay returns the delay of an error made by [RetryAfter], or 0.

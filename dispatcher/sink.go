@@ -22,13 +22,14 @@ type Sink interface {
 	// topic, a stream, a table), it checks that: a place that is missing, or that this login may not write
 	// to, is [Unavailable], and so are deliveries that are refused for it. When the events say where they
 	// go, it checks the destination alone. The engine calls it at start and while claiming is paused.
-	// nil means reachable.
+	// nil means reachable. An error says why it is not.
 	Probe(ctx context.Context) error
 
 	// BatchSize is the most events that one Deliver takes, at least 1. It never changes.
 	BatchSize() int
 
 	// Close releases connections. No other call follows it.
+	// It fails when they cannot be released; they are not used again either way.
 	Close(ctx context.Context) error
 }
 
@@ -51,11 +52,11 @@ func (h Handlers) Deliver(ctx context.Context, batch []*Event) []error {
 	return errs
 }
 
-// Probe succeeds: the handlers are in this process.
+// Probe succeeds: the handlers are in this process. It never fails.
 func (Handlers) Probe(context.Context) error { return nil }
 
 // BatchSize is 1: a handler takes one event.
 func (Handlers) BatchSize() int { return 1 }
 
-// Close does nothing.
+// Close does nothing. It never fails.
 func (Handlers) Close(context.Context) error { return nil }

@@ -30,6 +30,7 @@ type Store interface {
 
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT
 	// C-60). It returns those that this worker no longer held; their rows are unchanged (CONTRACT C-23).
+	// It fails when the store cannot be reached.
 	Ack(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Nack records failed attempts, which are spent: each row goes back to pending with its delay, or
@@ -37,21 +38,25 @@ type Store interface {
 	Nack(ctx context.Context, failures []Failure) (lost []Lease, err error)
 
 	// Extend moves the leases' end to now + lease on the database's clock (CONTRACT C-31).
+	// It fails when the store cannot be reached.
 	Extend(ctx context.Context, leases []Lease, lease time.Duration) (lost []Lease, err error)
 
 	// Release puts rows back to pending, and gives the attempt back: the delivery never began, or its
 	// failure is the destination's (CONTRACT C-30, C-32).
+	// It fails when the store cannot be reached.
 	Release(ctx context.Context, returns []Return) (lost []Lease, err error)
 
 	// Topics lists the namespace's topics that have live (pending or processing) rows.
+	// It fails when the store cannot be reached.
 	Topics(ctx context.Context) ([]string, error)
 
 	// Depth counts the backlog of the topics; none means all. It is cheap at any backlog: exact
 	// up to DepthCap per count (pending and processing together), an estimate marked as such above
-	// it (CONTRACT C-96).
+	// it (CONTRACT C-96). It fails when the store cannot be reached.
 	Depth(ctx context.Context, topics []string) (Depth, error)
 
 	// Schema compares the schema's version with the one this store needs.
+	// It fails when the store cannot be reached; a schema that is missing is not an error.
 	Schema(ctx context.Context) (Schema, error)
 }
 

@@ -60,6 +60,7 @@ func (w lockWait) retry(ctx context.Context, work func() error) error {
 // Patiently runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
 // producers write to: it gives up a lock that it does not get within 2 seconds, since others queue behind it, and
 // runs work again after a pause, for 5 minutes or until ctx ends.
+// It fails for a name that cannot be a schema's, when the lock is not had in that time, and when work does.
 func Patiently(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
 	if err := checkSchemaName(schema); err != nil {
 		return err

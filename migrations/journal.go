@@ -21,7 +21,7 @@ type Journal struct {
 //
 // It locks the table of events, as a migration does: it gives up a lock that it does not get within 2 seconds, and tries
 // again for 5 minutes or until ctx ends. From then on the journal has every change. To set what is set already locks
-// nothing.
+// nothing. It fails for a retention that is not allowed, and when the database does.
 func SetJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal) (changed bool, err error) {
 	if err := checkSchemaName(schema); err != nil {
 		return false, err

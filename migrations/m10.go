@@ -56,7 +56,7 @@ func (m M10) sql(schema string) string {
 // UpM10 installs what M10's workers and producers call, over the outbox in the schema, which [Up] has made. It does
 // nothing, and returns false, where that is there with the same settings. With other settings it replaces it: whoever
 // may call a function before may do so after. It leaves alone a schema m10_recovery that has a table outbox, and one
-// that serves the outbox of another schema.
+// that serves the outbox of another schema. It fails for settings that are not valid, and when the database does.
 func UpM10(ctx context.Context, conn *pgx.Conn, schema string, m M10) (installed bool, err error) {
 	if err := errors.Join(checkSchemaName(schema), m.check()); err != nil {
 		return false, fmt.Errorf("install M10: %w", err)

@@ -28,6 +28,7 @@ type Overview struct {
 // outbox in the schema, which [Up] has made. It does nothing, and returns false, where that is there with the same
 // settings. With others it replaces it, and whoever may use the view before may do so after. It leaves alone a table of
 // that name, and a view that is not its own or serves the outbox of another schema.
+// It fails for settings that are not valid, and when the database does.
 func UpOverview(ctx context.Context, conn *pgx.Conn, schema string, o Overview) (installed bool, err error) {
 	if err := errors.Join(checkSchemaName(schema), checkLiteral("namespace", o.Namespace)); err != nil {
 		return false, fmt.Errorf("install Overview's view: %w", err)

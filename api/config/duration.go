@@ -25,10 +25,10 @@ func (d Duration) String() string {
 	return s
 }
 
-// MarshalJSON writes d as a string.
+// MarshalJSON writes d as a string. It never fails.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 
-// UnmarshalJSON reads a string such as "30s".
+// UnmarshalJSON reads a string such as "30s". It fails for any other text.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {

@@ -103,6 +103,7 @@ func (r *ReplayRequest) ApplyDefaults() {
 
 // Validate reports all that is wrong with the request after [ReplayRequest.ApplyDefaults], joined, each with the field
 // and the remedy. Of the filter it checks that it chooses open dead letters; the rest is checked where it is used.
+// The error is nil when nothing is wrong.
 func (r ReplayRequest) Validate() error {
 	var p problems
 	words := func(field, text, hint string) {

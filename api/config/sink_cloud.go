@@ -152,16 +152,16 @@ func (p *problems) port(field, text string) {
 	p.when(err != nil, field, "must have a port up to 65535; correct it, or leave it out")
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *SQSSink) Validate() error { return validated(s) }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *SNSSink) Validate() error { return validated(s) }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *PubSubSink) Validate() error { return validated(s) }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *ServiceBusSink) Validate() error { return validated(s) }
 
 func validated(m member) error {

@@ -108,7 +108,7 @@ func (h *HTTPSink) validateAs(p *problems, in string) {
 	h.TLS.validateHTTPS(p, in+".tls", !good || u.Scheme == "https")
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (h *HTTPSink) Validate() error {
 	var p problems
 	h.validate(&p)

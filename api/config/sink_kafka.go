@@ -121,7 +121,7 @@ func (a *KafkaAuth) validate(p *problems, tls bool) {
 	a.Basic.validate(p, "sink.kafka.auth.basic")
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (k *KafkaSink) Validate() error {
 	var p problems
 	k.validate(&p)

@@ -88,7 +88,7 @@ func validNATSServer(server string) bool {
 	return err == nil && server == u.Scheme+"://"+u.Host // no user, path, query or fragment
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (n *NATSSink) Validate() error {
 	var p problems
 	n.validate(&p)

@@ -71,7 +71,7 @@ func (s *PostgresSink) validate(p *problems) {
 	p.duration("sink.postgres.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *PostgresSink) Validate() error {
 	var p problems
 	s.validate(&p)

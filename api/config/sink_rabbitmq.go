@@ -111,7 +111,7 @@ func (s *RabbitMQSink) validate(p *problems) {
 	s.Auth.Basic.validate(p, "sink.rabbitmq.auth.basic")
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *RabbitMQSink) Validate() error {
 	var p problems
 	s.validate(&p)

@@ -84,7 +84,7 @@ func (r *RedisSink) validate(p *problems) {
 	r.TLS.validate(p, "sink.redis.tls")
 }
 
-// Validate is what [Config.Validate] says of this section.
+// Validate is what [Config.Validate] says of this section. It fails as that does.
 func (r *RedisSink) Validate() error {
 	var p problems
 	r.validate(&p)

@@ -15,6 +15,7 @@ import (
 
 // Validate reports all that is wrong with c after [Config.ApplyDefaults], joined, each with the
 // field's path and the remedy. The bounds are those of the OutboxDispatcher resource.
+// The error is nil when nothing is wrong.
 func (c Config) Validate() error {
 	var p problems
 	p.length("name", c.Name, 253)
@@ -73,6 +74,7 @@ const (
 )
 
 // ValidateDatabase is Validate for what needs no more than the sections database and journal.
+// It fails as [Config.Validate] does.
 func (c Config) ValidateDatabase() error {
 	var p problems
 	c.Database.validate(&p)

@@ -84,7 +84,7 @@ func (s *PayloadSchema) validate(p *problems, field string, registry bool) {
 	}
 }
 
-// ValidatePipeline is [Config.Validate] for routes, validation, transform and message.
+// ValidatePipeline is [Config.Validate] for routes, validation, transform and message. It fails as Validate does.
 func (c Config) ValidatePipeline() error {
 	var p problems
 	c.validateRoutes(&p)

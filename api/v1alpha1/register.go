@@ -9,7 +9,7 @@ import (
 // GroupVersion is outbox.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "outbox.dev", Version: "v1alpha1"}
 
-// AddToScheme registers this package's kinds in a scheme.
+// AddToScheme registers this package's kinds in a scheme. It fails when the scheme has another type of that name.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &OutboxDispatcher{}, &OutboxDispatcherList{}, &Outbox{}, &OutboxList{},
 		&DeadLetterReplay{}, &DeadLetterReplayList{}, &OutboxConsumer{}, &OutboxConsumerList{})

@@ -22,6 +22,8 @@ const (
 
 // FromHTTP reads the events of a request, more than one with contentMode Batch. Its attributes are percent-decoded.
 // [Consumer.HTTP] does this and all the rest.
+// It fails with a [Refused] for a request that is not an event of an outbox, and with the body's error when that
+// cannot be read.
 func FromHTTP(header http.Header, body []byte) ([]*Event, error) {
 	if media, _, _ := mime.ParseMediaType(header.Get("Content-Type")); media == batch {
 		var all []json.RawMessage
@@ -45,6 +47,7 @@ func FromHTTP(header http.Header, body []byte) ([]*Event, error) {
 }
 
 // FromJSON reads a CloudEvent that is one JSON object: what contentMode Structured sends, and a line of the log sink.
+// It fails with a [Refused] for anything that is not an event of an outbox.
 func FromJSON(data []byte) (*Event, error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(data, &members) != nil || members == nil {
@@ -79,22 +82,25 @@ func FromJSON(data []byte) (*Event, error) {
 	return a.event(payload)
 }
 
-// FromKafka reads a record. The key is in [Event.PartitionKey], too.
+// FromKafka reads a record. The key is in [Event.PartitionKey], too. It fails as [FromJSON] does.
 func FromKafka(headers map[string]string, value []byte) (*Event, error) {
 	return fromHeaders("", headers, value, nil)
 }
 
 // FromNATS reads a message; a nats.Header is a map like header. Its attributes are percent-decoded.
+// It fails as [FromJSON] does.
 func FromNATS(header map[string][]string, data []byte) (*Event, error) {
 	return fromHeaders("", firsts(header), data, percentDecode)
 }
 
 // FromRabbitMQ reads a delivery: its property content-type, its headers (an amqp.Table is such a map) and its body.
+// It fails as [FromJSON] does.
 func FromRabbitMQ(contentType string, headers map[string]any, body []byte) (*Event, error) {
 	return fromHeaders(contentType, texts(headers), body, nil)
 }
 
 // FromRedis reads an entry of a stream, as XREADGROUP gives it: all of its fields are texts.
+// It fails as [FromJSON] does.
 func FromRedis(fields map[string]any) (*Event, error) {
 	all := texts(fields)
 	if whole, ok := all["event"]; ok && all["id"] == "" {
@@ -106,6 +112,7 @@ func FromRedis(fields map[string]any) (*Event, error) {
 }
 
 // FromSQS reads the body of a message of SQS, also when a topic of SNS put it there, with raw message delivery or without.
+// It fails as [FromJSON] does.
 func FromSQS(body string) (*Event, error) {
 	var envelope struct{ Type, Message string }
 	if json.Unmarshal([]byte(body), &envelope) == nil && envelope.Type == "Notification" && envelope.Message != "" {
@@ -115,15 +122,16 @@ func FromSQS(body string) (*Event, error) {
 }
 
 // FromSNS reads what SNS sends to an HTTP endpoint or a function: the message, or its notification.
+// It fails as [FromJSON] does.
 func FromSNS(message string) (*Event, error) { return FromSQS(message) }
 
-// FromPubSub reads a message of Google Cloud Pub/Sub.
+// FromPubSub reads a message of Google Cloud Pub/Sub. It fails as [FromJSON] does.
 func FromPubSub(attributes map[string]string, data []byte) (*Event, error) {
 	return fromHeaders("", attributes, data, nil)
 }
 
 // FromServiceBus reads a message of Azure Service Bus: its ContentType, which may be nil, its ApplicationProperties and
-// its body.
+// its body. It fails as [FromJSON] does.
 func FromServiceBus(contentType *string, properties map[string]any, body []byte) (*Event, error) {
 	if contentType == nil {
 		contentType = new(string)
@@ -132,6 +140,7 @@ func FromServiceBus(contentType *string, properties map[string]any, body []byte)
 }
 
 // FromInbox reads a row of the postgres sink's table, as "select to_jsonb(e) from inbox_events e" gives it.
+// It fails as [FromJSON] does.
 func FromInbox(row []byte) (*Event, error) {
 	var members map[string]json.RawMessage
 	var headers map[string]any

@@ -12,11 +12,13 @@ import (
 
 // PGX is the part of pgx that a [Consumer] made by [New] uses: a pgxpool.Pool or a pgx.Conn.
 type PGX interface {
+	// Begin starts a transaction, or returns an error.
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
 // SQLDB is the part of database/sql that a [Consumer] made by [NewSQL] uses: a sql.DB or a sql.Conn.
 type SQLDB interface {
+	// BeginTx starts a transaction, or returns an error.
 	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
 }
 

@@ -22,11 +22,11 @@ type Refused struct{ err error }
 // Error implements error.
 func (r *Refused) Error() string { return r.err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns the error that was refused.
 func (r *Refused) Unwrap() error { return r.err }
 
 // Refuse marks err as the event's own failure. [Consumer.HTTP] responds with 422, which the dispatcher counts against this event
-// and never against the destination.
+// and never against the destination. The error is nil when err is.
 func Refuse(err error) error {
 	if err == nil {
 		return nil
@@ -43,7 +43,7 @@ type pause struct {
 func (p *pause) Unwrap() error { return p.error }
 
 // RetryAfter requests the next delivery no sooner than after d: [Consumer.HTTP] responds with 503 with Retry-After, which the
-// dispatcher keeps up to an hour.
+// dispatcher keeps up to an hour. The error is nil when err is.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil

@@ -65,7 +65,7 @@ func (e *Event) Header(name string) string { return e.Headers[attributeName(name
 const versionHeader = "schemaversion"
 
 // SchemaVersion is the whole number in the header schema_version, else in the payload's field of that name, else 1
-// (RULE-010-021). A leading v is allowed.
+// (RULE-010-021). A leading v is allowed. It fails when that is not a whole number.
 func (e *Event) SchemaVersion() (int, error) {
 	text, there := e.Headers[versionHeader]
 	if !there {

@@ -58,7 +58,7 @@ func (p *Policy) defaults() {
 // Sweep removes this consumer's records that are older than the policy's retention, on the database's clock, in
 // transactions of 2,000, and returns how many. It removes none while a legal hold is on the consumer, and none of other
 // consumers. Call it now and then, such as daily; several processes may do so at once. A policy that keeps them for too short
-// a time is refused by [Policy.Check].
+// a time is refused by [Policy.Check]. It fails for such a policy and when the database does.
 func (c *Consumer[DB, Tx]) Sweep(ctx context.Context, db DB, p Policy) (removed int64, err error) {
 	if c.invalid != nil {
 		return 0, c.invalid
@@ -87,6 +87,7 @@ func (c *Consumer[DB, Tx]) Sweep(ctx context.Context, db DB, p Policy) (removed 
 
 // Hold places a legal hold: until it is released, no record is removed (RULE-010-011), of this consumer, or of every one
 // in the database with everyone. Holding again by the same name changes the reason.
+// It fails when the name was released before or holds another consumer's records, and when the database does.
 func (c *Consumer[DB, Tx]) Hold(ctx context.Context, db DB, hold, reason string, everyone bool) error {
 	id := c.options.ID
 	if everyone {
@@ -100,6 +101,7 @@ func (c *Consumer[DB, Tx]) Hold(ctx context.Context, db DB, hold, reason string,
 }
 
 // Release ends a legal hold. Its row stays, with the time.
+// It fails when there is no such hold, and when the database does.
 func (c *Consumer[DB, Tx]) Release(ctx context.Context, db DB, hold string) error {
 	n, err := c.hold(ctx, db, "release", hold)
 	if err == nil && n == 0 {

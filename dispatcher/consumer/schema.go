@@ -31,7 +31,7 @@ func SQL(schema string) string { return statement("schema", schema) }
 
 // Migrate runs the statements of [SQL] in one transaction, for a service without migrations of its own. Several
 // processes may do so at once. The login needs the right to create tables in the schema; to consume it needs only
-// SELECT, INSERT, UPDATE and DELETE on them.
+// SELECT, INSERT, UPDATE and DELETE on them. It fails when a statement does.
 func (c *Consumer[DB, Tx]) Migrate(ctx context.Context, db DB) error {
 	if c.invalid != nil {
 		return c.invalid

@@ -29,21 +29,22 @@ type Client struct {
 var _ Source = Client{}
 
 // Groups implements [Source].
+// It fails when the pod refuses the request or cannot be reached.
 func (c Client) Groups(ctx context.Context, f Filter) (out Groups, err error) {
 	return out, c.get(ctx, GroupsPath, ListRequest{Filter: f}.values(), &out)
 }
 
-// List implements [Source].
+// List implements [Source]. It fails as [Client.Groups] does.
 func (c Client) List(ctx context.Context, r ListRequest) (out Page, err error) {
 	return out, c.get(ctx, ListPath, r.values(), &out)
 }
 
-// Show implements [Source].
+// Show implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
 func (c Client) Show(ctx context.Context, id string, payload bool) (out Letter, err error) {
 	return out, c.get(ctx, ListPath+"/"+url.PathEscape(id), with(payload), &out)
 }
 
-// Event implements [Source].
+// Event implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
 func (c Client) Event(ctx context.Context, id string, payload bool) (out History, err error) {
 	return out, c.get(ctx, EventsPath+"/"+url.PathEscape(id), with(payload), &out)
 }

@@ -45,9 +45,10 @@ func (w *wrongError) Is(target error) bool { return target == ErrQuestion }
 // reads. Its methods are safe for concurrent use.
 type Source interface {
 	// Groups counts the open letters that match by their fingerprint, the largest group first. The filter must
-	// not choose resolved ones.
+	// not choose resolved ones. It fails for a filter that is not valid, and when the source cannot be read.
 	Groups(ctx context.Context, f Filter) (Groups, error)
 	// List returns a page of the letters that match, the newest first.
+	// It fails for a request that is not valid, and when the source cannot be read.
 	List(ctx context.Context, r ListRequest) (Page, error)
 	// Show returns one letter: of a number the letter with that id, of a UUID the newest one of that event. It
 	// wraps ErrNotFound.
@@ -65,7 +66,7 @@ type ListRequest struct {
 	After int64
 }
 
-// Validate says everything that is wrong with the request, each with its remedy.
+// Validate says everything that is wrong with the request, each with its remedy. The error is nil when nothing is wrong.
 func (r ListRequest) Validate() error {
 	err := r.Filter.Validate()
 	if r.Limit < 0 || r.Limit > MaxLimit {

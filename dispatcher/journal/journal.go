@@ -106,6 +106,7 @@ type Report struct {
 
 // DB is a connection or a pool.
 type DB interface {
+	// BeginTx starts a transaction, or returns an error.
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 

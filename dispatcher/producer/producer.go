@@ -25,11 +25,13 @@ type Options struct {
 // PGX is the part of pgx that a [Producer] made by [New] uses. Pass a pgx.Tx. A connection or a
 // pool would do, but then nothing ties the event to the work that it reports.
 type PGX interface {
+	// Query runs a statement, or returns an error.
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 // SQL is the part of database/sql that a [Producer] made by [NewSQL] uses. Pass a *sql.Tx; see [PGX].
 type SQL interface {
+	// QueryContext runs a statement, or returns an error.
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 

@@ -46,7 +46,7 @@ type retryJSON struct {
 	JitterPercent *int   `json:"jitterPercent,omitempty"`
 }
 
-// MarshalJSON writes the object that the column has.
+// MarshalJSON writes the object that the column has. It never fails.
 func (r Retry) MarshalJSON() ([]byte, error) {
 	duration := func(d time.Duration) string {
 		if d == 0 {
@@ -57,7 +57,7 @@ func (r Retry) MarshalJSON() ([]byte, error) {
 	return json.Marshal(retryJSON{r.Strategy, duration(r.Base), duration(r.Max), r.Multiplier, r.JitterPercent})
 }
 
-// UnmarshalJSON reads the object that the column has.
+// UnmarshalJSON reads the object that the column has. It fails for any other text.
 func (r *Retry) UnmarshalJSON(data []byte) error {
 	var j retryJSON
 	decoder := json.NewDecoder(bytes.NewReader(data))

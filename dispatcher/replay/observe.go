@@ -13,6 +13,7 @@ import (
 // Observe looks for the outcomes of what was put back, and tells how far the operation is. In the same transaction
 // it draws the consequences: the later items of a key whose event died again are skipped, and an operation of which
 // too many died again is stopped. When no outcome is new, it says what the operation waits for.
+// It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		o, err := r.lock(ctx, tx, id)

@@ -14,6 +14,7 @@ import (
 const enough = 10
 
 // Validate reports everything that is wrong with a request and its filter, each with its remedy.
+// The error is nil when nothing is wrong.
 func Validate(o config.ReplayRequest) error {
 	err := deadletters.Filter(o.Filter).Validate()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 // DB is a pgx pool or connection. The login needs what `dispatcher migrate grants --for replay` prints.
 type DB interface {
+	// BeginTx starts a transaction, or returns an error.
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
@@ -62,6 +63,7 @@ func of(id uuid.UUID, namespace, want string) error {
 }
 
 // DryRun tells what [Replays.Begin] would choose, and changes nothing. What would have its turn is Waiting.
+// It fails for a request that is not valid, and when the database does.
 func (r *Replays) DryRun(ctx context.Context, order config.ReplayRequest) (p status.Replay, err error) {
 	if order, err = complete(order); err != nil {
 		return p, err
@@ -96,6 +98,7 @@ func (r *Replays) matched(statement string, order config.ReplayRequest, args ...
 
 // Begin fixes the set of an order, in one transaction, and moves none of it yet. When there is an operation of its
 // id already, that one is told, and nothing is changed.
+// It fails for a request that is not valid, and when the database does.
 func (r *Replays) Begin(ctx context.Context, order config.ReplayRequest) (p status.Replay, err error) {
 	if order, err = complete(order); err != nil {
 		return p, err
@@ -150,6 +153,7 @@ func (r *Replays) fix(ctx context.Context, tx pgx.Tx, order config.ReplayRequest
 }
 
 // Progress tells how far an operation is, as its last [Replays.Observe] left it, and what it waits for.
+// It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("read operation %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
 		if p, err = r.read(ctx, tx, id); err == nil {
@@ -191,6 +195,7 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (status.Rep
 
 // Stop gives up what waits: it is skipped. A batch that is under way is done first. What was put back stays so. An
 // operation that is finished, or was stopped before, stays as it is.
+// It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("stop operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		if _, err := r.lock(ctx, tx, id); err != nil {

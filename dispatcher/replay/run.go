@@ -46,7 +46,7 @@ const maxBatch = 500
 
 // Run moves an operation at its rate until it is done, or stopped, or ctx ends. It goes on where another Run has
 // stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
-// the next Run.
+// the next Run. It fails as [Replays.Step] does, at the end of the timeout, and with the error of ctx.
 func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p status.Replay, err error) {
 	if running.Poll <= 0 {
 		running.Poll = time.Second

@@ -13,7 +13,7 @@ import (
 // wait for the outcome of others (see [Replays.Observe]).
 //
 // Whatever runs beside, each row is put back once. The letters are locked first: of two operations with the same
-// letter the second finds it resolved.
+// letter the second finds it resolved. It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("step of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		done = 0

@@ -26,6 +26,7 @@ import (
 
 // New returns the sink that is set in cfg, which must be valid, behind cfg's validation and
 // transformations, and with its routes. The log sink writes to log.
+// It fails when the pipeline does not compile, or the sink's settings or files cannot be used.
 func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
 	p, err := Pipeline(cfg)
 	if err != nil {
@@ -35,6 +36,7 @@ func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
 }
 
 // Behind is [New] with a pipeline that was compiled from cfg.
+// It fails when the sink's settings or files cannot be used.
 func Behind(p *pipeline.Pipeline, cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
 	s, err := bare(cfg, p.Route(), log)
 	if err != nil {
@@ -49,7 +51,7 @@ type Drafts struct {
 	sink     draft.Sink
 }
 
-// NewDrafts returns the drafts of cfg, which must be valid. It connects to nothing.
+// NewDrafts returns the drafts of cfg, which must be valid. It connects to nothing. It fails as [New] does.
 func NewDrafts(cfg config.Config) (*Drafts, error) {
 	p, err := Pipeline(cfg)
 	if err != nil {
@@ -140,7 +142,7 @@ func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log 
 	}
 }
 
-// Pipeline compiles cfg's routes, validation and transformations.
+// Pipeline compiles cfg's routes, validation and transformations. It fails with all that is wrong with them.
 func Pipeline(cfg config.Config) (*pipeline.Pipeline, error) {
 	var o pipeline.Options
 	if cfg.SchemaRegistry != nil {

@@ -139,6 +139,7 @@ var (
 //
 // A step locks their table, as a migration does: it gives up a lock that it does not get within 2 seconds,
 // and tries again for 5 minutes or until ctx ends.
+// It fails with the remedy when the step cannot be done.
 func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec Spec, o Options) (Result, error) {
 	o.MaxRows = cmp.Or(o.MaxRows, DefaultMaxRows)
 	o.Wait = cmp.Or(o.Wait, DefaultWait)

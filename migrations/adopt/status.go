@@ -69,7 +69,7 @@ type Refusal struct {
 func (s Status) OK() bool { return s.Missing == 0 && s.Extra == 0 && s.Refused == 0 }
 
 // Read counts the adoption of a name, or all with "". There may be none. It only reads, with the rights of [Apply], and
-// its work depends on the rows since the shadow began; it gives up after 30 seconds.
+// its work depends on the rows since the shadow began; it gives up after 30 seconds. It fails when the database does.
 func Read(ctx context.Context, conn *pgx.Conn, schema, name string) (all []Status, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(`set local statement_timeout = %d`, readTimeout.Milliseconds())); err != nil {

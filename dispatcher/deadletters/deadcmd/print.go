@@ -91,7 +91,7 @@ func (c Commands) table(cmd *cobra.Command, answer any) error {
 	return fmt.Errorf("%T has no table", answer)
 }
 
-// WriteGroups writes a table of groups.
+// WriteGroups writes a table of groups. It fails when out does.
 func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "GROUP\tCOUNT\tSINCE\tLAST\tTOPIC\tREASON\tWHAT\tEVENT\tERROR")

@@ -20,7 +20,7 @@ import (
 
 var _ deadletters.Source = (*Reader)(nil)
 
-// Groups implements [deadletters.Source].
+// Groups implements [deadletters.Source]. It fails when the database does.
 func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.Groups, error) {
 	out := deadletters.Groups{Groups: []deadletters.Group{}}
 	err := f.Validate()
@@ -58,7 +58,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 	return out, err
 }
 
-// List implements [deadletters.Source].
+// List implements [deadletters.Source]. It fails when the database does.
 func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadletters.Page, error) {
 	page := deadletters.Page{Letters: []deadletters.Letter{}}
 	if err := req.Validate(); err != nil {
@@ -83,7 +83,7 @@ func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadlet
 	return page, err
 }
 
-// Show implements [deadletters.Source].
+// Show implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter deadletters.Letter, err error) {
 	if err := (deadletters.Filter{IDs: []string{id}}).Validate(); err != nil {
 		return letter, deadletters.Wrong(err)
@@ -130,7 +130,7 @@ func (r *Reader) now(ctx context.Context, tx pgx.Tx, letter *deadletters.Letter,
 	return nil
 }
 
-// Event implements [deadletters.Source].
+// Event implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) Event(ctx context.Context, id string, payload bool) (history deadletters.History, err error) {
 	err = r.read(ctx, "show an event", func(tx pgx.Tx) error {
 		if _, err := uuid.Parse(id); err == nil && len(id) == 36 {

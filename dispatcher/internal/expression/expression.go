@@ -27,16 +27,19 @@ type Expression struct {
 }
 
 // String compiles an expression over event that makes a string: a route.
+// It fails for an expression that does not compile to that, with line and column.
 func String(text string) (*Expression, error) {
 	return compile(text, eventEnvironment, "string", cel.StringType)
 }
 
 // Bool compiles an expression over event and payload that makes a bool: a rule.
+// It fails for an expression that does not compile to that, with line and column.
 func Bool(text string) (*Expression, error) {
 	return compile(text, payloadEnvironment, "bool", cel.BoolType)
 }
 
 // JSON compiles an expression over event and payload that makes a map: a transformation.
+// It fails for an expression that does not compile to that, with line and column.
 func JSON(text string) (*Expression, error) {
 	return compile(text, payloadEnvironment, "map", cel.MapType(cel.StringType, cel.DynType))
 }

@@ -39,7 +39,7 @@ func Decode(payload []byte) (any, error) {
 }
 
 // Encode writes what [Expression.JSON] or [Decode] made. A number that no expression has touched stands
-// there as it was read.
+// there as it was read. It fails for a value that JSON does not have.
 func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

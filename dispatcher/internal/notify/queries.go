@@ -96,7 +96,7 @@ type Waiting struct {
 	Seconds float64
 }
 
-// Waiting asks the database.
+// Waiting asks the database. It fails when the database does.
 func (n *Notifier) Waiting(ctx context.Context) (w Waiting, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())

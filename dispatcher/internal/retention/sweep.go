@@ -18,6 +18,7 @@ const leaseName = "retention"
 var errLost = errors.New("the lease of the sweep is another worker's now")
 
 // Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did.
+// It fails when the database does, or ctx ends.
 func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	due, err := s.due(ctx)
 	if err != nil || !due {
@@ -289,7 +290,7 @@ type State struct {
 	due bool
 }
 
-// State asks the database how far the sweep is.
+// State asks the database how far the sweep is. It fails when the database does.
 func (s *Sweeper) State(ctx context.Context) (state State, err error) {
 	c := &state.Removed
 	found, err := s.one(ctx, s.sql.state, []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,

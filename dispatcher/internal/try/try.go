@@ -67,6 +67,7 @@ func Run(ctx context.Context, store *pgstore.Store, r Request) (*Report, error) 
 // ConfigError is about a configuration: it fails again.
 type ConfigError struct{ error }
 
+// Unwrap returns the error of the configuration.
 func (e *ConfigError) Unwrap() error { return e.error }
 
 // union is the topics that either takes, nil for all.

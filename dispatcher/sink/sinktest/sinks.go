@@ -67,13 +67,13 @@ func (r *Recording) Wait(ctx context.Context, n int) error {
 	}
 }
 
-// Probe succeeds.
+// Probe succeeds. It never fails.
 func (*Recording) Probe(context.Context) error { return nil }
 
 // BatchSize is Max.
 func (r *Recording) BatchSize() int { return max(r.Max, 1) }
 
-// Close does nothing.
+// Close does nothing. It never fails.
 func (*Recording) Close(context.Context) error { return nil }
 
 // Refusing fails the events that Refuse has an error for, and hands the others on.

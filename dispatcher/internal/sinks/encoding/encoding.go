@@ -46,7 +46,7 @@ type Encoder struct {
 	unreachable atomic.Pointer[string] // the subject of the last query that failed
 }
 
-// New returns an encoder to Avro or Protobuf.
+// New returns an encoder to Avro or Protobuf. It fails for a configuration that is not valid.
 func New(encoding config.KafkaEncoding, cfg config.SchemaRegistry) (*Encoder, error) {
 	k, ok := kinds[encoding]
 	if !ok {

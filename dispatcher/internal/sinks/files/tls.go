@@ -10,6 +10,7 @@ import (
 
 // TLS reads the files of cfg and returns what a client's connections take. The system's roots are
 // trusted when there is no caFile. ServerName stays empty when cfg has none.
+// It fails when a file cannot be read or holds something else.
 func TLS(cfg *config.TLS) (*tls.Config, error) {
 	c := &tls.Config{ServerName: cfg.ServerName, MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {

@@ -14,12 +14,13 @@ const (
 	Unwritable = "Unwritable"
 )
 
-// Coded marks err with the destination's own code for it.
+// Coded marks err with the destination's own code for it. The error wraps err.
 func Coded(code string, err error) error {
 	return dispatcher.WithCause(dispatcher.Cause{Code: code}, err)
 }
 
 // Routed marks err as the failure of a route, or of what takes its place, to name a place for the event.
+// The error wraps err.
 func Routed(err error) error {
 	return dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRoute}, err)
 }

@@ -27,11 +27,13 @@ const (
 )
 
 // With marks err with a word, for a sink that knows better than [Of] could guess.
+// The error wraps err, and is never nil.
 func With(word string, err error) error { return &marked{word, err} }
 
 // NoDestination marks err as the response that the place is missing, or closed to the dispatcher, which
 // speaks of no event. Where every event goes to that place, and so Probe checks it, the destination is
 // unavailable. Where routes or topics choose the place, it is the destination's fault (CONTRACT C-32).
+// The error wraps err, and is never nil.
 func NoDestination(every bool, err error) error {
 	if every {
 		return dispatcher.Unavailable(err)
