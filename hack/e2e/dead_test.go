@@ -32,7 +32,7 @@ var _ = It("finds a dead event with kubectl outbox", Label("dead"), func() {
 	Expect(w.outbox("status", "orders")).To(ContainSubstring("kubectl outbox dead show orders " + id))
 	Expect(w.outbox("dead", "show", "orders", id)).To(And(ContainSubstring("Resolution:    open"), Not(ContainSubstring("Payload:"))))
 	Expect(w.outbox("dead", "show", "orders", id, "--payload")).To(ContainSubstring("Payload:"))
-	Expect(w.outbox("events", "show", "orders", id)).To(ContainSubstring("died"))
+	Expect(w.outbox("events", "show", "orders", id)).To(ContainSubstring("max_retries_exceeded"))
 	w.outbox("pause", "orders")
 	w.expect("Ready", "True", "Paused")
 	w.outbox("resume", "orders")
