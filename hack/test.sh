@@ -34,7 +34,7 @@ trap finish EXIT
 step() {
   local begin=$SECONDS code=0
   say "$1"
-  "${@:2}" || code=$?
+  "${@:2}" || code=$? # which turns set -e off: a command of a step returns the code of what failed in it
   times+=$(printf '  %2d:%02d  %s' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)) "$1")$'\n'
   return $code
 }
@@ -52,13 +52,19 @@ run() { go test -timeout 20m $count "$@" 2>&1 | tee "$log" | shown; }
 shown() { cat; }
 
 # names prints the tests and specs that failed, and their packages.
-names() { sed -nE 's/^ *--- FAIL: ([^ ]+).*/  \1/p; s/^ *(.\[[0-9;]*m)*\[FAIL\](.\[[0-9;]*m)* /  /p; s/^FAIL\t([^ \t]+)\t.*/  in \1/p' "$log" | awk '!seen[$0]++'; }
+names() {
+  sed -E 's/\x1b\[[0-9;]*m//g' "$log" |
+    sed -nE 's/^ *--- FAIL: ([^ ]+).*/  \1/p; s/^ *\[FAIL\] /  /p; s/^FAIL\t([^ \t]+)\t.*/  in \1/p' | awk '!seen[$0]++'
+}
 
-# measured COMMAND...: of go test -v, shows what failed and what the tests measured.
+# measured COMMAND...: of go test -v, shows what the tests measured, or all that is not about success when one failed.
 measured() {
-  shown() { grep -E '^(ok|FAIL|panic)|^ *--- FAIL|_test\.go:[0-9]+: .*(WAL|buffers|CTEs|want)'; }
-  "$@" -v
+  local code=0
+  shown() { grep -E '^(ok|FAIL)|_test\.go:[0-9]+: .*(WAL|buffers|CTEs)' || true; }
+  "$@" -v || code=$?
   shown() { cat; }
+  [ $code = 0 ] || grep -vE '^ *(=== |--- (PASS|SKIP))' "$log"
+  return $code
 }
 
 # on MAJOR COMMAND...: on the pinned build of a major, where each has one.
@@ -82,9 +88,9 @@ budgets() { measured tests -run 'Budget|Plan' ./dispatcher/pgstore ./dispatcher/
 
 # on_api_server PACKAGE...: tests, some of which need a kube-apiserver and helm.
 on_api_server() {
-  KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test)
+  KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test) || return
   export KUBEBUILDER_ASSETS
-  go tool -modfile=hack/pins/helm/go.mod -n helm >/dev/null # built before the clock of a test runs
+  go tool -modfile=hack/pins/helm/go.mod -n helm >/dev/null || return # built before the clock of a test runs
   tests "$@"
 }
 
@@ -98,7 +104,7 @@ changed() {
 
 # changed_tools runs the tests of what only developers run, where a folder differs.
 changed_tools() {
-  local base tool packages=()
+  local base tool code=0 packages=()
   base=$(git merge-base HEAD "${BASE:-origin/main}" 2>/dev/null || git rev-parse HEAD)
   [ "$base" != "$(git rev-parse HEAD)" ] || base=HEAD^
   if ! git rev-parse --quiet --verify "$base" >/dev/null; then
@@ -109,17 +115,22 @@ changed_tools() {
     ! changed "$tool" || packages+=("./$tool")
   done
   echo "They differ from $(git rev-parse --short "$base"): ${packages[*]:-none}"
-  [ ${#packages[@]} = 0 ] || on_api_server "${packages[@]}"
+  [ ${#packages[@]} = 0 ] || on_api_server "${packages[@]}" || code=$?
   for tool in hack/{image,bench}; do
-    ! changed "$tool" || in_module "$tool"
+    ! changed "$tool" || in_module "$tool" || code=$?
   done
+  return $code
 }
 
 # cluster LABELS: specs on a real cluster.
 cluster() {
+  local code=0
   OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v -ginkgo.no-color ${1:+-ginkgo.label-filter="$1"} \
-    $([ -z "${CI-}" ] || [ -n "$count" ] || echo -ginkgo.flake-attempts=2) 2>&1 | tee "$log"
-  flaky+=$(sed -nE '/^. \[FLAKEY TEST/ { n; s/^/  /p }' "$log")
+    $([ -z "${CI-}" ] || [ -n "$count" ] || echo -ginkgo.flake-attempts=2) 2>&1 | tee "$log" || code=$?
+  local names
+  names=$(awk '/^-+$/ { getline; spec = $0 } /\[FLAKEY TEST/ { print "  " spec }' "$log")
+  flaky+=${names:+$names$'\n'}
+  return $code
 }
 
 # steady_times gives each file that is as in git's index a time that its content decides, and folders one time. Go caches a
