@@ -84,8 +84,8 @@ func TestClassify(t *testing.T) {
 			reason:   AuthenticationFailed, want: []string{`password authentication failed for user "postgres"; correct the user and the password`},
 		},
 		"unknown user": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("visitor", secret) })},
-			reason:   AuthenticationFailed, want: []string{"visitor"},
+			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("stranger", secret) })},
+			reason:   AuthenticationFailed, want: []string{"stranger"},
 		},
 		"wrong database": {
 			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Path = "/elsewhere" })},
