@@ -16,7 +16,7 @@ import (
 // A destination's fault is the event's own doing when others of its topic were delivered since it was claimed,
 // or since it failed before that.
 // CONTRACT: C-32
-func TestWhoseFault(t *testing.T) {
+func TestFaultIsTheEventsOwnWhenOthersAreDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t)
 		claim := func() *row {

@@ -38,7 +38,7 @@ func pad(eventType string, n int) []string { return slices.Repeat([]string{event
 // is admitted.
 //
 // CONTRACT: C-82
-func TestGateHoldsATopic(t *testing.T) {
+func TestGatePausesATopic(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newMemory()

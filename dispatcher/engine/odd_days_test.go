@@ -169,7 +169,7 @@ func TestHungCallDelaysNoHalfOpenProbe(t *testing.T) {
 
 // A handler that ends its goroutine fails its event, and the worker continues.
 // CONTRACT: C-33
-func TestGoexit(t *testing.T) {
+func TestGoexitFailsItsEventAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 10)
@@ -194,7 +194,7 @@ func TestGoexit(t *testing.T) {
 
 // A probe that is made for a paused topic, and fails or hangs, stops no topic that is delivered.
 // CONTRACT: C-32, C-33
-func TestProbeForAHeldTopic(t *testing.T) {
+func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 	for name, probe := range map[string]func(context.Context) error{
 		"fails": func(context.Context) error { return errUnreachable },
 		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
@@ -241,7 +241,7 @@ func TestProbeForAHeldTopic(t *testing.T) {
 
 // One batch call that fails with all its events holds no topic.
 // CONTRACT: C-33
-func TestOneFailedBatchHoldsNothing(t *testing.T) {
+func TestOneFailedBatchPausesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		store.enqueue("orders", 100)
@@ -265,7 +265,7 @@ func TestOneFailedBatchHoldsNothing(t *testing.T) {
 
 // When a topic's breaker opens, what is queued of it is given back, and spends no attempt.
 // CONTRACT: C-32
-func TestQueueIsGivenBackWhenATopicIsHeld(t *testing.T) {
+func TestQueueIsReleasedWhenATopicIsPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const concurrency = 16
 		store := newMemory()

@@ -137,7 +137,7 @@ func TestOrderPerKey(t *testing.T) {
 // What waits behind a failed event is given back with its attempt and never begun; other keys continue. It
 // is delivered behind it, in order. The same applies when the destination was unreachable, and the event waits with its attempt.
 // CONTRACT: C-50, C-32
-func TestFailureHoldsItsKeyAlone(t *testing.T) {
+func TestFailureDelaysItsKeyAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		result  error
 		unspent int // how many wait with their attempt
@@ -189,7 +189,7 @@ func holdsItsKeyAlone(t *testing.T, result error, unspent int) {
 
 // When the lease of a key's first event is lost, those behind it are not delivered by this worker.
 // CONTRACT: C-50, C-23
-func TestLostLeaseHoldsItsKey(t *testing.T) {
+func TestLostLeaseDelaysItsKey(t *testing.T) {
 	r := newRig(t)
 	r.enqueueKeys(6, 1)
 	begun, cut := make(chan struct{}, 6), make(chan struct{}, 6)

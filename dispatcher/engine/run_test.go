@@ -148,7 +148,7 @@ func TestRunTwiceIsRefused(t *testing.T) {
 }
 
 // A paused dispatcher claims nothing, and still reports both of its ends.
-func TestPaused(t *testing.T) {
+func TestPausedDispatcherClaimsNothing(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 5)
 	d := r.start(r.store(), &book{}, dispatcher.Config{Paused: true})

@@ -134,7 +134,7 @@ func (s *claimLog) since(n int) ([]int, int) {
 
 // A wake-up is followed by a small claim of a few rows. What that one leaves does not wait for the next poll: large
 // rows, dead ones, and all beyond the few.
-func TestWakeClaimsFew(t *testing.T) {
+func TestWakeIsFollowedByASmallClaim(t *testing.T) {
 	for name, test := range map[string]struct {
 		topics []string
 		order  dispatcher.Ordering
@@ -223,7 +223,7 @@ func TestWakesAgainAndAgain(t *testing.T) {
 
 // While a topic is paused no claim is for a few rows: its half-open probes have limits of their own, which such a claim does
 // not know.
-func TestWakeClaimsNotFewWhileHeld(t *testing.T) {
+func TestWakeMakesNoSmallClaimWhilePaused(t *testing.T) {
 	r := newRig(t)
 	store, sink := &claimLog{Store: r.store()}, newSites(map[string]error{"b": errUnreachable})
 	d := r.start(store, sink, asleep("a", "b"))

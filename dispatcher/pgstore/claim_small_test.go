@@ -16,7 +16,7 @@ import (
 // A claim of a few rows takes what is due as an ordinary one does, but for rows that need more: those are left as
 // they are, and the next ordinary claim takes them or marks them dead.
 // CONTRACT: C-20 to C-22
-func TestClaimFew(t *testing.T) {
+func TestSmallClaim(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	store := o.Store("shop", uuid.New())
@@ -101,7 +101,7 @@ func TestClaimFew(t *testing.T) {
 
 // It reads the index of live rows from where the last claims ended, whatever the planner knows.
 // CONTRACT: C-2
-func TestPlanOfFew(t *testing.T) {
+func TestSmallClaimPlan(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

@@ -24,8 +24,8 @@ func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, mar
 		return out, s.wrap("claim", err)
 	}
 	for c := (claiming{began: time.Now()}); ; {
-		look := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
-		found, report, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, look, markDead), look.topics)
+		scan := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
+		found, report, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, scan, markDead), scan.topics)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
@@ -33,17 +33,17 @@ func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, mar
 		if report.Followed {
 			sortKeys(found.rows)
 		}
-		all := s.keyed.update(look, report, found, time.Now())
+		all := s.keyed.update(scan, report, found, time.Now())
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(c.began) > searchFor) {
 			out.KeysWaiting = s.keyed.keysWaiting(req.Shares)
 			return out, nil
 		}
-		c = look.then()
+		c = scan.then()
 	}
 }
 
-// statement is one of those that look for rows, with its arguments.
+// statement is one of those that read rows, with its arguments.
 type statement struct {
 	sql  string
 	args []any
@@ -51,7 +51,7 @@ type statement struct {
 
 // statements are those that look at it. Where ranges are dense, keys are read by one of their own: rows of
 // ranges cost a quarter more in one for both. It gets the same part of the bytes as of the rows.
-func (s *Store) statements(req dispatcher.ClaimRequest, l looking, markDead bool) (all []statement) {
+func (s *Store) statements(req dispatcher.ClaimRequest, l scan, markDead bool) (all []statement) {
 	keyed := func(limits, rows []int32, maxBytes int64) statement {
 		return statement{s.sql.claimKeyed, []any{
 			s.namespace, l.topics, limits, l.times, l.ids, rows, int32(req.MaxAttempts), maxBytes,
@@ -154,8 +154,8 @@ func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements 
 	return f, all, err
 }
 
-// looking is what one statement looks at: a range of each topic, and keys.
-type looking struct {
+// scan is what one statement reads: a range of each topic, and keys.
+type scan struct {
 	claiming
 	topics []string
 	limits []int32
@@ -175,7 +175,7 @@ type looking struct {
 }
 
 // then is the claim after a statement that found nothing.
-func (l looking) then() claiming {
+func (l scan) then() claiming {
 	if slices.Contains(l.steps, false) {
 		l.tries++
 	}

@@ -28,15 +28,15 @@ import (
 // A claim that finds nothing scans more, and then from the front, before it says that nothing is due. Which rows are
 // safe to take is decided by the SQL alone: what is remembered here decides only where it looks.
 const (
-	// A scan covers lookMargin times as many rows as the limit takes by the last claim's spread, and at most
-	// lookAhead times the limit, or stepRows. It covers at least lookLeast.
-	lookMargin = 1.1
-	lookAhead  = 4
-	lookLeast  = 50
-	// Up to a spread of lookNear all scanned rows are locked, the blocked ones in vain: that costs less than to
-	// look the free ones up again. Up to lookDense no more rows are scanned than the limit.
-	lookNear  = 2.5
-	lookDense = 1.2
+	// A scan covers scanMargin times as many rows as the limit takes by the last claim's spread, and at most
+	// maxScanAhead times the limit, or stepRows. It covers at least minScan.
+	scanMargin   = 1.1
+	maxScanAhead = 4
+	minScan      = 50
+	// Up to a spread of nearSpread all scanned rows are locked, the blocked ones in vain: that costs less than to
+	// look the free ones up again. Up to denseSpread no more rows are scanned than the limit.
+	nearSpread  = 2.5
+	denseSpread = 1.2
 	// searchMore is the factor by which the scan grows with each further statement of a claim that found nothing.
 	searchMore = 4
 	// stepRows is the size of each step of a pass but the first. The first has the size of a scan: mostly it
@@ -107,10 +107,10 @@ type claiming struct {
 }
 
 // next says where a statement looks.
-func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time.Time) looking {
+func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time.Time) scan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := looking{claiming: c, at: now, each: make([]int, len(shares)), near: true, dense: true, except: []int64{}}
+	l := scan{claiming: c, at: now, each: make([]int, len(shares)), near: true, dense: true, except: []int64{}}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -124,7 +124,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 			limit -= l.recall(p, i, limit, perKey)
 		}
 		from, step := p.from(affordable, now)
-		rows, most := int(lookMargin*p.spread*float64(limit)), max(stepRows, lookAhead*limit)
+		rows, most := int(scanMargin*p.spread*float64(limit)), max(stepRows, maxScanAhead*limit)
 		switch {
 		case step && from != (position{}):
 			rows = most
@@ -137,10 +137,10 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 		l.limits = append(l.limits, int32(limit))
 		l.times = append(l.times, from.at)
 		l.ids = append(l.ids, pgUUID(from.id))
-		l.rows = append(l.rows, int32(max(rows, lookLeast)))
+		l.rows = append(l.rows, int32(max(rows, minScan)))
 		l.steps = append(l.steps, step)
-		l.near = l.near && !step && p.spread < lookNear
-		l.dense = l.dense && !step && p.full && p.spread < lookDense
+		l.near = l.near && !step && p.spread < nearSpread
+		l.dense = l.dense && !step && p.full && p.spread < denseSpread
 		if p.full && c.tries == 0 {
 			l.leaveOut(p)
 		}
@@ -156,7 +156,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 
 // leaveOut has the scans leave out keys that they met again and again: those with very many rows, which are
 // read directly.
-func (l *looking) leaveOut(p *passage) {
+func (l *scan) leaveOut(p *passage) {
 	for hash, r := range p.keys {
 		if len(l.except) < exceptMost && r.again && r.wait < exceptSoon {
 			l.except = append(l.except, hash)
@@ -166,7 +166,7 @@ func (l *looking) leaveOut(p *passage) {
 
 // recall adds the topic's keys whose rows came back, or else the remembered keys that are to be read now, for up
 // to half of its rows, or these for a small part while there are enough others. It returns how many rows they may take.
-func (l *looking) recall(p *passage, share, limit, perKey int) (rows int) {
+func (l *scan) recall(p *passage, share, limit, perKey int) (rows int) {
 	most := limit / 2
 	due := p.takeReturned(most)
 	if len(due) == 0 && p.others {
@@ -207,7 +207,7 @@ func (p *passage) from(affordable bool, now time.Time) (from position, step bool
 }
 
 // update records the result of a statement, and reports whether its claim has scanned all rows that are due.
-func (k *keyed) update(l looking, report scanReport, f found, now time.Time) (all bool) {
+func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.budget.spent(now.Sub(l.at), slices.Contains(l.steps, true))
@@ -236,7 +236,7 @@ func (k *keyed) update(l looking, report scanReport, f found, now time.Time) (al
 		if !part.step {
 			p.full, p.others = !part.last, others[i] > int(l.limits[i])/2
 			if p.full {
-				p.spread = min(max(1, float64(r.Looked)/float64(max(1, others[i]))), lookAhead)
+				p.spread = min(max(1, float64(r.Looked)/float64(max(1, others[i]))), maxScanAhead)
 			}
 		} else if in := float64(claimed[i]) / float64(l.limits[i]); in < 1 {
 			took := now.Sub(l.at)

@@ -115,7 +115,7 @@ func TestLooksAhead(t *testing.T) {
 		{1000, 1100, 550, 2200},  // and was not
 		{1000, 9000, 100, 4400},  // one in ninety: that many are not looked at
 		{2000, 9000, 100, 8800},  // also when a step has fewer
-		{10, 10, 10, lookLeast},
+		{10, 10, 10, minScan},
 	} {
 		k := newKeyed()
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}

@@ -44,8 +44,8 @@ type Looked struct {
 const (
 	// A look reads the ids of so many rows, and of those that are wanted so many at once, or so many bytes.
 	pastLook, pastRows, pastBytes = 1000, 100, 4 << 20
-	// looksLeast and looksEach bound the rows that are looked at: so many, and so many for each that is requested.
-	looksLeast, looksEach = 100_000, 10
+	// minReads and readsEach bound the rows that are looked at: so many, and so many for each that is requested.
+	minReads, readsEach = 100_000, 10
 	// pastTimeout bounds each statement, in milliseconds as text.
 	pastTimeout = "10000"
 	// ahead is how far producers' clocks may be ahead of the database's.
@@ -64,7 +64,7 @@ func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (Loo
 	if err := s.pool.QueryRow(ctx, "select now()").Scan(&now); err != nil {
 		return Looked{}, s.wrap("read past rows", err)
 	}
-	r := &pastReader{store: s, past: p, left: p.Last, looks: looksLeast + looksEach*p.Last, do: do}
+	r := &pastReader{store: s, past: p, left: p.Last, looks: minReads + readsEach*p.Last, do: do}
 	future := firstID(now.Add(ahead))
 	oldest := uuid.Nil
 	if p.Since > 0 {

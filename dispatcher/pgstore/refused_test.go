@@ -98,7 +98,7 @@ func TestUnreachableServerDoesNotRefuse(t *testing.T) {
 // A row with no attempt left that the database refuses to markDead stays as it is, and harms no other row, with and
 // without order per key. When it can be marked dead, it is.
 // CONTRACT: C-33
-func TestRefusedBurial(t *testing.T) {
+func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]*dispatcher.KeyOrder{"None": nil, "Key": {PerKey: 5}} {
 		t.Run(name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func watch(t *testing.T, store *depths) (*Latest[dispatcher.Depth], *strings.Bui
 // The database is queried for readers, and the last result is kept while it is unreachable.
 //
 // CONTRACT: C-96
-func TestBacklogIsCountedForThoseWhoLook(t *testing.T) {
+func TestBacklogIsCountedWhenRead(t *testing.T) {
 	store := &depths{err: errors.New("unreachable")}
 	b, log := watch(t, store)
 	if store.queries.Load() != 0 {
@@ -103,7 +103,7 @@ func TestKeysBlockOnlyWhereTheyMay(t *testing.T) {
 }
 
 // Many readers at once are one query, and none of them waits for a database that hangs.
-func TestLookingDoesNotHang(t *testing.T) {
+func TestStatusDoesNotWaitForAHangingDatabase(t *testing.T) {
 	store := &depths{proceed: make(chan struct{})}
 	b, _ := watch(t, store)
 	b.waitTimeout = time.Millisecond
