@@ -16,7 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
-// Who may see, who may replay, and that nobody does it under another's name: on a real API server, with the roles and
+// Who may see, who may replay, and that no user does it under another name: on a real API server, with the roles and
 // the policy that are shipped. CONTRACT: C-42
 var _ = Describe("who may replay", Label("rights", "replay"), func() {
 	var w *world
@@ -32,14 +32,14 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 			{"apply", "--server-side", "-k", root + "/config/admission"}, {"apply", "-f", root + "/config/rbac/users.yaml"},
 			{"-n", w.namespace, "create", "rolebinding", "replay", "--clusterrole=deadletterreplays-replay", "--user=" + ada},
 			{"-n", w.namespace, "create", "rolebinding", "ada", "--clusterrole=outboxdispatchers-view", "--user=" + ada},
-			// Nobody fills Kubernetes' own role view here: these two are what it has of ours.
+			// Kubernetes' own role view is not aggregated here: these two are what it has of ours.
 			{"-n", w.namespace, "create", "rolebinding", "vera", "--clusterrole=outboxdispatchers-view", "--user=" + vera},
 			{"-n", w.namespace, "create", "rolebinding", "vera-replays", "--clusterrole=deadletterreplays-view", "--user=" + vera},
 		} {
 			_, err := envtest.Kubectl(GinkgoTB(), "", args...)
 			Expect(err).NotTo(HaveOccurred())
 		}
-		Eventually(ctx, func() error { return w.Create(ctx, w.replay("forged", "somebody"), client.DryRunAll) }).WithTimeout(time.Minute).
+		Eventually(ctx, func() error { return w.Create(ctx, w.replay("forged", "eve"), client.DryRunAll) }).WithTimeout(time.Minute).
 			Should(MatchError(ContainSubstring("is not the user who creates the object")), "the policy has reached the API server")
 	})
 	// by is a client that the API server takes for a user.
@@ -67,25 +67,25 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		Expect(w.Create(ctx, dlr)).To(Succeed())
 		Expect(run(ctx, vera, "replays", "orders").out).To(ContainSubstring("chg-812"))
 		r := run(ctx, vera, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812")
-		Expect(r.err).To(MatchError(ContainSubstring("; ask for the role deadletterreplays-replay in this namespace")))
+		Expect(r.err).To(MatchError(ContainSubstring("; request the role deadletterreplays-replay in this namespace")))
 		viewer := by(vera)
 		Expect(apierrors.IsForbidden(viewer.Delete(ctx, dlr))).To(BeTrue(), "to delete is to stop")
 		Expect(apierrors.IsForbidden(viewer.DeleteAllOf(ctx, dlr, client.InNamespace(w.namespace)))).To(BeTrue())
 		Expect(apierrors.IsForbidden(viewer.Patch(ctx, dlr, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`))))).To(BeTrue())
-		Expect(w.asked(ctx).Name).To(Equal("chg-812"))
+		Expect(w.created(ctx).Name).To(Equal("chg-812"))
 	})
 
 	It("is who has the role, under his own name, and may stop it", func(ctx SpecContext) {
 		w.operator(status(metav1.ConditionTrue, "Finished", 3, 3))
 		Expect(run(ctx, ada, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812").err).NotTo(HaveOccurred())
-		dlr := w.asked(ctx)
+		dlr := w.created(ctx)
 		Expect(dlr.Spec.RequestedBy).To(Equal(ada))
 		dlr.Status.Stopped = "by hand"
 		Expect(apierrors.IsForbidden(by(ada).Status().Update(ctx, &dlr))).To(BeTrue(), "what became of it is the operator's to say")
 		Expect(by(ada).Delete(ctx, &dlr)).To(Succeed())
 	})
 
-	It("is nobody under another's name, not even an administrator", func(ctx SpecContext) {
+	It("is done under no other name, not even by an administrator", func(ctx SpecContext) {
 		person := by(ada)
 		Eventually(ctx, func() error { return person.Create(ctx, w.replay("mine", ada), client.DryRunAll) }).WithTimeout(time.Minute).Should(Succeed(), "the role has reached the API server")
 		for user, c := range map[string]client.Client{ada: person, "admin": w.Client} {
@@ -102,7 +102,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 			applied := w.replay("applied", vera)
 			Expect(c.Patch(ctx, applied, client.Apply, client.FieldOwner("forger"), client.ForceOwnership)).To(MatchError(ContainSubstring("is not the user who creates the object")), user) //nolint:staticcheck // the other way wants generated configurations
 		}
-		Expect(w.asked(ctx).Spec.RequestedBy).To(Equal(ada))
+		Expect(w.created(ctx).Spec.RequestedBy).To(Equal(ada))
 	})
 
 	It("does not keep the operator from status, finalizers and labels", func(ctx SpecContext) {
@@ -120,7 +120,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		_, err := envtest.Kubectl(GinkgoTB(), "", "-n", w.namespace, "create", "rolebinding", "gitops", "--clusterrole=deadletterreplays-replay",
 			"--serviceaccount="+w.namespace+":kustomize-controller")
 		Expect(err).NotTo(HaveOccurred())
-		printed := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, asked by ada", "--print", "--name", "chg-812", "--requested-by", account)
+		printed := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--print", "--name", "chg-812", "--requested-by", account)
 		Expect(printed.err).NotTo(HaveOccurred())
 		apply := func(manifest string) error {
 			_, err := envtest.Kubectl(GinkgoTB(), manifest, "--as", account, "apply", "--server-side", "-f", "-")
@@ -133,7 +133,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 	})
 })
 
-// replay is an object that somebody writes.
+// replay is an object that a user writes.
 func (w *world) replay(name, by string) *v1alpha1.DeadLetterReplay {
 	return &v1alpha1.DeadLetterReplay{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DeadLetterReplay"},

@@ -19,45 +19,46 @@ import (
 // unseenLooks is how many looks a command waits for the operator before it says so.
 const unseenLooks = 10
 
-// toldWithin is how long after its end the status of one says so, at most.
-const toldWithin = time.Minute
+// reportedWithin is how long after the end of a replay its status says so, at most.
+const reportedWithin = time.Minute
 
-// follower tells how far a DeadLetterReplay is.
+// follower writes the progress of a DeadLetterReplay.
 type follower struct {
 	*plugin
 	*target
 	out  io.Writer
 	wait bool
-	// dispatcher is whose letters they are.
+	// dispatcher is the one whose dead letters they are.
 	dispatcher string
 	last       string
 }
 
-// follow returns at the end, with what the object is then. Its error says that the end is no good one.
+// follow returns at the end of the replay, with the object as it is then. It returns an error when the replay failed, was
+// stopped or removed, or when the command was interrupted.
 func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) error {
 	key := client.ObjectKeyFromObject(dlr)
 	for looks := 0; ; looks++ {
 		looked := time.Now()
-		f.tell(dlr, looks)
+		f.write(dlr, looks)
 		if ended(dlr, f.wait) {
 			return f.outcome(dlr)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the command was broken off, and %s goes on: `kubectl outbox replays %s` tells how far it is, `kubectl delete deadletterreplay %s --namespace %s` stops it", key.Name, f.dispatcher, key.Name, key.Namespace)
+			return fmt.Errorf("the command was interrupted, and %s continues: `kubectl outbox replays %s` shows its progress, `kubectl delete deadletterreplay %s --namespace %s` stops it", key.Name, f.dispatcher, key.Name, key.Namespace)
 		case <-time.After(f.Every):
 		}
 		switch err := f.Get(ctx, key, dlr); {
 		case apierrors.IsNotFound(err):
 			return f.gone(dlr, time.Since(looked))
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("look at the DeadLetterReplay %s: %w; it goes on, and `kubectl outbox replays %s` tells how far it is", key, err, f.dispatcher)
+			return fmt.Errorf("read the DeadLetterReplay %s: %w; it continues, and `kubectl outbox replays %s` shows its progress", key, err, f.dispatcher)
 		}
 	}
 }
 
-// tell writes a line that is news.
-func (f *follower) tell(dlr *v1alpha1.DeadLetterReplay, looks int) {
+// write writes the progress when it differs from the last line.
+func (f *follower) write(dlr *v1alpha1.DeadLetterReplay, looks int) {
 	text := progress(dlr)
 	if looks >= unseenLooks && dlr.Status.ObservedGeneration < dlr.Generation {
 		text = "the operator has not seen it yet; see that it runs, and serves this namespace"
@@ -70,11 +71,12 @@ func (f *follower) tell(dlr *v1alpha1.DeadLetterReplay, looks int) {
 	_, _ = fmt.Fprintln(f.out, line) // when who reads it has gone, the exit code still says how it ended
 }
 
-// gone is the end of one that is no more, by what was seen of it that long ago. With a time to live the operator removes
-// it after its end; one that somebody deletes before is seen while it stops, or had a longer time.
+// gone is the error for an object that does not exist any more; dlr is what was last seen of it, that long ago. With a
+// time to live the operator removes it after its end; one that is deleted earlier was seen while it stopped, or had a
+// longer time to live.
 func (f *follower) gone(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error {
 	name, ttl := dlr.Namespace+"/"+dlr.Name, dlr.Spec.TTLAfterFinished
-	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.Duration <= ago+toldWithin {
+	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.Duration <= ago+reportedWithin {
 		return fmt.Errorf("the DeadLetterReplay %s was removed after it ended, since its ttlAfterFinished is %s; seen last: %s; see what is dead now with `kubectl outbox dead groups %s`, and keep the next one longer",
 			name, ttl.Duration, progress(dlr), f.dispatcher)
 	}
@@ -84,10 +86,10 @@ func (f *follower) gone(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error
 // outcome is the error of a bad end.
 func (f *follower) outcome(dlr *v1alpha1.DeadLetterReplay) error {
 	if s := dlr.Status.Stopped; s != "" {
-		return fmt.Errorf("%s was stopped: %s; see why events died, with `kubectl outbox dead groups %s`, before you replay the rest", dlr.Name, s, f.dispatcher)
+		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s`, before you replay the rest", dlr.Name, s, f.dispatcher)
 	}
 	if c := meta.FindStatusCondition(dlr.Status.Conditions, v1alpha1.StalledCondition); stalled(dlr) {
-		return fmt.Errorf("%s cannot go on: %s: %s; `kubectl delete deadletterreplay %s --namespace %s` gives it up", dlr.Name, c.Reason, c.Message, dlr.Name, dlr.Namespace)
+		return fmt.Errorf("%s cannot continue: %s: %s; `kubectl delete deadletterreplay %s --namespace %s` gives it up", dlr.Name, c.Reason, c.Message, dlr.Name, dlr.Namespace)
 	}
 	return nil
 }
@@ -96,7 +98,7 @@ func stalled(dlr *v1alpha1.DeadLetterReplay) bool {
 	return meta.IsStatusConditionTrue(dlr.Status.Conditions, v1alpha1.StalledCondition)
 }
 
-// ended reports whether there is nothing more to wait for: each letter had its turn, or with wait its outcome.
+// ended reports whether there is nothing more to wait for: each dead letter had its turn, or with wait its outcome.
 func ended(dlr *v1alpha1.DeadLetterReplay, wait bool) bool {
 	s := dlr.Status
 	return stalled(dlr) || meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ReadyCondition) ||
@@ -120,7 +122,7 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 		}
 	}
 	count(value(s.Delivered), "delivered")
-	count(value(s.DiedAgain), "died again")
+	count(value(s.DiedAgain), "dead again")
 	count(value(s.Discarded), "discarded")
 	count(value(s.Pending), "not delivered yet")
 	for _, one := range s.Skipped {
@@ -138,7 +140,7 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 	return text
 }
 
-// objectWriter writes an object in a format; text is nothing, because progress was told, or what a manifest is.
+// objectWriter writes an object in a format; text is nothing, because progress was written, or what a manifest is.
 func objectWriter(format string, manifest bool) (func(io.Writer, *v1alpha1.DeadLetterReplay) error, error) {
 	if format == "text" && manifest {
 		format = "yaml"

@@ -25,7 +25,7 @@ import (
 // Forward makes a port of a pod reachable at a URL of this machine, until end is called.
 type Forward func(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, port int) (url string, end func(), err error)
 
-// source asks one of the dispatcher's pods.
+// source reads dead letters from one of the dispatcher's pods.
 func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDispatcher) (deadletters.Source, func(), error) {
 	all, err := pods.List(ctx, t, obd.Namespace, desired.Selector(obd, desired.ComponentDispatcher))
 	if err != nil {
@@ -33,7 +33,7 @@ func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDisp
 	}
 	pod := choose(all)
 	if pod == nil {
-		return nil, nil, fmt.Errorf("no pod of %s/%s runs, and only a pod can be asked for dead letters; see `kubectl outbox status %s`, or use `dispatcher dead` with a database login", obd.Namespace, obd.Name, obd.Name)
+		return nil, nil, fmt.Errorf("no pod of %s/%s runs, and dead letters are read from a pod; see `kubectl outbox status %s`, or use `dispatcher dead` with a database login", obd.Namespace, obd.Name, obd.Name)
 	}
 	url, end, err := p.Forward(ctx, t.config, pod, desired.Port)
 	if err != nil {
@@ -42,7 +42,7 @@ func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDisp
 	return deadletters.Client{URL: url}, end, nil
 }
 
-// choose returns a pod that can be asked, one that is ready before others; nil for none.
+// choose returns a pod that can be read from, a ready one before others; nil for none.
 func choose(all []corev1.Pod) (best *corev1.Pod) {
 	for i := range all {
 		if pod := &all[i]; observe.Running(pod) && (best == nil || !ready(best) && ready(pod)) {
@@ -119,7 +119,7 @@ func refusedForward(pod *corev1.Pod, err error) error {
 	}
 	remedy := "try again, or see `kubectl get pods`"
 	if strings.Contains(err.Error(), "forbidden") {
-		remedy = "ask for the right to create pods/portforward in this namespace"
+		remedy = "request the right to create pods/portforward in this namespace"
 	}
 	return fmt.Errorf("forward to the pod %s/%s: %w; %s", pod.Namespace, pod.Name, err, remedy)
 }

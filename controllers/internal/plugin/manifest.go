@@ -23,7 +23,7 @@ type manifest struct {
 	schemas map[string]*corev1.ConfigMap
 }
 
-// readManifest reads the one OutboxDispatcher of a file, or that of the name, and the ConfigMaps beside it. - is in.
+// readManifest reads the one OutboxDispatcher of a file, or that of the name, and the ConfigMaps next to it. - is in.
 func readManifest(in io.Reader, file, name string) (*manifest, error) {
 	b := resource.NewLocalBuilder().Unstructured().ContinueOnError().Flatten()
 	if file == "-" {
@@ -76,13 +76,13 @@ func withSchemas(dispatcher *unstructured.Unstructured, maps []*unstructured.Uns
 	return m, nil
 }
 
-// settle gives the manifest its namespace, and works there. asked is --namespace.
-func (t *target) settle(m *manifest, asked string) error {
+// settle gives the manifest its namespace, and works there. flag is --namespace.
+func (t *target) settle(m *manifest, flag string) error {
 	switch own := m.dispatcher.GetNamespace(); {
 	case own == "":
 		m.dispatcher.SetNamespace(t.namespace)
-	case asked != "" && asked != own:
-		return fmt.Errorf("the manifest is for the namespace %s, and --namespace is %s; remove one of them", own, asked)
+	case flag != "" && flag != own:
+		return fmt.Errorf("the manifest is for the namespace %s, and --namespace is %s; remove one of them", own, flag)
 	default:
 		t.namespace = own
 	}

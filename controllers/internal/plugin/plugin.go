@@ -1,4 +1,4 @@
-// Package plugin is `kubectl outbox`. It asks the API server for what the operator reports, and a dispatcher's pod,
+// Package plugin is `kubectl outbox`. It reads what the operator reports from the API server, and a dispatcher's pod,
 // through the API server's port-forward, for dead letters. It connects to no database. What it changes are objects:
 // spec.state, DeadLetterReplays that it creates, the evidence of an OutboxConsumer, and the Job of a try, which it removes.
 package plugin
@@ -67,8 +67,8 @@ func New(version string, streams genericiooptions.IOStreams, o Options) *cobra.C
 		Use: "kubectl-outbox", Short: "See and steer the delivery of a transactional outbox",
 		Long: `See and steer the delivery of a transactional outbox. NAME is that of an OutboxDispatcher.
 
-What is told of dead letters comes from a dispatcher's pod, through the API server's port-forward, so who may
-create pods/portforward there may look, at payloads too. The pod answers questions and changes nothing. To replay or
+Dead letters are read from a dispatcher's pod, through the API server's port-forward, so who may
+create pods/portforward there may read them, payloads too. The pod only serves reads. To replay or
 discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl outbox"},
@@ -127,7 +127,7 @@ func (t *target) dispatcher(ctx context.Context, name string) (*v1alpha1.OutboxD
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("no OutboxDispatcher %s in the namespace %s: `kubectl get outboxdispatchers -A` lists them all; set --namespace", name, t.namespace)
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w; ask for the role outboxdispatchers-view in this namespace", err)
+		return nil, fmt.Errorf("%w; request the role outboxdispatchers-view in this namespace", err)
 	}
 	return nil, fmt.Errorf("read the OutboxDispatcher %s/%s: %w", t.namespace, name, err)
 }

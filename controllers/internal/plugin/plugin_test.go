@@ -23,12 +23,12 @@ var _ = Describe("kubectl outbox", func() {
 		r := w.run(ctx, "status", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(And(
-			ContainSubstring("Ready:   False, ConnectionFailed: It does not answer; start it.\n"), ContainSubstring("Events:  namespace shop, topics orders\n"),
+			ContainSubstring("Ready:   False, ConnectionFailed: It does not respond; start it.\n"), ContainSubstring("Events:  namespace shop, topics orders\n"),
 			ContainSubstring("Pods (1 of 1 ready)\n"), ContainSubstring("Backlog (counted 60m ago)\n"), ContainSubstring("7f3a9c21   1500"),
-			ContainSubstring("- SinkReachable is False (ConnectionFailed): It does not answer; start it.\n"),
+			ContainSubstring("- SinkReachable is False (ConnectionFailed): It does not respond; start it.\n"),
 			ContainSubstring("- Group 7f3a9c21, 1500 dead: Correct the price. See kubectl outbox dead show orders "+event+" --namespace "+w.namespace+"\n"),
 		))
-		Expect(w.forwarded).To(Equal([]string{"orders-b"}), "the ready pod is asked, once")
+		Expect(w.forwarded).To(Equal([]string{"orders-b"}), "the ready pod is read, once")
 
 		var report plugin.Report
 		r = w.run(ctx, "status", "orders", "--output", "json")
@@ -42,11 +42,11 @@ var _ = Describe("kubectl outbox", func() {
 		Expect(w.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace), client.GracePeriodSeconds(0))).To(Succeed())
 		r := w.run(ctx, "status", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.out).To(And(ContainSubstring("Pods (0 of 1 ready)\n  none\n"), ContainSubstring("1500 events are dead, and no pod could be asked for one of each group: no pod of "), ContainSubstring("7f3a9c21   3 ")))
+		Expect(r.out).To(And(ContainSubstring("Pods (0 of 1 ready)\n  none\n"), ContainSubstring("1500 events are dead, and no pod could be read for one of each group: no pod of "), ContainSubstring("7f3a9c21   3 ")))
 		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("use `dispatcher dead` with a database login")))
 	})
 
-	It("asks a pod for dead letters and events", Label("dead"), func(ctx SpecContext) {
+	It("reads dead letters and events from a pod", Label("dead"), func(ctx SpecContext) {
 		w.dispatcher(ctx)
 		Expect(w.run(ctx, "dead", "groups", "orders").out).To(ContainSubstring("7f3a9c21   1500"))
 		Expect(w.run(ctx, "dead", "list", "orders", "-o", "json").out).To(ContainSubstring(`"event": "` + event + `"`))
@@ -66,10 +66,10 @@ var _ = Describe("kubectl outbox", func() {
 		}
 		r := w.run(ctx, "pause", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.out).To(Equal("outboxdispatcher " + w.namespace + "/orders is to be Paused\n"))
-		Expect(r.told).To(BeEmpty())
+		Expect(r.out).To(Equal("outboxdispatcher " + w.namespace + "/orders: spec.state set to Paused\n"))
+		Expect(r.errOut).To(BeEmpty())
 		Expect(state()).To(Equal(v1alpha1.StatePaused))
-		Expect(w.run(ctx, "pause", "orders").out).To(ContainSubstring("was Paused already"))
+		Expect(w.run(ctx, "pause", "orders").out).To(ContainSubstring("is already Paused"))
 		Expect(w.run(ctx, "resume", "orders").err).NotTo(HaveOccurred())
 		Expect(state()).To(Equal(v1alpha1.StateRunning))
 
@@ -79,7 +79,7 @@ var _ = Describe("kubectl outbox", func() {
 		Expect(err).NotTo(HaveOccurred())
 		r = w.run(ctx, "pause", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.told).To(Equal("warning: spec.state is also set by kustomize-controller, which may set it back; change it there too\n"))
+		Expect(r.errOut).To(Equal("warning: spec.state is also set by kustomize-controller, which may set it back; change it there too\n"))
 		Expect(state()).To(Equal(v1alpha1.StatePaused))
 	})
 
@@ -89,8 +89,8 @@ var _ = Describe("kubectl outbox", func() {
 		w.real = true
 		r := w.run(ctx, "status", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.out).To(ContainSubstring("ask for the right to create pods/portforward in this namespace"))
-		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("ask for the right to create pods/portforward")))
+		Expect(r.out).To(ContainSubstring("request the right to create pods/portforward in this namespace"))
+		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("request the right to create pods/portforward")))
 		Expect(w.run(ctx, "pause", "orders").err).To(MatchError(ContainSubstring("forbidden")))
 		Expect(w.Get(ctx, client.ObjectKeyFromObject(obd), obd)).To(Succeed())
 		Expect(obd.Spec.State).To(Equal(v1alpha1.StateRunning))

@@ -100,11 +100,11 @@ func readReport(in io.Reader, file string) ([]byte, error) {
 func newEvidence(text []byte, now time.Time) (*v1alpha1.ConsumerEvidence, error) {
 	var r status.Consumer
 	if err := yaml.UnmarshalStrict(bytes.TrimSpace(text), &r); err != nil {
-		return nil, fmt.Errorf("it is no report of `dispatcher verify-consumer --output json`: %w", err)
+		return nil, fmt.Errorf("it is not a report of `dispatcher verify-consumer --output json`: %w", err)
 	}
 	switch {
 	case len(r.Checks) == 0 || r.At.IsZero() || r.Type == "":
-		return nil, errors.New("it is no report of `dispatcher verify-consumer --output json`: it has no checks, type or time; give its file")
+		return nil, errors.New("it is not a report of `dispatcher verify-consumer --output json`: it has no checks, type or time; give its file")
 	case !r.Finished:
 		return nil, errors.New("its checks were not finished, so it proves nothing; run verify-consumer again")
 	case r.At.After(now.Add(clockSkew)):
@@ -143,7 +143,7 @@ func (t *target) register(ctx context.Context, name string, evidence *v1alpha1.C
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("no OutboxConsumer %s in the namespace %s: `kubectl get outboxconsumers -A` lists them all; set --namespace, or create it first", name, t.namespace)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w; ask for the role outboxconsumers-verify in this namespace", err)
+		return fmt.Errorf("%w; request the role outboxconsumers-verify in this namespace", err)
 	}
 	return err
 }

@@ -31,7 +31,7 @@ func verifyReport(at, broken string, outcomes ...string) string {
 		at, broken, strings.Join(checks, ", "))
 }
 
-// The evidence of a consumer is put into its status by whoever has the role for it, and by nobody else. CONTRACT: C-82
+// The evidence of a consumer is put into its status by whoever has the role for it, and by no other user. CONTRACT: C-82
 var _ = Describe("register", Label("register", "rights"), func() {
 	var w *world
 	BeforeEach(func(ctx SpecContext) {
@@ -66,12 +66,12 @@ var _ = Describe("register", Label("register", "rights"), func() {
 			HaveField("VerifiedAt.Time.UTC()", time.Date(2026, 2, 28, 9, 30, 0, 0, time.UTC))))
 	})
 
-	It("refuses what is no evidence, and says why", func(ctx SpecContext) {
+	It("refuses what is not evidence, and says why", func(ctx SpecContext) {
 		good := verifyReport("2026-02-28T09:30:00Z", "", "Passed")
 		Expect(register(ctx, good).err).NotTo(HaveOccurred())
 		for report, why := range map[string]string{
 			"": "it has no checks, type or time",
-			`{"url": "http://billing", "unknown": 1}`:                         "it is no report of `dispatcher verify-consumer --output json`",
+			`{"url": "http://billing", "unknown": 1}`:                         "it is not a report of `dispatcher verify-consumer --output json`",
 			strings.Replace(good, `"finished": true`, `"finished": false`, 1): "its checks were not finished",
 			strings.Replace(good, "order.placed", "refund.made", 1):           "spec.eventTypes of the OutboxConsumer " + w.namespace + "/billing does not have",
 			verifyReport("2026-02-27T09:30:00Z", "", "Passed"):                "one of 2026-02-28T09:30:00Z is registered already",
@@ -111,7 +111,7 @@ var _ = Describe("register", Label("register", "rights"), func() {
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ownerTeam":"team-money"}}`))
 		Eventually(ctx, func() error { return edits.Patch(ctx, consumer, patch) }).WithTimeout(time.Minute).Should(Succeed(), "the role has reached the API server")
 		w.config = as(team)
-		Expect(register(ctx, report).err).To(MatchError(ContainSubstring("; ask for the role outboxconsumers-verify in this namespace")))
+		Expect(register(ctx, report).err).To(MatchError(ContainSubstring("; request the role outboxconsumers-verify in this namespace")))
 		w.config = as(pipeline)
 		Eventually(ctx, func() error { return register(ctx, report).err }).WithTimeout(time.Minute).Should(Succeed())
 		Expect(evidence(ctx)).NotTo(BeNil())

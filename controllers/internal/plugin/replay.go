@@ -21,14 +21,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
 
-// keepDryRun is how long the object of a dry run stays, for whoever wants to see who asked what.
+// keepDryRun is how long the object of a dry run stays, for a record of who requested what.
 const keepDryRun = time.Hour
 
 // nameBytes is the most bytes of the name of a DeadLetterReplay.
 const nameBytes = 48
 
-// ordered is what somebody asks for on the command line.
-type ordered struct {
+// request is what the flags of replay and discard say.
+type request struct {
 	action                            v1alpha1.ReplayAction
 	name, reason, requestedBy         string
 	ordering, format                  string
@@ -39,10 +39,10 @@ type ordered struct {
 }
 
 func (p *plugin) replayCommand(action v1alpha1.ReplayAction) *cobra.Command {
-	o := &ordered{action: action}
+	o := &request{action: action}
 	use, short := "replay", "Put dead events back, at a rate"
 	long := `Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place in
-the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them die again,
+the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them are dead again,
 the rest stays as it is.`
 	example := `  kubectl outbox replay orders --group 2 --reason CHG-812 --dry-run
   kubectl outbox replay orders --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
@@ -56,7 +56,7 @@ the rest stays as it is.`
 		Use: use + " NAME --reason TEXT", Short: short, Example: example, Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: long + `
 
-The command creates a DeadLetterReplay and tells how far it is, a line for each change, until each letter had its turn,
+The command creates a DeadLetterReplay and writes its progress, a line for each change, until each dead letter had its turn,
 or with --wait its outcome. The operator runs it: to break the command off stops nothing, and to delete the object
 does. Exit code 1 says that it failed, or stopped by itself. Who may create DeadLetterReplays may do this: the role
 deadletterreplays-replay. Your user name goes into spec.requestedBy, where the API server proves it.
@@ -79,23 +79,23 @@ a pull request, which a GitOps tool applies under its own name, the one to give 
 	return cmd
 }
 
-func (o *ordered) flags(cmd *cobra.Command) {
+func (o *request) flags(cmd *cobra.Command) {
 	o.filter = deadcmd.FilterFlags(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("group").Usage = "only those of this group: its number in `kubectl outbox status`, or its 8 hex digits, which mean the same group tomorrow"
-	flags.StringVar(&o.reason, "reason", "", "why, such as the number of the change; it stays with each letter (required)")
-	flags.BoolVar(&o.all, "all", false, "every open letter, when there is no filter")
+	flags.StringVar(&o.reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
+	flags.BoolVar(&o.all, "all", false, "every open dead letter, when there is no filter")
 	flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "tell what would be done, and change nothing")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "count what would be done, and change nothing")
 	flags.BoolVar(&o.wait, "wait", false, "wait until each outcome is known: delivered, dead again, discarded or skipped")
 	flags.StringVar(&o.name, "name", "", "the name of the object (default: the dispatcher's and the time)")
-	flags.DurationVar(&o.ttl, "ttl-after-finished", 0, "how long the object stays after its end (default: until somebody deletes it)")
+	flags.DurationVar(&o.ttl, "ttl-after-finished", 0, "how long the object stays after its end (default: until it is deleted)")
 	flags.BoolVar(&o.show, "print", false, "write the object for a pull request, and create nothing")
 	flags.StringVar(&o.requestedBy, "requested-by", "", "with --print: the user that will apply it (default: you)")
 	flags.StringVarP(&o.format, "output", "o", "text", "text, or the object as name, json or yaml; then progress goes to standard error")
 	if o.action == v1alpha1.ActionReplay {
 		flags.Int32Var(&o.canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the known outcomes died again (default 50 with --canary, else never)")
+		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the known outcomes are dead again (default 50 with --canary, else never)")
 		flags.StringVar(&o.ordering, "ordering", "", "Key: of a key the next goes when the one before is delivered; or None (default: the dispatcher's)")
 		flags.BoolVar(&o.anyOrder, "any-order", false, "the same as --ordering None")
 		cmd.MarkFlagsMutuallyExclusive("ordering", "any-order")
@@ -105,8 +105,8 @@ func (o *ordered) flags(cmd *cobra.Command) {
 	}
 }
 
-// order does what is asked for.
-func (p *plugin) order(cmd *cobra.Command, name string, o *ordered) error {
+// order creates the object of the request, and follows it.
+func (p *plugin) order(cmd *cobra.Command, name string, o *request) error {
 	ctx := cmd.Context()
 	write, err := objectWriter(o.format, o.show)
 	if err != nil {
@@ -154,15 +154,15 @@ func (p *plugin) order(cmd *cobra.Command, name string, o *ordered) error {
 }
 
 // object is what the flags say.
-func (o *ordered) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alpha1.DeadLetterReplay, error) {
+func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alpha1.DeadLetterReplay, error) {
 	filter, err := o.filter(now)
 	switch {
 	case err != nil:
 		return nil, err
 	case filter.Empty() && !o.all:
-		return nil, errors.New("no filter; choose letters, such as with --group, or add --all for every open letter of the dispatcher")
+		return nil, errors.New("no filter; choose dead letters, such as with --group, or add --all for every open one of the dispatcher")
 	case !filter.Empty() && o.all:
-		return nil, errors.New("--all is every letter, and there is a filter too; remove one of them")
+		return nil, errors.New("--all is every dead letter, and there is a filter too; remove one of them")
 	case o.ttl < 0:
 		return nil, fmt.Errorf("--ttl-after-finished is %s; set it to a time such as 168h", o.ttl)
 	}
@@ -230,12 +230,12 @@ func (p *plugin) numberedGroup(cmd *cobra.Command, t *target, obd *v1alpha1.Outb
 func (t *target) user(ctx context.Context) (string, error) {
 	var review authenticationv1.SelfSubjectReview
 	if err := t.Create(ctx, &review); err != nil {
-		return "", fmt.Errorf("ask the API server who you are: %w; ask for the role system:basic-user", err)
+		return "", fmt.Errorf("read your user name from the API server: %w; request the role system:basic-user", err)
 	}
 	return review.Status.UserInfo.Username, nil
 }
 
-// hasLogin says when nobody has said by which login replays are done. Who may not read the Outbox hears it from the
+// hasLogin returns an error when there is no login for replays. A user who may not read the Outbox finds it in the
 // object's status.
 func (t *target) hasLogin(ctx context.Context, obd *v1alpha1.OutboxDispatcher) error {
 	const remedy = "a login that has what `dispatcher migrate grants --for replay` prints"
@@ -257,7 +257,7 @@ func refusedCreate(dlr *v1alpha1.DeadLetterReplay, err error) error {
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("this cluster has no DeadLetterReplays: %w; upgrade the operator and its definitions", err)
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "deadletterreplays"`):
-		return fmt.Errorf("%w; ask for the role deadletterreplays-replay in this namespace", err)
+		return fmt.Errorf("%w; request the role deadletterreplays-replay in this namespace", err)
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("%w; choose another --name, or see `kubectl outbox replays %s`", err, dlr.Spec.DispatcherRef.Name)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// status is what the operator would tell of a DeadLetterReplay.
+// status is what the operator would report of a DeadLetterReplay.
 func status(ready metav1.ConditionStatus, reason string, matched, done int64) v1alpha1.DeadLetterReplayStatus {
 	s := v1alpha1.DeadLetterReplayStatus{ObservedGeneration: 1, Matched: &matched, Done: &done}
 	s.Conditions = []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: ready, Reason: reason, Message: "As it is.", LastTransitionTime: metav1.NewTime(noon)}}
@@ -36,8 +36,8 @@ func (w *world) operator(report v1alpha1.DeadLetterReplayStatus) {
 	})
 }
 
-// asked is the one DeadLetterReplay that there is.
-func (w *world) asked(ctx context.Context) v1alpha1.DeadLetterReplay {
+// created is the one DeadLetterReplay that there is.
+func (w *world) created(ctx context.Context) v1alpha1.DeadLetterReplay {
 	GinkgoHelper()
 	var list v1alpha1.DeadLetterReplayList
 	Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
@@ -52,16 +52,16 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		w.dispatcher(ctx)
 	})
 
-	It("asks for a group by its number, and tells what became of it", func(ctx SpecContext) {
+	It("takes a group by its number, and reports its outcome", func(ctx SpecContext) {
 		report := status(metav1.ConditionTrue, "Finished", 1500, 1500)
 		report.Delivered, report.DiedAgain, report.Skipped = ptr.To(int64(1495)), ptr.To(int64(4)), []v1alpha1.SkippedLetters{{Reason: "not_dead", Count: 1}}
 		w.operator(report)
 		r := w.run(ctx, "replay", "orders", "--group", "1", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--any-order", "--wait")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(r.told).To(Equal("group 1 is 7f3a9c21: 1500 dead, topic orders, max_retries_exceeded\n"))
+		Expect(r.errOut).To(Equal("group 1 is 7f3a9c21: 1500 dead, topic orders, max_retries_exceeded\n"))
 		Expect(r.out).To(HavePrefix("replay orders-20260301-130000: waits for the operator\n"))
-		Expect(r.out).To(HaveSuffix("replay orders-20260301-130000: 1500 of 1500 done, 1495 delivered, 4 died again, 1 skipped: not_dead\n"))
-		spec := w.asked(ctx).Spec
+		Expect(r.out).To(HaveSuffix("replay orders-20260301-130000: 1500 of 1500 done, 1495 delivered, 4 dead again, 1 skipped: not_dead\n"))
+		spec := w.created(ctx).Spec
 		Expect(spec.RequestedBy).To(Equal("admin"))
 		Expect(spec).To(Equal(v1alpha1.DeadLetterReplaySpec{
 			DispatcherRef: &v1alpha1.DispatcherRef{Name: "orders"}, Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
@@ -69,17 +69,17 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		}))
 	})
 
-	It("does not wait for outcomes unless it is told to", func(ctx SpecContext) {
+	It("does not wait for outcomes without --wait", func(ctx SpecContext) {
 		w.operator(status(metav1.ConditionFalse, "Running", 3, 1))
 		report := status(metav1.ConditionFalse, "Running", 3, 3)
 		report.Pending = ptr.To(int64(3))
 		var out strings.Builder
-		told := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() { w.operator(report) })}
-		r := w.runBoth(ctx, &out, told, "replay", "orders", "--all", "--reason", "CHG-812", "--output", "name")
+		progress := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() { w.operator(report) })}
+		r := w.runBoth(ctx, &out, progress, "replay", "orders", "--all", "--reason", "CHG-812", "--output", "name")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(out.String()).To(Equal("deadletterreplay.outbox.dev/orders-20260301-130000\n"))
-		Expect(told.String()).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
-		Expect(strings.Count(told.String(), "1 of 3 done")).To(Equal(1), "a line for each change")
+		Expect(progress.String()).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
+		Expect(strings.Count(progress.String(), "1 of 3 done")).To(Equal(1), "a line for each change")
 	})
 
 	It("counts what would be done", func(ctx SpecContext) {
@@ -89,7 +89,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		r := w.run(ctx, "discard", "orders", "--topic", "orders", "--since", "2h", "--id", "42", "--id", event, "--reason", "load test", "--dry-run", "--name", "count")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(HaveSuffix("discard count: would discard 2 of 3, 1 skipped: gone\n"))
-		spec := w.asked(ctx).Spec
+		spec := w.created(ctx).Spec
 		Expect(spec.DryRun).To(BeTrue())
 		Expect(spec.TTLAfterFinished.Duration).To(Equal(time.Hour))
 		Expect(spec.Selector.Topics).To(Equal([]string{"orders"}))
@@ -99,52 +99,52 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 
 	It("fails when it stopped by itself, and says what to do", func(ctx SpecContext) {
 		report := status(metav1.ConditionFalse, "Stopped", 1500, 1500)
-		report.DiedAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes died again"
+		report.DiedAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes are dead again"
 		w.operator(report)
 		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
-		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes died again; see why events died, with `kubectl outbox dead groups orders`")))
+		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes are dead again; see why events are dead again, with `kubectl outbox dead groups orders`")))
 		var dlr v1alpha1.DeadLetterReplay
 		Expect(json.Unmarshal([]byte(r.out), &dlr)).To(Succeed(), "what is piped is the object alone")
 		Expect(dlr.Kind).To(Equal("DeadLetterReplay"))
 		Expect(*dlr.Status.DiedAgain).To(Equal(int64(6)))
 	})
 
-	It("fails when it cannot go on", func(ctx SpecContext) {
+	It("fails when it cannot continue", func(ctx SpecContext) {
 		report := status(metav1.ConditionFalse, "NoLogin", 0, 0)
 		report.Matched, report.Done = nil, nil
 		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.replayLogin.", LastTransitionTime: metav1.NewTime(noon)})
 		w.operator(report)
 		r := w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812")
-		Expect(r.err).To(MatchError("chg-812 cannot go on: NoLogin: Set spec.replayLogin.; `kubectl delete deadletterreplay chg-812 --namespace " + w.namespace + "` gives it up"))
+		Expect(r.err).To(MatchError("chg-812 cannot continue: NoLogin: Set spec.replayLogin.; `kubectl delete deadletterreplay chg-812 --namespace " + w.namespace + "` gives it up"))
 		Expect(r.out).To(HaveSuffix("replay chg-812: NoLogin: As it is.\n"))
 		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox replays orders`")))
 	})
 
-	It("tells that the operator does not look, and that it goes on without the command", func(ctx SpecContext) {
+	It("reports that the operator has not seen it, and that it continues without the command", func(ctx SpecContext) {
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
 		out := &watched{until: "the operator has not seen it yet", then: cancel}
 		r := w.runTo(short, out, "replay", "orders", "--all", "--reason", "CHG-812")
-		Expect(r.err).To(MatchError(ContainSubstring("the command was broken off, and orders-20260301-130000 goes on")))
-		Expect(w.asked(ctx).DeletionTimestamp).To(BeNil())
+		Expect(r.err).To(MatchError(ContainSubstring("the command was interrupted, and orders-20260301-130000 continues")))
+		Expect(w.created(ctx).DeletionTimestamp).To(BeNil())
 	})
 
-	DescribeTable("tells what has become of one that is gone, with what was seen last", func(ctx SpecContext, ttl, want string) {
+	DescribeTable("reports that one is gone, with what was seen last", func(ctx SpecContext, ttl, want string) {
 		w.operator(status(metav1.ConditionFalse, "Running", 3, 1))
 		out := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() {
-			dlr := w.asked(ctx)
+			dlr := w.created(ctx)
 			Expect(w.Delete(ctx, &dlr)).To(Succeed())
 		})}
 		r := w.runTo(ctx, out, "replay", "orders", "--all", "--reason", "CHG-812", "--wait", "--name", "chg-812", "--ttl-after-finished", ttl)
 		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 1 of 3 done; "), ContainSubstring("`kubectl outbox dead groups orders`"))))
 	},
 		Entry("removed after its end", "1s", "removed after it ended, since its ttlAfterFinished is 1s"),
-		Entry("deleted by somebody", "168h", "deleted, which stops it"),
+		Entry("deleted by a person", "168h", "deleted, which stops it"),
 		Entry("without a time to live", "0", "deleted, which stops it"),
 	)
 
 	It("writes the object for a pull request, and creates nothing", func(ctx SpecContext) {
-		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, asked by ada", "--canary", "10", "--print", "--name", "chg-812",
+		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--canary", "10", "--print", "--name", "chg-812",
 			"--ttl-after-finished", "168h", "--requested-by", "system:serviceaccount:flux-system:kustomize-controller")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(Equal(strings.ReplaceAll(`apiVersion: outbox.dev/v1alpha1
@@ -158,7 +158,7 @@ spec:
   dispatcherRef:
     name: orders
   rate: 100
-  reason: CHG-812, asked by ada
+  reason: CHG-812, requested by ada
   requestedBy: system:serviceaccount:flux-system:kustomize-controller
   selector:
     group: 7f3a9c21
@@ -169,12 +169,12 @@ spec:
 		Expect(list.Items).To(BeEmpty())
 	})
 
-	It("takes groups from the status when no pod answers, and makes a name of what fits", func(ctx SpecContext) {
+	It("takes groups from the status when no pod responds, and makes a name of what fits", func(ctx SpecContext) {
 		long := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: strings.Repeat("o", 31) + "-orders"},
 			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", OutboxRef: &v1alpha1.OutboxRef{Name: "main"}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}}
 		Expect(w.Create(ctx, long)).To(Succeed())
 		Expect(w.run(ctx, "replay", long.Name, "--all", "--reason", "CHG-812", "--print").out).To(ContainSubstring("\n  name: " + strings.Repeat("o", 31) + "-20260301-130000\n"))
-		w.away = errors.New("no route to the pod")
+		w.unreachable = errors.New("no route to the pod")
 		r := w.run(ctx, "replay", "orders", "--group", "1", "--reason", "CHG-812", "--print")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(ContainSubstring("\n    group: 7f3a9c21\n"))
@@ -182,8 +182,8 @@ spec:
 
 	It("refuses what cannot be meant, with a remedy", func(ctx SpecContext) {
 		for words, want := range map[string]string{
-			"":                               "no filter; choose letters, such as with --group, or add --all",
-			"--all --topic orders":           "--all is every letter, and there is a filter too; remove one of them",
+			"":                               "no filter; choose dead letters, such as with --group, or add --all",
+			"--all --topic orders":           "--all is every dead letter, and there is a filter too; remove one of them",
 			"--group 2":                      "--group is 2, and there are 1 groups; see `kubectl outbox status orders`",
 			"--group 7F3A9C21":               "the filter is wrong: group: ",
 			"--all --requested-by eve":       "--requested-by is for --print alone",
@@ -191,7 +191,7 @@ spec:
 			"--all --rate 0 --canary -1":     "spec.canary",
 			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",
 		} {
-			short, cancel := context.WithTimeout(ctx, time.Minute) // what is taken goes on for ever
+			short, cancel := context.WithTimeout(ctx, time.Minute) // what is taken has no end
 			r := w.run(short, append([]string{"replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
 			cancel()
 			Expect(r.err).To(MatchError(ContainSubstring(want)), words)
@@ -210,13 +210,13 @@ spec:
 		Expect(list.Items).To(BeEmpty())
 	})
 
-	It("lists what was asked for", func(ctx SpecContext) {
-		Expect(w.run(ctx, "replays", "orders").told).To(Equal("nothing was replayed or discarded here by an object\n"))
+	It("lists what was requested", func(ctx SpecContext) {
+		Expect(w.run(ctx, "replays", "orders").errOut).To(Equal("nothing was replayed or discarded here by an object\n"))
 		report := status(metav1.ConditionTrue, "Finished", 3, 3)
 		report.Discarded = ptr.To(int64(3))
 		w.operator(report)
 		Expect(w.run(ctx, "discard", "orders", "--all", "--reason", "CHG-812:\nno such item", "--name", "chg-812").err).NotTo(HaveOccurred())
-		other := w.asked(ctx)
+		other := w.created(ctx)
 		other = v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}, Spec: other.Spec}
 		other.Spec.DispatcherRef = &v1alpha1.DispatcherRef{Name: "bills"}
 		Expect(w.Create(ctx, &other)).To(Succeed())
@@ -241,7 +241,7 @@ spec:
 		Expect(w.run(ctx, "__complete", "replay", "orders", "--group", "").out).To(ContainSubstring("7f3a9c21\t3 dead"))
 		Expect(w.run(ctx, "__complete", "replays", "").out).To(HavePrefix("orders\n"))
 		w.as(ctx, "tess-"+w.namespace)
-		Expect(w.run(ctx, "replays", "orders").err).To(MatchError(ContainSubstring("; ask for the role deadletterreplays-view in this namespace")))
+		Expect(w.run(ctx, "replays", "orders").err).To(MatchError(ContainSubstring("; request the role deadletterreplays-view in this namespace")))
 	})
 })
 

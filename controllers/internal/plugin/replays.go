@@ -23,7 +23,7 @@ func (p *plugin) replaysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replays NAME", Short: "List the replays and discards of an OutboxDispatcher's dead letters", Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: `List the DeadLetterReplays of an OutboxDispatcher, and those of its Outbox that are about its outbox namespace: the
-newest first, with who asked, why, and what became of the events. DELIVERED counts what was delivered, not what was
+newest first, with who requested it, why, and what became of the events. DELIVERED counts what was delivered, not what was
 put back. As JSON and YAML it is a DeadLetterReplayList.`,
 		Example: "  kubectl outbox replays orders --namespace shop\n  kubectl outbox replays orders --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,7 +72,7 @@ func (p *plugin) replays(ctx context.Context, name string) (*v1alpha1.DeadLetter
 	case meta.IsNoMatchError(err):
 		return nil, fmt.Errorf("this cluster has no DeadLetterReplays: %w; upgrade the operator and its definitions", err)
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w; ask for the role deadletterreplays-view in this namespace", err)
+		return nil, fmt.Errorf("%w; request the role deadletterreplays-view in this namespace", err)
 	case err != nil:
 		return nil, fmt.Errorf("list the DeadLetterReplays of the namespace %s: %w", obd.Namespace, err)
 	}
@@ -87,7 +87,7 @@ func (p *plugin) replays(ctx context.Context, name string) (*v1alpha1.DeadLetter
 	return list, nil
 }
 
-// about reports whether an object may concern letters of a dispatcher.
+// about reports whether an object may concern dead letters of a dispatcher.
 func about(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bool {
 	if ref := dlr.Spec.DispatcherRef; ref != nil {
 		return ref.Name == obd.Name
@@ -98,7 +98,7 @@ func about(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bool 
 
 func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 	var out bytes.Buffer
-	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tDIED AGAIN\tDISCARDED\tSKIPPED\tBY\tAGE\tWHY", len(all), func(w io.Writer, i int) {
+	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tDEAD AGAIN\tDISCARDED\tSKIPPED\tBY\tAGE\tWHY", len(all), func(w io.Writer, i int) {
 		dlr := &all[i]
 		s, status, skipped := dlr.Status, "Unseen", int64(0)
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ReadyCondition); c != nil {

@@ -24,11 +24,11 @@ import (
 // shownGroups is how many groups the text has.
 const shownGroups = 10
 
-// Report is what `kubectl outbox status` tells.
+// Report is the output of `kubectl outbox status`.
 type Report struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// State is the state that was asked for.
+	// State is spec.state.
 	State string `json:"state"`
 	// OutboxNamespace and Topics say whose events it delivers; no topics means all. Outbox is where they are.
 	OutboxNamespace string   `json:"outboxNamespace"`
@@ -43,7 +43,7 @@ type Report struct {
 	PodsUnknown string `json:"podsUnknown,omitempty"`
 	// Backlog is nil before the first count.
 	Backlog *Backlog `json:"backlog,omitempty"`
-	// Groups are those of open dead letters, the largest first. GroupsUnknown says why no pod told them: then they are
+	// Groups are those of open dead letters, the largest first. GroupsUnknown says why no pod reported them: then they are
 	// those of the status, without an event and an error of each.
 	Groups        []deadletters.Group `json:"groups"`
 	GroupsUnknown string              `json:"groupsUnknown,omitempty"`
@@ -107,7 +107,7 @@ func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
 	}
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, c := range r.Conditions {
-		if c.Wrong && !r.toldElsewhere(c) {
+		if c.Wrong && !r.reportedElsewhere(c) {
 			r.ToDo = append(r.ToDo, fmt.Sprintf("%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message))
 		}
 	}
@@ -126,9 +126,9 @@ func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
 	return r
 }
 
-// toldElsewhere reports whether something else of the report says what is to be done: the groups about dead letters, and
+// reportedElsewhere reports whether something else of the report says what is to be done: the groups about dead letters, and
 // about Ready the condition that is its cause, which has its reason.
-func (r *Report) toldElsewhere(c Condition) bool {
+func (r *Report) reportedElsewhere(c Condition) bool {
 	switch c.Type {
 	case v1alpha1.DeadLettersPresentCondition:
 		return true
@@ -201,7 +201,7 @@ func (r *Report) groups(groups []deadletters.Group) {
 		r.ToDo = append(r.ToDo, todo)
 	}
 	if r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
-		r.ToDo = append(r.ToDo, fmt.Sprintf("%d events are dead, and no pod could be asked for one of each group: %s", r.Backlog.Dead, r.GroupsUnknown))
+		r.ToDo = append(r.ToDo, fmt.Sprintf("%d events are dead, and no pod could be read for one of each group: %s", r.Backlog.Dead, r.GroupsUnknown))
 	}
 }
 
@@ -240,7 +240,7 @@ func (r Report) text() []byte {
 	r.backlogText(&out)
 	fmt.Fprintln(&out, "\nDead letters")
 	if r.GroupsUnknown != "" {
-		fmt.Fprintln(&out, "  as the status has them; no pod could be asked: "+r.GroupsUnknown)
+		fmt.Fprintln(&out, "  as the status has them; no pod could be read: "+r.GroupsUnknown)
 	}
 	if len(r.Groups) == 0 {
 		fmt.Fprintln(&out, "  none")

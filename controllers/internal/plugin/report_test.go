@@ -20,7 +20,7 @@ var noon = metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
 
-// troubled is a dispatcher with everything that a report can tell.
+// troubled is a dispatcher with everything that a report can have.
 func troubled() *v1alpha1.OutboxDispatcher {
 	condition := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(time.Hour)}
@@ -36,11 +36,11 @@ func troubled() *v1alpha1.OutboxDispatcher {
 		Conditions: []metav1.Condition{
 			condition(v1alpha1.SchemaReadyCondition, metav1.ConditionTrue, "UpToDate", "The schema has version 1."),
 			condition(v1alpha1.SourceReachableCondition, metav1.ConditionUnknown, "NotObserved", "No pod has said it yet."),
-			condition(v1alpha1.SinkReachableCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not answer; start it."),
+			condition(v1alpha1.SinkReachableCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; start it."),
 			condition(v1alpha1.DeadLettersPresentCondition, metav1.ConditionTrue, "DeadLetters", "Events are dead; look at them."),
 			condition(v1alpha1.TopicsSharedCondition, metav1.ConditionFalse, "NotShared", "No other dispatcher has these topics."),
 			condition(v1alpha1.ReconcilingCondition, metav1.ConditionTrue, "Progressing", "A rollout is under way."),
-			condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not answer; start it."),
+			condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; start it."),
 		},
 	}
 	return obd
@@ -72,7 +72,7 @@ func TestReport(t *testing.T) {
 	var groups []deadletters.Group
 	for n := range shownGroups + 2 {
 		groups = append(groups, deadletters.Group{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonPermanentFailure, Cause: dispatcher.Cause{Class: "http", Code: "422"},
-			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, Letter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price."})
+			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, Letter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price."})
 	}
 	full.groups(groups)
 

@@ -17,9 +17,9 @@ import (
 const manager = "kubectl-outbox"
 
 func (p *plugin) stateCommand(state v1alpha1.DispatcherState) *cobra.Command {
-	use, short, what := "pause", "Stop claiming events", "Set spec.state to Paused. The pods finish what is in flight, claim nothing more, and go on to count the backlog."
+	use, short, what := "pause", "Stop claiming events", "Set spec.state to Paused. The pods finish what is in flight, claim nothing more, and still count the backlog."
 	if state == v1alpha1.StateRunning {
-		use, short, what = "resume", "Claim and deliver events again", "Set spec.state to Running. The pods go on to claim and deliver events."
+		use, short, what = "resume", "Claim and deliver events again", "Set spec.state to Running. The pods claim and deliver events again."
 	}
 	return &cobra.Command{
 		Use: use + " NAME", Short: short, ValidArgsFunction: p.completeOne,
@@ -41,14 +41,14 @@ manifest without spec.state leaves it alone. The command says so when it sees th
 			}
 			owners := stateOwners(obd)
 			if obd.Spec.State == state {
-				fmt.Fprintf(cmd.OutOrStdout(), "outboxdispatcher %s/%s was %s already\n", obd.Namespace, obd.Name, state)
+				fmt.Fprintf(cmd.OutOrStdout(), "outboxdispatcher %s/%s is already %s\n", obd.Namespace, obd.Name, state)
 				return nil
 			}
 			patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"state":"`+string(state)+`"}}`))
 			if err := t.Patch(cmd.Context(), obd, patch, client.FieldOwner(manager)); err != nil {
 				return fmt.Errorf("set the state of %s/%s: %w", obd.Namespace, obd.Name, err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "outboxdispatcher %s/%s is to be %s\n", obd.Namespace, obd.Name, state)
+			fmt.Fprintf(cmd.OutOrStdout(), "outboxdispatcher %s/%s: spec.state set to %s\n", obd.Namespace, obd.Name, state)
 			if len(owners) > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: spec.state is also set by %s, which may set it back; change it there too\n", strings.Join(owners, " and "))
 			}
@@ -86,7 +86,7 @@ func hasState(text []byte, spec, state string) bool {
 // oneName checks the arguments.
 func oneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("%d arguments, and 1 is wanted: kubectl outbox %s; see --help", len(args), cmd.Use)
+		return fmt.Errorf("%d arguments, want 1: kubectl outbox %s; see --help", len(args), cmd.Use)
 	}
 	return nil
 }

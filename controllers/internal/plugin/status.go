@@ -54,7 +54,7 @@ func writer(format string) (func(Report) ([]byte, error), error) {
 	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
 }
 
-// report gathers what there is to tell.
+// report collects the report.
 func (p *plugin) report(ctx context.Context, name string) (Report, error) {
 	t, err := p.target()
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *plugin) report(ctx context.Context, name string) (Report, error) {
 	return report, nil
 }
 
-// groups asks a pod.
+// groups reads the groups from a pod.
 func (p *plugin) groups(ctx context.Context, t *target, obd *v1alpha1.OutboxDispatcher) ([]deadletters.Group, error) {
 	source, end, err := p.source(ctx, t, obd)
 	if err != nil {

@@ -38,18 +38,18 @@ const event = "0190a5c8-5d1e-7000-8000-000000000001"
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// letters is what the pods know.
-type letters struct{ deadletters.Source }
+// deadLetters is what the pods serve.
+type deadLetters struct{ deadletters.Source }
 
-func (letters) Groups(context.Context, deadletters.Filter) (deadletters.Groups, error) {
+func (deadLetters) Groups(context.Context, deadletters.Filter) (deadletters.Groups, error) {
 	return deadletters.Groups{Groups: []deadletters.Group{group(0)}}, nil
 }
 
-func (letters) List(context.Context, deadletters.ListRequest) (deadletters.Page, error) {
+func (deadLetters) List(context.Context, deadletters.ListRequest) (deadletters.Page, error) {
 	return deadletters.Page{Letters: []deadletters.Letter{{ID: 42, Event: event, Topic: "orders"}}}, nil
 }
 
-func (letters) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
+func (deadLetters) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
 	l := deadletters.Letter{ID: 42, Event: id, Topic: "orders"}
 	if payload {
 		l.Payload = []byte(`{"price":-1}`)
@@ -57,14 +57,14 @@ func (letters) Show(_ context.Context, id string, payload bool) (deadletters.Let
 	return l, nil
 }
 
-func (letters) Event(_ context.Context, id string, _ bool) (deadletters.History, error) {
+func (deadLetters) Event(_ context.Context, id string, _ bool) (deadletters.History, error) {
 	return deadletters.History{Event: &deadletters.Event{ID: event, DedupeKey: id, Status: "dead"}}, nil
 }
 
 func group(n int) deadletters.Group {
 	return deadletters.Group{
 		Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: dispatcher.Cause{Class: "http", Code: "422"},
-		Count: int64(1500 - n), Since: noon.Add(-2 * time.Hour), Last: noon, Letter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price.",
+		Count: int64(1500 - n), Since: noon.Add(-2 * time.Hour), Last: noon, Letter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price.",
 	}
 }
 
@@ -72,13 +72,13 @@ func group(n int) deadletters.Group {
 type world struct {
 	client.Client
 	namespace string
-	// forwarded are the pods that were asked.
+	// forwarded are the pods that were read.
 	forwarded []string
 	// log is that of the pod of a Job, and in is standard input.
 	log, in string
-	// unlogged is why that log cannot be read, and away why no pod can be asked. nil: it can.
-	unlogged, away error
-	// config is who asks, and real asks through the API server's port-forward.
+	// unlogged is why that log cannot be read, and unreachable why no pod can be read. nil: it can.
+	unlogged, unreachable error
+	// config is the user's, and real forwards through the API server's port-forward.
 	config *rest.Config
 	real   bool
 }
@@ -100,8 +100,8 @@ func newWorld(ctx context.Context) *world {
 
 // ran is what a command left behind.
 type ran struct {
-	out, told string
-	err       error
+	out, errOut string
+	err         error
 }
 
 // run runs kubectl outbox in the namespace.
@@ -114,30 +114,30 @@ func (w *world) run(ctx context.Context, args ...string) ran {
 
 // runTo is run with another standard output.
 func (w *world) runTo(ctx context.Context, out io.Writer, args ...string) ran {
-	var told bytes.Buffer
-	r := w.runBoth(ctx, out, &told, args...)
-	r.told = told.String()
+	var errOut bytes.Buffer
+	r := w.runBoth(ctx, out, &errOut, args...)
+	r.errOut = errOut.String()
 	return r
 }
 
 // runBoth is run with both outputs.
-func (w *world) runBoth(ctx context.Context, out, told io.Writer, args ...string) ran {
+func (w *world) runBoth(ctx context.Context, out, errOut io.Writer, args ...string) ran {
 	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }, Every: time.Millisecond}
 	o.Log = func(context.Context, *rest.Config, *corev1.Pod) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(w.log)), w.unlogged
 	}
 	if !w.real {
 		o.Forward = func(_ context.Context, _ *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
-			if w.away != nil {
-				return "", nil, w.away
+			if w.unreachable != nil {
+				return "", nil, w.unreachable
 			}
 			Expect(port).To(Equal(desired.Port))
 			w.forwarded = append(w.forwarded, pod.Name)
-			server := httptest.NewServer(deadletters.Handler(letters{}))
+			server := httptest.NewServer(deadletters.Handler(deadLetters{}))
 			return server.URL, server.Close, nil
 		}
 	}
-	cmd := plugin.New("v1", genericiooptions.IOStreams{In: strings.NewReader(w.in), Out: out, ErrOut: told}, o)
+	cmd := plugin.New("v1", genericiooptions.IOStreams{In: strings.NewReader(w.in), Out: out, ErrOut: errOut}, o)
 	cmd.SetArgs(append([]string{"--namespace", w.namespace}, args...))
 	return ran{err: cmd.ExecuteContext(ctx)}
 }
@@ -152,8 +152,8 @@ func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
 	Expect(w.Create(ctx, obd)).To(Succeed())
 	dead, at := int64(1500), metav1.NewTime(noon)
 	obd.Status.Conditions = []metav1.Condition{
-		{Type: v1alpha1.SinkReachableCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not answer; start it.", LastTransitionTime: at},
-		{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not answer; start it.", LastTransitionTime: at},
+		{Type: v1alpha1.SinkReachableCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not respond; start it.", LastTransitionTime: at},
+		{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not respond; start it.", LastTransitionTime: at},
 		{Type: v1alpha1.SchemaReadyCondition, Status: metav1.ConditionTrue, Reason: "UpToDate", LastTransitionTime: at},
 	}
 	obd.Status.Dead, obd.Status.ObservedTime, obd.Status.Sink = &dead, &at, "log"
@@ -174,7 +174,7 @@ func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
 	return obd
 }
 
-// as makes a user ask from now on, with the right to see, and no other.
+// as makes a user with the right to see, and no other, the one of the next commands.
 func (w *world) as(ctx context.Context, user string) {
 	root, err := envtest.Root()
 	Expect(err).NotTo(HaveOccurred())

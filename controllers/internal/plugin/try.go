@@ -68,7 +68,7 @@ one of several OutboxDispatchers. The API server fills in defaults and refuses w
 the image of the running Deployment runs dispatcher try in the namespace, with the Secrets that the manifest names.
 Its ConfigMap and it are deleted at the end, and on Ctrl-C.
 
-It needs the rights to get outboxdispatchers and to update them, or create those that are new (which is only asked for as a
+It needs the rights to get outboxdispatchers and to update them, or create those that are new (which is only used for a
 dry run), to get outboxes, deployments, configmaps and jobs, to create and delete jobs and configmaps, to list pods and
 events, and to get pods/log: the roles outboxdispatchers-edit, outboxes-view and edit have them.
 
@@ -127,26 +127,26 @@ func (p *plugin) try(cmd *cobra.Command, o tried, name string) error {
 	if err := t.settle(m, *p.flags.Namespace); err != nil {
 		return err
 	}
-	trial, platform, err := t.trial(ctx, m, o)
+	attempt, platform, err := t.attempt(ctx, m, o)
 	if err != nil {
 		return err
 	}
-	return (&tryJob{plugin: p, target: t, trial: trial, out: cmd.OutOrStdout(), told: cmd.ErrOrStderr()}).run(ctx, platform)
+	return (&tryJob{plugin: p, target: t, attempt: attempt, out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr()}).run(ctx, platform)
 }
 
-// trial is what to try, with what it is compared with, and what its pod has of the one that runs.
-func (t *target) trial(ctx context.Context, m *manifest, o tried) (trial desired.Try, p desired.Platform, err error) {
-	trial, p = desired.Try{Schemas: m.schemas, Args: o.args, Deadline: o.timeout}, desired.Platform{Image: o.image}
-	if trial.OutboxDispatcher, err = t.admit(ctx, m.dispatcher); err != nil {
-		return trial, p, err
+// attempt is what to try, with what it is compared with, and what its pod has of the one that runs.
+func (t *target) attempt(ctx context.Context, m *manifest, o tried) (attempt desired.Try, p desired.Platform, err error) {
+	attempt, p = desired.Try{Schemas: m.schemas, Args: o.args, Deadline: o.timeout}, desired.Platform{Image: o.image}
+	if attempt.OutboxDispatcher, err = t.admit(ctx, m.dispatcher); err != nil {
+		return attempt, p, err
 	}
-	name := trial.OutboxDispatcher.Name
-	running, err := t.running(ctx, trial.OutboxDispatcher)
+	name := attempt.OutboxDispatcher.Name
+	running, err := t.running(ctx, attempt.OutboxDispatcher)
 	switch {
 	case err != nil:
-		return trial, p, err
+		return attempt, p, err
 	case running == nil && (o.against == againstRunning || o.image == ""):
-		return trial, p, fmt.Errorf("no OutboxDispatcher %s/%s runs here, to compare with and to take the image from; correct --namespace, "+
+		return attempt, p, fmt.Errorf("no OutboxDispatcher %s/%s runs here, to compare with and to take the image from; correct --namespace, "+
 			"or compare with the rows' status: --against status --image IMAGE, which is the image of the operator's dispatchers", t.namespace, name)
 	case running != nil:
 		pod := &running.Spec.Template.Spec
@@ -155,13 +155,13 @@ func (t *target) trial(ctx context.Context, m *manifest, o tried) (trial desired
 			p.ImagePullSecrets = append(p.ImagePullSecrets, secret.Name)
 		}
 	}
-	if trial.Running = running; o.against == againstRunning {
-		if trial.RunningConfig, err = t.runningConfig(ctx, running); err != nil {
-			return trial, p, err
+	if attempt.Running = running; o.against == againstRunning {
+		if attempt.RunningConfig, err = t.runningConfig(ctx, running); err != nil {
+			return attempt, p, err
 		}
 	}
-	trial.Name = name + "-try-" + rand.String(5)
-	return trial, p, nil
+	attempt.Name = name + "-try-" + rand.String(5)
+	return attempt, p, nil
 }
 
 // admit has the API server look at the manifest as if it were applied: with defaults, and with its refusals.
@@ -243,7 +243,7 @@ func (t *target) runningConfig(ctx context.Context, d *appsv1.Deployment) (*core
 // refusedTry says what to do about a missing right.
 func refusedTry(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w; ask for the roles outboxdispatchers-edit, outboxes-view and edit in this namespace, or the rights that `kubectl outbox try --help` lists", err)
+		return fmt.Errorf("%w; request the roles outboxdispatchers-edit, outboxes-view and edit in this namespace, or the rights that `kubectl outbox try --help` lists", err)
 	}
 	return err
 }

@@ -34,7 +34,7 @@ var _ = Describe("kubectl outbox try, when its Job has no pod", Label("try"), fu
 		})
 		r := w.run(ctx, "try", "-f", "-", "--timeout", "1h")
 		Expect(r.err).To(MatchError(And(ContainSubstring("has no pod: Its pod cannot be created: "), ContainSubstring(want),
-			ContainSubstring("; mend what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again"))))
+			ContainSubstring("; fix what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again"))))
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	},
 		Entry("a quota", SpecTimeout(time.Minute), func(ctx context.Context, w *world) {
@@ -51,20 +51,20 @@ var _ = Describe("kubectl outbox try, when its Job has no pod", Label("try"), fu
 		}, "violates PodSecurity"),
 	)
 
-	It("goes on waiting when the failure may pass", SpecTimeout(2*time.Minute), func(ctx SpecContext) {
+	It("keeps waiting when the failure may pass", SpecTimeout(2*time.Minute), func(ctx SpecContext) {
 		w.jobController(func(ctx context.Context, job *batchv1.Job) error {
 			return w.Create(ctx, failedCreate(job, `Error creating: Internal error occurred: failed calling webhook "policy.example.com": connection refused`))
 		})
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
-		told := &watched{until: "connection refused", then: cancel}
-		Expect(w.runBoth(short, told, told, "try", "-f", "-", "--timeout", "1h").err).To(MatchError("the command was broken off, and so was the Job"))
+		output := &watched{until: "connection refused", then: cancel}
+		Expect(w.runBoth(short, output, output, "try", "-f", "-", "--timeout", "1h").err).To(MatchError("the command was interrupted, and so was the Job"))
 	})
 
 	DescribeTable("ends at once when the Job has ended and its pod is gone", func(ctx SpecContext, end func(context.Context, *world, *batchv1.Job) error, want string) {
 		w.jobController(func(ctx context.Context, job *batchv1.Job) error { return end(ctx, w, job) })
 		r := w.run(ctx, "try", "-f", "-", "--timeout", "1h")
-		Expect(r.err).To(MatchError(And(ContainSubstring(want), ContainSubstring(", and left no pod that tells the outcome; try again"))))
+		Expect(r.err).To(MatchError(And(ContainSubstring(want), ContainSubstring(", and left no pod that reports the outcome; try again"))))
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	},
 		Entry("failed", SpecTimeout(time.Minute), func(ctx context.Context, w *world, job *batchv1.Job) error {
@@ -78,7 +78,7 @@ var _ = Describe("kubectl outbox try, when its Job has no pod", Label("try"), fu
 		}, "has ended (Failed BackoffLimitExceeded: Job has reached the specified backoff limit)"),
 		Entry("deleted", SpecTimeout(time.Minute), func(ctx context.Context, w *world, job *batchv1.Job) error {
 			return w.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		}, "was deleted by somebody else"),
+		}, "was deleted by another client"),
 	)
 })
 

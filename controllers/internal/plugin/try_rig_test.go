@@ -59,7 +59,7 @@ func (w *world) kubelet(status corev1.PodStatus) *made {
 		}
 		m.job = job
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name + "-a", Labels: map[string]string{batchv1.JobNameLabel: job.Name}}, Spec: *job.Spec.Template.Spec.DeepCopy()}
-		pod.Spec.ServiceAccountName = "" // nobody makes ServiceAccounts here
+		pod.Spec.ServiceAccountName = "" // there are no ServiceAccounts here
 		if w.Create(ctx, pod) != nil {
 			return false
 		}

@@ -45,7 +45,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		obd.Spec.Validation = []v1alpha1.Validation{{Schema: &v1alpha1.PayloadSchema{ConfigMap: &v1alpha1.ConfigMapKey{Name: "schemas-v1", Key: "order.json"}}}}
 	}
 
-	It("runs dispatcher try with the manifest beside what runs, and ends as it does", func(ctx SpecContext) {
+	It("runs dispatcher try with the manifest against what runs, and has its exit code", func(ctx SpecContext) {
 		w.runs(ctx, http)
 		m := w.kubelet(ends(3))
 		r := w.run(ctx, "try", "-f", "-", "--last", "31", "--since", "24h", "--topic", "orders", "-o", "json")
@@ -171,7 +171,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		d.OwnerReferences = nil
 		Expect(w.Update(ctx, &d)).To(Succeed())
 		w.in = changed
-		Expect(w.run(ctx, "try", "-f", "-", "--timeout", "1s").err).To(MatchError(ContainSubstring("/orders runs here")), "a Deployment of somebody else is none of ours")
+		Expect(w.run(ctx, "try", "-f", "-", "--timeout", "1s").err).To(MatchError(ContainSubstring("/orders runs here")), "a Deployment of another owner does not count")
 	})
 
 	It("says why the dispatcher failed", func(ctx SpecContext) {
@@ -204,7 +204,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	})
 
-	DescribeTable("tells what keeps the pod from running, and removes it when the command is broken off", func(ctx SpecContext, status corev1.PodStatus, event *corev1.Event, want string) {
+	DescribeTable("reports what keeps the pod from running, and removes it when the command is interrupted", func(ctx SpecContext, status corev1.PodStatus, event *corev1.Event, want string) {
 		w.runs(ctx, http)
 		w.kubelet(status)
 		if event != nil {
@@ -212,10 +212,10 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		}
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
-		told := &watched{until: want, then: cancel}
-		r := w.runBoth(short, &strings.Builder{}, told, "try", "-f", "-", "--timeout", "1h")
-		Expect(r.err).To(MatchError("the command was broken off, and so was the Job"))
-		Expect(told.String()).To(Equal("the pod does not run yet: " + want + "\n"))
+		output := &watched{until: want, then: cancel}
+		r := w.runBoth(short, &strings.Builder{}, output, "try", "-f", "-", "--timeout", "1h")
+		Expect(r.err).To(MatchError("the command was interrupted, and so was the Job"))
+		Expect(output.String()).To(Equal("the pod does not run yet: " + want + "\n"))
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	},
 		Entry("an image", SpecTimeout(2*time.Minute), dispatches(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}), nil,
@@ -235,7 +235,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		user := "tess-" + w.namespace
 		admin := w.config
 		w.as(ctx, user)
-		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("ask for the roles outboxdispatchers-edit, outboxes-view and edit in this namespace")))
+		Expect(w.run(ctx, "try", "-f", "-").err).To(MatchError(ContainSubstring("request the roles outboxdispatchers-edit, outboxes-view and edit in this namespace")))
 		root, err := envtest.Root()
 		Expect(err).NotTo(HaveOccurred())
 		page, err := os.ReadFile(filepath.Join(root, "controllers/cmd/kubectl-outbox/README.md"))
@@ -255,7 +255,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 			short, cancel := context.WithCancel(ctx)
 			defer cancel()
 			return w.runBoth(short, &strings.Builder{}, &watched{until: "no such Secret", then: cancel}, "try", "-f", "-").err
-		}).WithTimeout(time.Minute).Should(MatchError(ContainSubstring("broken off")), "the rights have reached the API server, to list Events too")
+		}).WithTimeout(time.Minute).Should(MatchError(ContainSubstring("interrupted")), "the rights have reached the API server, to list Events too")
 		w.config = admin
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	})

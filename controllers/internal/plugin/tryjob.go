@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// removeWithin bounds the removal of the Job, when the command has ended or was broken off.
+	// removeWithin bounds the removal of the Job, when the command has ended or was interrupted.
 	removeWithin = 15 * time.Second
 	// exitDiffers is the dispatcher's code of a difference.
 	exitDiffers = 3
@@ -47,13 +47,13 @@ func podLog(ctx context.Context, cfg *rest.Config, pod *corev1.Pod) (io.ReadClos
 type tryJob struct {
 	*plugin
 	*target
-	trial     desired.Try
-	out, told io.Writer
+	attempt     desired.Try
+	out, errOut io.Writer
 }
 
 // run makes the Job, writes its report, and removes it.
 func (j *tryJob) run(ctx context.Context, p desired.Platform) (err error) {
-	wanted, err := j.trial.Job(p)
+	wanted, err := j.attempt.Job(p)
 	if err != nil {
 		return &ExitError{exitRefused, err}
 	}
@@ -62,14 +62,14 @@ func (j *tryJob) run(ctx context.Context, p desired.Platform) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.remove(ctx, &job)) }()
-	files, err := j.trial.ConfigMap(&job)
+	files, err := j.attempt.ConfigMap(&job)
 	if err != nil {
 		return &ExitError{exitRefused, err}
 	}
 	if err := j.make(ctx, files, &corev1.ConfigMap{}); err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeoutCause(ctx, j.trial.Deadline, fmt.Errorf("--timeout is over after %s", j.trial.Deadline))
+	waiting, cancel := context.WithTimeoutCause(ctx, j.attempt.Deadline, fmt.Errorf("--timeout is over after %s", j.attempt.Deadline))
 	defer cancel()
 	pod, ended, err := j.wait(waiting, &job)
 	if err != nil {
@@ -88,12 +88,12 @@ func (j *tryJob) make(ctx context.Context, described any, made client.Object) er
 		err = j.Create(ctx, made, client.FieldOwner(manager))
 	}
 	if err != nil {
-		return refusedTry(fmt.Errorf("create the %T %s/%s: %w", made, j.trial.Namespace, j.trial.Name, err))
+		return refusedTry(fmt.Errorf("create the %T %s/%s: %w", made, j.attempt.Namespace, j.attempt.Name, err))
 	}
 	return nil
 }
 
-// remove deletes the Job with its pod, and the ConfigMap, also when the command was broken off.
+// remove deletes the Job with its pod, and the ConfigMap, also when the command was interrupted.
 func (j *tryJob) remove(ctx context.Context, job *batchv1.Job) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
 	defer cancel()
@@ -102,12 +102,12 @@ func (j *tryJob) remove(ctx context.Context, job *batchv1.Job) error {
 		client.IgnoreNotFound(j.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))),
 		client.IgnoreNotFound(j.Delete(ctx, files)))
 	if err != nil {
-		fmt.Fprintf(j.told, "warning: the Job %s/%s was not removed, and goes by itself some minutes after its end: %v\n", job.Namespace, job.Name, err)
+		fmt.Fprintf(j.errOut, "warning: the Job %s/%s was not removed, and goes by itself some minutes after its end: %v\n", job.Namespace, job.Name, err)
 	}
 	return nil
 }
 
-// wait returns when the dispatcher has ended. Meanwhile it tells what keeps the pod from running, when that changes.
+// wait returns when the dispatcher has ended. Meanwhile it writes what keeps the pod from running, when that changes.
 func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *corev1.ContainerStateTerminated, error) {
 	for last := ""; ; {
 		over, err := j.over(ctx, job) // before the pods: one that has ended then is seen
@@ -124,16 +124,16 @@ func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *core
 			}
 		}
 		if over != "" {
-			return nil, nil, fmt.Errorf("the Job %s/%s %s, and left no pod that tells the outcome; try again", job.Namespace, job.Name, over)
+			return nil, nil, fmt.Errorf("the Job %s/%s %s, and left no pod that reports the outcome; try again", job.Namespace, job.Name, over)
 		}
 		trouble := j.trouble(ctx, job, all)
 		if len(all) == 0 && pods.Refused(trouble) {
-			return nil, nil, fmt.Errorf("the Job %s/%s has no pod: %s; mend what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again",
+			return nil, nil, fmt.Errorf("the Job %s/%s has no pod: %s; fix what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again",
 				job.Namespace, job.Name, strings.TrimSuffix(trouble, "."))
 		}
 		if trouble != last && ctx.Err() == nil {
 			if last = trouble; trouble != "" {
-				fmt.Fprintln(j.told, "the pod does not run yet:", trouble)
+				fmt.Fprintln(j.errOut, "the pod does not run yet:", trouble)
 			}
 		}
 		select {
@@ -149,7 +149,7 @@ func (j *tryJob) over(ctx context.Context, job *batchv1.Job) (string, error) {
 	var now batchv1.Job
 	err := j.Get(ctx, client.ObjectKeyFromObject(job), &now)
 	if apierrors.IsNotFound(err) || err == nil && now.UID != job.UID {
-		return "was deleted by somebody else", nil
+		return "was deleted by another client", nil
 	}
 	if err != nil {
 		return "", refusedTry(fmt.Errorf("read the Job %s/%s: %w", job.Namespace, job.Name, err))
@@ -167,7 +167,7 @@ func brokenOff(ctx context.Context, trouble string) error {
 	err := context.Cause(ctx)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-		return errors.New("the command was broken off, and so was the Job")
+		return errors.New("the command was interrupted, and so was the Job")
 	case trouble != "":
 		return fmt.Errorf("%w, and the pod did not run: %s", err, trouble)
 	}
