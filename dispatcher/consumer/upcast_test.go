@@ -95,7 +95,7 @@ func TestDecode(t *testing.T) {
 	for payload, want := range map[string]string{
 		`{"order": "s3cret"}`:  `field "order" is a string`,
 		`{"order": 1234567.5}`: `field "order" is a number, want int`,
-		`{"order": s3cret`:     "no valid JSON",
+		`{"order": s3cret`:     "not valid JSON",
 		`{} "s3cret"`:          "more after",
 	} {
 		e.Payload = []byte(payload)

@@ -77,7 +77,7 @@ func (d *Drafts) Draft(ctx context.Context, e *dispatcher.Event) (draft.Message,
 	return r.message, err
 }
 
-// Close ends what the sink has begun, which is not a connection.
+// Close ends what the sink has begun, which is not a connection. It fails when the sink's Close does.
 func (d *Drafts) Close(ctx context.Context) error { return d.sink.Close(ctx) }
 
 // recorder stands for a sink, and keeps what that would send.
