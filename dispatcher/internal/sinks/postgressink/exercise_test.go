@@ -185,7 +185,7 @@ func TestTableIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(Table) {
-		if !strings.Contains(string(doc), "//\t"+line) {
+		if !strings.Contains(string(doc), "    "+line) {
 			t.Errorf("postgres.md does not have the line %q of inbox.sql", line)
 		}
 	}

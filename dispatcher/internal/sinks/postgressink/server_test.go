@@ -96,11 +96,11 @@ func rows(t testing.TB, dsn string) (got []sinktest.Message) {
 	return got
 }
 
-// newEvents returns events that are numbered from 1.
+// newEvents returns events of a first lease, numbered from 1.
 func newEvents(n int) []*dispatcher.Event {
 	batch := sinktest.NewEvents(n)
 	for i, e := range batch {
-		e.Seq = int64(i + 1)
+		e.Seq, e.LeaseNumber = int64(i+1), 1
 	}
 	return batch
 }
