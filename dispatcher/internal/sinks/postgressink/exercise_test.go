@@ -37,6 +37,7 @@ func TestFaults(t *testing.T) {
 			cfg.Timeout = config.Duration(timeout)
 			return destination(t, srv, cfg)
 		},
+		Transaction: true,
 		Unconfirmed: "no response within %s; see what the statement waits for", Unconnected: "no response in time",
 	}.Run(t)
 }
