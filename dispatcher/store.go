@@ -207,9 +207,9 @@ const BlockedListed = 20
 type BlockedKey struct {
 	Topic string
 	Key   string
-	// EventID is the dead event's, and DiedAt when it became dead.
+	// EventID is the dead event's, and DeadAt when it became dead.
 	EventID uuid.UUID
-	DiedAt  time.Time
+	DeadAt  time.Time
 }
 
 // TopicDepth is the backlog of one topic.

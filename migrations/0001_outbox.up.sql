@@ -146,7 +146,7 @@ create table outbox_dead_letters (
     fingerprint    text        not null generated always as (left(encode(sha256(replace(topic || E'\n' || reason || E'\n' ||
                                    class || E'\n' || code || E'\n' || place, '\', '\\')::bytea), 'hex'), 8)) stored,
     attempts       integer     not null,
-    died_at        timestamptz not null default now(),
+    dead_at        timestamptz not null default now(),
     worker         uuid,
     error          text,
     failures       jsonb       not null default '[]',
@@ -188,17 +188,17 @@ comment on column outbox_dead_letters.notify_attempts is 'How often that was beg
 comment on column outbox_dead_letters.notified_at is 'When the address had taken it.';
 
 -- The deaths that nobody has handled yet, group by group.
-create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, fingerprint, died_at) where resolution is null;
+create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, fingerprint, dead_at) where resolution is null;
 
 -- Those that the address is to be told of, of dispatchers that have one. Others have no entry.
 create index outbox_dead_letters_notify on outbox_dead_letters (namespace, notify_at) where notify_at is not null;
 
--- How many died of late. The condition, which always holds, keeps other questions off this index: without statistics the
+-- How many became dead of late. The condition, which always holds, keeps other questions off this index: without statistics the
 -- planner would read all of a namespace from it. A statement that wants it says the same.
-create index outbox_dead_letters_died on outbox_dead_letters (namespace, died_at) where coalesce(reason <> '', false);
+create index outbox_dead_letters_dead_at on outbox_dead_letters (namespace, dead_at) where coalesce(reason <> '', false);
 
 -- The history of an event. With the id, "none of the event is later" is one probe of the index alone, and the planner,
--- when it knows nothing of the table, does not join it with the primary key: for 100,000 letters that had not ended after 10 minutes.
+-- when it knows nothing of the table, does not join it with the primary key: for 100,000 dead letters that had not ended after 10 minutes.
 create index outbox_dead_letters_event on outbox_dead_letters (event_id, id);
 
 -- Those that later events of their key may have to wait for.
@@ -222,7 +222,7 @@ create table outbox_replays (
     finished_at    timestamptz,
     stopped_reason text,
     delivered      bigint,
-    died_again     bigint,
+    dead_again     bigint,
     discarded      bigint,
     skipped        jsonb,
 
@@ -237,21 +237,21 @@ comment on column outbox_replays.reason is 'The reason, in the words of who requ
 comment on column outbox_replays.filter is 'What was requested: the topics, and the members of the filter.';
 comment on column outbox_replays.rate is 'The most events a second.';
 comment on column outbox_replays.canary is 'How many events go first, and alone, until their outcome is known. 0: none.';
-comment on column outbox_replays.abort_at is 'The percentage of known outcomes that died again at which it stops. 0: it goes on.';
-comment on column outbox_replays.ordering is 'key: the next letter of a key when the event before it is delivered. none: all at the rate.';
+comment on column outbox_replays.abort_at is 'The percentage of known outcomes that are dead again, at which it stops. 0: it continues.';
+comment on column outbox_replays.ordering is 'key: the next dead letter of a key when the event before it is delivered. none: all at the rate.';
 comment on column outbox_replays.matched is 'The size of its set when it began.';
 comment on column outbox_replays.finished_at is 'When the last outcome was known.';
 comment on column outbox_replays.delivered is 'How many were put back and delivered. Like the next three it is written when the operation finishes, and stays when retention removes the set.';
-comment on column outbox_replays.died_again is 'How many were put back and died again.';
+comment on column outbox_replays.dead_again is 'How many were put back and are dead again.';
 comment on column outbox_replays.discarded is 'How many are handled and stay dead.';
 comment on column outbox_replays.skipped is 'How many were left as they were, by the reason: {"gone": 1}. Null: none.';
-comment on column outbox_replays.stopped_reason is 'Why what waited was given up: by whom, or that too many died again.';
+comment on column outbox_replays.stopped_reason is 'Why what waited was given up: by whom, or that too many are dead again.';
 
--- The set of an operation: the letters that were open when it began. There is no foreign key: it would double what a
+-- The set of an operation: the dead letters that were open when it began. There is no foreign key: it would double what a
 -- large set costs.
 create table outbox_replay_items (
     replay_id uuid        not null,
-    letter_id bigint      not null,
+    dead_dead_letter_id bigint      not null,
     event_id  uuid        not null,
     key_hash  bigint,
     seq       bigint      not null,
@@ -259,39 +259,39 @@ create table outbox_replay_items (
     state     text        not null default 'waiting',
     skipped   text,
 
-    constraint outbox_replay_items_pkey primary key (letter_id, replay_id),
-    constraint outbox_replay_items_state check (state in ('waiting', 'requeued', 'discarded', 'delivered', 'died', 'skipped')),
+    constraint outbox_replay_items_pkey primary key (dead_dead_letter_id, replay_id),
+    constraint outbox_replay_items_state check (state in ('waiting', 'requeued', 'discarded', 'delivered', 'dead_again', 'skipped')),
     constraint outbox_replay_items_skipped check ((state = 'skipped') = (skipped is not null))
 );
 
-comment on table outbox_replay_items is 'One row per letter of an operation, and what became of it.';
-comment on column outbox_replay_items.state is 'waiting, then requeued, then delivered or died; or discarded; or skipped.';
-comment on column outbox_replay_items.skipped is 'Why: already_resolved, not_dead, gone, earlier_died or stopped.';
+comment on table outbox_replay_items is 'One row per dead letter of an operation, and what became of it.';
+comment on column outbox_replay_items.state is 'waiting, then requeued, then delivered or dead_again; or discarded; or skipped.';
+comment on column outbox_replay_items.skipped is 'Why: already_resolved, not_dead, gone, earlier_dead or stopped.';
 
 -- What an operation has left to do, in the order of insertion, and what it has in each state. Statements that look items
--- up by their letters say coalesce(replay_id, ...): the planner, which knows nothing of a set that is new, would
+-- up by their dead letters say coalesce(replay_id, ...): the planner, which knows nothing of a set that is new, would
 -- read all of it here.
-create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, letter_id);
+create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, dead_dead_letter_id);
 
 -- The earlier ones of a key that are not done.
 create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash, seq)
     where state in ('waiting', 'requeued') and key_hash is not null;
 
--- outbox_resolve does with letters of an operation what it is for, and returns how many items had their turn. It is
--- all that a replay login may change of events and letters: a dead row goes back to pending, an open letter is
+-- outbox_resolve does with dead letters of an operation what it is for, and returns how many items had their turn. It is
+-- all that a replay login may change of events and dead letters: a dead row goes back to pending, an open dead letter is
 -- resolved, and each records who requested it and why.
 --
--- A letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Operation, letters
+-- A dead letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Operation, dead letters
 -- and rows are locked in this order, each in that of its ids, so that two calls never wait for each other in a
 -- circle. The statement after the locks sees what was committed before them.
 --
 -- A row that goes back has its whole retry budget again. Its lease stays, so that the fencing token keeps rising.
--- What had failed is in the letter.
-create function outbox_resolve(p_replay uuid, p_letters bigint[]) returns integer
+-- What had failed is in the dead letter.
+create function outbox_resolve(p_replay uuid, p_dead_letters bigint[]) returns integer
 language plpgsql
 security definer
 set search_path from current
--- Each letter and each row is looked up by its id, whatever the planner knows of the tables.
+-- Each dead letter and each row is looked up by its id, whatever the planner knows of the tables.
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -301,37 +301,37 @@ set jit = off
 as $$
 declare
     v_operation outbox_replays;
-    v_letters   bigint[]; -- that are done, and their events
+    v_dead_letters   bigint[]; -- that are done, and their events
     v_events    uuid[];
     v_skipped   bigint[]; -- that are skipped, and why
     v_reasons   text[];
     v_done      integer;
 begin
     select * into v_operation from outbox_replays where id = p_replay for update;
-    perform from outbox_dead_letters where id = any (p_letters) order by id for update;
+    perform from outbox_dead_letters where id = any (p_dead_letters) order by id for update;
     if v_operation.action = 'replay' then
         -- Dead rows alone: the others are the dispatchers', which lock them in an order of their own.
         perform from outbox_events
-        where id = any (array(select event_id from outbox_dead_letters where id = any (p_letters)))
+        where id = any (array(select event_id from outbox_dead_letters where id = any (p_dead_letters)))
             and status = 'dead'
         order by id for update;
     end if;
 
-    -- OFFSET 0 keeps the state out of there, and no statement here says that a letter is open: the planner would be
+    -- OFFSET 0 keeps the state out of there, and no statement here says that a dead letter is open: the planner would be
     -- tempted by the partial indexes, which it believes to be small, and would read all of them.
-    select array_agg(letter_id) filter (where skipped is null), array_agg(event_id) filter (where skipped is null),
-        array_agg(letter_id) filter (where skipped is not null), array_agg(skipped) filter (where skipped is not null), count(*)
-    into v_letters, v_events, v_skipped, v_reasons, v_done
+    select array_agg(dead_dead_letter_id) filter (where skipped is null), array_agg(event_id) filter (where skipped is null),
+        array_agg(dead_dead_letter_id) filter (where skipped is not null), array_agg(skipped) filter (where skipped is not null), count(*)
+    into v_dead_letters, v_events, v_skipped, v_reasons, v_done
     from (
-        select item.letter_id, letter.event_id, case
-            when letter.id is null or letter.resolution is not null then 'already_resolved'
+        select item.dead_dead_letter_id, dead_letter.event_id, case
+            when dead_letter.id is null or dead_letter.resolution is not null then 'already_resolved'
             when v_operation.action = 'discard' then null
             when event.id is null then 'gone'
             when event.status <> 'dead' then 'not_dead'
         end as skipped
-        from (select * from outbox_replay_items where letter_id = any (p_letters) and coalesce(replay_id, p_replay) = p_replay offset 0) as item
-        left join outbox_dead_letters as letter on letter.id = item.letter_id
-        left join outbox_events as event on event.id = letter.event_id
+        from (select * from outbox_replay_items where dead_dead_letter_id = any (p_dead_letters) and coalesce(replay_id, p_replay) = p_replay offset 0) as item
+        left join outbox_dead_letters as dead_letter on dead_letter.id = item.dead_dead_letter_id
+        left join outbox_events as event on event.id = dead_letter.event_id
         where item.state = 'waiting'
     ) as became;
 
@@ -344,13 +344,13 @@ begin
     update outbox_dead_letters
     set resolution = case v_operation.action when 'replay' then 'replayed' else 'discarded' end, resolved_at = now(),
         resolved_by = v_operation.requested_by, resolution_reason = v_operation.reason, replay_id = p_replay
-    where id = any (v_letters);
+    where id = any (v_dead_letters);
     update outbox_replay_items
     set state = case v_operation.action when 'replay' then 'requeued' else 'discarded' end, at = now()
-    where letter_id = any (v_letters) and coalesce(replay_id, p_replay) = p_replay;
+    where dead_dead_letter_id = any (v_dead_letters) and coalesce(replay_id, p_replay) = p_replay;
     update outbox_replay_items
-    set state = 'skipped', skipped = v_reasons[array_position(v_skipped, letter_id)], at = now()
-    where letter_id = any (v_skipped) and coalesce(replay_id, p_replay) = p_replay;
+    set state = 'skipped', skipped = v_reasons[array_position(v_skipped, dead_dead_letter_id)], at = now()
+    where dead_dead_letter_id = any (v_skipped) and coalesce(replay_id, p_replay) = p_replay;
     return v_done;
 end
 $$;
@@ -402,7 +402,7 @@ create table outbox_sweeps (
     delivered  bigint      not null default 0,
     dead       bigint      not null default 0,
     expired    bigint      not null default 0,
-    letters    bigint      not null default 0,
+    dead_letters    bigint      not null default 0,
 
     constraint outbox_sweeps_pkey primary key (name),
     constraint outbox_sweeps_held check (num_nulls(holder, held_until) in (0, 2))
@@ -418,7 +418,7 @@ comment on column outbox_sweeps.seconds is 'How long the last whole run took.';
 comment on column outbox_sweeps.delivered is 'Delivered rows that were removed, ever.';
 comment on column outbox_sweeps.dead is 'Dead rows that were removed after their resolution, ever.';
 comment on column outbox_sweeps.expired is 'Dead letters that retention resolved, ever: deadUnresolved.';
-comment on column outbox_sweeps.letters is 'Dead letters that were removed, ever.';
+comment on column outbox_sweeps.dead_letters is 'Dead letters that were removed, ever.';
 
 -- enqueue_retry_problem says what is wrong with a row's backoff, or null. The rules are those of a
 -- dispatcher's backoff.

@@ -128,7 +128,7 @@ begin
 end
 $$;
 
--- A discard changes the letter, and leaves the row as it is.
+-- A discard changes the dead letter, and leaves the row as it is.
 create function outbox_journal_resolved() returns trigger
 language plpgsql security definer set search_path from current
 as $$

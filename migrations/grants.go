@@ -57,7 +57,7 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select on table "+on("outbox_dead_letters")+to,
 			"grant execute on function "+on("outbox_resolve")+to,
 			"grant select, insert on table "+on("outbox_replays")+to,
-			"grant update (matched, finished_at, stopped_reason, delivered, died_again, discarded, skipped) on table "+on("outbox_replays")+to,
+			"grant update (matched, finished_at, stopped_reason, delivered, dead_again, discarded, skipped) on table "+on("outbox_replays")+to,
 			"grant select, insert on table "+on("outbox_replay_items")+to,
 			"grant update (state, skipped, at) on table "+on("outbox_replay_items")+to,
 			"grant select (namespace, topics, blocks, seen_at) on table "+on("outbox_workers")+to,

@@ -135,7 +135,7 @@ func TestGrantsDispatcher(t *testing.T) {
 }
 
 // A replay login replays and discards with its grants in package replay. Here is what it may not do: of events and
-// letters it changes nothing but by outbox_resolve, and that does nothing but what an operation is for.
+// dead letters it changes nothing but by outbox_resolve, and that does nothing but what an operation is for.
 // CONTRACT: C-42
 // REQUIREMENT: STORAGE-55
 func TestGrantsReplayLogin(t *testing.T) {
@@ -164,7 +164,7 @@ func TestGrantsReplayLogin(t *testing.T) {
 		`delete from outbox.outbox_dead_letters`,
 		`update outbox.outbox_replays set requested_by = 'bob'`,
 		`delete from outbox.outbox_replays`,
-		`update outbox.outbox_replay_items set letter_id = 1`,
+		`update outbox.outbox_replay_items set dead_letter_id = 1`,
 		`delete from outbox.outbox_replay_items`,
 		`select * from outbox.outbox_workers`,
 		`select nextval('outbox.outbox_leases')`,
@@ -172,13 +172,13 @@ func TestGrantsReplayLogin(t *testing.T) {
 		`create table outbox.mine ()`,
 	)
 
-	// The event is not dead: a replay of its open letter changes neither, whatever the item says. A discard resolves
-	// the open letter, and leaves the one that bob resolved.
+	// The event is not dead: a replay of its open dead letter changes neither, whatever the item says. A discard resolves
+	// the open dead letter, and leaves the one that bob resolved.
 	login.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
 		select ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'shop', case n when 1 then 'replay' else 'discard' end, 'CHG', 'alice', '{}', 1, 0, 0, 'none'
 		from generate_series(1, 2) as n`)
-	login.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq)
-		select id, letter, gen_random_uuid(), 1 from outbox.outbox_replays cross join generate_series(1, 2) as letter`)
+	login.exec(`insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq)
+		select id, dead_letter, gen_random_uuid(), 1 from outbox.outbox_replays cross join generate_series(1, 2) as dead_letter`)
 	state := func() (text string) {
 		t.Helper()
 		const look = `select string_agg(concat_ws(' ', l.id, coalesce(resolved_by, 'open'), e.status), ', ' order by l.id)
@@ -188,9 +188,9 @@ func TestGrantsReplayLogin(t *testing.T) {
 		}
 		return text
 	}
-	resolve := func(operation, letters string) {
+	resolve := func(operation, deadLetters string) {
 		t.Helper()
-		login.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + operation + `', '` + letters + `')`)
+		login.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + operation + `', '` + deadLetters + `')`)
 	}
 	resolve("1", "{1,2}")
 	resolve("2", "{}")
@@ -204,7 +204,7 @@ func TestGrantsReplayLogin(t *testing.T) {
 	}
 	resolve("2", "{1,2}") // again, which changes nothing
 	var items string
-	const look = `select string_agg(concat_ws(' ', letter_id, state, skipped), ', ' order by letter_id) from outbox.outbox_replay_items where replay_id::text like '%2'`
+	const look = `select string_agg(concat_ws(' ', dead_letter_id, state, skipped), ', ' order by dead_letter_id) from outbox.outbox_replay_items where replay_id::text like '%2'`
 	if err := owner.QueryRow(t.Context(), look).Scan(&items); err != nil || items != "1 discarded, 2 skipped already_resolved" {
 		t.Errorf("the items of the discard are %s, %v", items, err)
 	}

@@ -197,7 +197,7 @@ func TestStatesAreChecked(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
-	const letter = `insert into outbox.outbox_dead_letters (event_id, namespace, topic, attempts, reason) select id, namespace, topic, 1, `
+	const deadLetter = `insert into outbox.outbox_dead_letters (event_id, namespace, topic, attempts, reason) select id, namespace, topic, 1, `
 	for sql, constraint := range map[string]string{
 		`update outbox.outbox_events set status = 'failed'`:                    "outbox_events_status",
 		`update outbox.outbox_events set status = 'dlq'`:                       "outbox_events_status",
@@ -205,8 +205,8 @@ func TestStatesAreChecked(t *testing.T) {
 		`update outbox.outbox_events set dead_reason = 'poison_message'`:       "outbox_events_dead_reason",
 		`update outbox.outbox_events set status = 'processing'`:                "outbox_events_leased",
 		`update outbox.outbox_events set locked_by = id, locked_until = now()`: "outbox_events_leased",
-		letter + `'bored' from outbox.outbox_events`:                           "outbox_dead_letters_reason",
-		letter + `'max_retries' from outbox.outbox_events`:                     "outbox_dead_letters_reason",
+		deadLetter + `'bored' from outbox.outbox_events`:                       "outbox_dead_letters_reason",
+		deadLetter + `'max_retries' from outbox.outbox_events`:                 "outbox_dead_letters_reason",
 	} {
 		_, err := d.Exec(t.Context(), sql)
 		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.ConstraintName != constraint {
@@ -214,6 +214,6 @@ func TestStatesAreChecked(t *testing.T) {
 		}
 	}
 	for _, reason := range []string{"max_retries_exceeded", "poison_message", "schema_validation_failed", "processing_timeout", "permanent_failure"} {
-		d.exec(letter + `'` + reason + `' from outbox.outbox_events`)
+		d.exec(deadLetter + `'` + reason + `' from outbox.outbox_events`)
 	}
 }

@@ -28,9 +28,9 @@ type Window struct {
 	Failed    int64 `json:"failed"`
 	// SuccessRate is the part of the attempts that succeeded, from 0 to 1. Absent when there was none.
 	SuccessRate *float64 `json:"successRate,omitempty"`
-	// Died counts the events that became dead. DiedAtLeast is true when there may be more.
-	Died        int64 `json:"died"`
-	DiedAtLeast bool  `json:"diedAtLeast,omitempty"`
+	// Dead counts the events that became dead. DeadAtLeast is true when there may be more.
+	Dead        int64 `json:"dead"`
+	DeadAtLeast bool  `json:"deadAtLeast,omitempty"`
 }
 
 // OrphanTopic is a topic with orphaned rows.

@@ -16,8 +16,8 @@ const (
 	SkippedNotDead = "not_dead"
 	// SkippedGone: its event is not there any more.
 	SkippedGone = "gone"
-	// SkippedEarlierDied: an earlier event of its key is dead again.
-	SkippedEarlierDied = "earlier_died"
+	// SkippedEarlierDead: an earlier event of its key is dead again.
+	SkippedEarlierDead = "earlier_dead"
 	// SkippedStopped: the replay was stopped before its turn.
 	SkippedStopped = "stopped"
 )
@@ -50,8 +50,8 @@ type Replay struct {
 	Pending int64 `json:"pending"`
 	// Delivered counts the events that were put back, and are delivered.
 	Delivered int64 `json:"delivered"`
-	// DiedAgain counts the events that were put back, and are dead again.
-	DiedAgain int64 `json:"diedAgain"`
+	// DeadAgain counts the events that were put back, and are dead again.
+	DeadAgain int64 `json:"deadAgain"`
 	// Discarded counts the dead letters that are handled, and whose events stay dead.
 	Discarded int64 `json:"discarded"`
 	// Skipped counts the dead letters that were left as they were, by the reason, in the order of the reasons.
@@ -96,7 +96,7 @@ func (r Replay) String() string {
 		}
 	}
 	count(r.Delivered, "delivered")
-	count(r.DiedAgain, "died again")
+	count(r.DeadAgain, "died again")
 	count(r.Discarded, "discarded")
 	count(r.Pending, "not delivered yet")
 	count(r.Unknown, "with an unknown outcome")

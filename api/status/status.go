@@ -224,7 +224,7 @@ type BlockedKey struct {
 	Topic   string    `json:"topic"`
 	Key     string    `json:"key"`
 	EventID string    `json:"eventID"`
-	DiedAt  time.Time `json:"diedAt"`
+	DeadAt  time.Time `json:"deadAt"`
 }
 
 // Counts are numbers of rows (CONTRACT C-96).

@@ -8,18 +8,18 @@ import (
 // rate. The operator runs one Job for it, with a login of its own (spec.database.replayLogin of the dispatcher, or
 // spec.replayLogin of the Outbox), and reports here how far it is. The set is fixed when the Job begins.
 //
-// Deleting the object stops it after the batch that is under way: what waits is skipped, and its letters stay open.
+// Deleting the object stops it after the batch that is under way: what waits is skipped, and its dead letters stay open.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=deadletterreplays,shortName=dlr,categories=outbox
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="True when each letter of the set has its outcome"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="True when each dead letter of the set has its outcome"
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Matched",type=integer,JSONPath=`.status.matched`,description="Size of the set"
-// +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.done`,description="Letters that had their turn"
+// +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.done`,description="Dead letters that had their turn"
 // +kubebuilder:printcolumn:name="Delivered",type=integer,JSONPath=`.status.delivered`,description="Events that were put back, and are delivered"
-// +kubebuilder:printcolumn:name="Died-Again",type=integer,JSONPath=`.status.diedAgain`,description="Events that were put back, and are dead again"
+// +kubebuilder:printcolumn:name="Dead-Again",type=integer,JSONPath=`.status.deadAgain`,description="Events that were put back, and are dead again"
 // +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.requestedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.spec.reason`,priority=1,description="The reason that was given"
@@ -76,11 +76,11 @@ type DeadLetterReplaySpec struct {
 
 	// action is Replay (put the event back to pending, with its id, its dedupe key
 	// and its place in the order, and a whole retry budget) or Discard (mark the
-	// letter as handled; the event stays dead, and blocks its key no more).
+	// dead letter as handled; the event stays dead, and blocks its key no more).
 	// +required
 	Action ReplayAction `json:"action,omitempty"`
 
-	// reason is why, such as the number of the change. It stays with each letter.
+	// reason is why, such as the number of the change. It stays with each dead letter.
 	// At most 1024 bytes.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -89,14 +89,14 @@ type DeadLetterReplaySpec struct {
 	Reason string `json:"reason,omitempty"`
 
 	// requestedBy is who asks: the name by which the API server knows who creates
-	// the object. It stays with each letter. At most 1024 bytes.
+	// the object. It stays with each dead letter. At most 1024 bytes.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 1024 && self.matches('[^[:space:]]')",message="requestedBy must have words in it, and at most 1024 bytes; give your own user name, which `kubectl auth whoami` prints"
 	RequestedBy string `json:"requestedBy,omitempty"`
 
-	// selector chooses among the open letters: those that nobody has replayed or
+	// selector chooses among the open dead letters: those that nobody has replayed or
 	// discarded.
 	// +required
 	Selector DeadLetterSelector `json:"selector,omitzero"`
@@ -124,7 +124,7 @@ type DeadLetterReplaySpec struct {
 	// +kubebuilder:validation:Maximum=100
 	AbortAt int32 `json:"abortAt,omitempty"`
 
-	// ordering is Key (of a key's letters the next one goes when the one before is
+	// ordering is Key (of a key's dead letters the next one goes when the one before is
 	// delivered, and none after one that died again) or None. When not set: that of
 	// the dispatcher, and Key with outboxRef.
 	// +optional
@@ -162,21 +162,21 @@ type ReplayAction string
 const (
 	// ActionReplay puts the event back to pending.
 	ActionReplay ReplayAction = "Replay"
-	// ActionDiscard marks the letter as handled.
+	// ActionDiscard marks the dead letter as handled.
 	ActionDiscard ReplayAction = "Discard"
 )
 
-// DeadLetterSelector chooses dead letters. A letter is chosen when every member that is set fits it.
+// DeadLetterSelector chooses dead letters. A dead letter is chosen when every member that is set fits it.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.group) || has(self.reason) || has(self.topics) && self.topics.size() > 0 || has(self.type) || has(self.aggregate) || has(self.tenant) || has(self.ids) && self.ids.size() > 0 || has(self.errorContains) || has(self.since) || has(self.until))",message="selector must choose letters, such as by group, or say all: true, and not both; add what is missing, or remove one of them"
+// +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.group) || has(self.reason) || has(self.topics) && self.topics.size() > 0 || has(self.type) || has(self.aggregate) || has(self.tenant) || has(self.ids) && self.ids.size() > 0 || has(self.errorContains) || has(self.since) || has(self.until))",message="selector must choose dead letters, such as by group, or say all: true, and not both; add what is missing, or remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.since) || !has(self.until) || timestamp(self.since) < timestamp(self.until)",fieldPath=".until",message="until must be after since; exchange them"
 type DeadLetterSelector struct {
-	// all chooses every open letter, when nothing else is set. Defaults to false.
+	// all chooses every open dead letter, when nothing else is set. Defaults to false.
 	// +optional
 	// +kubebuilder:default=false
 	All bool `json:"all,omitempty"`
 
-	// group is the group that the letters are in, by its 8 hex digits: see
+	// group is the group that the dead letters are in, by its 8 hex digits: see
 	// status.deadGroups of the dispatcher.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -219,13 +219,13 @@ type DeadLetterSelector struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$')",message="tenant must be a UUID, such as 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
 	Tenant string `json:"tenant,omitempty"`
 
-	// ids are ids of events (UUIDs) or of letters (numbers).
+	// ids are ids of events (UUIDs) or of dead letters (numbers).
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=36
-	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([1-9][0-9]{0,17}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$')",message="ids must be ids of events, which are UUIDs, or of letters, which are numbers; `dispatcher dead list` has both"
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([1-9][0-9]{0,17}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$')",message="ids must be ids of events, which are UUIDs, or of dead letters, which are numbers; `dispatcher dead list` has both"
 	IDs []string `json:"ids,omitempty"`
 
 	// errorContains is a part of the last error, in upper or lower case.
@@ -252,7 +252,7 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions say what works: Ready (each letter of the set has its outcome),
+	// conditions say what works: Ready (each dead letter of the set has its outcome),
 	// ReferencesResolved, SchemaReady, SourceReachable; and what does not:
 	// Reconciling (it runs, or waits), Stalled (it has stopped before its end).
 	// Reason is the cause in one word, message a sentence with the remedy.
@@ -273,8 +273,8 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Matched *int64 `json:"matched,omitempty"`
 
-	// done counts the letters that had their turn: those that are pending,
-	// delivered, diedAgain, discarded or skipped.
+	// done counts the dead letters that had their turn: those that are pending,
+	// delivered, deadAgain, discarded or skipped.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Done *int64 `json:"done,omitempty"`
@@ -284,10 +284,10 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Delivered *int64 `json:"delivered,omitempty"`
 
-	// diedAgain counts the events that were put back, and are dead again.
+	// deadAgain counts the events that were put back, and are dead again.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	DiedAgain *int64 `json:"diedAgain,omitempty"`
+	DeadAgain *int64 `json:"deadAgain,omitempty"`
 
 	// pending counts the events that were put back, and are neither delivered nor
 	// dead yet.
@@ -295,18 +295,18 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Pending *int64 `json:"pending,omitempty"`
 
-	// discarded counts the letters that are handled, and whose events stay dead.
+	// discarded counts the dead letters that are handled, and whose events stay dead.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Discarded *int64 `json:"discarded,omitempty"`
 
-	// skipped counts the letters that were left as they were, by the reason; of a
+	// skipped counts the dead letters that were left as they were, by the reason; of a
 	// dry run those that would be.
 	// +optional
 	// +listType=map
 	// +listMapKey=reason
 	// +kubebuilder:validation:MaxItems=16
-	Skipped []SkippedLetters `json:"skipped,omitempty"`
+	Skipped []SkippedDeadLetters `json:"skipped,omitempty"`
 
 	// startedAt is when the set was fixed, on the database's clock.
 	// +optional
@@ -323,10 +323,10 @@ type DeadLetterReplayStatus struct {
 	Stopped string `json:"stopped,omitempty"`
 }
 
-// SkippedLetters counts letters that were left as they were.
-type SkippedLetters struct {
+// SkippedDeadLetters counts dead letters that were left as they were.
+type SkippedDeadLetters struct {
 	// reason is already_resolved (somebody else has replayed or discarded it, or
-	// retention removed it), not_dead, gone, earlier_died (an earlier event of its
+	// retention removed it), not_dead, gone, earlier_dead (an earlier event of its
 	// key died again) or stopped (before its turn).
 	// +required
 	// +kubebuilder:validation:MinLength=1

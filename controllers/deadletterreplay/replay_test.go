@@ -62,11 +62,11 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
-		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DiedAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
+		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
 			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
 		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (already_resolved)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
-		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DiedAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
+		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DeadAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
 		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonFinished, "8 are delivered")
 		Eventually(func() []string { return c.get().Finalizers }).Should(BeEmpty(), "nothing is left to stop")
@@ -77,7 +77,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		c.create(c.outbox(), c.replay())
 		job := c.job()
-		c.pod(job, "pod", ended(0, progress(status.Replay{Matched: 8, DiedAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
+		c.pod(job, "pod", ended(0, progress(status.Replay{Matched: 8, DeadAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
 			FinishedAt: beganAt, Stopped: "2 of 2 events are dead again, which is 50 % or more"})))
 		o := c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
 		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events are dead again"))
@@ -135,7 +135,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 5, Waiting: 4, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
 		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Finalizers}).To(Equal([]any{int64(5), "", (*int64)(nil), []string(nil)}))
-		Expect(o.Status.Skipped).To(Equal([]api.SkippedLetters{{Reason: "not_dead", Count: 1}}))
+		Expect(o.Status.Skipped).To(Equal([]api.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}))
 	})
 
 	It("goes when its time is over", func() {

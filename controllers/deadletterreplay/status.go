@@ -38,7 +38,7 @@ func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p
 	current.Matched, current.Done = &p.Matched, ptr.To(p.Done())
 	current.Skipped = nil
 	for _, s := range p.Skipped[:min(len(p.Skipped), 16)] {
-		current.Skipped = append(current.Skipped, api.SkippedLetters{Reason: s.Reason, Count: s.Count})
+		current.Skipped = append(current.Skipped, api.SkippedDeadLetters{Reason: s.Reason, Count: s.Count})
 	}
 	current.Stopped = problem.Clip(p.Stopped, 1000)
 	if o.Spec.DryRun {
@@ -46,7 +46,7 @@ func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p
 		return
 	}
 	current.ID = string(o.UID)
-	current.Delivered, current.DiedAgain, current.Pending, current.Discarded = &p.Delivered, &p.DiedAgain, &p.Pending, &p.Discarded
+	current.Delivered, current.DeadAgain, current.Pending, current.Discarded = &p.Delivered, &p.DeadAgain, &p.Pending, &p.Discarded
 	current.StartedAt = toSeconds(p.BeganAt)
 }
 
@@ -158,7 +158,7 @@ func counts(p status.Replay) string {
 		}
 	}
 	count(p.Delivered, "are delivered")
-	count(p.DiedAgain, "are dead again")
+	count(p.DeadAgain, "are dead again")
 	count(p.Discarded, "are discarded")
 	count(p.Pending, "are not delivered yet")
 	for _, s := range p.Skipped {

@@ -40,7 +40,7 @@ func (c Client) List(ctx context.Context, r ListRequest) (out Page, err error) {
 }
 
 // Show implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
-func (c Client) Show(ctx context.Context, id string, payload bool) (out Letter, err error) {
+func (c Client) Show(ctx context.Context, id string, payload bool) (out DeadLetter, err error) {
 	return out, c.get(ctx, ListPath+"/"+url.PathEscape(id), with(payload), &out)
 }
 

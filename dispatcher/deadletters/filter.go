@@ -34,7 +34,7 @@ var Reasons = []dispatcher.DeadReason{
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// Empty reports whether the filter chooses nothing in particular: it matches every open letter, or every
+// Empty reports whether the filter chooses nothing in particular: it matches every open dead letter, or every
 // resolved one.
 func (f Filter) Empty() bool {
 	return len(f.IDs) == 0 && f.Topic+f.Type+f.Aggregate+f.Tenant+f.Reason+f.Group+f.ErrorContains == "" &&
@@ -91,8 +91,8 @@ func (f Filter) Where(namespace string, topics []string, args ...any) (condition
 		w.add("l.topic = any ($%d::text[])", topics)
 	}
 	if len(f.IDs) > 0 {
-		events, letters := split(f.IDs)
-		w.add("(l.event_id = any ($%d::uuid[]) or l.id = any ($%d::bigint[]))", events, letters)
+		events, deadLetters := split(f.IDs)
+		w.add("(l.event_id = any ($%d::uuid[]) or l.id = any ($%d::bigint[]))", events, deadLetters)
 	}
 	for _, text := range []struct{ term, value string }{
 		{"l.topic = $%d::text", f.Topic},
@@ -108,10 +108,10 @@ func (f Filter) Where(namespace string, topics []string, args ...any) (condition
 		}
 	}
 	if !f.Since.IsZero() {
-		w.add("l.died_at >= $%d::timestamptz", f.Since)
+		w.add("l.dead_at >= $%d::timestamptz", f.Since)
 	}
 	if !f.Until.IsZero() {
-		w.add("l.died_at < $%d::timestamptz", f.Until)
+		w.add("l.dead_at < $%d::timestamptz", f.Until)
 	}
 	return strings.Join(w.terms, " and "), w.args
 }
@@ -132,30 +132,30 @@ func (w *where) add(term string, values ...any) {
 	w.terms = append(w.terms, fmt.Sprintf(term, numbers...))
 }
 
-// split parts valid ids into those of events and those of letters.
-func split(ids []string) (events []string, letters []int64) {
-	events, letters = []string{}, []int64{}
+// split parts valid ids into those of events and those of dead letters.
+func split(ids []string) (events []string, deadLetters []int64) {
+	events, deadLetters = []string{}, []int64{}
 	for _, id := range ids {
-		switch event, letter, err := parseID(id); {
+		switch event, deadLetter, err := parseID(id); {
 		case err != nil:
-		case letter != 0:
-			letters = append(letters, letter)
+		case deadLetter != 0:
+			deadLetters = append(deadLetters, deadLetter)
 		default:
 			events = append(events, event.String())
 		}
 	}
-	return events, letters
+	return events, deadLetters
 }
 
-// parseID returns the event's id that a text is, or else the letter's.
-func parseID(id string) (event uuid.UUID, letter int64, err error) {
-	if letter, err = strconv.ParseInt(id, 10, 64); err == nil && letter > 0 {
-		return event, letter, nil
+// parseID returns the event's id that a text is, or else the dead letter's.
+func parseID(id string) (event uuid.UUID, deadLetter int64, err error) {
+	if deadLetter, err = strconv.ParseInt(id, 10, 64); err == nil && deadLetter > 0 {
+		return event, deadLetter, nil
 	}
 	if event, err = uuid.Parse(id); err == nil && len(id) == 36 {
 		return event, 0, nil
 	}
-	return event, 0, fmt.Errorf("%s is neither an event's id, a UUID, nor a letter's, a number; `dead list` has both", clip(id))
+	return event, 0, fmt.Errorf("%s is neither an event's id, a UUID, nor a dead letter's, a number; `dead list` has both", clip(id))
 }
 
 // clip quotes what somebody wrote, and not more of it than an error has place for.

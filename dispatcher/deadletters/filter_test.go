@@ -68,7 +68,7 @@ func TestFilterIsRefused(t *testing.T) {
 		want   string
 	}{
 		"too many ids":      {Filter{IDs: make([]string, MaxIDs+1)}, "give 1000 at most, or filter by group"},
-		"no id":             {Filter{IDs: []string{"0"}}, `ids: "0" is neither an event's id, a UUID, nor a letter's`},
+		"no id":             {Filter{IDs: []string{"0"}}, `ids: "0" is neither an event's id, a UUID, nor a dead letter's`},
 		"a long topic":      {Filter{Topic: strings.Repeat("x", maxText+1)}, "topic: it has more than 8192 bytes"},
 		"a NUL":             {Filter{ErrorContains: "\x00"}, "errorContains: it has"},
 		"no tenant":         {Filter{Tenant: "acme"}, `tenant: "acme" is not a UUID; correct it`},

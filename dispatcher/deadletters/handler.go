@@ -27,7 +27,7 @@ const (
 //
 //	GET /dead/groups?FILTER      [Groups]
 //	GET /dead?FILTER&limit&after [Page]
-//	GET /dead/{id}?payload=true  [Letter]
+//	GET /dead/{id}?payload=true  [DeadLetter]
 //	GET /events/{id}?payload=true [History]; id is an event's id or its dedupe key
 //
 // FILTER has the names of [Filter]'s JSON. An error is a line of text: 400 for a wrong question, 404 for

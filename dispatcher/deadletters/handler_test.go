@@ -62,11 +62,11 @@ func TestClientErrors(t *testing.T) {
 		want    string
 		is      error
 	}{
-		"no such letter":    {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no letter 1", http.StatusNotFound) }, "no letter 1", ErrNotFound},
-		"a wrong question":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "limit: x", http.StatusBadRequest) }, "limit: x", ErrQuestion},
-		"an old dispatcher": {http.NotFound, "its image is older than this command; upgrade it", nil},
-		"something else":    {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "is it a dispatcher of this version?", nil},
-		"a gateway":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) }, "answered 502 Bad Gateway: oh", nil},
+		"no such dead letter": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no dead letter 1", http.StatusNotFound) }, "no dead letter 1", ErrNotFound},
+		"a wrong question":    {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "limit: x", http.StatusBadRequest) }, "limit: x", ErrQuestion},
+		"an old dispatcher":   {http.NotFound, "its image is older than this command; upgrade it", nil},
+		"something else":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "is it a dispatcher of this version?", nil},
+		"a gateway":           {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) }, "answered 502 Bad Gateway: oh", nil},
 		"too much": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(strings.Repeat(" ", maxAnswer+1)))
 		}, "ask without the payload", nil},

@@ -12,13 +12,13 @@ import (
 
 // Bounds of what a [Source] answers.
 const (
-	// DefaultLimit is how many letters a page has, and MaxLimit the most that may be asked for.
+	// DefaultLimit is how many dead letters a page has, and MaxLimit the most that may be asked for.
 	DefaultLimit = 50
 	MaxLimit     = 500
 	// MaxGroups is the most groups that are looked at, GroupCap the count of a group up to which it is exact.
 	MaxGroups = 1000
 	GroupCap  = dispatcher.DepthCap
-	// MaxHistory is the most letters in the history of an event: the newest.
+	// MaxHistory is the most dead letters in the history of an event: the newest.
 	MaxHistory = 100
 	// MaxRecords is the most records of the journal in the history of an event: the newest.
 	MaxRecords = 500
@@ -26,7 +26,7 @@ const (
 	MaxPayload = 4 << 20
 )
 
-// ErrNotFound says that there is no such letter or event.
+// ErrNotFound says that there is no such dead letter or event.
 var ErrNotFound = errors.New("not found")
 
 // ErrQuestion says that the question is wrong, and not the source.
@@ -44,15 +44,15 @@ func (w *wrongError) Is(target error) bool { return target == ErrQuestion }
 // Source answers questions about the dead letters of a dispatcher: those of its namespace and topics. It only
 // reads. Its methods are safe for concurrent use.
 type Source interface {
-	// Groups counts the open letters that match by their fingerprint, the largest group first. The filter must
+	// Groups counts the open dead letters that match by their fingerprint, the largest group first. The filter must
 	// not choose resolved ones. It fails for a filter that is not valid, and when the source cannot be read.
 	Groups(ctx context.Context, f Filter) (Groups, error)
-	// List returns a page of the letters that match, the newest first.
+	// List returns a page of the dead letters that match, the newest first.
 	// It fails for a request that is not valid, and when the source cannot be read.
 	List(ctx context.Context, r ListRequest) (Page, error)
-	// Show returns one letter: of a number the letter with that id, of a UUID the newest one of that event. It
+	// Show returns one dead letter: of a number the dead letter with that id, of a UUID the newest one of that event. It
 	// wraps ErrNotFound.
-	Show(ctx context.Context, id string, payload bool) (Letter, error)
+	Show(ctx context.Context, id string, payload bool) (DeadLetter, error)
 	// Event returns the history of an event by its id, or else by its dedupe key. It wraps ErrNotFound.
 	Event(ctx context.Context, id string, payload bool) (History, error)
 }
@@ -60,7 +60,7 @@ type Source interface {
 // ListRequest asks for a page.
 type ListRequest struct {
 	Filter
-	// Limit is the most letters, from 1 to MaxLimit. 0 means DefaultLimit.
+	// Limit is the most dead letters, from 1 to MaxLimit. 0 means DefaultLimit.
 	Limit int
 	// After is the Next of the page before. 0 means the first page.
 	After int64
@@ -73,19 +73,19 @@ func (r ListRequest) Validate() error {
 		err = errors.Join(err, fmt.Errorf("limit: %d is not from 1 to %d; choose one that is", r.Limit, MaxLimit))
 	}
 	if r.After < 0 {
-		err = errors.Join(err, fmt.Errorf("after: %d is no letter's id; give the one that the page before says", r.After))
+		err = errors.Join(err, fmt.Errorf("after: %d is no dead letter's id; give the one that the page before says", r.After))
 	}
 	return err
 }
 
 // Page is a part of a list.
 type Page struct {
-	Letters []Letter `json:"letters"`
+	DeadLetters []DeadLetter `json:"deadLetters"`
 	// Next asks for the page after this one. 0 means that this is the last.
 	Next int64 `json:"next,omitempty"`
 }
 
-// Groups are the groups of open letters.
+// Groups are the groups of open dead letters.
 type Groups struct {
 	Groups []Group `json:"groups"`
 	// More is true when there are more than MaxGroups, and only that many were looked at.
@@ -99,22 +99,22 @@ type Group struct {
 	Topic  string                `json:"topic"`
 	Reason dispatcher.DeadReason `json:"reason"`
 	dispatcher.Cause
-	// Count is how many letters are open, at most GroupCap; with AtLeast there are more.
+	// Count is how many dead letters are open, at most GroupCap; with AtLeast there are more.
 	Count   int64 `json:"count"`
 	AtLeast bool  `json:"atLeast,omitempty"`
 	// Since and Last are the times of the first and the last death.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
-	// Letter, Event and Error are those of the last death.
-	Letter int64  `json:"letter"`
-	Event  string `json:"event"`
-	Error  string `json:"error,omitempty"`
+	// DeadLetter, Event and Error are those of the last death.
+	DeadLetter int64  `json:"deadLetter"`
+	Event      string `json:"event"`
+	Error      string `json:"error,omitempty"`
 	// Advice is what to do ([dispatcher.Recovery]).
 	Advice string `json:"advice"`
 }
 
-// Letter is the record of a death (CONTRACT C-41).
-type Letter struct {
+// DeadLetter is the record of a death (CONTRACT C-41).
+type DeadLetter struct {
 	ID    int64  `json:"id"`
 	Event string `json:"event"`
 	Group string `json:"group"`
@@ -129,10 +129,10 @@ type Letter struct {
 	dispatcher.Cause
 	Error      string      `json:"error,omitempty"`
 	Attempts   int         `json:"attempts"`
-	DiedAt     time.Time   `json:"diedAt"`
+	DeadAt     time.Time   `json:"deadAt"`
 	Resolution *Resolution `json:"resolution,omitempty"`
 
-	// What follows is told of one letter, and not in a list.
+	// What follows is told of one dead letter, and not in a list.
 
 	// Worker is the process whose attempt was the last.
 	Worker string `json:"worker,omitempty"`
@@ -163,7 +163,7 @@ type Failure struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Resolution is what became of a letter.
+// Resolution is what became of a dead letter.
 type Resolution struct {
 	// What is replayed, discarded or expired.
 	What string    `json:"what"`
@@ -213,8 +213,8 @@ type Event struct {
 type History struct {
 	// Event is nil when the row is gone, as delivered ones are after their retention.
 	Event *Event `json:"event"`
-	// Letters are its deaths, the newest first.
-	Letters []Letter `json:"letters"`
+	// DeadLetters are its deaths, the newest first.
+	DeadLetters []DeadLetter `json:"deadLetters"`
 	// Journal are its records in the journal, the oldest first; none when the journal is off, or their retention over.
 	Journal []Record `json:"journal,omitempty"`
 }

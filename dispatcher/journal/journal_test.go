@@ -132,8 +132,8 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	o.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = $1`, all[4].ID)
 	id := uuid.New()
 	o.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering) values ($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 0, 'none')`, id)
-	o.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq) select $1, id, event_id, seq from outbox.outbox_dead_letters where resolution is null`, id)
-	o.exec(`select outbox.outbox_resolve($1, array(select letter_id from outbox.outbox_replay_items))`, id)
+	o.exec(`insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq) select $1, id, event_id, seq from outbox.outbox_dead_letters where resolution is null`, id)
+	o.exec(`select outbox.outbox_resolve($1, array(select dead_letter_id from outbox.outbox_replay_items))`, id)
 	o.want()
 
 	// Leases end; a row without an attempt left is buried; rows that are not kept are removed at their ack.

@@ -28,7 +28,7 @@ var rules = []rule{
 // legal reports whether an engine makes the change.
 func (r record) legal() bool {
 	if r.operation == "discard" {
-		return r.before == r.after // it is about the letter
+		return r.before == r.after // it is about the dead letter
 	}
 	for _, rule := range rules {
 		if rule.operation == r.operation && rule.before == r.before && rule.after == r.after && r.follows(rule) {

@@ -120,7 +120,7 @@ func TestOutcomes(t *testing.T) {
 	o.add(5, "shop", "orders", time.Hour, uuid.Nil, 0)
 	o.exec(`delete from outbox.outbox_events`)
 	becomeDead := func(n int, namespace, topic string, ago time.Duration) {
-		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, died_at)
+		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, dead_at)
 			select gen_random_uuid(), $2, $3, 'poison_message', 1, now() - $4::interval from generate_series(1, $1::integer)`, n, namespace, topic, ago)
 	}
 	becomeDead(2, "shop", "orders", 0)
@@ -167,7 +167,7 @@ func TestDataPlans(t *testing.T) {
 	p.add(rows, "shop", "orders", time.Hour, uuid.Nil, 0)
 	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
 		select gen_random_uuid(), 'shop', 'topic-' || n % 300, '{}', now() - interval '1 hour' from generate_series(1, 60000) as n`)
-	p.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, died_at)
+	p.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, dead_at)
 		select gen_random_uuid(), 'shop', 'topic-' || n % 300, 'poison_message', 1, now() - n * interval '1 second' from generate_series(1, $1::integer) as n`, rows)
 	for _, statistics := range []string{"none", "fresh"} {
 		if statistics == "fresh" {
@@ -182,7 +182,7 @@ func TestDataPlans(t *testing.T) {
 			// A hundred rows of each of 301 topics, and four pages to find each topic.
 			"orphans": {"execute orphans (1000, 20000)", "outbox_events_live", 45_000},
 			// The 3,600 dead letters of the last hour.
-			"outcomes": {"execute outcomes ('shop', 'orders', '{topic-1}', 10000)", "outbox_dead_letters_died", 4_000},
+			"outcomes": {"execute outcomes ('shop', 'orders', '{topic-1}', 10000)", "outbox_dead_letters_dead_at", 4_000},
 		} {
 			got := p.explain(c.sql)
 			t.Logf("%s with %s statistics: %d buffers", name, statistics, got.buffers())
@@ -201,7 +201,7 @@ func TestDataPlans(t *testing.T) {
 	if d := got.Windows[1].Dead; d.Estimated || d.N < 11 || d.N > 13 {
 		t.Errorf("%+v became dead, want the 12 of 3,600", d)
 	}
-	p.exec(`update outbox.outbox_dead_letters set died_at = now() where id <= 20000`)
+	p.exec(`update outbox.outbox_dead_letters set dead_at = now() where id <= 20000`)
 	if d := p.data().Windows[0].Dead; !d.Estimated || d.N != dispatcher.DepthCap+1 {
 		t.Errorf("%+v of 20,000 dead letters", d)
 	}

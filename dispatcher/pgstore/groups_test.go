@@ -15,7 +15,7 @@ import (
 // that is resolved.
 func (o outbox) manyDeadLetters(topic string, records, groups int) {
 	o.Helper()
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, class, code, attempts, died_at, resolution, resolved_at, resolved_by)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, class, code, attempts, dead_at, resolution, resolved_at, resolved_by)
 		select gen_random_uuid(), 'shop', $1, 'permanent_failure', 'http', (n % $3::integer)::text, 1, now() - n * interval '1 second',
 			resolution, case when resolution <> '' then now() end, case when resolution <> '' then 'me' end
 		from generate_series(1, $2::integer) as n cross join (values (null), ('discarded')) as r (resolution)`, topic, records, groups)

@@ -28,7 +28,7 @@ func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
 		depth.Blocked = nil
 		var k dispatcher.BlockedKey
 		count := &depth.BlockedKeys
-		_, err := pgx.ForEachRow(rows, []any{&k.Topic, &k.Key, (*[16]byte)(&k.EventID), &k.DiedAt, &count.N, &count.Estimated}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&k.Topic, &k.Key, (*[16]byte)(&k.EventID), &k.DeadAt, &count.N, &count.Estimated}, func() error {
 			depth.Blocked = append(depth.Blocked, k)
 			return nil
 		})

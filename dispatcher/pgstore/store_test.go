@@ -135,7 +135,7 @@ func (o outbox) Failures(id uuid.UUID) []storetest.Attempt {
 func (o outbox) DeadLetters(id uuid.UUID) []storetest.DeadLetter {
 	o.Helper()
 	rows, err := o.Query(o.Context(), `select namespace, topic, reason, class, code, place, fingerprint, attempts,
-			coalesce(worker, '00000000-0000-0000-0000-000000000000'), coalesce(error, ''), failures, coalesce(response, ''), died_at, resolution is not null
+			coalesce(worker, '00000000-0000-0000-0000-000000000000'), coalesce(error, ''), failures, coalesce(response, ''), dead_at, resolution is not null
 		from outbox.outbox_dead_letters where event_id = $1 order by id`, id)
 	if err != nil {
 		o.Fatalf("read dead letters of %s: %v", id, err)

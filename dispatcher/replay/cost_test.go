@@ -40,7 +40,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 				total := func() int64 {
 					t.Helper()
 					pgtest.HandIn(t, one)
-					return query[int64](r, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relname ~ 'events|letters|items'`) +
+					return query[int64](r, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`) +
 						query[int64](r, `select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables where relname = 'outbox_replay_items'`)
 				}
 				before := total()
@@ -66,16 +66,16 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 	}
 }
 
-// To begin, and a dry run, look up each letter, its event and what died later once, and the indexes of the set grow at
+// To begin, and a dry run, look up each dead letter, its event and what died later once, and the indexes of the set grow at
 // their end, also when the planner knows nothing of the tables. The counts are rows and pages.
-func TestBeginReadsEachLetterOnce(t *testing.T) {
+func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
 		r.exec(`alter table outbox.` + table + ` set (autovacuum_enabled = off)`)
 	}
 	const n = 20_000
 	r.dead(n, 2000)
-	r.exec(`update outbox.outbox_dead_letters set died_at = died_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
+	r.exec(`update outbox.outbox_dead_letters set dead_at = dead_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
 	r.exec(`vacuum full outbox.outbox_dead_letters`)
 	config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
 	if err != nil {
@@ -94,26 +94,26 @@ func TestBeginReadsEachLetterOnce(t *testing.T) {
 		total := func() (rows, pages int64) {
 			t.Helper()
 			pgtest.HandIn(t, one)
-			return query[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ 'events|letters|items')::bigint
-					from pg_stat_user_indexes where relname ~ 'events|letters|items'`),
-				query[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ 'events|letters|items'`)
+			return query[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ 'events|dead_letters|items')::bigint
+					from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`),
+				query[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ 'events|dead_letters|items'`)
 		}
 		rows0, pages0 := total()
 		if err := do(); err != nil {
 			t.Fatal(err)
 		}
 		rows1, pages1 := total()
-		t.Logf("%s: %.1f rows and %.1f pages for each letter", what, float64(rows1-rows0)/n, float64(pages1-pages0)/n)
+		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", what, float64(rows1-rows0)/n, float64(pages1-pages0)/n)
 		if rows1-rows0 > rows*n || pages1-pages0 > pages*n {
-			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d letters", what, rows1-rows0, pages1-pages0, rows, pages, n)
+			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", what, rows1-rows0, pages1-pages0, rows, pages, n)
 		}
 	}
 	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), order())) }, 3, 7)
 	costs("to begin", func() error { return second(replays.Begin(t.Context(), order())) }, 4, 14)
 	// An index that grows at its end has full pages, others are filled by two thirds.
 	ends := query[int64](r, `select sum(pg_relation_size(indexrelid))::bigint from pg_stat_user_indexes where indexrelname in ('outbox_replay_items_pkey', 'outbox_replay_items_state')`)
-	t.Logf("two indexes of %d bytes for each letter", ends/n)
+	t.Logf("two indexes of %d bytes for each dead letter", ends/n)
 	if ends > 115*n {
-		t.Errorf("two indexes have %d bytes for each letter: they did not grow at their end", ends/n)
+		t.Errorf("two indexes have %d bytes for each dead letter: they did not grow at their end", ends/n)
 	}
 }

@@ -14,7 +14,7 @@
 //
 // An operation and its set are rows of the database, and everything that is done of it is a transaction there that
 // waits for the disk. A process that is killed at any moment has done a batch or has not; the next [Replays.Run] of
-// the same id goes on after it. A letter is locked, looked at and resolved in one transaction, so that operations
+// the same id goes on after it. A dead letter is locked, looked at and resolved in one transaction, so that operations
 // that overlap do each row once: the second one skips it, and says so.
 //
 // A row is put back with its id, its dedupe key and its place in the order. Its retry budget is whole again, and its
@@ -22,9 +22,9 @@
 //
 // # Order per key
 //
-// By default the order per key is kept: of a key's letters the first goes first, and the next one when that was
+// By default the order per key is kept: of a key's dead letters the first goes first, and the next one when that was
 // delivered. When it died again, the others of its key are skipped. For a dispatcher without order, say AnyOrder: a
-// key with many letters would only be slower.
+// key with many dead letters would only be slower.
 //
 // The dispatcher itself never delivers an event before an earlier live one of its key. Events that were delivered
 // while an earlier one was dead stay delivered: that is what onDead Continue means.

@@ -130,7 +130,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 				t.Fatal(err)
 			}
 			perKey := int64(dead / keys)
-			if p.Delivered != int64(dead)-perKey || p.DiedAgain != 1 || p.Matched != int64(dead) {
+			if p.Delivered != int64(dead)-perKey || p.DeadAgain != 1 || p.Matched != int64(dead) {
 				t.Errorf("it ended with %v; want all but those of one key delivered", p)
 			}
 			blocked := 0

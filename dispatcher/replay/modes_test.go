@@ -43,7 +43,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 				t.Fatalf("step: %d, %v", done, err)
 			}
 			r.die("true")
-			if p, err := replays.Observe(t.Context(), o.ID); err != nil || p.DiedAgain == 0 {
+			if p, err := replays.Observe(t.Context(), o.ID); err != nil || p.DeadAgain == 0 {
 				t.Fatalf("observe: %v, %v", p, err)
 			}
 			if p, err := replays.Stop(t.Context(), o.ID, "enough"); err != nil || p.Waiting != 0 {

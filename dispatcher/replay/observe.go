@@ -49,36 +49,36 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 	return p, err
 }
 
-// outcomes notes the outcomes that are new, if there are any, and returns the letters of what died again.
+// outcomes notes the outcomes that are new, if there are any, and returns the dead letters of what died again.
 func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, news bool, err error) {
 	rows, err := tx.Query(ctx, r.sql.observe, id)
 	if err != nil {
 		return nil, false, err
 	}
 	var (
-		letter int64
-		state  string
-		found  = map[string][]int64{}
+		deadLetter int64
+		state      string
+		found      = map[string][]int64{}
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&letter, &state}, func() error { found[state] = append(found[state], letter); return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&deadLetter, &state}, func() error { found[state] = append(found[state], deadLetter); return nil }); err != nil {
 		return nil, false, err
 	}
-	for state, letters := range found {
-		if _, err := tx.Exec(ctx, r.sql.note, id, letters, state); err != nil {
+	for state, deadLetters := range found {
+		if _, err := tx.Exec(ctx, r.sql.note, id, deadLetters, state); err != nil {
 			return nil, false, err
 		}
 	}
-	return found["died"], len(found) > 0, nil
+	return found["dead_again"], len(found) > 0, nil
 }
 
 // abort says why an operation must stop, or "".
 func (o operation) abort(p status.Replay) string {
-	known, least := p.Delivered+p.DiedAgain, int64(o.canary)
+	known, least := p.Delivered+p.DeadAgain, int64(o.canary)
 	if least == 0 {
 		least = enough
 	}
-	if o.abortAt == 0 || p.Waiting == 0 || known < least || p.DiedAgain*100 < int64(o.abortAt)*known {
+	if o.abortAt == 0 || p.Waiting == 0 || known < least || p.DeadAgain*100 < int64(o.abortAt)*known {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d events died again, which is %d %% or more", p.DiedAgain, known, o.abortAt)
+	return fmt.Sprintf("%d of %d events died again, which is %d %% or more", p.DeadAgain, known, o.abortAt)
 }

@@ -20,8 +20,8 @@ func add(p *status.Replay, state, skipped string, n int64) {
 		p.Pending += n
 	case "delivered":
 		p.Delivered += n
-	case "died":
-		p.DiedAgain += n
+	case "dead_again":
+		p.DeadAgain += n
 	case "discarded":
 		p.Discarded += n
 	case "skipped":

@@ -60,7 +60,7 @@ func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 	var died, discarded, skipped int64
 	for _, o := range orders {
 		p := r.observe(o)
-		died, discarded = died+p.DiedAgain, discarded+p.Discarded
+		died, discarded = died+p.DeadAgain, discarded+p.Discarded
 		for _, s := range p.Skipped {
 			if s.Reason != status.SkippedResolved {
 				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
@@ -76,7 +76,7 @@ func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 	}
 	for resolution, want := range map[string]int64{"replayed": died, "discarded": discarded, "open": died} {
 		if n := query[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
-			t.Errorf("%d letters are %s, want %d: the open ones are of second deaths", n, resolution, want)
+			t.Errorf("%d dead letters are %s, want %d: the open ones are of second deaths", n, resolution, want)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestKilledInABatch(t *testing.T) {
 	}
 	r.tells(r.observe(o), "5 of 20 done, 5 not delivered yet")
 	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
-		t.Errorf("%d open letters, want 15", n)
+		t.Errorf("%d open dead letters, want 15", n)
 	}
 	if p, err := r.replays.Run(t.Context(), o.ID, replay.Running{}); err != nil || p.Pending != 20 {
 		t.Errorf("the next one: %v, %v", p, err)

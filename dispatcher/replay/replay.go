@@ -87,13 +87,13 @@ func (r *Replays) DryRun(ctx context.Context, order config.ReplayRequest) (p sta
 	return p, err
 }
 
-// matched is a statement about the letters of an order, and its arguments. The first of args is the action.
+// matched is a statement about the dead letters of an order, and its arguments. The first of args is the action.
 func (r *Replays) matched(statement string, order config.ReplayRequest, args ...any) (string, []any) {
 	condition, args := deadletters.Filter(order.Filter).Where(order.Namespace, order.Topics, args...)
 	if order.Action == config.ActionReplay {
 		condition += "\n    and " + r.sql.last
 	}
-	return strings.Replace(statement, "/* letters */", strings.Replace(r.sql.matched, "CONDITION", condition, 1), 1), args
+	return strings.Replace(statement, "/* dead_letters */", strings.Replace(r.sql.matched, "CONDITION", condition, 1), 1), args
 }
 
 // Begin fixes the set of an order, in one transaction, and moves none of it yet. When there is an operation of its
@@ -244,8 +244,8 @@ func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o operatio
 	return o, err
 }
 
-// oneByOne has the planner look up each letter of a set, and its event, by an index, whatever it knows of the tables: what a
-// set costs is then known by its size. The letters themselves are found as their filter asks for.
+// oneByOne has the planner look up each dead letter of a set, and its event, by an index, whatever it knows of the tables: what a
+// set costs is then known by its size. The dead letters themselves are found as their filter asks for.
 const oneByOne = `select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 
 // lookups keeps the planner to indexes for the rest of a transaction. The sets are new, so that it knows nothing of

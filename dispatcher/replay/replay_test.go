@@ -8,7 +8,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The letter says what
+// A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The dead letter says what
 // had failed, who replayed it, why and by which operation.
 // CONTRACT: C-26, C-27, C-41, C-42
 // REQUIREMENT: STORAGE-19, STORAGE-44, STORAGE-45
@@ -30,9 +30,9 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	if row := query[string](r, `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`); row != "(pending,0,,,,,t)" {
 		t.Errorf("the row is %s", row)
 	}
-	letter := query[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
-	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; letter != want {
-		t.Errorf("the letter is %s, want %s", letter, want)
+	deadLetter := query[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
+	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; deadLetter != want {
+		t.Errorf("the dead letter is %s, want %s", deadLetter, want)
 	}
 	r.tells(r.observe(o), "1 of 1 done, 1 not delivered yet")
 	r.deliver("true")
@@ -43,7 +43,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	}
 }
 
-// A discard resolves the letter and leaves the row dead, also when there is no row any more.
+// A discard resolves the dead letter and leaves the row dead, also when there is no row any more.
 // CONTRACT: C-42
 func TestDiscardLeavesTheRowDead(t *testing.T) {
 	r := newRig(t)
@@ -62,11 +62,11 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 		t.Errorf("%d dead rows, want 2", n)
 	}
 	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`); n != 3 {
-		t.Errorf("%d letters are discarded, want 3", n)
+		t.Errorf("%d dead letters are discarded, want 3", n)
 	}
 }
 
-// The set is fixed when the operation begins: open letters of the filter, the last of each event. What cannot be put
+// The set is fixed when the operation begins: open dead letters of the filter, the last of each event. What cannot be put
 // back is skipped, and a dry run says the same and changes nothing.
 // CONTRACT: C-42
 func TestDryRunTellsWhatBeginFixes(t *testing.T) {
@@ -107,7 +107,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 			t.Errorf("%s: finished is %v at the beginning", test.what, finished)
 		}
 	}
-	// Letters that come later are not of the set.
+	// Dead letters that come later are not of the set.
 	o := order()
 	before := r.begin(o)
 	r.dead(5, 0)
@@ -115,7 +115,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	r.tells(r.begin(o), "8 of 8 done, 6 not delivered yet, 1 skipped: gone, 1 skipped: not_dead")
 }
 
-// What became of a letter between beginning and its turn is seen.
+// What became of a dead letter between beginning and its turn is seen.
 func TestSkipsSayWhy(t *testing.T) {
 	r := newRig(t)
 	r.dead(4, 0)
@@ -127,14 +127,14 @@ func TestSkipsSayWhy(t *testing.T) {
 	r.step(o, 10, 4)
 	r.tells(r.observe(o), "4 of 4 done, 1 not delivered yet, 1 skipped: already_resolved, 1 skipped: gone, 1 skipped: not_dead")
 	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2)`); n != 2 {
-		t.Errorf("%d letters of skipped items are open, want 2", n)
+		t.Errorf("%d dead letters of skipped items are open, want 2", n)
 	}
 	if by := query[string](r, `select resolved_by from outbox.outbox_dead_letters where seq = 3`); by != "bob" {
 		t.Errorf("what bob resolved is now %s's", by)
 	}
 }
 
-// Delivered is told from the row, also when delivered rows are deleted at once, and died again from a later letter,
+// Delivered is told from the row, also when delivered rows are deleted at once, and died again from a later dead letter,
 // also when somebody has handled that one too.
 func TestOutcomes(t *testing.T) {
 	r := newRig(t)
@@ -166,7 +166,7 @@ func TestOutcomes(t *testing.T) {
 	r.tells(r.observe(late), "1 of 1 done, 1 died again")
 }
 
-// A key's letters go lowest first, the next when the one before is delivered; when it died again the others are
+// A key's dead letters go lowest first, the next when the one before is delivered; when it died again the others are
 // skipped. Events without a key go at once.
 // CONTRACT: C-42, C-50
 func TestOrderOfKeys(t *testing.T) {
@@ -194,7 +194,7 @@ func TestOrderOfKeys(t *testing.T) {
 	r.step(o, 100, 1)
 	pending("5")
 	r.deliver("true")
-	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 died again, 2 skipped: earlier_died")
+	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 died again, 2 skipped: earlier_dead")
 
 	// What another operation has put back goes first too.
 	other, later := order(), order()

@@ -56,7 +56,7 @@ func query[T any](r rig, sql string, args ...any) (value T) {
 	return value
 }
 
-// dead commits n dead events of topic orders with their letters, of keys "0", "1" and so on in turn, or of none.
+// dead commits n dead events of topic orders with their dead letters, of keys "0", "1" and so on in turn, or of none.
 func (r rig) dead(n, keys int) {
 	r.Helper()
 	r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, dedupe_key, payload, attempts, lease, status, dead_reason, last_error, failures)

@@ -61,7 +61,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 			if p, err = r.Observe(ctx, id); err != nil {
 				return p, err
 			}
-			came := p.Delivered+p.DiedAgain > before.Delivered+before.DiedAgain
+			came := p.Delivered+p.DeadAgain > before.Delivered+before.DeadAgain
 			if next.looked(time.Since(begin), came); came {
 				news = time.Now()
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// Stopped half-way, what waits is skipped, and its letters stay open. What was put back keeps its outcome.
+// Stopped half-way, what waits is skipped, and its dead letters stay open. What was put back keeps its outcome.
 func TestStopLeavesTheRest(t *testing.T) {
 	r := newRig(t)
 	r.dead(30, 0)
@@ -27,7 +27,7 @@ func TestStopLeavesTheRest(t *testing.T) {
 	r.tells(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
 	r.step(o, 10, 0)
 	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
-		t.Errorf("%d open letters, want 20", n)
+		t.Errorf("%d open dead letters, want 20", n)
 	}
 	r.deliver("true")
 	if p := r.observe(o); p.Delivered != 10 || p.FinishedAt.IsZero() {

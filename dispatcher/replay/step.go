@@ -12,8 +12,8 @@ import (
 // their turn, also those that it skipped. 0 means that there is nothing to do now: all is done, or what waits must
 // wait for the outcome of others (see [Replays.Observe]).
 //
-// Whatever runs beside, each row is put back once. The letters are locked first: of two operations with the same
-// letter the second finds it resolved. It fails with [ErrNotFound] for an unknown id, and when the database does.
+// Whatever runs beside, each row is put back once. The dead letters are locked first: of two operations with the same
+// dead letter the second finds it resolved. It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("step of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		done = 0
@@ -32,11 +32,11 @@ func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, 
 		if err != nil {
 			return err
 		}
-		letters, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil || len(letters) == 0 {
+		deadLetters, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(deadLetters) == 0 {
 			return err
 		}
-		return tx.QueryRow(ctx, r.sql.resolve, id, letters).Scan(&done)
+		return tx.QueryRow(ctx, r.sql.resolve, id, deadLetters).Scan(&done)
 	})
 	return done, err
 }

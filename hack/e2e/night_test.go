@@ -162,8 +162,8 @@ var _ = It("goes through a night on call", Label("night"), func() {
 
 	By("a canary before the consumer is fixed")
 	dlr = n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
-	Expect(dlr.Status.DiedAgain).To(HaveValue(BeEquivalentTo(10)))
-	Expect(dlr.Status.Skipped).To(ConsistOf(v1alpha1.SkippedLetters{Reason: "stopped", Count: int64(refused - 10)}))
+	Expect(dlr.Status.DeadAgain).To(HaveValue(BeEquivalentTo(10)))
+	Expect(dlr.Status.Skipped).To(ConsistOf(v1alpha1.SkippedDeadLetters{Reason: "stopped", Count: int64(refused - 10)}))
 	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)).To(Equal("Aborted"))
 	n.agree("after the canary", refused+invalid+1)
 

@@ -122,7 +122,7 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 		}
 	}
 	count(value(s.Delivered), "delivered")
-	count(value(s.DiedAgain), "dead again")
+	count(value(s.DeadAgain), "dead again")
 	count(value(s.Discarded), "discarded")
 	count(value(s.Pending), "not delivered yet")
 	for _, one := range s.Skipped {

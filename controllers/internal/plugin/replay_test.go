@@ -54,7 +54,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 
 	It("takes a group by its number, and reports its outcome", func(ctx SpecContext) {
 		report := status(metav1.ConditionTrue, "Finished", 1500, 1500)
-		report.Delivered, report.DiedAgain, report.Skipped = ptr.To(int64(1495)), ptr.To(int64(4)), []v1alpha1.SkippedLetters{{Reason: "not_dead", Count: 1}}
+		report.Delivered, report.DeadAgain, report.Skipped = ptr.To(int64(1495)), ptr.To(int64(4)), []v1alpha1.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}
 		w.operator(report)
 		r := w.run(ctx, "replay", "orders", "--group", "1", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--any-order", "--wait")
 		Expect(r.err).NotTo(HaveOccurred())
@@ -84,7 +84,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 
 	It("counts what would be done", func(ctx SpecContext) {
 		report := status(metav1.ConditionTrue, "Finished", 3, 0)
-		report.Skipped = []v1alpha1.SkippedLetters{{Reason: "gone", Count: 1}}
+		report.Skipped = []v1alpha1.SkippedDeadLetters{{Reason: "gone", Count: 1}}
 		w.operator(report)
 		r := w.run(ctx, "discard", "orders", "--topic", "orders", "--since", "2h", "--id", "42", "--id", event, "--reason", "load test", "--dry-run", "--name", "count")
 		Expect(r.err).NotTo(HaveOccurred())
@@ -99,14 +99,14 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 
 	It("fails when it stopped by itself, and says what to do", func(ctx SpecContext) {
 		report := status(metav1.ConditionFalse, "Stopped", 1500, 1500)
-		report.DiedAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes are dead again"
+		report.DeadAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes are dead again"
 		w.operator(report)
 		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
 		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes are dead again; see why events are dead again, with `kubectl outbox dead groups orders`")))
 		var dlr v1alpha1.DeadLetterReplay
 		Expect(json.Unmarshal([]byte(r.out), &dlr)).To(Succeed(), "what is piped is the object alone")
 		Expect(dlr.Kind).To(Equal("DeadLetterReplay"))
-		Expect(*dlr.Status.DiedAgain).To(Equal(int64(6)))
+		Expect(*dlr.Status.DeadAgain).To(Equal(int64(6)))
 	})
 
 	It("fails when it cannot continue", func(ctx SpecContext) {

@@ -112,7 +112,7 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 			action += " (dry run)"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
-			shown(s.DiedAgain), shown(s.Discarded), skipped, dlr.Spec.RequestedBy, deadcmd.Age(dlr.CreationTimestamp.Time, now), oneLine(dlr.Spec.Reason))
+			shown(s.DeadAgain), shown(s.Discarded), skipped, dlr.Spec.RequestedBy, deadcmd.Age(dlr.CreationTimestamp.Time, now), oneLine(dlr.Spec.Reason))
 	})
 	return out.Bytes()
 }

@@ -72,7 +72,7 @@ func TestReport(t *testing.T) {
 	var groups []deadletters.Group
 	for n := range shownGroups + 2 {
 		groups = append(groups, deadletters.Group{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonPermanentFailure, Cause: dispatcher.Cause{Class: "http", Code: "422"},
-			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, Letter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price."})
+			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, DeadLetter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price."})
 	}
 	full.groups(groups)
 

@@ -46,11 +46,11 @@ func (deadLetters) Groups(context.Context, deadletters.Filter) (deadletters.Grou
 }
 
 func (deadLetters) List(context.Context, deadletters.ListRequest) (deadletters.Page, error) {
-	return deadletters.Page{Letters: []deadletters.Letter{{ID: 42, Event: event, Topic: "orders"}}}, nil
+	return deadletters.Page{DeadLetters: []deadletters.DeadLetter{{ID: 42, Event: event, Topic: "orders"}}}, nil
 }
 
-func (deadLetters) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
-	l := deadletters.Letter{ID: 42, Event: id, Topic: "orders"}
+func (deadLetters) Show(_ context.Context, id string, payload bool) (deadletters.DeadLetter, error) {
+	l := deadletters.DeadLetter{ID: 42, Event: id, Topic: "orders"}
 	if payload {
 		l.Payload = []byte(`{"price":-1}`)
 	}
@@ -64,7 +64,7 @@ func (deadLetters) Event(_ context.Context, id string, _ bool) (deadletters.Hist
 func group(n int) deadletters.Group {
 	return deadletters.Group{
 		Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: dispatcher.Cause{Class: "http", Code: "422"},
-		Count: int64(1500 - n), Since: noon.Add(-2 * time.Hour), Last: noon, Letter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price.",
+		Count: int64(1500 - n), Since: noon.Add(-2 * time.Hour), Last: noon, DeadLetter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price.",
 	}
 }
 

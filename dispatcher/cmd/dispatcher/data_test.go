@@ -63,7 +63,7 @@ func TestCheckData(t *testing.T) {
 		"lag":       {7200, false, `an event of topic "orders" has been due for 2h0m`, "kubectl outbox status"},
 		"retries":   {1, true, "waiting for a retry after a failure: 1, of 2 that are due later", ""},
 		"success":   {0.8, false, "80 of 100 attempts delivered their event in the last 5m", "last_error"},
-		"deaths":    {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
+		"dead":      {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
 		"abandoned": {2, false, `leased to workers that are gone, and taken over by nobody: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
 	}

@@ -34,27 +34,27 @@ func TestDeadLettersAreFound(t *testing.T) {
 	}
 	var page deadletters.Page
 	asJSON(t, run(t, "", "dead", "list", "-f", file, "--type", "OrderPlaced", "--group", groups.Groups[0].Group, "-o", "json"), &page)
-	if len(page.Letters) != 1 {
-		t.Fatalf("letters %+v", page)
+	if len(page.DeadLetters) != 1 {
+		t.Fatalf("dead letters %+v", page)
 	}
-	id := page.Letters[0].Event
+	id := page.DeadLetters[0].Event
 	run(t, "", "dead", "show", "-f", file, id).ok(t, "Topic:         orders\n", "Resolution:    open\n", "Event is now:  dead\n", "Last failed attempts:\n")
 	if shown := run(t, "", "dead", "show", "-f", file, id); strings.Contains(shown.out, "price") {
 		t.Errorf("a payload that nobody asked for:\n%s", shown.out)
 	}
 	run(t, "", "dead", "show", "-f", file, id, "--payload").ok(t, `"price": -1`)
-	run(t, "", "events", "show", "-f", file, "order-17").ok(t, "Event:       "+id, "enqueued", "died")
+	run(t, "", "events", "show", "-f", file, "order-17").ok(t, "Event:       "+id, "enqueued", "dead  ")
 	run(t, "", "events", "show", "-f", file, id, "--payload").ok(t, `"price": -1`)
 	run(t, "", "dead", "list", "-f", file, "--limit", "2").ok(t, "there are more: add --after ")
 
 	pod := deadletters.Client{URL: "http://" + p.address}
-	letter, err := pod.Show(t.Context(), id, false)
+	deadLetter, err := pod.Show(t.Context(), id, false)
 	check(t, err)
-	if letter.Event != id || letter.Payload != nil {
-		t.Errorf("the pod's answer: %+v", letter)
+	if deadLetter.Event != id || deadLetter.Payload != nil {
+		t.Errorf("the pod's answer: %+v", deadLetter)
 	}
-	if letter, err = pod.Show(t.Context(), id, true); err != nil || string(letter.Payload) != `{"price":-1}` {
-		t.Errorf("the pod's answer with the payload: %s, %v", letter.Payload, err)
+	if deadLetter, err = pod.Show(t.Context(), id, true); err != nil || string(deadLetter.Payload) != `{"price":-1}` {
+		t.Errorf("the pod's answer with the payload: %s, %v", deadLetter.Payload, err)
 	}
 	if n := o.count(t, "status = 'dead'"); n != 3 {
 		t.Errorf("%d are dead after looking at them, want 3", n)

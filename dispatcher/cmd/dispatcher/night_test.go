@@ -211,7 +211,7 @@ func TestNightOnCall(t *testing.T) {
 	check(t, n.admin.QueryRow(t.Context(), `select string_agg(resolution || ' ' || n, ', ' order by resolution) from (
 		select resolution, count(*) as n from outbox.outbox_dead_letters group by resolution) as became`).Scan(&became))
 	if want := fmt.Sprintf("discarded %d, replayed %d", invalid+1, refused+10); became != want {
-		t.Errorf("the letters are %s, want %s", became, want)
+		t.Errorf("the dead letters are %s, want %s", became, want)
 	}
 	if dead := n.count(t, "status = 'dead'"); dead != invalid+1 {
 		t.Errorf("%d are dead, want %d", dead, invalid+1)

@@ -54,7 +54,7 @@ func TestToldOfDeaths(t *testing.T) {
 	t.Cleanup(address.Close)
 	token := filepath.Join(t.TempDir(), "token")
 	check(t, os.WriteFile(token, []byte("token-"+secret), 0o600))
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\ndeadLetters: {notify: {url: '" + address.URL + "/deaths', auth: {tokenFile: " + token + "}}}\n"
+	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\ndeadLetters: {notify: {url: '" + address.URL + "/dead-letters', auth: {tokenFile: " + token + "}}}\n"
 	file := o.file(t, o.dispatcher, yaml)
 	run(t, "", "check", "-f", file).ok(t, "ok   notify: the address of deadLetters.notify can be reached", "ok   grants:")
 
@@ -63,12 +63,12 @@ func TestToldOfDeaths(t *testing.T) {
 	<-asked
 	check(t, killed.cmd.Process.Kill())
 	<-killed.done
-	letters := func(where string) (n int) {
+	deadLetters := func(where string) (n int) {
 		check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_dead_letters where "+where).Scan(&n))
 		return n
 	}
-	if n := letters("notify_at > now() and notify_attempts = 1 and notified_at is null"); n != 1 {
-		t.Fatalf("%d letters are still to be told of, want 1", n)
+	if n := deadLetters("notify_at > now() and notify_attempts = 1 and notified_at is null"); n != 1 {
+		t.Fatalf("%d dead letters are still to be told of, want 1", n)
 	}
 
 	refuses.Store(false)
@@ -78,17 +78,17 @@ func TestToldOfDeaths(t *testing.T) {
 	p := start(t, file)
 	await(t, "the address answers 503", func() bool {
 		n := p.status(t).Notifications
-		return n != nil && n.Failed > 0 && n.Waiting == 1 && n.Oldest != nil && strings.Contains(n.Message, "deadLetters.notify: "+address.URL+"/deaths answered 503")
+		return n != nil && n.Failed > 0 && n.Waiting == 1 && n.Oldest != nil && strings.Contains(n.Message, "deadLetters.notify: "+address.URL+"/dead-letters answered 503")
 	})
 	o.enqueue(t, 3)
 	await(t, "events are delivered meanwhile", func() bool { return o.count(t, "status = 'delivered'") == 3 })
-	if n := letters("notified_at is not null"); n != 0 {
+	if n := deadLetters("notified_at is not null"); n != 0 {
 		t.Errorf("%d are told while the address is away", n)
 	}
 	away.Store(false)
 	await(t, "it is told", func() bool {
 		o.exec(t, soon)
-		return letters("notified_at is not null") == 1
+		return deadLetters("notified_at is not null") == 1
 	})
 	await(t, "the metrics say so", func() bool {
 		_, metrics := p.get(t, "/metrics")
@@ -126,6 +126,6 @@ func TestToldOfNothing(t *testing.T) {
 	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) > 0").Scan(&marked))
 	_, metrics := p.get(t, "/metrics")
 	if s := p.status(t); marked != 0 || s.Notifications != nil || strings.Contains(metrics, "outbox_dlq_notifications") {
-		t.Errorf("%d letters are marked, the status says %+v", marked, s.Notifications)
+		t.Errorf("%d dead letters are marked, the status says %+v", marked, s.Notifications)
 	}
 }

@@ -84,7 +84,7 @@ func TestReplayStopByOrder(t *testing.T) {
 	run(t, "", "replay", "stop", "-f", file, "--order", orderFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
 }
 
-// Two operations with the same letters run at once. One is killed and run again, the server dies under both, and one
+// Two operations with the same dead letters run at once. One is killed and run again, the server dies under both, and one
 // is given up half-way: each row is done once, and each operation tells what it did.
 // CONTRACT: C-42
 func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
@@ -120,7 +120,7 @@ func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
 	server.Kill()
 	check(t, server.Restart(t.Context()))
 	o.admin.Reset()
-	// The two go through their letters in one order: the one that is behind finds nothing to do. Now it is alone.
+	// The two go through their dead letters in one order: the one that is behind finds nothing to do. Now it is alone.
 	await(t, "the other one puts some back", func() bool { return putBack(ids[1]) >= 30 })
 	before := o.count(t, "status = 'dead'")
 	again, againLeft := start(orders[0])

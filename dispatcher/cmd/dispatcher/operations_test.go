@@ -53,7 +53,7 @@ func progress(t testing.TB, text string) (p status.Replay) {
 	return p
 }
 
-// A person replays and discards with a database login, which may do that and no more. Who and why stay with the letters.
+// A person replays and discards with a database login, which may do that and no more. Who and why stay with the dead letters.
 // CONTRACT: C-42
 // REQUIREMENT: STORAGE-44
 func TestDeadReplayAndDiscard(t *testing.T) {
@@ -63,7 +63,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	o.die(t)
 
 	run(t, "", "dead", "replay", "-f", file).ended(t, 1, `required flag(s) "reason" not set`)
-	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose letters", "or add --all")
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose dead letters", "or add --all")
 	run(t, "", "dead", "replay", "-f", file, "--reason", " ", "--all").ended(t, 1, "reason: it is missing; say why")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--rate", "-1").ended(t, 1, "rate: -1 is not from 1 to")
 	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, "namespace: shop\n"), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for replay")
@@ -81,7 +81,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	var who string
 	check(t, o.admin.QueryRow(t.Context(), `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`).Scan(&who))
 	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "replay CHG-812"; who != want {
-		t.Errorf("the letters say %q, want %q", who, want)
+		t.Errorf("the dead letters say %q, want %q", who, want)
 	}
 	if dead, pending := o.count(t, "status = 'dead'"), o.count(t, "status = 'pending'"); dead != 7 || pending != 3 {
 		t.Errorf("%d dead and %d pending, want 7 and 3", dead, pending)

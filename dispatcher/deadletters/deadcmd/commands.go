@@ -74,8 +74,8 @@ continues the list; in JSON it is "next".`,
 		Example: c.examples("dead list", "--group 7f3a9c21", `--error "duplicate key" --since 2h --limit 500 --output json`),
 	}
 	f.add(cmd, true)
-	cmd.Flags().IntVar(&r.Limit, "limit", deadletters.DefaultLimit, fmt.Sprintf("how many letters at most, up to %d", deadletters.MaxLimit))
-	cmd.Flags().Int64Var(&r.After, "after", 0, "continue after the letter with this number")
+	cmd.Flags().IntVar(&r.Limit, "limit", deadletters.DefaultLimit, fmt.Sprintf("how many dead letters at most, up to %d", deadletters.MaxLimit))
+	cmd.Flags().Int64Var(&r.After, "after", 0, "continue after the dead letter with this number")
 	return c.command(cmd, 0, func(ctx context.Context, source deadletters.Source, _ string) (_ any, err error) {
 		if r.Limit < 1 {
 			return nil, fmt.Errorf("--limit is %d; set it from 1 to %d", r.Limit, deadletters.MaxLimit)
@@ -92,7 +92,7 @@ func (c Commands) show() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show " + c.Whose + " ID", Short: "Show a dead letter: why, the last attempts, and what to do",
 		Long: `Show a dead letter: why the event died, its last five failed attempts, what became of it, and what to do. ID
-is the letter's number, or the event's id, of which the newest letter is shown.`,
+is the dead letter's number, or the event's id, of which the newest dead letter is shown.`,
 		Example: c.examples("dead show", "42", "0190a5c8-5d1e-7000-8000-000000000001 --payload"),
 	}
 	payloadFlag(cmd, &payload)

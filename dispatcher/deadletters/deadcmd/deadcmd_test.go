@@ -25,7 +25,7 @@ var (
 
 const event = "0190a5c8-5d1e-7000-8000-000000000001"
 
-// source is one letter that was replayed and died again, as a source tells it.
+// source is one dead letter that was replayed and died again, as a source tells it.
 type source struct{ asked deadletters.ListRequest }
 
 func failures() []deadletters.Failure {
@@ -35,10 +35,10 @@ func failures() []deadletters.Failure {
 	}
 }
 
-func letter(whole, payload bool) deadletters.Letter {
-	l := deadletters.Letter{
+func deadLetter(whole, payload bool) deadletters.DeadLetter {
+	l := deadletters.DeadLetter{
 		ID: 42, Event: event, Group: "7f3a9c21", Topic: "orders", Seq: 7, Type: "OrderPlaced", AggregateType: "order", AggregateID: "17",
-		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer answered 422:\n" + strings.Repeat("é", 100) + "\x1b[2J", Attempts: 20, DiedAt: noon,
+		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer answered 422:\n" + strings.Repeat("é", 100) + "\x1b[2J", Attempts: 20, DeadAt: noon,
 	}
 	if whole {
 		l.Worker, l.Failures, l.Response, l.Status, l.Advice = event, failures(), "<no such item>", "dead", "Correct the price."
@@ -56,33 +56,33 @@ func (s *source) Groups(_ context.Context, f deadletters.Filter) (out deadletter
 	}
 	return deadletters.Groups{More: true, Groups: []deadletters.Group{
 		{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Count: 10000, AtLeast: true, Since: noon.Add(-3 * time.Hour),
-			Last: noon, Letter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price."},
-		{Group: "00000001", Topic: "bills", Reason: dispatcher.ReasonProcessingTimeout, Count: 1, Since: noon, Last: noon, Letter: 1, Event: event, Advice: "Look."},
+			Last: noon, DeadLetter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price."},
+		{Group: "00000001", Topic: "bills", Reason: dispatcher.ReasonProcessingTimeout, Count: 1, Since: noon, Last: noon, DeadLetter: 1, Event: event, Advice: "Look."},
 	}}, nil
 }
 
 func (s *source) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
 	s.asked = r
 	if r.Topic == "none" {
-		return deadletters.Page{Letters: []deadletters.Letter{}}, nil
+		return deadletters.Page{DeadLetters: []deadletters.DeadLetter{}}, nil
 	}
-	other := letter(false, false)
+	other := deadLetter(false, false)
 	other.ID, other.Type, other.AggregateType, other.Resolution = 41, "", "", &deadletters.Resolution{What: "replayed", At: noon, By: "ada"}
-	return deadletters.Page{Letters: []deadletters.Letter{letter(false, false), other}, Next: 41}, nil
+	return deadletters.Page{DeadLetters: []deadletters.DeadLetter{deadLetter(false, false), other}, Next: 41}, nil
 }
 
-func (s *source) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
+func (s *source) Show(_ context.Context, id string, payload bool) (deadletters.DeadLetter, error) {
 	if id != "42" {
-		return deadletters.Letter{}, fmt.Errorf("no dead letter %s: %w", id, deadletters.ErrNotFound)
+		return deadletters.DeadLetter{}, fmt.Errorf("no dead letter %s: %w", id, deadletters.ErrNotFound)
 	}
-	return letter(true, payload), nil
+	return deadLetter(true, payload), nil
 }
 
 func (s *source) Event(_ context.Context, id string, payload bool) (deadletters.History, error) {
-	first := letter(true, false)
-	first.ID, first.DiedAt, first.Failures = 41, noon.Add(-time.Hour), nil
+	first := deadLetter(true, false)
+	first.ID, first.DeadAt, first.Failures = 41, noon.Add(-time.Hour), nil
 	first.Resolution = &deadletters.Resolution{What: "replayed", At: noon.Add(-30 * time.Minute), By: "ada", Reason: "CHG-812", Replay: event}
-	h := deadletters.History{Letters: []deadletters.Letter{letter(true, false), first}}
+	h := deadletters.History{DeadLetters: []deadletters.DeadLetter{deadLetter(true, false), first}}
 	if id == "gone" {
 		return h, nil
 	}

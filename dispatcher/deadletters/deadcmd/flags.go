@@ -11,7 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
-// FilterFlags adds the flags of a filter to a command that works on open letters. The function that it returns makes
+// FilterFlags adds the flags of a filter to a command that works on open dead letters. The function that it returns makes
 // the filter of them, when they are parsed, and says what is wrong with it. None is called reason: on a replay or a
 // discard that is the person's own.
 func FilterFlags(cmd *cobra.Command) func(now time.Time) (deadletters.Filter, error) {
@@ -27,7 +27,7 @@ type filterFlags struct {
 
 func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.IDs, "id", nil, "only these: ids of events, or numbers of letters; may be repeated")
+	flags.StringSliceVar(&f.IDs, "id", nil, "only these: ids of events, or numbers of dead letters; may be repeated")
 	flags.StringVar(&f.Topic, "topic", "", "only those of this topic")
 	flags.StringVar(&f.Type, "type", "", "only those of this event type")
 	flags.StringVar(&f.Aggregate, "aggregate", "", "only those of this aggregate: its id, or TYPE/ID")

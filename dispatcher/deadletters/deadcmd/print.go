@@ -72,19 +72,19 @@ func (c Commands) table(cmd *cobra.Command, answer any) error {
 		}
 		return nil
 	case deadletters.Page:
-		if len(answer.Letters) == 0 {
+		if len(answer.DeadLetters) == 0 {
 			fmt.Fprintln(told, "no dead letters match")
 			return nil
 		}
-		if err := writeLetters(out, answer.Letters, now); err != nil {
+		if err := writeDeadLetters(out, answer.DeadLetters, now); err != nil {
 			return err
 		}
 		if answer.Next != 0 {
 			fmt.Fprintf(told, "there are more: add --after %d\n", answer.Next)
 		}
 		return nil
-	case deadletters.Letter:
-		return writeLetter(out, answer, now)
+	case deadletters.DeadLetter:
+		return writeDeadLetter(out, answer, now)
 	case deadletters.History:
 		return writeHistory(out, answer, now)
 	}
@@ -106,15 +106,15 @@ func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error
 	return w.Flush()
 }
 
-func writeLetters(out io.Writer, letters []deadletters.Letter, now time.Time) error {
+func writeDeadLetters(out io.Writer, deadLetters []deadletters.DeadLetter, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "LETTER\tEVENT\tDIED\tTOPIC\tTYPE\tAGGREGATE\tREASON\tGROUP\tATTEMPTS\tRESOLUTION\tERROR")
-	for _, l := range letters {
+	fmt.Fprintln(w, "DEAD LETTER\tEVENT\tDEAD AT\tTOPIC\tTYPE\tAGGREGATE\tREASON\tGROUP\tATTEMPTS\tRESOLUTION\tERROR")
+	for _, l := range deadLetters {
 		resolution := "-"
 		if l.Resolution != nil {
 			resolution = l.Resolution.What
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DiedAt, now), line(l.Topic), dash(l.Type),
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DeadAt, now), line(l.Topic), dash(l.Type),
 			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, short(l.Error))
 	}
 	return w.Flush()
@@ -142,15 +142,15 @@ func (f fields) at(name string, at time.Time) {
 	}
 }
 
-func writeLetter(out io.Writer, l deadletters.Letter, now time.Time) error {
+func writeDeadLetter(out io.Writer, l deadletters.DeadLetter, now time.Time) error {
 	f := newFields(out, now)
-	f.text("Letter", fmt.Sprint(l.ID))
+	f.text("Dead letter", fmt.Sprint(l.ID))
 	f.text("Event", l.Event)
 	f.text("Topic", l.Topic)
 	f.text("Type", l.Type)
 	f.text("Aggregate", aggregate(l.AggregateType, l.AggregateID))
 	f.text("Tenant", l.Tenant)
-	f.at("Died", l.DiedAt)
+	f.at("Dead at", l.DeadAt)
 	f.text("Reason", string(l.Reason))
 	f.text("What", what(l.Class, l.Code, l.Place))
 	f.text("Group", l.Group)
@@ -201,9 +201,9 @@ func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
 		f.text("Held by", e.Worker)
 		f.at("Held until", e.LeasedUntil)
 		f.text("Last error", e.LastError)
-	} else if len(h.Letters) > 0 {
-		f.text("Event", h.Letters[0].Event)
-		f.text("Topic", h.Letters[0].Topic)
+	} else if len(h.DeadLetters) > 0 {
+		f.text("Event", h.DeadLetters[0].Event)
+		f.text("Topic", h.DeadLetters[0].Topic)
 		f.text("Status", "gone: its row was removed")
 	} else if n := len(h.Journal); n > 0 {
 		f.text("Topic", h.Journal[n-1].Topic)

@@ -24,11 +24,11 @@ func steps(h deadletters.History) []step {
 		all = append(all, step{e.CreatedAt, "enqueued", "to topic " + e.Topic})
 		all = append(all, failed(e.Failures)...)
 	}
-	for _, l := range slices.Backward(h.Letters) {
+	for _, l := range slices.Backward(h.DeadLetters) {
 		all = append(all, failed(l.Failures)...)
-		all = append(all, step{l.DiedAt, "died", fmt.Sprintf("letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, what(l.Class, l.Code, l.Place), l.Error)})
+		all = append(all, step{l.DeadAt, "dead", fmt.Sprintf("dead letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, what(l.Class, l.Code, l.Place), l.Error)})
 		if r := l.Resolution; r != nil {
-			all = append(all, step{r.At, r.What, fmt.Sprintf("letter %d, %s", l.ID, by(*r))})
+			all = append(all, step{r.At, r.What, fmt.Sprintf("dead letter %d, %s", l.ID, by(*r))})
 		}
 	}
 	if e := h.Event; e != nil {
@@ -43,7 +43,7 @@ func steps(h deadletters.History) []step {
 		all = append(all, step{r.At, "journal", recorded(r)})
 	}
 	slices.SortStableFunc(all, func(a, b step) int { return a.at.Compare(b.at) })
-	return slices.Compact(all) // a failure is in the row and in its letter
+	return slices.Compact(all) // a failure is in the row and in its dead letter
 }
 
 // recorded says what a record of the journal does.

@@ -25,7 +25,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 	out := deadletters.Groups{Groups: []deadletters.Group{}}
 	err := f.Validate()
 	if f.Resolved {
-		err = errors.Join(err, errors.New("resolved: groups are of open letters; leave it out, or list the letters"))
+		err = errors.Join(err, errors.New("resolved: groups are of open dead letters; leave it out, or list the dead letters"))
 	}
 	if err != nil {
 		return out, deadletters.Wrong(err)
@@ -40,7 +40,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 		var since, last *time.Time
 		var reason *string
 		var more bool
-		_, err = pgx.ForEachRow(rows, []any{&g.Group, &g.Topic, &reason, &g.Class, &g.Code, &g.Place, &g.Count, &since, &last, &g.Letter, &g.Event, &g.Error, &more}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&g.Group, &g.Topic, &reason, &g.Class, &g.Code, &g.Place, &g.Count, &since, &last, &g.DeadLetter, &g.Event, &g.Error, &more}, func() error {
 			if more {
 				out.More = true
 				return nil
@@ -60,7 +60,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 
 // List implements [deadletters.Source]. It fails when the database does.
 func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadletters.Page, error) {
-	page := deadletters.Page{Letters: []deadletters.Letter{}}
+	page := deadletters.Page{DeadLetters: []deadletters.DeadLetter{}}
 	if err := req.Validate(); err != nil {
 		return page, deadletters.Wrong(err)
 	}
@@ -72,21 +72,21 @@ func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadlet
 		before = math.MaxInt64
 	}
 	err := r.read(ctx, "list dead letters", func(tx pgx.Tx) (err error) {
-		sql, args := r.where("letters", req.Filter, before, limit+1, false)
-		page.Letters, err = letters(ctx, tx, sql, args)
+		sql, args := r.where("dead_letters", req.Filter, before, limit+1, false)
+		page.DeadLetters, err = deadLetters(ctx, tx, sql, args)
 		return err
 	})
-	if len(page.Letters) > limit {
-		page.Letters = page.Letters[:limit]
-		page.Next = page.Letters[limit-1].ID
+	if len(page.DeadLetters) > limit {
+		page.DeadLetters = page.DeadLetters[:limit]
+		page.Next = page.DeadLetters[limit-1].ID
 	}
 	return page, err
 }
 
 // Show implements [deadletters.Source]. It fails as that says, and when the database does.
-func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter deadletters.Letter, err error) {
+func (r *Reader) Show(ctx context.Context, id string, payload bool) (deadLetter deadletters.DeadLetter, err error) {
 	if err := (deadletters.Filter{IDs: []string{id}}).Validate(); err != nil {
-		return letter, deadletters.Wrong(err)
+		return deadLetter, deadletters.Wrong(err)
 	}
 	err = r.read(ctx, "show a dead letter", func(tx pgx.Tx) error {
 		found, err := r.whole(ctx, tx, id, 1)
@@ -96,26 +96,26 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (letter dead
 		if len(found) == 0 {
 			return fmt.Errorf("no dead letter %s in the namespace %s%s: %w; `dead list` has those that are there", id, r.namespace, r.ofTopics(), deadletters.ErrNotFound)
 		}
-		letter = found[0]
-		letter.Advice = dispatcher.Recovery(letter.Reason, letter.Class)
-		return r.now(ctx, tx, &letter, payload)
+		deadLetter = found[0]
+		deadLetter.Advice = dispatcher.Recovery(deadLetter.Reason, deadLetter.Class)
+		return r.now(ctx, tx, &deadLetter, payload)
 	})
-	return letter, err
+	return deadLetter, err
 }
 
-// now adds to a letter what its event is now. A replay login reads the status, and not the row.
-func (r *Reader) now(ctx context.Context, tx pgx.Tx, letter *deadletters.Letter, payload bool) error {
+// now adds to a dead letter what its event is now. A replay login reads the status, and not the row.
+func (r *Reader) now(ctx context.Context, tx pgx.Tx, deadLetter *deadletters.DeadLetter, payload bool) error {
 	var event *deadletters.Event
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
-		event, err = r.event(ctx, tx, letter.Event, payload)
+		event, err = r.event(ctx, tx, deadLetter.Event, payload)
 		return err
 	})
 	switch {
 	case errors.Is(err, errRow):
 		if payload {
-			letter.PayloadOmitted = "this login may not read it; use one that may select on outbox_events, such as the dispatcher's"
+			deadLetter.PayloadOmitted = "this login may not read it; use one that may select on outbox_events, such as the dispatcher's"
 		}
-		err := tx.QueryRow(ctx, r.sql["status"], letter.Event, r.namespace, r.topics).Scan(&letter.Status)
+		err := tx.QueryRow(ctx, r.sql["status"], deadLetter.Event, r.namespace, r.topics).Scan(&deadLetter.Status)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -123,9 +123,9 @@ func (r *Reader) now(ctx context.Context, tx pgx.Tx, letter *deadletters.Letter,
 	case err != nil:
 		return err
 	case event != nil:
-		letter.Status, letter.Content = event.Status, event.Content
+		deadLetter.Status, deadLetter.Content = event.Status, event.Content
 	case payload:
-		letter.PayloadOmitted = "the event's row is gone"
+		deadLetter.PayloadOmitted = "the event's row is gone"
 	}
 	return nil
 }
@@ -137,14 +137,14 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 			if history.Event, err = r.event(ctx, tx, id, payload); err != nil {
 				return err
 			}
-			if history.Letters, err = r.whole(ctx, tx, id, deadletters.MaxHistory); err != nil {
+			if history.DeadLetters, err = r.whole(ctx, tx, id, deadletters.MaxHistory); err != nil {
 				return err
 			}
 			if history.Journal, err = r.journal(ctx, tx, id); err != nil {
 				return err
 			}
 		}
-		if history.Event == nil && len(history.Letters) == 0 && len(history.Journal) == 0 {
+		if history.Event == nil && len(history.DeadLetters) == 0 && len(history.Journal) == 0 {
 			event, err := r.byKey(ctx, tx, id)
 			if err != nil {
 				return err
@@ -152,7 +152,7 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 			if history.Event, err = r.event(ctx, tx, event, payload); err != nil {
 				return err
 			}
-			if history.Letters, err = r.whole(ctx, tx, event, deadletters.MaxHistory); err != nil {
+			if history.DeadLetters, err = r.whole(ctx, tx, event, deadletters.MaxHistory); err != nil {
 				return err
 			}
 			if history.Journal, err = r.journal(ctx, tx, event); err != nil {
@@ -233,8 +233,8 @@ func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) 
 	return &e, err
 }
 
-// whole reads everything about the letters of an event, or about the letter with the number.
-func (r *Reader) whole(ctx context.Context, tx pgx.Tx, id string, limit int) ([]deadletters.Letter, error) {
+// whole reads everything about the dead letters of an event, or about the dead letter with the number.
+func (r *Reader) whole(ctx context.Context, tx pgx.Tx, id string, limit int) ([]deadletters.DeadLetter, error) {
 	args := []any{int64(math.MaxInt64), limit, true, r.namespace, r.topics}
 	term := "l.event_id = $6::text::uuid"
 	if number, err := strconv.ParseInt(id, 10, 64); err == nil {
@@ -242,26 +242,26 @@ func (r *Reader) whole(ctx context.Context, tx pgx.Tx, id string, limit int) ([]
 	} else {
 		args = append(args, id)
 	}
-	return letters(ctx, tx, replace(r.sql["letters"], "l.namespace = $4::text and ($5::text[] is null or l.topic = any ($5::text[])) and "+term), args)
+	return deadLetters(ctx, tx, replace(r.sql["dead_letters"], "l.namespace = $4::text and ($5::text[] is null or l.topic = any ($5::text[])) and "+term), args)
 }
 
-func letters(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]deadletters.Letter, error) {
+func deadLetters(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]deadletters.DeadLetter, error) {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	out := []deadletters.Letter{}
-	var l deadletters.Letter
+	out := []deadletters.DeadLetter{}
+	var l deadletters.DeadLetter
 	var s deadletters.Resolution
 	var what *string
 	var reason string
 	var failures []byte
 	_, err = pgx.ForEachRow(rows, []any{
 		&l.ID, &l.Event, &l.Group, &l.Topic, &l.Seq, &l.Type, &l.AggregateType, &l.AggregateID, &l.Tenant, &reason, &l.Class, &l.Code,
-		&l.Place, &l.Error, &l.Attempts, &l.DiedAt, &what, &s.At, &s.By, &s.Reason, &s.Replay, &l.Worker, &failures, &l.Response,
+		&l.Place, &l.Error, &l.Attempts, &l.DeadAt, &what, &s.At, &s.By, &s.Reason, &s.Replay, &l.Worker, &failures, &l.Response,
 	}, func() (err error) {
 		one := l
-		one.DiedAt, one.Reason = l.DiedAt.UTC(), dispatcher.DeadReason(reason)
+		one.DeadAt, one.Reason = l.DeadAt.UTC(), dispatcher.DeadReason(reason)
 		if what != nil {
 			resolution := s
 			resolution.What, resolution.At = *what, s.At.UTC()

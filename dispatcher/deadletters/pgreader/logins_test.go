@@ -39,7 +39,7 @@ func TestReadsOnly(t *testing.T) {
 	}
 }
 
-// A replay login reads what a letter says, and what its event is now. It is told what else it may not read, and what
+// A replay login reads what a dead letter says, and what its event is now. It is told what else it may not read, and what
 // to do.
 func TestReplayLogin(t *testing.T) {
 	t.Parallel()
@@ -47,13 +47,13 @@ func TestReplayLogin(t *testing.T) {
 	story(t, pool)
 	login := pgtest.Login(t, pool, migrations.ReplayLogin)
 	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, login) }, Options{Namespace: "shop"})
-	letter, err := r.Show(t.Context(), eventID(1), true)
-	if err != nil || letter.Status != "dead" || letter.Error == "" || len(letter.Failures) != 1 || letter.Payload != nil || !strings.Contains(letter.PayloadOmitted, "such as the dispatcher's") {
-		t.Errorf("show: %+v, %v", letter, err)
+	deadLetter, err := r.Show(t.Context(), eventID(1), true)
+	if err != nil || deadLetter.Status != "dead" || deadLetter.Error == "" || len(deadLetter.Failures) != 1 || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "such as the dispatcher's") {
+		t.Errorf("show: %+v, %v", deadLetter, err)
 	}
 	exec(t, pool, `delete from outbox.outbox_events where id = $1`, eventID(1))
-	if letter, err = r.Show(t.Context(), eventID(1), false); err != nil || letter.Status != "" || letter.PayloadOmitted != "" {
-		t.Errorf("show, of an event whose row is gone: %+v, %v", letter, err)
+	if deadLetter, err = r.Show(t.Context(), eventID(1), false); err != nil || deadLetter.Status != "" || deadLetter.PayloadOmitted != "" {
+		t.Errorf("show, of an event whose row is gone: %+v, %v", deadLetter, err)
 	}
 	for _, id := range []string{eventID(2), "key-2"} {
 		if _, err := r.Event(t.Context(), id, false); err == nil || !strings.Contains(err.Error(), "this login may not read the row of an event") ||
@@ -61,7 +61,7 @@ func TestReplayLogin(t *testing.T) {
 			t.Errorf("event %s: %v", id, err)
 		}
 	}
-	if page, err := r.List(t.Context(), deadletters.ListRequest{}); err != nil || len(page.Letters) == 0 {
+	if page, err := r.List(t.Context(), deadletters.ListRequest{}); err != nil || len(page.DeadLetters) == 0 {
 		t.Errorf("list: %+v, %v", page, err)
 	}
 }

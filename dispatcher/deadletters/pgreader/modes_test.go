@@ -36,18 +36,18 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 				t.Errorf("%s, %s: groups: %+v, %v", mode, name, groups, err)
 			}
 			page, err := r.List(t.Context(), deadletters.ListRequest{Filter: f})
-			if err != nil || len(page.Letters) != 1 {
+			if err != nil || len(page.DeadLetters) != 1 {
 				t.Errorf("%s, %s: list: %+v, %v", mode, name, page, err)
 			}
-			letter, err := r.Show(t.Context(), eventID(1), true)
-			if err != nil || string(letter.Payload) != `{"card": "s3cr3t"}` || len(letter.Failures) != 1 {
-				t.Errorf("%s, %s: show: %+v, %v", mode, name, letter, err)
+			deadLetter, err := r.Show(t.Context(), eventID(1), true)
+			if err != nil || string(deadLetter.Payload) != `{"card": "s3cr3t"}` || len(deadLetter.Failures) != 1 {
+				t.Errorf("%s, %s: show: %+v, %v", mode, name, deadLetter, err)
 			}
-			if letter, err = r.Show(t.Context(), "2", false); err != nil || letter.ID != 2 {
-				t.Errorf("%s, %s: show a number: %+v, %v", mode, name, letter, err)
+			if deadLetter, err = r.Show(t.Context(), "2", false); err != nil || deadLetter.ID != 2 {
+				t.Errorf("%s, %s: show a number: %+v, %v", mode, name, deadLetter, err)
 			}
 			history, err := r.Event(t.Context(), "key-4", false)
-			if err != nil || history.Event == nil || len(history.Letters) == 0 {
+			if err != nil || history.Event == nil || len(history.DeadLetters) == 0 {
 				t.Errorf("%s, %s: event: %+v, %v", mode, name, history, err)
 			}
 		}

@@ -54,7 +54,7 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	}
 	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
 	statement := sqlfile.Reader(files, o.Schema)
-	for _, name := range []string{"groups", "letters", "event", "status", "dedupe", "journal"} {
+	for _, name := range []string{"groups", "dead_letters", "event", "status", "dedupe", "journal"} {
 		r.sql[name] = statement(name)
 	}
 	return r

@@ -46,7 +46,7 @@ func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 
 const failure = `[{"at": "2026-03-01T12:00:00+01:00", "attempt": 20, "class": "http", "code": "422", "place": "/items/*/price", "error": "the consumer answered 422"}]`
 
-// story is an outbox with six letters of five events: 1 and 2 of one group, 3 of another topic, 4 that died twice, 5
+// story is an outbox with six dead letters of five events: 1 and 2 of one group, 3 of another topic, 4 that died twice, 5
 // of another namespace. Event 6 lives.
 func story(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
@@ -64,15 +64,15 @@ func story(t testing.TB, pool *pgxpool.Pool) {
 				case when $4::integer < 6 then 'dead' else 'pending' end, case when $4::integer < 6 then 'permanent_failure' end, 20, 7,
 				'the consumer answered 422', $6, $7, $7, $7)`, eventID(n), namespace, topic, n, tenant, failure, noon.Add(-time.Hour))
 	}
-	letter := `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, event_type, aggregate_type, aggregate_id, tenant_id, reason,
-			class, code, place, attempts, died_at, worker, error, failures, response, resolution, resolved_at, resolved_by, resolution_reason)
+	deadLetter := `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, event_type, aggregate_type, aggregate_id, tenant_id, reason,
+			class, code, place, attempts, dead_at, worker, error, failures, response, resolution, resolved_at, resolved_by, resolution_reason)
 		values ($1, $2, $3, $4::integer, 'OrderPlaced', 'order', $4::integer::text, $5, $6, 'http', '422', '/items/*/price', 20, $7, $5,
 			'the Consumer answered 422', $8, 'no such item', $9, $10, $11, $12)`
 	add := func(n int, namespace, topic, reason string, died time.Time, resolution ...any) {
 		if resolution == nil {
 			resolution = []any{nil, nil, nil, nil}
 		}
-		exec(t, pool, letter, append([]any{eventID(n), namespace, topic, n, tenant, reason, died, failure}, resolution...)...)
+		exec(t, pool, deadLetter, append([]any{eventID(n), namespace, topic, n, tenant, reason, died, failure}, resolution...)...)
 	}
 	add(4, "shop", "orders", "permanent_failure", noon.Add(-time.Hour), "replayed", noon.Add(-30*time.Minute), "ada", "CHG-812")
 	add(1, "shop", "orders", "permanent_failure", noon)
@@ -82,14 +82,14 @@ func story(t testing.TB, pool *pgxpool.Pool) {
 	add(5, "bank", "orders", "permanent_failure", noon.Add(4*time.Minute))
 }
 
-// numbers are those of the letters' events.
+// numbers are those of the dead letters' events.
 func numbers(t testing.TB, p deadletters.Page, err error) string {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := []string{}
-	for _, l := range p.Letters {
+	for _, l := range p.DeadLetters {
 		out = append(out, strings.TrimLeft(l.Event[len(l.Event)-12:], "0"))
 	}
 	return strings.Join(out, " ")
@@ -107,7 +107,7 @@ func TestFilters(t *testing.T) {
 		"open":              {deadletters.Filter{}, "4 3 2 1"},
 		"resolved":          {deadletters.Filter{Resolved: true}, "4"},
 		"an event":          {deadletters.Filter{IDs: []string{eventID(2), eventID(5)}}, "2"},
-		"a letter":          {deadletters.Filter{IDs: []string{"4", eventID(1)}}, "3 1"},
+		"a dead letter":     {deadletters.Filter{IDs: []string{"4", eventID(1)}}, "3 1"},
 		"a topic":           {deadletters.Filter{Topic: "bills"}, "3"},
 		"a type":            {deadletters.Filter{Type: "OrderPlaced"}, "4 3 2 1"},
 		"another type":      {deadletters.Filter{Type: "Orderplaced"}, ""},
@@ -149,7 +149,7 @@ func TestFilters(t *testing.T) {
 		t.Errorf("a wrong filter: %v", err)
 	}
 	if _, err := r.Groups(t.Context(), deadletters.Filter{Resolved: true}); !errors.Is(err, deadletters.ErrQuestion) {
-		t.Errorf("groups of resolved letters: %v", err)
+		t.Errorf("groups of resolved dead letters: %v", err)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// Pages are cut between two letters, and no letter comes twice or is left out, whatever dies meanwhile.
+// Pages are cut between two dead letters, and no dead letter comes twice or is left out, whatever dies meanwhile.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
@@ -207,37 +207,37 @@ func TestShow(t *testing.T) {
 	pool, r := outbox(t)
 	story(t, pool)
 	for name, payload := range map[string]bool{"show": false, "show_payload": true} {
-		letter, err := r.Show(t.Context(), eventID(2), payload)
-		golden(t, name, letter, err)
+		deadLetter, err := r.Show(t.Context(), eventID(2), payload)
+		golden(t, name, deadLetter, err)
 		history, err := r.Event(t.Context(), eventID(4), payload)
 		golden(t, "event_"+name, history, err)
 	}
 	for id, want := range map[string]int64{"1": 1, eventID(4): 5} {
-		if letter, err := r.Show(t.Context(), id, false); err != nil || letter.ID != want {
-			t.Errorf("%s is letter %d, want %d: %v", id, letter.ID, want, err)
+		if deadLetter, err := r.Show(t.Context(), id, false); err != nil || deadLetter.ID != want {
+			t.Errorf("%s is dead letter %d, want %d: %v", id, deadLetter.ID, want, err)
 		}
 	}
 	groups, err := r.Groups(t.Context(), deadletters.Filter{})
 	golden(t, "groups", groups, err)
 	if _, err := r.Show(t.Context(), "99", false); !errors.Is(err, deadletters.ErrNotFound) {
-		t.Errorf("a letter that is not there: %v", err)
+		t.Errorf("a dead letter that is not there: %v", err)
 	}
 	if _, err := r.Show(t.Context(), "6", false); !errors.Is(err, deadletters.ErrNotFound) {
-		t.Errorf("a letter of another namespace: %v", err)
+		t.Errorf("a dead letter of another namespace: %v", err)
 	}
 	if _, err := r.Show(t.Context(), "key-1", false); !errors.Is(err, deadletters.ErrQuestion) {
 		t.Errorf("no id: %v", err)
 	}
 
 	exec(t, pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)) where id = $2`, deadletters.MaxPayload+1, eventID(1))
-	if letter, err := r.Show(t.Context(), eventID(1), true); err != nil || letter.Payload != nil || !strings.Contains(letter.PayloadOmitted, "read it in the database") {
-		t.Errorf("a large payload: %v, %v", letter.PayloadOmitted, err)
+	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "read it in the database") {
+		t.Errorf("a large payload: %v, %v", deadLetter.PayloadOmitted, err)
 	}
 	exec(t, pool, `delete from outbox.outbox_events`)
-	if letter, err := r.Show(t.Context(), eventID(1), true); err != nil || letter.Status != "" || letter.PayloadOmitted != "the event's row is gone" {
-		t.Errorf("an event that is gone: %+v, %v", letter, err)
+	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Status != "" || deadLetter.PayloadOmitted != "the event's row is gone" {
+		t.Errorf("an event that is gone: %+v, %v", deadLetter, err)
 	}
-	if history, err := r.Event(t.Context(), eventID(1), true); err != nil || history.Event != nil || len(history.Letters) != 1 {
+	if history, err := r.Event(t.Context(), eventID(1), true); err != nil || history.Event != nil || len(history.DeadLetters) != 1 {
 		t.Errorf("an event that is gone: %+v, %v", history, err)
 	}
 }

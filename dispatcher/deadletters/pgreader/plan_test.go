@@ -66,8 +66,8 @@ func explain(t *testing.T, pool *pgxpool.Pool, sql string, args []any) (plan, st
 	return out[0].Plan, text
 }
 
-// With 100,000 open letters in 30 groups, and as many that were resolved after them, a question looks at what it tells,
-// or at the letters of its groups once. The counts are rows and pages, so that they hold on any machine.
+// With 100,000 open dead letters in 30 groups, and as many that were resolved after them, a question looks at what it tells,
+// or at the dead letters of its groups once. The counts are rows and pages, so that they hold on any machine.
 // REQUIREMENT: STORAGE-21, STORAGE-24
 func TestPlans(t *testing.T) {
 	if testing.Short() {
@@ -79,7 +79,7 @@ func TestPlans(t *testing.T) {
 	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }, Options{Namespace: "shop"})
 	exec(t, pool, `insert into outbox.outbox_events (id, namespace, topic, dedupe_key, payload, status, dead_reason)
 		select md5(n::text)::uuid, 'shop', 'topic-' || n % 10, 'key-' || n, '{}', 'dead', 'permanent_failure' from generate_series(1, 100000) as n`)
-	exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, event_type, reason, class, code, attempts, died_at, error, resolution, resolved_at, resolved_by)
+	exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, event_type, reason, class, code, attempts, dead_at, error, resolution, resolved_at, resolved_by)
 		select md5(n::text)::uuid, 'shop', 'topic-' || n % 10, 'Type', 'permanent_failure', 'http', (n % 30)::text, 20, now() - interval '2 days' + n * interval '1 second',
 			repeat('the consumer answered 422 ', 20), case when n > 100000 then 'replayed' end, case when n > 100000 then now() end, case when n > 100000 then 'ada' end
 		from generate_series(1, 200000) as n`)
@@ -97,7 +97,7 @@ func TestPlans(t *testing.T) {
 			return r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
 		}
 		list := func(f deadletters.Filter, before int64) (string, []any) {
-			return r.where("letters", f, before, deadletters.DefaultLimit+1, false)
+			return r.where("dead_letters", f, before, deadletters.DefaultLimit+1, false)
 		}
 		one := fingerprintOf(t, pool)
 		for name, c := range map[string]struct {
@@ -105,14 +105,14 @@ func TestPlans(t *testing.T) {
 			rows  float64 // the most that it looks at
 			pages int64
 		}{
-			"groups":             {func() (string, []any) { return groups(deadletters.Filter{}) }, 100_000 + 300, 110_000},
-			"one group":          {func() (string, []any) { return groups(deadletters.Filter{Group: one}) }, 15_000, 20_000},
-			"resolved":           {func() (string, []any) { return list(deadletters.Filter{Resolved: true}, math.MaxInt64) }, 200, 200},
-			"a page further on":  {func() (string, []any) { return list(deadletters.Filter{}, 50_000) }, 200, 400},
-			"the first page":     {func() (string, []any) { return list(deadletters.Filter{}, math.MaxInt64) }, 200_000, 110_000},
-			"a group's page":     {func() (string, []any) { return list(deadletters.Filter{Group: one}, math.MaxInt64) }, 200_000, 110_000},
-			"an error's page":    {func() (string, []any) { return list(deadletters.Filter{ErrorContains: "nothing"}, math.MaxInt64) }, 200_000, 110_000},
-			"an event's letters": {func() (string, []any) { return list(deadletters.Filter{IDs: []string{eventID(1)}}, math.MaxInt64) }, 100, 100},
+			"groups":                  {func() (string, []any) { return groups(deadletters.Filter{}) }, 100_000 + 300, 110_000},
+			"one group":               {func() (string, []any) { return groups(deadletters.Filter{Group: one}) }, 15_000, 20_000},
+			"resolved":                {func() (string, []any) { return list(deadletters.Filter{Resolved: true}, math.MaxInt64) }, 200, 200},
+			"a page further on":       {func() (string, []any) { return list(deadletters.Filter{}, 50_000) }, 200, 400},
+			"the first page":          {func() (string, []any) { return list(deadletters.Filter{}, math.MaxInt64) }, 200_000, 110_000},
+			"a group's page":          {func() (string, []any) { return list(deadletters.Filter{Group: one}, math.MaxInt64) }, 200_000, 110_000},
+			"an error's page":         {func() (string, []any) { return list(deadletters.Filter{ErrorContains: "nothing"}, math.MaxInt64) }, 200_000, 110_000},
+			"an event's dead letters": {func() (string, []any) { return list(deadletters.Filter{IDs: []string{eventID(1)}}, math.MaxInt64) }, 100, 100},
 			"an event": {func() (string, []any) {
 				return r.sql["event"], []any{eventID(1), "shop", nil, true, deadletters.MaxPayload}
 			}, 10, 20},
@@ -121,7 +121,7 @@ func TestPlans(t *testing.T) {
 			}, 100, 200},
 			"a dedupe key": {func() (string, []any) { return r.sql["dedupe"], []any{"key-77", "shop", nil} }, 100, 200},
 		} {
-			if statistics == "missing" && name != "an event's journal" { // then it may read every open letter, and no more
+			if statistics == "missing" && name != "an event's journal" { // then it may read every open dead letter, and no more
 				c.rows, c.pages = 200_000, 210_000
 			}
 			sql, args := c.sql()

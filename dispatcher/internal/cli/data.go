@@ -100,7 +100,7 @@ func lookAtData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 // judge makes the checks. The one of the journal belongs here too.
 func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
-	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), died(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans)}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans)}
 	for i, c := range r.Checks {
 		if c.OK {
 			r.Checks[i].Remedy = ""
@@ -157,10 +157,10 @@ func success(of dispatcher.Outcomes) dataCheck {
 		Remedy:  "See why deliveries fail: lastError in a dispatcher's /status, or the column last_error of outbox_events."}
 }
 
-func died(of dispatcher.Outcomes) dataCheck {
-	return dataCheck{Name: "deaths", OK: of.Dead.N == 0, Value: new(float64(of.Dead.N)), AtLeast: of.Dead.Estimated,
+func recentlyDead(of dispatcher.Outcomes) dataCheck {
+	return dataCheck{Name: "dead", OK: of.Dead.N == 0, Value: new(float64(of.Dead.N)), AtLeast: of.Dead.Estimated,
 		Message: fmt.Sprintf("became dead in the last %s: %s", of.Name(), number(of.Dead, "at least ")),
-		Remedy:  "See why with dispatcher dead groups, mend it, and replay or discard them."}
+		Remedy:  "See why with dispatcher dead groups, fix it, and replay or discard them."}
 }
 
 func unserved(o dispatcher.Orphans) dataCheck {

@@ -68,7 +68,7 @@ func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *m
 		counts := n.Counts()
 		out := &status.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Message: n.Problem()}
 		if w := waiting.Get(); w != nil {
-			out.Waiting, out.Oldest = w.Deaths, w.Oldest
+			out.Waiting, out.Oldest = w.DeadLetters, w.Oldest
 		}
 		return out
 	}
@@ -76,7 +76,7 @@ func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *m
 		counts, w := n.Counts(), waiting.Get()
 		out := metrics.Notifications{Sent: counts.Sent, Failed: counts.Failed, GivenUp: counts.GivenUp, Known: w != nil}
 		if w != nil {
-			out.Waiting, out.OldestSeconds = w.Deaths, w.Seconds
+			out.Waiting, out.OldestSeconds = w.DeadLetters, w.Seconds
 		}
 		return out
 	})

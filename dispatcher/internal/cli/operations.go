@@ -42,7 +42,7 @@ func operationCommand(action config.ReplayAction, use, short, long, example stri
 		Use: use + " -f FILE --reason TEXT", Short: short, Example: example, Args: cobra.NoArgs,
 		Long: long + `
 
-The set is fixed when the command begins: the open letters that match, of the file's namespace and topics. It is
+The set is fixed when the command begins: the open dead letters that match, of the file's namespace and topics. It is
 in the database: when the command is broken off, "dispatcher replay run --id" goes on with it. Whoever has the
 login may do it; it needs what "migrate grants --for replay" prints.`,
 	}
@@ -53,7 +53,7 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 			return err
 		}
 		if chosen.Empty() && !all {
-			return errors.New("no filter; choose letters, such as with --group, or add --all for every open letter of the file's topics")
+			return errors.New("no filter; choose dead letters, such as with --group, or add --all for every open dead letter of the file's topics")
 		}
 		return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
 			order.Filter, order.Namespace, order.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
@@ -82,9 +82,9 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 	fileFlag(cmd, &file)
 	tell.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&order.Reason, "reason", "", "why, such as the number of the change; it stays with each letter (required)")
-	flags.StringVar(&order.RequestedBy, "by", "", "who asks; it stays with each letter (default: the login)")
-	flags.BoolVar(&all, "all", false, "every open letter, when there is no filter")
+	flags.StringVar(&order.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
+	flags.StringVar(&order.RequestedBy, "by", "", "who asks; it stays with each dead letter (default: the login)")
+	flags.BoolVar(&all, "all", false, "every open dead letter, when there is no filter")
 	flags.BoolVar(&dryRun, "dry-run", false, "tell what would be done, and change nothing")
 	flags.IntVar(&order.Rate, "rate", config.DefaultReplayRate, "the most events a second")
 	if action == config.ActionReplay {

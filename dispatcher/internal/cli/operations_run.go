@@ -151,7 +151,7 @@ func replayStopCommand() *cobra.Command {
 	tell := teller{}
 	cmd := &cobra.Command{
 		Use: "stop -f FILE (--order FILE | --id ID) --reason TEXT", Short: "Give up what waits of an operation", Args: cobra.NoArgs,
-		Long: `Give up what waits of an operation, after the batch that is under way. Its letters stay open; what was put
+		Long: `Give up what waits of an operation, after the batch that is under way. Its dead letters stay open; what was put
 back stays so. Who runs the operation ends when the outcomes of that are known. --order names the file that "replay
 run" takes: an operation that has not begun is begun and given up, so that no run of its id moves anything later. The
 progress is left as "replay run" leaves it.`,

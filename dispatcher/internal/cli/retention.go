@@ -30,7 +30,7 @@ func sweepOptions(cfg config.Config, worker uuid.UUID) retention.Options {
 func (e *process) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth, observer *metrics.Metrics) *retention.Sweeper {
 	opts := sweepOptions(cfg, e.worker)
 	opts.Logger = e.log
-	opts.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.Letters, c.Expired) }
+	opts.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.DeadLetters, c.Expired) }
 	opts.Ready = e.usable
 	opts.Busy = func() bool { return waiting(backlog()) >= int64(cfg.BatchSize) }
 	return retention.New(e.pool, opts)

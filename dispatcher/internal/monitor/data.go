@@ -25,7 +25,7 @@ func Data(d *dispatcher.Data) *status.Data {
 	o := d.Orphans
 	out := &status.Data{ObservedAt: d.ObservedAt, Unserved: o.Unserved.N, Abandoned: o.Abandoned.N, OrphansAtLeast: o.Unserved.Estimated || o.Abandoned.Estimated}
 	for _, of := range d.Windows {
-		w := status.Window{Window: of.Name(), Delivered: of.Delivered, Failed: of.Failed, Died: of.Dead.N, DiedAtLeast: of.Dead.Estimated}
+		w := status.Window{Window: of.Name(), Delivered: of.Delivered, Failed: of.Failed, Dead: of.Dead.N, DeadAtLeast: of.Dead.Estimated}
 		if rate, known := of.SuccessRate(); known {
 			w.SuccessRate = &rate
 		}

@@ -27,18 +27,18 @@ func (s *fakeSource) Groups(context.Context, deadletters.Filter) (deadletters.Gr
 
 func (s *fakeSource) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
 	s.requests++
-	return deadletters.Page{Letters: []deadletters.Letter{{Topic: r.Topic}}}, nil
+	return deadletters.Page{DeadLetters: []deadletters.DeadLetter{{Topic: r.Topic}}}, nil
 }
 
-func (s *fakeSource) Show(_ context.Context, id string, payload bool) (deadletters.Letter, error) {
+func (s *fakeSource) Show(_ context.Context, id string, payload bool) (deadletters.DeadLetter, error) {
 	s.requests++
 	if payload {
 		s.payloads++
 	}
 	if id == "99" {
-		return deadletters.Letter{}, fmt.Errorf("no dead letter 99: %w", deadletters.ErrNotFound)
+		return deadletters.DeadLetter{}, fmt.Errorf("no dead letter 99: %w", deadletters.ErrNotFound)
 	}
-	return deadletters.Letter{Event: id}, nil
+	return deadletters.DeadLetter{Event: id}, nil
 }
 
 func (s *fakeSource) Event(_ context.Context, id string, payload bool) (deadletters.History, error) {

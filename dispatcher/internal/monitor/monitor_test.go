@@ -164,7 +164,7 @@ func TestStatus(t *testing.T) {
 		{Topic: "a", Pending: dispatcher.Count{N: 1}, Scheduled: dispatcher.Count{N: 2}, Retrying: dispatcher.Count{N: 1}, Processing: dispatcher.Count{N: 3}, Dead: dispatcher.Count{N: 4}, OldestPending: late},
 		{Topic: "b", Pending: dispatcher.Count{N: 1_000_000, Estimated: true}, OldestPending: early},
 		{Topic: "c"},
-	}, BlockedKeys: dispatcher.Count{N: 21}, Blocked: []dispatcher.BlockedKey{{Topic: "a", Key: "k", EventID: uuid.Max, DiedAt: late}}}
+	}, BlockedKeys: dispatcher.Count{N: 21}, Blocked: []dispatcher.BlockedKey{{Topic: "a", Key: "k", EventID: uuid.Max, DeadAt: late}}}
 	_, body := get(t, status.Path, healthy(func(s *dispatcher.Snapshot) {
 		s.InFlightRows, s.InFlightBytes = 7, 700
 		s.LastError, s.LastErrorAt = strings.Repeat("x", 1000), started
@@ -190,7 +190,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("oldest transaction: %s", body)
 	}
 	wantData := &status.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
-		Windows:      []status.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Died: 5, DiedAtLeast: true}},
+		Windows:      []status.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Dead: 5, DeadAtLeast: true}},
 		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
 	if !reflect.DeepEqual(got.Data, wantData) {
 		t.Errorf("data: %s", body)
@@ -202,7 +202,7 @@ func TestStatus(t *testing.T) {
 	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Retrying != 1 || b.Topics[0].Retrying != 1 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || !b.OldestPending.Equal(early) || !b.ObservedAt.Equal(started) {
 		t.Fatalf("backlog: %s", body)
 	}
-	if want := (status.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DiedAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {
+	if want := (status.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DeadAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {
 		t.Errorf("blocked keys: %s", body)
 	}
 	if len(b.Topics) != 3 || b.Topics[0].Estimated || !b.Topics[1].Estimated || b.Topics[2].OldestPending != nil {

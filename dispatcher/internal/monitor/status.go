@@ -114,7 +114,7 @@ func (from Sources) full(p Process) status.Status {
 func removal(s *retention.State) *status.Retention {
 	return &status.Retention{
 		Running: s.Running, Position: s.Position, Pages: s.Pages, LastRun: s.Ended, Seconds: s.Seconds, NextRun: s.Next,
-		Removed: status.Removed{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, Letters: s.Removed.Letters, Expired: s.Removed.Expired},
+		Removed: status.Removed{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, DeadLetters: s.Removed.DeadLetters, Expired: s.Removed.Expired},
 	}
 }
 
@@ -218,7 +218,7 @@ func schema(s dispatcher.Schema) status.Schema {
 func backlog(d *dispatcher.Depth) *status.Backlog {
 	b := &status.Backlog{ObservedAt: d.ObservedAt, BlockedKeys: d.BlockedKeys.N, Counts: status.Counts{Estimated: d.BlockedKeys.Estimated}}
 	for _, k := range d.Blocked {
-		b.Blocked = append(b.Blocked, status.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DiedAt: k.DiedAt})
+		b.Blocked = append(b.Blocked, status.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DeadAt: k.DeadAt})
 	}
 	for _, g := range d.Groups {
 		b.DeadGroups = append(b.DeadGroups, status.DeadGroup{

@@ -16,17 +16,17 @@ import (
 // EventType is the type of the CloudEvent.
 const EventType = "dev.outbox.deadletter.created"
 
-// Notification is the body. Of the letter it has what a list tells, and what to do.
+// Notification is the body. Of the dead letter it has what a list tells, and what to do.
 type Notification struct {
 	// Dispatcher is the name of the dispatcher, and Namespace the outbox namespace of the event.
 	Dispatcher string `json:"dispatcher"`
 	Namespace  string `json:"namespace"`
-	deadletters.Letter
+	deadletters.DeadLetter
 }
 
-// death is a letter that was taken.
+// death is a dead letter that was taken.
 type death struct {
-	deadletters.Letter
+	deadletters.DeadLetter
 	eventID  pgtype.UUID
 	tenant   pgtype.UUID
 	at       time.Time // when it was taken, on the database's clock
@@ -39,15 +39,15 @@ type death struct {
 
 // event is the message. A CloudEvent of the outbox has what it needs, so it is one as any other.
 func (d *death) event(o Options) (*dispatcher.Event, error) {
-	body, err := json.Marshal(Notification{o.Dispatcher, o.Namespace, d.Letter})
+	body, err := json.Marshal(Notification{o.Dispatcher, o.Namespace, d.DeadLetter})
 	if err != nil {
-		return nil, fmt.Errorf("write the notification of letter %d: %w", d.ID, err)
+		return nil, fmt.Errorf("write the notification of dead letter %d: %w", d.ID, err)
 	}
 	return &dispatcher.Event{
 		ID:  uuid.NewSHA1(d.eventID.Bytes, strconv.AppendInt([]byte("dead letter "), d.ID, 10)),
 		Seq: d.ID, Namespace: o.Namespace, Topic: d.Topic, TenantID: uuid.NullUUID{UUID: d.tenant.Bytes, Valid: d.tenant.Valid},
 		EventType: EventType, AggregateType: d.AggregateType, AggregateID: d.AggregateID,
-		Headers: map[string]string{}, Payload: body, CreatedAt: d.DiedAt, Attempt: d.attempts, LeaseNumber: int64(d.attempts),
+		Headers: map[string]string{}, Payload: body, CreatedAt: d.DeadAt, Attempt: d.attempts, LeaseNumber: int64(d.attempts),
 	}, nil
 }
 
@@ -56,5 +56,5 @@ func (d *death) delay(stopped bool) time.Duration {
 	if d.err == nil || stopped {
 		return 0
 	}
-	return max(min(max(d.at.Sub(d.DiedAt)/2, soonest), latest), dispatcher.RetryAfterDelay(d.err))
+	return max(min(max(d.at.Sub(d.DeadAt)/2, soonest), latest), dispatcher.RetryAfterDelay(d.err))
 }

@@ -3,16 +3,16 @@
 //
 // # Guarantees
 //
-// At least once. The transaction of the death marks the letter (outbox_dead_letters.notify_at, which pgstore has the
+// At least once. The transaction of the death marks the dead letter (outbox_dead_letters.notify_at, which pgstore has the
 // column's default set), and the mark goes when the address has answered 2xx. A process that is killed between the two
 // leaves the mark: another one sends the same notification again, with the same id. A dispatcher without an address
 // marks nothing, so what died before there was one is never told.
 //
 // A notification that is not taken is tried again for [GiveUpAfter], counted from the death: after half the time that
 // has passed since, within 5 seconds and 5 minutes, and no sooner than the address asks for by Retry-After. Then it is
-// given up, counted and logged: the letter stays, with notify_attempts and without notified_at.
+// given up, counted and logged: the dead letter stays, with notify_attempts and without notified_at.
 //
-// Delivery never waits for it. Each process takes some letters at a time for itself (FOR UPDATE SKIP LOCKED, until
+// Delivery never waits for it. Each process takes some dead letters at a time for itself (FOR UPDATE SKIP LOCKED, until
 // notify_at), so any number of processes share the work, and nothing is kept in a session.
 //
 // # The message
@@ -21,15 +21,15 @@
 //
 //	attribute     value
 //	------------  ---------------------------------------------------------------------------
-//	id            a UUID made of the event's id and the letter's: the same at each attempt, and another
+//	id            a UUID made of the event's id and the dead letter's: the same at each attempt, and another
 //	              for another death of the same event
 //	type          dev.outbox.deadletter.created
 //	source        /outbox/<namespace>/<topic>
 //	subject       the aggregate's id, if the event has one
 //	time          when the event died
-//	sequence      the letter's id
+//	sequence      the dead letter's id
 //	attempt       the number of the attempt to send it; fencingtoken is the same
 //
-// The body is what `dispatcher dead list --output json` says of the letter, with namespace and dispatcher: a
+// The body is what `dispatcher dead list --output json` says of the dead letter, with namespace and dispatcher: a
 // [Notification]. It has the event's last error, and never its payload or its headers.
 package notify

@@ -33,7 +33,7 @@ type Options struct {
 const GiveUpAfter = 24 * time.Hour
 
 const (
-	// most is how many letters are taken at a time, and atOnce how many requests are under way.
+	// most is how many dead letters are taken at a time, and atOnce how many requests are under way.
 	most, atOnce = 100, 8
 	// held is for how long they are taken. None is begun in its second half, and a request ends after 10 seconds.
 	held = 2 * time.Minute
@@ -107,7 +107,7 @@ type pass struct {
 	err                   error // of one that failed
 }
 
-// pass takes some letters, and sends what is to be said of them. It takes few while the address takes nothing.
+// pass takes some dead letters, and sends what is to be said of them. It takes few while the address takes nothing.
 func (n *Notifier) pass(ctx context.Context, failing bool) (p pass, err error) {
 	limit := most
 	if failing {
@@ -187,7 +187,7 @@ func (n *Notifier) deliver(ctx context.Context, d *death) error {
 // tell logs what was given up, and a failure that is new, and its end.
 func (n *Notifier) tell(ctx context.Context, p pass, err error) {
 	if p.givenUp > 0 {
-		n.opts.Logger.Warn("deaths were not told within a day, and are told no more; their dead letters have no notified_at", "letters", p.givenUp)
+		n.opts.Logger.Warn("deaths were not told within a day, and are told no more; their dead letters have no notified_at", "deadLetters", p.givenUp)
 	}
 	if ctx.Err() != nil || err == nil && p.sent == 0 {
 		return // nothing is known of the address

@@ -36,7 +36,7 @@ func TestEachDeathIsTold(t *testing.T) {
 	}
 	o.nack(o.store(false), "dead-before") // by a dispatcher without an address
 	if n := o.waiting(); n != 3 {
-		t.Fatalf("%d letters are marked, want 3", n)
+		t.Fatalf("%d dead letters are marked, want 3", n)
 	}
 	one, other := o.notifier(nil), o.notifier(nil)
 	stopOne, stopOther := o.run(one), o.run(other)
@@ -54,7 +54,7 @@ func TestEachDeathIsTold(t *testing.T) {
 			t.Errorf("%s: it has what the event holds: %s", m.Topic, m.raw)
 		}
 		if m.Event != died[m.Topic].String() || m.Dispatcher != "team/orders" || m.Namespace != "shop" || m.Type != "OrderPlaced" || m.AggregateType != "order" ||
-			m.AggregateID != "42" || !strings.HasPrefix(m.Tenant, "7f3a9c21-") || m.Attempts != 1 || m.DiedAt.IsZero() || m.Advice == "" ||
+			m.AggregateID != "42" || !strings.HasPrefix(m.Tenant, "7f3a9c21-") || m.Attempts != 1 || m.DeadAt.IsZero() || m.Advice == "" ||
 			m.ID != scalar[int64](o, `select id from outbox.outbox_dead_letters where event_id = $1`, m.Event) ||
 			m.Group != scalar[string](o, `select fingerprint from outbox.outbox_dead_letters where event_id = $1`, m.Event) {
 			t.Errorf("%s: the notification is %+v", m.Topic, m.Notification)
@@ -79,7 +79,7 @@ func TestOnlyItsTopics(t *testing.T) {
 	}
 	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at) values (gen_random_uuid(), 'bank', 'orders', 'poison_message', 1, now())`)
 	n := o.notifier(func(opts *notify.Options) { opts.Topics = []string{"orders"} })
-	if w, err := n.Waiting(t.Context()); err != nil || w.Deaths != 1 || w.Oldest == nil || w.Seconds < 0 {
+	if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 || w.Oldest == nil || w.Seconds < 0 {
 		t.Errorf("waiting is %+v, %v, want 1", w, err)
 	}
 	stop := o.run(n)
@@ -93,7 +93,7 @@ func TestOnlyItsTopics(t *testing.T) {
 	}
 }
 
-// A dispatcher without an address marks no letter: what died then is never told. CONTRACT: C-43
+// A dispatcher without an address marks no dead letter: what died then is never told. CONTRACT: C-43
 func TestOffMarksNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -104,7 +104,7 @@ func TestOffMarksNothing(t *testing.T) {
 	o.enqueue("keyed")
 	o.expire(o.store(false), "keyed", &dispatcher.KeyOrder{PerKey: 1})
 	if n := scalar[int](o, `select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) = 0`); n != 3 {
-		t.Errorf("%d letters without a mark, want 3", n)
+		t.Errorf("%d dead letters without a mark, want 3", n)
 	}
 	// The setting ends with its transaction, and does not stay in the session.
 	config := o.login.Config()
@@ -148,14 +148,14 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 		o.exec(`update outbox.outbox_dead_letters set notify_at = now() where notify_at > now() + interval '10 seconds' and notify_at < now() + interval '90 seconds'`)
 		return o.notified() == 150
 	})
-	o.await("the problem is over", func() bool { return n.Problem() == "" }) // it is told after the letters are written
+	o.await("the problem is over", func() bool { return n.Problem() == "" }) // it is told after the dead letters are written
 	if n.Counts().Sent != 150 {
 		t.Errorf("counted %+v", n.Counts())
 	}
 	ids, attempts := map[int64]string{}, map[string]int{}
 	for _, m := range o.to.all() {
 		if id := ids[m.ID]; id != "" && id != m.id {
-			t.Errorf("letter %d was told as %s and as %s", m.ID, id, m.id)
+			t.Errorf("dead letter %d was told as %s and as %s", m.ID, id, m.id)
 		}
 		ids[m.ID] = m.id
 		attempts[m.id]++
@@ -164,7 +164,7 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 		}
 	}
 	if len(ids) != 150 || len(attempts) != 150 || attempts[first[0].id] != 2 {
-		t.Errorf("%d letters were told with %d ids; the first one %d times", len(ids), len(attempts), attempts[first[0].id])
+		t.Errorf("%d dead letters were told with %d ids; the first one %d times", len(ids), len(attempts), attempts[first[0].id])
 	}
 }
 
@@ -172,7 +172,7 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 func TestOneThatIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, died_at)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, dead_at)
 		select gen_random_uuid(), 'shop', case n when 1 then 'refused' else 'orders' end, 'poison_message', 1, now() - make_interval(secs => n), now() - interval '1 hour' from generate_series(1, 20) as n`)
 	o.to.answers(func(_ *http.Request, m told) int {
 		if m.Topic == "refused" {
@@ -211,7 +211,7 @@ func TestSecondDeath(t *testing.T) {
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts, died_at)
+	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts, dead_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now(), 7, now() - make_interval(hours => n) from generate_series(23, 25, 2) as n`)
 	n := o.notifier(nil)
 	o.run(n)
@@ -219,8 +219,8 @@ func TestGivenUp(t *testing.T) {
 	if all := o.to.all(); len(all) != 1 || all[0].attempt != "8" {
 		t.Errorf("told %+v", all)
 	}
-	if left := scalar[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by died_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
-		t.Errorf("the letters say %s", left)
+	if left := scalar[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
+		t.Errorf("the dead letters say %s", left)
 	}
 }
 
@@ -248,7 +248,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Two processes share the letters, and neither takes what the other has.
+// Two processes share the dead letters, and neither takes what the other has.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -291,7 +291,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			stop := o.run(n)
 			o.await("one is told and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
 			stop()
-			if w, err := n.Waiting(t.Context()); err != nil || w.Deaths != 1 {
+			if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 {
 				t.Errorf("waiting is %+v, %v", w, err)
 			}
 		})

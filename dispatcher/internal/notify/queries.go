@@ -33,16 +33,16 @@ const settings = `select set_config('statement_timeout', $1::text, true), set_co
 
 func timeout() string { return fmt.Sprint(writeTimeout.Milliseconds()) }
 
-// take takes letters that are due, the ones due first.
+// take takes dead letters that are due, the ones due first.
 func (n *Notifier) take(ctx context.Context, limit int) (deaths []*death, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
 	batch.Queue(n.sql.take, n.opts.Namespace, n.opts.Topics, limit, held, GiveUpAfter).Query(func(rows pgx.Rows) error {
 		var d death
 		_, err := pgx.ForEachRow(rows, []any{&d.givenUp, &d.at, &d.attempts, &d.ID, &d.eventID, &d.Group, &d.Topic, &d.Seq, &d.Type, &d.AggregateType,
-			&d.AggregateID, &d.tenant, (*string)(&d.Reason), &d.Class, &d.Code, &d.Place, &d.Error, &d.Attempts, &d.DiedAt}, func() error {
+			&d.AggregateID, &d.tenant, (*string)(&d.Reason), &d.Class, &d.Code, &d.Place, &d.Error, &d.Attempts, &d.DeadAt}, func() error {
 			one := d
-			one.Event, one.DiedAt, one.Advice = d.eventID.String(), d.DiedAt.UTC(), dispatcher.Recovery(d.Reason, d.Class)
+			one.Event, one.DeadAt, one.Advice = d.eventID.String(), d.DeadAt.UTC(), dispatcher.Recovery(d.Reason, d.Class)
 			if one.tenant.Valid {
 				one.Tenant = d.tenant.String()
 			}
@@ -57,7 +57,7 @@ func (n *Notifier) take(ctx context.Context, limit int) (deaths []*death, err er
 	return deaths, nil
 }
 
-// write writes back what became of letters, also at a stop: else nobody tried them again for as long as they are held.
+// write writes back what became of dead letters, also at a stop: else nobody tried them again for as long as they are held.
 func (n *Notifier) write(ctx context.Context, deaths []*death) error {
 	stopped := ctx.Err() != nil
 	var sent, ids []int64
@@ -89,8 +89,8 @@ func (n *Notifier) write(ctx context.Context, deaths []*death) error {
 
 // Waiting is what the address is still to be told of, whichever process tells it.
 type Waiting struct {
-	// Deaths are at most [dispatcher.DepthCap] and one; then there may be more.
-	Deaths int64
+	// DeadLetters are at most [dispatcher.DepthCap] and one; then there may be more.
+	DeadLetters int64
 	// Oldest is the time of the first of these deaths, and Seconds its age on the database's clock; nil and 0 for none.
 	Oldest  *time.Time
 	Seconds float64
@@ -101,7 +101,7 @@ func (n *Notifier) Waiting(ctx context.Context) (w Waiting, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
 	batch.Queue(n.sql.waiting, n.opts.Namespace, n.opts.Topics, dispatcher.DepthCap+1).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&w.Deaths, &w.Oldest, &w.Seconds)
+		return row.Scan(&w.DeadLetters, &w.Oldest, &w.Seconds)
 	})
 	return w, n.wrap(n.pool.SendBatch(ctx, &batch).Close())
 }

@@ -149,7 +149,7 @@ func (o outbox) await(what string, condition func() bool) {
 	}
 }
 
-// notified counts letters that the address has taken, and waiting those that it has not.
+// notified counts dead letters that the address has taken, and waiting those that it has not.
 func (o outbox) notified() int {
 	o.Helper()
 	return scalar[int](o, `select count(*) from outbox.outbox_dead_letters where notified_at is not null and notify_at is null`)

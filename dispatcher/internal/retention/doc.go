@@ -1,5 +1,5 @@
 // Package retention removes what an outbox need not keep any longer (CONTRACT C-60): delivered rows, dead rows
-// that a person resolved, with their letters, and, only where that is asked for, dead rows that nobody resolved. It
+// that a person resolved, with their dead letters, and, only where that is asked for, dead rows that nobody resolved. It
 // also keeps the days of the journal (CONTRACT C-61), whose retention is set in the database.
 // It needs PostgreSQL and nothing else of this module, so that a Go service may sweep without a dispatcher.
 //

@@ -24,10 +24,10 @@ const Settings = relaxed
 func DeliveredSQL() string { return load("outbox").delivered }
 
 // LettersSQL, LockSQL, ResolvedSQL and ExpiredSQL are those for dead letters.
-func LettersSQL() string  { return load("outbox").letters }
-func LockSQL() string     { return load("outbox").lock }
-func ResolvedSQL() string { return load("outbox").resolved }
-func ExpiredSQL() string  { return load("outbox").expired }
+func DeadLettersSQL() string { return load("outbox").deadLetters }
+func LockSQL() string        { return load("outbox").lock }
+func ResolvedSQL() string    { return load("outbox").resolved }
+func ExpiredSQL() string     { return load("outbox").expired }
 
 // OperationsSQL is the statement that removes items of operations.
 func OperationsSQL() string { return load("outbox").operations }

@@ -77,7 +77,7 @@ func TestOneSweepsAtATime(t *testing.T) {
 	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the second one did not take over: %v, %v", ran, err)
 	}
-	if read != pages-position+3 { // and the letters, the operations, and the journal
+	if read != pages-position+3 { // and the dead letters, the operations, and the journal
 		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+3)
 	}
 	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
@@ -165,7 +165,7 @@ func TestYields(t *testing.T) {
 		}
 	})
 	o.sweep(s)
-	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the letters, the operations, and the journal
+	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the dead letters, the operations, and the journal
 		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
 	}
 }
@@ -262,7 +262,7 @@ func TestBehindPgBouncer(t *testing.T) {
 	}
 	t.Cleanup(o.sweeps.Close)
 	row, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
-	o.letter(dead, 90, 80)
+	o.deadLetter(dead, 90, 80)
 	for range 20 {
 		o.sweep(o.sweeper(nil))
 	}

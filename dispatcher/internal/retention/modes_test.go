@@ -20,8 +20,8 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			o := newOutbox(t)
 			delivered, resolved, unresolved := o.add("delivered", 8, ""), o.add("dead", 90, ""), o.add("dead", 90, "")
-			o.letter(resolved, 90, 80)
-			o.letter(unresolved, 90, -1)
+			o.deadLetter(resolved, 90, 80)
+			o.deadLetter(unresolved, 90, -1)
 			o.operation(3, "delivered", 90, 31)
 			config := o.sweeps.Config()
 			config.ConnConfig.DefaultQueryExecMode = mode
@@ -35,13 +35,13 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 				Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: 60 * day,
 			})
 			o.sweep(s)
-			if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.letters(unresolved) != "expired" {
-				t.Errorf("rows stay: %v %v %v; the letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.letters(unresolved))
+			if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.deadLetters(unresolved) != "expired" {
+				t.Errorf("rows stay: %v %v %v; the dead letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.deadLetters(unresolved))
 			}
 			if n := scalar[int](o, `select count(*) from outbox.outbox_replay_items`); n != 0 {
 				t.Errorf("%d items stay", n)
 			}
-			if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, Letters: 1, Expired: 1}) || state.Next.Before(time.Now()) {
+			if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, DeadLetters: 1, Expired: 1}) || state.Next.Before(time.Now()) {
 				t.Errorf("state %+v, %v", state, err)
 			}
 		})

@@ -16,7 +16,7 @@ func (o outbox) operation(items int, state string, began, finished int) (id uuid
 	o.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering, began_at, finished_at)
 		values ($1, $2, 'replay', 'CHG-812', 'ada', '{}', 1, 0, 0, 'key', now() - make_interval(days => $3),
 			case when $4::integer >= 0 then now() - make_interval(days => $4) end)`, id, o.namespace, began, finished)
-	o.exec(`insert into outbox.outbox_replay_items (replay_id, letter_id, event_id, seq, state)
+	o.exec(`insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq, state)
 		select $1, n, gen_random_uuid(), n, case n when 1 then 'requeued' else $3::text end from generate_series(1, $2::integer) as n`, id, items, state)
 	return id
 }
@@ -34,7 +34,7 @@ func TestItemsOfOperationsGo(t *testing.T) {
 		month, hour int // items after a sweep of the namespace, resolved ones staying for a month, and for an hour
 	}{
 		"finished long ago, with many items":          {o.operation(5000, "delivered", 90, 31), 0, 0},
-		"finished long ago, again":                    {o.operation(3, "died", 90, 31), 0, 0},
+		"finished long ago, again":                    {o.operation(3, "dead_again", 90, 31), 0, 0},
 		"finished lately":                             {o.operation(3, "delivered", 90, 29), 3, 0},
 		"waits since long":                            {o.operation(3, "waiting", 90, -1), 3, 3},
 		"nobody waited for it, and it began long ago": {o.operation(3, "requeued", 31, -1), 0, 0},

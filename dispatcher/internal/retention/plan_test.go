@@ -11,7 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 )
 
-// Whatever the planner knows of the tables, pages are read by their numbers, letters by an index, and nothing is
+// Whatever the planner knows of the tables, pages are read by their numbers, dead letters by an index, and nothing is
 // read from end to end or sorted as a whole table.
 func TestPlans(t *testing.T) {
 	t.Parallel()
@@ -37,12 +37,12 @@ func TestPlans(t *testing.T) {
 		}
 		ids := fmt.Sprintf("'{%s,%s}'", uuid.New(), uuid.New())
 		for name, query := range map[string]struct{ sql, args, uses string }{
-			"delivered":  {retention.DeliveredSQL(), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
-			"letters":    {retention.LettersSQL(), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
-			"lock":       {retention.LockSQL(), ids, "outbox_events_pkey"},
-			"resolved":   {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
-			"expired":    {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
-			"operations": {retention.OperationsSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
+			"delivered":    {retention.DeliveredSQL(), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
+			"dead_letters": {retention.DeadLettersSQL(), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
+			"lock":         {retention.LockSQL(), ids, "outbox_events_pkey"},
+			"resolved":     {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"expired":      {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"operations":   {retention.OperationsSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
 		} {
 			text := o.explain(query.sql, query.args)
 			if !strings.Contains(text, query.uses) {

@@ -26,12 +26,12 @@ type Options struct {
 
 	// Delivered is how long a delivered row stays. 0 removes it at the next run.
 	Delivered time.Duration
-	// DeadResolved is how long a dead row stays after its last letter was resolved, and the letters with it;
-	// and the letters of a row that is delivered, or gone; and the items of an operation on letters that has
+	// DeadResolved is how long a dead row stays after its last dead letter was resolved, and the dead letters with it;
+	// and the dead letters of a row that is delivered, or gone; and the items of an operation on dead letters that has
 	// finished, of the whole Namespace.
 	DeadResolved time.Duration
-	// DeadUnresolved is how long a dead row stays that nobody resolved. Then its letter is resolved as expired,
-	// and stays for DeadResolved. A letter that blocks its key stays open, and so its row: where a dispatcher
+	// DeadUnresolved is how long a dead row stays that nobody resolved. Then its dead letter is resolved as expired,
+	// and stays for DeadResolved. A dead letter that blocks its key stays open, and so its row: where a dispatcher
 	// has onDead Block, a key is freed by a person. Defaults to 0: for ever.
 	DeadUnresolved time.Duration
 
@@ -50,8 +50,8 @@ type Options struct {
 
 // Counts are numbers of rows that were removed.
 type Counts struct {
-	// Delivered are delivered rows; Dead are dead rows, resolved or expired; Letters are dead letters.
-	Delivered, Dead, Letters int64
+	// Delivered are delivered rows; Dead are dead rows, resolved or expired; DeadLetters are dead letters.
+	Delivered, Dead, DeadLetters int64
 	// Expired are dead letters that were resolved as expired.
 	Expired int64
 }
@@ -60,7 +60,7 @@ func (c *Counts) add(more Counts) {
 	c.Delivered += more.Delivered
 	c.Dead += more.Dead
 	c.Expired += more.Expired
-	c.Letters += more.Letters
+	c.DeadLetters += more.DeadLetters
 }
 
 // How a run goes.
@@ -77,7 +77,7 @@ const (
 	quick, slow       = 25 * time.Millisecond, 100 * time.Millisecond
 	statementTimeout  = 5 * time.Second
 	// readLetters is how many dead letters are read at a time.
-	readLetters = 500
+	readDeadLetters = 500
 	// held is how long the lease lasts, and noteEvery how often it is kept, with a note of how far the run is.
 	held      = time.Minute
 	noteEvery = 10 * time.Second

@@ -50,7 +50,7 @@ func scalar[T any](o outbox, sql string, args ...any) (value T) {
 
 const day = 24 * time.Hour
 
-// sweeper keeps delivered rows for a week, and resolved letters for a month.
+// sweeper keeps delivered rows for a week, and resolved dead letters for a month.
 func (o outbox) sweeper(change func(*retention.Options)) *retention.Sweeper {
 	opts := retention.Options{Delivered: 7 * day, DeadResolved: 30 * day}
 	if change != nil {
@@ -79,10 +79,10 @@ func (o outbox) add(status string, days int, key string) (id uuid.UUID) {
 	return id
 }
 
-// letter adds a death of an event some days ago, resolved some days ago; -1 for never.
-func (o outbox) letter(id uuid.UUID, died, resolved int) (letter int64) {
+// dead letter adds a death of an event some days ago, resolved some days ago; -1 for never.
+func (o outbox) deadLetter(id uuid.UUID, died, resolved int) (deadLetter int64) {
 	o.Helper()
-	return scalar[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, died_at, resolution, resolved_at, resolved_by)
+	return scalar[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
 		select $1, $4, 'orders', e.seq, e.key_hash, 'poison_message', 1, now() - make_interval(days => $2),
 			case when $3::integer >= 0 then 'discarded' end, case when $3::integer >= 0 then now() - make_interval(days => $3) end, case when $3::integer >= 0 then 'ada' end
 		from (select) as one left join outbox.outbox_events as e on e.id = $1
@@ -94,8 +94,8 @@ func (o outbox) row(id uuid.UUID) bool {
 	return scalar[bool](o, `select exists (select from outbox.outbox_events where id = $1)`, id)
 }
 
-// letters are the resolutions of an event's letters, in their order.
-func (o outbox) letters(id uuid.UUID) string {
+// dead letters are the resolutions of an event's dead letters, in their order.
+func (o outbox) deadLetters(id uuid.UUID) string {
 	o.Helper()
 	return scalar[string](o, `select coalesce(string_agg(coalesce(resolution, 'open'), ' ' order by id), '') from outbox.outbox_dead_letters where event_id = $1`, id)
 }
@@ -113,44 +113,44 @@ func TestWhatGoes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	for name, test := range map[string]struct {
-		status     string
-		days       int    // since the row was changed
-		key        string // of the row
-		letters    [][2]int
-		unresolved time.Duration
-		serve      []bool // dispatchers with onDead Block, or Continue
-		stays      bool
-		left       string // letters
+		status      string
+		days        int    // since the row was changed
+		key         string // of the row
+		deadLetters [][2]int
+		unresolved  time.Duration
+		serve       []bool // dispatchers with onDead Block, or Continue
+		stays       bool
+		left        string // dead letters
 	}{
 		"delivered long ago":         {status: "delivered", days: 8},
 		"delivered of late":          {status: "delivered", days: 6, stays: true},
 		"pending for long":           {status: "pending", days: 100, stays: true},
 		"leased for long":            {status: "processing", days: 100, stays: true},
-		"replayed, and live":         {status: "pending", days: 100, letters: [][2]int{{90, 80}}, stays: true, left: "discarded"},
-		"nobody resolved":            {status: "dead", days: 3000, letters: [][2]int{{3000, -1}}, stays: true, left: "open"},
-		"resolved of late":           {status: "dead", days: 90, letters: [][2]int{{90, 29}}, stays: true, left: "discarded"},
-		"resolved long ago":          {status: "dead", days: 90, letters: [][2]int{{90, 31}}},
-		"died again, not resolved":   {status: "dead", days: 90, letters: [][2]int{{90, 80}, {79, -1}}, stays: true, left: "discarded open"},
-		"died again, resolved":       {status: "dead", days: 90, letters: [][2]int{{90, 80}, {79, 31}}},
-		"died again, of late":        {status: "dead", days: 90, letters: [][2]int{{90, 80}, {79, 29}}, stays: true, left: "discarded discarded"},
-		"the earlier one is open":    {status: "dead", days: 90, letters: [][2]int{{90, -1}, {79, 31}}, stays: true, left: "open discarded"},
-		"dead without a letter":      {status: "dead", days: 90, unresolved: day, stays: true},
-		"replayed and delivered":     {status: "delivered", days: 1, letters: [][2]int{{90, 80}}, stays: true},
-		"its event is gone":          {letters: [][2]int{{90, 31}}},
-		"its event is gone, of late": {letters: [][2]int{{90, 29}}, left: "discarded"},
-		"its event is gone, open":    {letters: [][2]int{{90, -1}}, left: "open"},
+		"replayed, and live":         {status: "pending", days: 100, deadLetters: [][2]int{{90, 80}}, stays: true, left: "discarded"},
+		"nobody resolved":            {status: "dead", days: 3000, deadLetters: [][2]int{{3000, -1}}, stays: true, left: "open"},
+		"resolved of late":           {status: "dead", days: 90, deadLetters: [][2]int{{90, 29}}, stays: true, left: "discarded"},
+		"resolved long ago":          {status: "dead", days: 90, deadLetters: [][2]int{{90, 31}}},
+		"died again, not resolved":   {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, -1}}, stays: true, left: "discarded open"},
+		"died again, resolved":       {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, 31}}},
+		"died again, of late":        {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, 29}}, stays: true, left: "discarded discarded"},
+		"the earlier one is open":    {status: "dead", days: 90, deadLetters: [][2]int{{90, -1}, {79, 31}}, stays: true, left: "open discarded"},
+		"dead without a dead letter": {status: "dead", days: 90, unresolved: day, stays: true},
+		"replayed and delivered":     {status: "delivered", days: 1, deadLetters: [][2]int{{90, 80}}, stays: true},
+		"its event is gone":          {deadLetters: [][2]int{{90, 31}}},
+		"its event is gone, of late": {deadLetters: [][2]int{{90, 29}}, left: "discarded"},
+		"its event is gone, open":    {deadLetters: [][2]int{{90, -1}}, left: "open"},
 
-		"expires":                           {status: "dead", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
-		"does not expire yet":               {status: "dead", days: 90, letters: [][2]int{{59, -1}}, unresolved: 60 * day, stays: true, left: "open"},
-		"live, and open":                    {status: "pending", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
-		"died again before it expires":      {status: "dead", days: 90, letters: [][2]int{{61, -1}, {59, -1}}, unresolved: 60 * day, stays: true, left: "open open"},
-		"expires after others":              {status: "dead", days: 90, letters: [][2]int{{90, 85}, {61, -1}}, unresolved: 60 * day, left: "discarded expired"},
-		"gone, and expires":                 {letters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
-		"a key, and Continue":               {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false}, left: "expired"},
-		"a key, and Block":                  {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{true}, stays: true, left: "open"},
-		"a key, and both":                   {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false, true}, stays: true, left: "open"},
-		"a key, and nobody serves it":       {status: "dead", key: "k", days: 90, letters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
-		"a key, Block, resolved by someone": {status: "dead", key: "k", days: 90, letters: [][2]int{{61, 31}}, serve: []bool{true}},
+		"expires":                           {status: "dead", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
+		"does not expire yet":               {status: "dead", days: 90, deadLetters: [][2]int{{59, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"live, and open":                    {status: "pending", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"died again before it expires":      {status: "dead", days: 90, deadLetters: [][2]int{{61, -1}, {59, -1}}, unresolved: 60 * day, stays: true, left: "open open"},
+		"expires after others":              {status: "dead", days: 90, deadLetters: [][2]int{{90, 85}, {61, -1}}, unresolved: 60 * day, left: "discarded expired"},
+		"gone, and expires":                 {deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
+		"a key, and Continue":               {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false}, left: "expired"},
+		"a key, and Block":                  {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{true}, stays: true, left: "open"},
+		"a key, and both":                   {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false, true}, stays: true, left: "open"},
+		"a key, and nobody serves it":       {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"a key, Block, resolved by someone": {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, 31}}, serve: []bool{true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := o
@@ -159,8 +159,8 @@ func TestWhatGoes(t *testing.T) {
 			if test.status != "" {
 				id = o.add(test.status, test.days, test.key)
 			}
-			for _, l := range test.letters {
-				o.letter(id, l[0], l[1])
+			for _, l := range test.deadLetters {
+				o.deadLetter(id, l[0], l[1])
 			}
 			for _, blocks := range test.serve {
 				o.serve(blocks)
@@ -174,8 +174,8 @@ func TestWhatGoes(t *testing.T) {
 			if o.row(id) != test.stays {
 				t.Errorf("the row stays: %v, want %v", !test.stays, test.stays)
 			}
-			if left := o.letters(id); left != test.left {
-				t.Errorf("the letters are %q, want %q", left, test.left)
+			if left := o.deadLetters(id); left != test.left {
+				t.Errorf("the dead letters are %q, want %q", left, test.left)
 			}
 			state, err := s.State(t.Context())
 			if err != nil || state.Removed != told || state.Ended == nil || state.Running {
@@ -186,7 +186,7 @@ func TestWhatGoes(t *testing.T) {
 				t.Errorf("counted %+v", told)
 			}
 			if expired := strings.Count(test.left, "expired"); told.Expired != int64(expired) {
-				t.Errorf("%d letters are counted as expired, want %d", told.Expired, expired)
+				t.Errorf("%d dead letters are counted as expired, want %d", told.Expired, expired)
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func TestLiveRowsAreNeverTouched(t *testing.T) {
 				case s when 'dead' then 'poison_message' end, case s when 'processing' then gen_random_uuid() end, case s when 'processing' then now() end,
 				now() - random() * interval '20 days'
 			from (select n, (array['pending', 'processing', 'delivered', 'dead'])[1 + floor(random() * 4)::integer] as s from generate_series(1, 4000) as n) as made`)
-		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, died_at, resolution, resolved_at, resolved_by)
+		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
 			select id, namespace, topic, seq, key_hash, 'poison_message', 1, now() - interval '90 days', case when ok then 'replayed' end,
 				case when ok then now() - random() * interval '60 days' end, case when ok then 'ada' end
 			from (select *, random() < 0.7 as ok from outbox.outbox_events, generate_series(1, 2) as n where status = 'dead' or random() < 0.1) as e`)
@@ -241,7 +241,7 @@ func TestScope(t *testing.T) {
 	for topics, stays := range map[string]bool{"orders": false, "invoices": true, "": false} {
 		o := newOutbox(t)
 		row, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
-		o.letter(dead, 90, 80)
+		o.deadLetter(dead, 90, 80)
 		o.sweep(o.sweeper(func(opts *retention.Options) {
 			opts.Name, opts.Namespace = "mine", "shop"
 			if topics != "" {
@@ -259,7 +259,7 @@ func TestLockedRowsArePassedBy(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	held, free, dead := o.add("delivered", 8, ""), o.add("delivered", 8, ""), o.add("dead", 90, "")
-	o.letter(dead, 90, 80)
+	o.deadLetter(dead, 90, 80)
 	tx, err := o.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -270,8 +270,8 @@ func TestLockedRowsArePassedBy(t *testing.T) {
 	}
 	s := o.sweeper(nil)
 	o.sweep(s)
-	if !o.row(held) || !o.row(dead) || o.row(free) || o.letters(dead) != "discarded" {
-		t.Errorf("locked ones stay: %v %v; the free one stays: %v; letters %q", o.row(held), o.row(dead), o.row(free), o.letters(dead))
+	if !o.row(held) || !o.row(dead) || o.row(free) || o.deadLetters(dead) != "discarded" {
+		t.Errorf("locked ones stay: %v %v; the free one stays: %v; dead letters %q", o.row(held), o.row(dead), o.row(free), o.deadLetters(dead))
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -282,15 +282,15 @@ func TestLockedRowsArePassedBy(t *testing.T) {
 	}
 }
 
-// A replay that comes between the sweep's look at the letters and its locks is met: the event is live, or dies
-// anew with a letter that is open.
+// A replay that comes between the sweep's look at the dead letters and its locks is met: the event is live, or dies
+// anew with a dead letter that is open.
 func TestReplayMeanwhile(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	var ids []uuid.UUID
 	for range 200 {
 		id := o.add("dead", 90, "")
-		o.letter(id, 90, 80)
+		o.deadLetter(id, 90, 80)
 		ids = append(ids, id)
 	}
 	replayed := make(chan error, 1)

@@ -99,7 +99,7 @@ func (r *run) all(ctx context.Context) (err error) {
 	}
 	if total != (Counts{}) {
 		r.opts.Logger.Info("removed rows after their retention", "delivered", total.Delivered, "dead", total.Dead,
-			"expired", total.Expired, "letters", total.Letters, "took", time.Since(began).Round(time.Millisecond))
+			"expired", total.Expired, "deadLetters", total.DeadLetters, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return nil
 }
@@ -139,11 +139,11 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 			if r.opts.DeadUnresolved > 0 {
 				unresolved = &r.opts.DeadUnresolved
 			}
-			if _, err = r.one(ctx, r.sql.letters, []any{after, readLetters, r.opts.DeadResolved, unresolved,
+			if _, err = r.one(ctx, r.sql.deadLetters, []any{after, readDeadLetters, r.opts.DeadResolved, unresolved,
 				r.opts.Namespace, r.opts.Topics}, &after, &n, &old); err != nil {
 				return err
 			}
-			more = n == readLetters
+			more = n == readDeadLetters
 			if len(old) > 0 {
 				*c, err = r.settle(ctx, old, unresolved)
 			}
@@ -156,7 +156,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	return nil
 }
 
-// operations removes what became of the letters of operations that finished long ago.
+// operations removes what became of the dead letters of operations that finished long ago.
 func (r *run) operations(ctx context.Context, total *Counts) error {
 	for n := int64(maxRows); n == maxRows; {
 		err := r.step(ctx, total, func(*Counts) error {
@@ -184,7 +184,7 @@ func (r *run) journal(ctx context.Context) error {
 	})
 }
 
-// settle removes what is old of some events' letters and dead rows. The rows are locked by one statement and
+// settle removes what is old of some events' dead letters and dead rows. The rows are locked by one statement and
 // looked at by the next, whose snapshot is later: what it sees of them holds until the end of the transaction.
 func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time.Duration) (c Counts, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -200,7 +200,7 @@ func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time
 		if err != nil || len(ours) == 0 {
 			return err
 		}
-		if err := tx.QueryRow(ctx, r.sql.resolved, ours, r.opts.DeadResolved).Scan(&c.Dead, &c.Letters); err != nil || unresolved == nil {
+		if err := tx.QueryRow(ctx, r.sql.resolved, ours, r.opts.DeadResolved).Scan(&c.Dead, &c.DeadLetters); err != nil || unresolved == nil {
 			return err
 		}
 		var dead int64
@@ -266,7 +266,7 @@ func (r *run) keep(ctx context.Context) error {
 
 // note notes how far the run is, and what it removed.
 func (r *run) note(ctx context.Context) error {
-	err := r.write(ctx, r.sql.progress, r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.Letters)
+	err := r.write(ctx, r.sql.progress, r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters)
 	if err == nil {
 		r.removed = Counts{}
 	}
@@ -294,7 +294,7 @@ type State struct {
 func (s *Sweeper) State(ctx context.Context) (state State, err error) {
 	c := &state.Removed
 	found, err := s.one(ctx, s.sql.state, []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,
-		&state.Seconds, &c.Delivered, &c.Dead, &c.Expired, &c.Letters, &state.due)
+		&state.Seconds, &c.Delivered, &c.Dead, &c.Expired, &c.DeadLetters, &state.due)
 	if !found {
 		return State{due: true}, err
 	}

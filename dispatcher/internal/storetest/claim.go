@@ -308,7 +308,7 @@ func (r rig) wantDeadLetter(id uuid.UUID, reason dispatcher.DeadReason, attempts
 	if l.Namespace != namespace || l.Topic != topic || l.Reason != string(reason) || l.Attempts != attempts || l.Resolved {
 		r.Errorf("dead letter is %+v, want an open one for %s after %d attempts", l, reason, attempts)
 	}
-	r.wantBetween("died_at", l.DiedAt, r.Now().Add(-time.Hour), r.Now())
+	r.wantBetween("dead_at", l.DeadAt, r.Now().Add(-time.Hour), r.Now())
 	return l
 }
 

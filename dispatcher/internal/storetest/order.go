@@ -225,8 +225,8 @@ func orderBlocked(r rig) {
 			r.Fatalf("%+v keys are blocked, %+v, want a and c", got.BlockedKeys, got.Blocked)
 		}
 		for i, want := range []dispatcher.BlockedKey{{Topic: topic, Key: "a", EventID: ids[0]}, {Topic: topic, Key: "c", EventID: ids[2]}} {
-			r.wantBetween("DiedAt", got.Blocked[i].DiedAt, r.Now().Add(-time.Hour), r.Now())
-			want.DiedAt = got.Blocked[i].DiedAt
+			r.wantBetween("DeadAt", got.Blocked[i].DeadAt, r.Now().Add(-time.Hour), r.Now())
+			want.DeadAt = got.Blocked[i].DeadAt
 			if got.Blocked[i] != want {
 				r.Errorf("blocked is %+v, want %+v", got.Blocked[i], want)
 			}

@@ -71,7 +71,7 @@ type DeadLetter struct {
 	Error              string
 	Failures           []Attempt
 	Response           string
-	DiedAt             time.Time
+	DeadAt             time.Time
 	Resolved           bool
 }
 

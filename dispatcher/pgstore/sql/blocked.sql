@@ -4,10 +4,10 @@ with dead_letter as materialized (
     select wanted.topic, open.*, count(*) over (partition by wanted.topic) = $3::integer as cut
     from unnest($2::text[]) as wanted (topic)
     cross join lateral (
-        select event_id, seq, key_hash, died_at
+        select event_id, seq, key_hash, dead_at
         from outbox.outbox_dead_letters
         where resolution is null and namespace = $1::text and topic = wanted.topic
-        order by fingerprint, died_at
+        order by fingerprint, dead_at
         limit $3::integer
     ) as open
 ),
@@ -21,8 +21,8 @@ blocked as materialized (
         limit 1
     ) as behind
 )
-select listed.topic, coalesce(nullif(e.partition_key, ''), e.aggregate_id, ''), listed.event_id, listed.died_at,
+select listed.topic, coalesce(nullif(e.partition_key, ''), e.aggregate_id, ''), listed.event_id, listed.dead_at,
        (select count(*) from blocked), (select coalesce(bool_or(cut), false) from dead_letter)
-from (select * from blocked order by died_at, event_id limit $4::integer) as listed
+from (select * from blocked order by dead_at, event_id limit $4::integer) as listed
 left join outbox.outbox_events as e on e.id = listed.event_id
-order by listed.died_at, listed.event_id
+order by listed.dead_at, listed.event_id

@@ -32,17 +32,17 @@ listed as materialized (
     order by n desc, topic, fingerprint
     limit $6::integer
 )
-select listed.topic, listed.fingerprint, listed.n, listed.cut, first.died_at, last.died_at, last.reason, last.class, last.code,
+select listed.topic, listed.fingerprint, listed.n, listed.cut, first.dead_at, last.dead_at, last.reason, last.class, last.code,
     last.place, coalesce(last.error, ''), last.event_id
 from listed
 cross join lateral (
-    select died_at from outbox.outbox_dead_letters
+    select dead_at from outbox.outbox_dead_letters
     where resolution is null and namespace = $1::text and topic = listed.topic and fingerprint = listed.fingerprint
-    order by died_at limit 1
+    order by dead_at limit 1
 ) as first
 cross join lateral (
-    select died_at, reason, class, code, place, error, event_id from outbox.outbox_dead_letters
+    select dead_at, reason, class, code, place, error, event_id from outbox.outbox_dead_letters
     where resolution is null and namespace = $1::text and topic = listed.topic and fingerprint = listed.fingerprint
-    order by died_at desc limit 1
+    order by dead_at desc limit 1
 ) as last
 order by listed.n desc, listed.topic, listed.fingerprint

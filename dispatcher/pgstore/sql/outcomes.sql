@@ -9,14 +9,14 @@ from (
     where namespace = $1::text and dispatcher = $2::text and seen_at > now() - interval '1 minute'
 ) as report
 cross join (
-    select count(*) filter (where ours and died_at > now() - interval '5 minutes') as in_5m,
+    select count(*) filter (where ours and dead_at > now() - interval '5 minutes') as in_5m,
            count(*) filter (where ours) as in_1h, count(*) as looked
     from (
-        select died_at, coalesce(cardinality($3::text[]), 0) = 0 or topic = any ($3::text[]) as ours
+        select dead_at, coalesce(cardinality($3::text[]), 0) = 0 or topic = any ($3::text[]) as ours
         from outbox.outbox_dead_letters
-        where namespace = $1::text and died_at > now() - interval '1 hour'
+        where namespace = $1::text and dead_at > now() - interval '1 hour'
           and coalesce(reason <> '', false) -- the index's condition
-        order by died_at desc
+        order by dead_at desc
         limit $4::integer + 1
     ) as newest
 ) as dead

@@ -3,6 +3,6 @@
 select count(*), count(*) filter (where state = 'requeued')
 from (
     select state from outbox.outbox_replay_items
-    where replay_id = $1::uuid and state in ('requeued', 'delivered', 'died')
+    where replay_id = $1::uuid and state in ('requeued', 'delivered', 'dead_again')
     limit $2::integer
 ) as moved

@@ -2,8 +2,8 @@
 -- $1 operation.
 update outbox.outbox_replays as operation
 set finished_at = now(),
-    (delivered, died_again, discarded) = (
-        select count(*) filter (where state = 'delivered'), count(*) filter (where state = 'died'), count(*) filter (where state = 'discarded')
+    (delivered, dead_again, discarded) = (
+        select count(*) filter (where state = 'delivered'), count(*) filter (where state = 'dead_again'), count(*) filter (where state = 'discarded')
         from outbox.outbox_replay_items where replay_id = $1::uuid
     ),
     skipped = (

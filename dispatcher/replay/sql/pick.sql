@@ -4,7 +4,7 @@
 --
 -- With order, an item goes when its key has no earlier one that waits or whose outcome is open, of this
 -- operation, and no earlier row at all that is live: another operation may have put it back.
-select item.letter_id
+select item.dead_letter_id
 from outbox.outbox_replay_items as item
 where item.replay_id = $1::uuid
   and item.state = 'waiting'
@@ -12,7 +12,7 @@ where item.replay_id = $1::uuid
       not exists (
           select from outbox.outbox_replay_items as before
           where before.replay_id = item.replay_id and before.key_hash = item.key_hash
-            and (before.seq, before.letter_id) < (item.seq, item.letter_id)
+            and (before.seq, before.dead_letter_id) < (item.seq, item.dead_letter_id)
             and before.state in ('waiting', 'requeued')
       )
       and not exists (
@@ -20,5 +20,5 @@ where item.replay_id = $1::uuid
           where before.live and before.key_hash = item.key_hash and before.seq < item.seq
       )
   ))
-order by item.seq, item.letter_id
+order by item.seq, item.dead_letter_id
 limit $2::integer

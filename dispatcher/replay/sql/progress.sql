@@ -10,7 +10,7 @@ left join lateral (
     group by state, skipped
     union all
     select state, null, n
-    from (values ('delivered', operation.delivered), ('died', operation.died_again), ('discarded', operation.discarded)) as final (state, n)
+    from (values ('delivered', operation.delivered), ('dead_again', operation.dead_again), ('discarded', operation.discarded)) as final (state, n)
     where operation.finished_at is not null
     union all
     select 'skipped', reason, n::bigint from jsonb_each_text(operation.skipped) as final (reason, n)

@@ -1,17 +1,17 @@
 -- Skips the items of a key behind an event that died again: the order would be broken. OFFSET 0 keeps the planner to one
 -- look into the index of keys for each death: with the state it would take the index of states.
--- $1 operation; $2 ids of the letters whose events died again.
+-- $1 operation; $2 ids of the dead letters whose events died again.
 update outbox.outbox_replay_items
-set state = 'skipped', skipped = 'earlier_died', at = now()
-where coalesce(replay_id, $1::uuid) = $1::uuid and letter_id = any (array(
-    select later.letter_id
+set state = 'skipped', skipped = 'earlier_dead', at = now()
+where coalesce(replay_id, $1::uuid) = $1::uuid and dead_letter_id = any (array(
+    select later.dead_letter_id
     from (
         select key_hash, seq from outbox.outbox_replay_items
-        where letter_id = any ($2::bigint[]) and coalesce(replay_id, $1::uuid) = $1::uuid and key_hash is not null
+        where dead_letter_id = any ($2::bigint[]) and coalesce(replay_id, $1::uuid) = $1::uuid and key_hash is not null
         offset 0
     ) as died
     cross join lateral (
-        select letter_id, state from outbox.outbox_replay_items as item
+        select dead_letter_id, state from outbox.outbox_replay_items as item
         where item.replay_id = $1::uuid and item.key_hash = died.key_hash and item.seq > died.seq
             and item.state in ('waiting', 'requeued')
         offset 0

@@ -10,7 +10,7 @@ from (
     from (
         select event_id, key_hash, seq from outbox.outbox_replay_items
         where replay_id = $1::uuid and state = 'requeued'
-        order by seq, letter_id limit $2::integer
+        order by seq, dead_letter_id limit $2::integer
     ) as item
     join outbox.outbox_events as event on event.id = item.event_id and event.status = 'pending'
     cross join lateral (
@@ -18,20 +18,20 @@ from (
         where worker.namespace = event.namespace and (topics = '{}' or event.topic = any (topics)) and seen_at > now() - interval '1 minute'
     ) as served
     left join lateral (
-        select letter.event_id from outbox.outbox_dead_letters as letter
-        where letter.key_hash = item.key_hash and letter.seq < item.seq and letter.resolution is null and served.blocks
+        select dead_letter.event_id from outbox.outbox_dead_letters as dead_letter
+        where dead_letter.key_hash = item.key_hash and dead_letter.seq < item.seq and dead_letter.resolution is null and served.blocks
           and not exists (
               select from outbox.outbox_replay_items as turn
-              where turn.letter_id = letter.id and turn.replay_id = $1::uuid and turn.state = 'waiting'
+              where turn.dead_letter_id = dead_letter.id and turn.replay_id = $1::uuid and turn.state = 'waiting'
           )
-        order by letter.seq limit 1
+        order by dead_letter.seq limit 1
     ) as dead on true
     union all
     select item.seq, 'earlier_live', live.id
     from (
         select key_hash, seq from outbox.outbox_replay_items
         where replay_id = $1::uuid and state = 'waiting'
-        order by seq, letter_id limit $2::integer
+        order by seq, dead_letter_id limit $2::integer
     ) as item
     cross join lateral (
         select event.id from outbox.outbox_events as event

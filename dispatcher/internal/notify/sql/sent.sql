@@ -1,5 +1,5 @@
 -- Notes that the address has taken notifications.
--- $1 ids of the letters.
+-- $1 ids of the dead letters.
 update outbox.outbox_dead_letters
 set notify_at = null, notified_at = now()
 where id = any ($1::bigint[])

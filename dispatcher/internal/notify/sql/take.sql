@@ -11,9 +11,9 @@ with due as materialized (
     for update skip locked
 )
 update outbox.outbox_dead_letters
-set notify_at = case when died_at < now() - $5::interval then null else now() + $4::interval end,
-    notify_attempts = coalesce(notify_attempts, 0) + case when died_at < now() - $5::interval then 0 else 1 end
+set notify_at = case when dead_at < now() - $5::interval then null else now() + $4::interval end,
+    notify_attempts = coalesce(notify_attempts, 0) + case when dead_at < now() - $5::interval then 0 else 1 end
 where id = any (array(select id from due))
 returning notify_at is null as given_up, now(), notify_attempts, id, event_id, fingerprint, topic, coalesce(seq, 0),
     coalesce(event_type, ''), coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), tenant_id, reason, class, code, place,
-    coalesce(error, ''), attempts, died_at
+    coalesce(error, ''), attempts, dead_at

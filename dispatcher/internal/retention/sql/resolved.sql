@@ -1,5 +1,5 @@
--- Removes the dead letters of events of which each letter was resolved long ago, and the rows of these events that
--- are dead. A letter that is open, and so one that blocks a key, stays with all others of its event.
+-- Removes the dead letters of events of which each dead letter was resolved long ago, and the rows of these events that
+-- are dead. A dead letter that is open, and so one that blocks a key, stays with all others of its event.
 -- $1 ids of events that are locked, or have no row; $2 age.
 with old as materialized (
     select id, event_id from outbox.outbox_dead_letters
@@ -16,9 +16,9 @@ rows as (
     delete from outbox.outbox_events where id = any (array(select event_id from whole)) and status = 'dead'
     returning 1
 ),
-letters as (
+dead_letters as (
     delete from outbox.outbox_dead_letters
     where id = any (array(select id from old where event_id in (select event_id from whole)))
     returning 1
 )
-select (select count(*) from rows), (select count(*) from letters)
+select (select count(*) from rows), (select count(*) from dead_letters)
