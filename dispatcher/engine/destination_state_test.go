@@ -35,7 +35,7 @@ func (o *outage) gone(topics ...string) {
 }
 
 func (o *outage) next() permit {
-	return o.destination.permit(o.now, func(string, time.Time) bool { return false })
+	return o.permit(o.now, func(string, time.Time) bool { return false })
 }
 
 // names lists what is held while others are delivered.
@@ -104,7 +104,7 @@ func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	if p := o.next(); p.limits["a"] != halfOpenRows || p.probe {
 		t.Fatalf("the probe succeeded: %+v", p)
 	}
-	if p := o.destination.permit(o.now, func(string, time.Time) bool { return true }); p.limits["a"] != 0 || !p.next.After(o.now) {
+	if p := o.permit(o.now, func(string, time.Time) bool { return true }); p.limits["a"] != 0 || !p.next.After(o.now) {
 		t.Fatalf("rows of it are still in flight: %+v", p)
 	}
 	o.halfOpenBegan("a", halfOpenRows, o.now)

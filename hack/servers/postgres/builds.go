@@ -148,7 +148,7 @@ func extract(jar, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	for entries := tar.NewReader(decompressed); ; {
 		entry, err := entries.Next()
 		if errors.Is(err, io.EOF) {
