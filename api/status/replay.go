@@ -96,7 +96,7 @@ func (r Replay) String() string {
 		}
 	}
 	count(r.Delivered, "delivered")
-	count(r.DeadAgain, "died again")
+	count(r.DeadAgain, "dead again")
 	count(r.Discarded, "discarded")
 	count(r.Pending, "not delivered yet")
 	count(r.Unknown, "with an unknown outcome")

@@ -115,7 +115,7 @@ type DeadLetterReplaySpec struct {
 	// +kubebuilder:validation:Maximum=10000
 	Canary int32 `json:"canary,omitempty"`
 
-	// abortAt is the percentage of the known outcomes that died again, at which the
+	// abortAt is the percentage of the known outcomes that are dead again, at which the
 	// replay stops by itself: what waits is skipped. It is looked at when the
 	// outcomes of the canary are known, or of 10 events without one, and from then
 	// on. From 1 to 100. When not set: 50 with a canary, and never without one.
@@ -125,7 +125,7 @@ type DeadLetterReplaySpec struct {
 	AbortAt int32 `json:"abortAt,omitempty"`
 
 	// ordering is Key (of a key's dead letters the next one goes when the one before is
-	// delivered, and none after one that died again) or None. When not set: that of
+	// delivered, and none after one that is dead again) or None. When not set: that of
 	// the dispatcher, and Key with outboxRef.
 	// +optional
 	Ordering Ordering `json:"ordering,omitempty"`
@@ -327,7 +327,7 @@ type DeadLetterReplayStatus struct {
 type SkippedDeadLetters struct {
 	// reason is already_resolved (somebody else has replayed or discarded it, or
 	// retention removed it), not_dead, gone, earlier_dead (an earlier event of its
-	// key died again) or stopped (before its turn).
+	// key is dead again) or stopped (before its turn).
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

@@ -23,7 +23,7 @@
 // # Order per key
 //
 // By default the order per key is kept: of a key's dead letters the first goes first, and the next one when that was
-// delivered. When it died again, the others of its key are skipped. For a dispatcher without order, say AnyOrder: a
+// delivered. When it is dead again, the others of its key are skipped. For a dispatcher without order, say AnyOrder: a
 // key with many dead letters would only be slower.
 //
 // The dispatcher itself never delivers an event before an earlier live one of its key. Events that were delivered

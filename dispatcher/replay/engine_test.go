@@ -163,7 +163,7 @@ func (r rig) checkOrder(sink *fenced, onDead dispatcher.OnDead, dead int64) {
 			last = seq
 		}
 		if key == "3" && last != 0 {
-			r.Errorf("key 3 went on to seq %d behind an event that died again", last)
+			r.Errorf("key 3 went on to seq %d behind an event that is dead again", last)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Observe looks for the outcomes of what was put back, and tells how far the operation is. In the same transaction
-// it draws the consequences: the later items of a key whose event died again are skipped, and an operation of which
-// too many died again is stopped. When no outcome is new, it says what the operation waits for.
+// it draws the consequences: the later items of a key whose event is dead again are skipped, and an operation of which
+// too many are dead again is stopped. When no outcome is new, it says what the operation waits for.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
@@ -49,7 +49,7 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 	return p, err
 }
 
-// outcomes notes the outcomes that are new, if there are any, and returns the dead letters of what died again.
+// outcomes notes the outcomes that are new, if there are any, and returns the dead letters of events that are dead again.
 func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, news bool, err error) {
 	rows, err := tx.Query(ctx, r.sql.observe, id)
 	if err != nil {
@@ -80,5 +80,5 @@ func (o operation) abort(p status.Replay) string {
 	if o.abortAt == 0 || p.Waiting == 0 || known < least || p.DeadAgain*100 < int64(o.abortAt)*known {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d events died again, which is %d %% or more", p.DeadAgain, known, o.abortAt)
+	return fmt.Sprintf("%d of %d events are dead again, which is %d %% or more", p.DeadAgain, known, o.abortAt)
 }

@@ -69,7 +69,7 @@ func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 		}
 	}
 	if died+discarded != rows || skipped != 3*rows {
-		t.Errorf("%d died again, %d were discarded and %d skipped, want %d for the first two and %d", died, discarded, skipped, rows, 3*rows)
+		t.Errorf("%d dead again, %d were discarded and %d skipped, want %d for the first two and %d", died, discarded, skipped, rows, 3*rows)
 	}
 	if times, different := r.requeued(); int64(times) != died || int64(different) != died {
 		t.Errorf("%d rows went back %d times, want %d", different, times, died)

@@ -79,7 +79,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	r.exec(`delete from outbox.outbox_events where seq = 4`)
 	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 5`)
 	r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 6`)
-	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it died again
+	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it is dead again
 	r.die("seq = 7")
 	for _, test := range []struct {
 		what   string
@@ -134,7 +134,7 @@ func TestSkipsSayWhy(t *testing.T) {
 	}
 }
 
-// Delivered is told from the row, also when delivered rows are deleted at once, and died again from a later dead letter,
+// Delivered is told from the row, also when delivered rows are deleted at once, and dead again from a later dead letter,
 // also when somebody has handled that one too.
 func TestOutcomes(t *testing.T) {
 	r := newRig(t)
@@ -145,15 +145,15 @@ func TestOutcomes(t *testing.T) {
 	r.deliver("seq = 1")
 	r.exec(`delete from outbox.outbox_events where seq = 2`)
 	r.die("seq in (3, 4)")
-	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 died again, 1 not delivered yet")
+	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
 	again := order()
 	r.begin(again)
 	r.step(again, 10, 2)
 	r.deliver("seq = 3")
 	r.tells(r.observe(again), "2 of 2 done, 1 delivered, 1 not delivered yet")
-	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 died again, 1 not delivered yet")
+	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
 
-	late := order() // it looks when the second operation has delivered what died again
+	late := order() // it looks when the second operation has delivered what is dead again
 	r.dead(1, 0)
 	late.Filter.Topic = "orders"
 	r.begin(late)
@@ -163,10 +163,10 @@ func TestOutcomes(t *testing.T) {
 	r.begin(again)
 	r.step(again, 10, 1)
 	r.deliver("seq = 6")
-	r.tells(r.observe(late), "1 of 1 done, 1 died again")
+	r.tells(r.observe(late), "1 of 1 done, 1 dead again")
 }
 
-// A key's dead letters go lowest first, the next when the one before is delivered; when it died again the others are
+// A key's dead letters go lowest first, the next when the one before is delivered; when it is dead again the others are
 // skipped. Events without a key go at once.
 // CONTRACT: C-42, C-50
 func TestOrderOfKeys(t *testing.T) {
@@ -194,7 +194,7 @@ func TestOrderOfKeys(t *testing.T) {
 	r.step(o, 100, 1)
 	pending("5")
 	r.deliver("true")
-	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 died again, 2 skipped: earlier_dead")
+	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 dead again, 2 skipped: earlier_dead")
 
 	// What another operation has put back goes first too.
 	other, later := order(), order()

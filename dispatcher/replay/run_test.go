@@ -47,18 +47,18 @@ func TestStopLeavesTheRest(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A canary goes alone until its outcomes are known. The operation stops when too many died again, then or later.
+// A canary goes alone until its outcomes are known. The operation stops when too many are dead again, then or later.
 func TestCanary(t *testing.T) {
 	for _, test := range []struct {
 		what                  string
 		canary, abortAt, dies int // of the first 5
 		want                  string
 	}{
-		{"half die", 5, 0, 3, "40 of 40 done, 2 delivered, 3 died again, 35 skipped: stopped; stopped: 3 of 5 events died again, which is 50 % or more"},
-		{"fewer die", 5, 0, 2, "5 of 40 done, 3 delivered, 2 died again"},
-		{"one is too many", 5, 1, 1, "40 of 40 done, 4 delivered, 1 died again, 35 skipped: stopped; stopped: 1 of 5 events died again, which is 1 % or more"},
-		{"no canary, too few known", 0, 10, 5, "5 of 40 done, 5 died again"},
-		{"never stop", 0, 0, 5, "5 of 40 done, 5 died again"},
+		{"half die", 5, 0, 3, "40 of 40 done, 2 delivered, 3 dead again, 35 skipped: stopped; stopped: 3 of 5 events are dead again, which is 50 % or more"},
+		{"fewer die", 5, 0, 2, "5 of 40 done, 3 delivered, 2 dead again"},
+		{"one is too many", 5, 1, 1, "40 of 40 done, 4 delivered, 1 dead again, 35 skipped: stopped; stopped: 1 of 5 events are dead again, which is 1 % or more"},
+		{"no canary, too few known", 0, 10, 5, "5 of 40 done, 5 dead again"},
+		{"never stop", 0, 0, 5, "5 of 40 done, 5 dead again"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			r := newRig(t)

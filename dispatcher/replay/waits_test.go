@@ -127,7 +127,7 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	if _, err := r.replays.Stop(t.Context(), watched.ID, "enough"); err != nil {
 		t.Fatal(err)
 	}
-	const want = "4 of 4 done, 1 delivered, 1 died again, 1 skipped: gone, 1 skipped: stopped; stopped: enough"
+	const want = "4 of 4 done, 1 delivered, 1 dead again, 1 skipped: gone, 1 skipped: stopped; stopped: enough"
 	before := r.observe(watched)
 	r.tells(before, want)
 	r.step(left, 2, 2)

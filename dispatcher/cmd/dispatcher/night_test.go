@@ -172,7 +172,7 @@ func TestNightOnCall(t *testing.T) {
 	n.agree("after the dry run", refused+invalid+1)
 
 	// Nobody has mended the consumer: the canary dies again, and the rest stays as it is.
-	if text := ask(1, "--canary", "10", "--rate", "500", "--wait"); !strings.Contains(text, fmt.Sprintf("%d of %[1]d done, 10 died again, %d skipped: stopped", refused, refused-10)) {
+	if text := ask(1, "--canary", "10", "--rate", "500", "--wait"); !strings.Contains(text, fmt.Sprintf("%d of %[1]d done, 10 dead again, %d skipped: stopped", refused, refused-10)) {
 		t.Error("the canary did not stop the replay")
 	}
 	n.agree("after the canary", refused+invalid+1)

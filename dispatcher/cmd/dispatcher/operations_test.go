@@ -193,5 +193,5 @@ func TestReplayRun(t *testing.T) {
 	}()
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 2 })
 	o.die(t)
-	(<-stopped).ended(t, 1, "8 of 8 done, 2 died again, 6 skipped: stopped", "was stopped: 2 of 2 events died again, which is 50 % or more; see why they died")
+	(<-stopped).ended(t, 1, "8 of 8 done, 2 dead again, 6 skipped: stopped", "was stopped: 2 of 2 events are dead again, which is 50 % or more; see why they died")
 }

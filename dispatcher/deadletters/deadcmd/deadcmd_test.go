@@ -25,7 +25,7 @@ var (
 
 const event = "0190a5c8-5d1e-7000-8000-000000000001"
 
-// source is one dead letter that was replayed and died again, as a source tells it.
+// source is one dead letter that was replayed and is dead again, as a source tells it.
 type source struct{ asked deadletters.ListRequest }
 
 func failures() []deadletters.Failure {

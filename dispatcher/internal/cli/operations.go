@@ -89,7 +89,7 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 	flags.IntVar(&order.Rate, "rate", config.DefaultReplayRate, "the most events a second")
 	if action == config.ActionReplay {
 		flags.IntVar(&order.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes died again (default %d with --canary, else never)", config.DefaultAbortAt))
+		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes is dead again (default %d with --canary, else never)", config.DefaultAbortAt))
 		flags.BoolVar(&order.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
 		flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
 		timeoutFlag(cmd, &running.Timeout)

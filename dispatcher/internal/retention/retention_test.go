@@ -130,9 +130,9 @@ func TestWhatGoes(t *testing.T) {
 		"nobody resolved":            {status: "dead", days: 3000, deadLetters: [][2]int{{3000, -1}}, stays: true, left: "open"},
 		"resolved of late":           {status: "dead", days: 90, deadLetters: [][2]int{{90, 29}}, stays: true, left: "discarded"},
 		"resolved long ago":          {status: "dead", days: 90, deadLetters: [][2]int{{90, 31}}},
-		"died again, not resolved":   {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, -1}}, stays: true, left: "discarded open"},
-		"died again, resolved":       {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, 31}}},
-		"died again, of late":        {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, 29}}, stays: true, left: "discarded discarded"},
+		"dead again, not resolved":   {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, -1}}, stays: true, left: "discarded open"},
+		"dead again, resolved":       {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, 31}}},
+		"dead again, of late":        {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, 29}}, stays: true, left: "discarded discarded"},
 		"the earlier one is open":    {status: "dead", days: 90, deadLetters: [][2]int{{90, -1}, {79, 31}}, stays: true, left: "open discarded"},
 		"dead without a dead letter": {status: "dead", days: 90, unresolved: day, stays: true},
 		"replayed and delivered":     {status: "delivered", days: 1, deadLetters: [][2]int{{90, 80}}, stays: true},
@@ -143,7 +143,7 @@ func TestWhatGoes(t *testing.T) {
 		"expires":                           {status: "dead", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
 		"does not expire yet":               {status: "dead", days: 90, deadLetters: [][2]int{{59, -1}}, unresolved: 60 * day, stays: true, left: "open"},
 		"live, and open":                    {status: "pending", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
-		"died again before it expires":      {status: "dead", days: 90, deadLetters: [][2]int{{61, -1}, {59, -1}}, unresolved: 60 * day, stays: true, left: "open open"},
+		"dead again before it expires":      {status: "dead", days: 90, deadLetters: [][2]int{{61, -1}, {59, -1}}, unresolved: 60 * day, stays: true, left: "open open"},
 		"expires after others":              {status: "dead", days: 90, deadLetters: [][2]int{{90, 85}, {61, -1}}, unresolved: 60 * day, left: "discarded expired"},
 		"gone, and expires":                 {deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, left: "expired"},
 		"a key, and Continue":               {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false}, left: "expired"},
@@ -322,7 +322,7 @@ func TestReplayMeanwhile(t *testing.T) {
 	}
 	const lost = `select count(*) from outbox.outbox_dead_letters as l where resolution is null and not exists (select from outbox.outbox_events where id = l.event_id)`
 	if n := scalar[int](o, lost); n > 0 {
-		t.Errorf("%d events that died again are gone, and nobody has resolved that", n)
+		t.Errorf("%d events that are dead again are gone, and nobody has resolved that", n)
 	}
 	t.Logf("%d of 200 rows were swept, the others replayed", 200-scalar[int](o, `select count(*) from outbox.outbox_events`))
 }

@@ -1,4 +1,4 @@
--- Finds the outcomes of events that were put back: a later dead letter means that it died again; a row that is delivered,
+-- Finds the outcomes of events that were put back: a later dead letter means that it is dead again; a row that is delivered,
 -- or gone since delivered rows are not kept, means that it was delivered.
 -- $1 operation.
 select dead_letter_id, state
