@@ -182,7 +182,7 @@ comment on column outbox_dead_letters.failures is 'The last five failed attempts
 comment on column outbox_dead_letters.response is 'What the destination answered, at most 1 KiB, when the dispatcher has captureResponse.';
 comment on column outbox_dead_letters.resolved_by is 'Who handled it: a person, or retention.';
 comment on column outbox_dead_letters.resolution_reason is 'Why, in the words of who did it.';
-comment on column outbox_dead_letters.replay_id is 'The operation that did it, if it was one: the id in outbox_replays.';
+comment on column outbox_dead_letters.replay_id is 'The replay that did it, if it was one: the id in outbox_replays.';
 comment on column outbox_dead_letters.notify_at is 'When the address is to be told of the death. Null: never, or no more.';
 comment on column outbox_dead_letters.notify_attempts is 'How often that was begun. Null: never.';
 comment on column outbox_dead_letters.notified_at is 'When the address had taken it.';
@@ -204,7 +204,7 @@ create index outbox_dead_letters_event on outbox_dead_letters (event_id, id);
 -- Those that later events of their key may have to wait for.
 create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;
 
--- One row per replay or discard: an operation on a set of dead letters. Its set is fixed
+-- One row per replay or discard of a set of dead letters. The set is fixed
 -- when it begins, and is in outbox_replay_items.
 create table outbox_replays (
     id             uuid        not null,
@@ -241,17 +241,17 @@ comment on column outbox_replays.abort_at is 'The percentage of known outcomes t
 comment on column outbox_replays.ordering is 'key: the next dead letter of a key when the event before it is delivered. none: all at the rate.';
 comment on column outbox_replays.matched is 'The size of its set when it began.';
 comment on column outbox_replays.finished_at is 'When the last outcome was known.';
-comment on column outbox_replays.delivered is 'How many were put back and delivered. Like the next three it is written when the operation finishes, and stays when retention removes the set.';
+comment on column outbox_replays.delivered is 'How many were put back and delivered. Like the next three it is written when the replay finishes, and stays when retention removes the set.';
 comment on column outbox_replays.dead_again is 'How many were put back and are dead again.';
 comment on column outbox_replays.discarded is 'How many are handled and stay dead.';
 comment on column outbox_replays.skipped is 'How many were left as they were, by the reason: {"gone": 1}. Null: none.';
 comment on column outbox_replays.stopped_reason is 'Why what waited was given up: by whom, or that too many are dead again.';
 
--- The set of an operation: the dead letters that were open when it began. There is no foreign key: it would double what a
+-- The set of a replay: the dead letters that were open when it began. There is no foreign key: it would double what a
 -- large set costs.
 create table outbox_replay_items (
     replay_id uuid        not null,
-    dead_dead_letter_id bigint      not null,
+    dead_letter_id bigint not null,
     event_id  uuid        not null,
     key_hash  bigint,
     seq       bigint      not null,
@@ -259,29 +259,29 @@ create table outbox_replay_items (
     state     text        not null default 'waiting',
     skipped   text,
 
-    constraint outbox_replay_items_pkey primary key (dead_dead_letter_id, replay_id),
+    constraint outbox_replay_items_pkey primary key (dead_letter_id, replay_id),
     constraint outbox_replay_items_state check (state in ('waiting', 'requeued', 'discarded', 'delivered', 'dead_again', 'skipped')),
     constraint outbox_replay_items_skipped check ((state = 'skipped') = (skipped is not null))
 );
 
-comment on table outbox_replay_items is 'One row per dead letter of an operation, and what became of it.';
+comment on table outbox_replay_items is 'One row per dead letter of a replay, and what became of it.';
 comment on column outbox_replay_items.state is 'waiting, then requeued, then delivered or dead_again; or discarded; or skipped.';
 comment on column outbox_replay_items.skipped is 'Why: already_resolved, not_dead, gone, earlier_dead or stopped.';
 
--- What an operation has left to do, in the order of insertion, and what it has in each state. Statements that look items
+-- What a replay has left to do, in the order of insertion, and what it has in each state. Statements that look items
 -- up by their dead letters say coalesce(replay_id, ...): the planner, which knows nothing of a set that is new, would
 -- read all of it here.
-create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, dead_dead_letter_id);
+create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, dead_letter_id);
 
 -- The earlier ones of a key that are not done.
 create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash, seq)
     where state in ('waiting', 'requeued') and key_hash is not null;
 
--- outbox_resolve does with dead letters of an operation what it is for, and returns how many items had their turn. It is
+-- outbox_resolve does with dead letters of a replay what it is for, and returns how many items had their turn. It is
 -- all that a replay login may change of events and dead letters: a dead row goes back to pending, an open dead letter is
 -- resolved, and each records who requested it and why.
 --
--- A dead letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Operation, dead letters
+-- A dead letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Replay, dead letters
 -- and rows are locked in this order, each in that of its ids, so that two calls never wait for each other in a
 -- circle. The statement after the locks sees what was committed before them.
 --
@@ -300,16 +300,16 @@ set enable_sort = on
 set jit = off
 as $$
 declare
-    v_operation outbox_replays;
+    v_replay outbox_replays;
     v_dead_letters   bigint[]; -- that are done, and their events
     v_events    uuid[];
     v_skipped   bigint[]; -- that are skipped, and why
     v_reasons   text[];
     v_done      integer;
 begin
-    select * into v_operation from outbox_replays where id = p_replay for update;
+    select * into v_replay from outbox_replays where id = p_replay for update;
     perform from outbox_dead_letters where id = any (p_dead_letters) order by id for update;
-    if v_operation.action = 'replay' then
+    if v_replay.action = 'replay' then
         -- Dead rows alone: the others are the dispatchers', which lock them in an order of their own.
         perform from outbox_events
         where id = any (array(select event_id from outbox_dead_letters where id = any (p_dead_letters)))
@@ -319,38 +319,38 @@ begin
 
     -- OFFSET 0 keeps the state out of there, and no statement here says that a dead letter is open: the planner would be
     -- tempted by the partial indexes, which it believes to be small, and would read all of them.
-    select array_agg(dead_dead_letter_id) filter (where skipped is null), array_agg(event_id) filter (where skipped is null),
-        array_agg(dead_dead_letter_id) filter (where skipped is not null), array_agg(skipped) filter (where skipped is not null), count(*)
+    select array_agg(dead_letter_id) filter (where skipped is null), array_agg(event_id) filter (where skipped is null),
+        array_agg(dead_letter_id) filter (where skipped is not null), array_agg(skipped) filter (where skipped is not null), count(*)
     into v_dead_letters, v_events, v_skipped, v_reasons, v_done
     from (
-        select item.dead_dead_letter_id, dead_letter.event_id, case
+        select item.dead_letter_id, dead_letter.event_id, case
             when dead_letter.id is null or dead_letter.resolution is not null then 'already_resolved'
-            when v_operation.action = 'discard' then null
+            when v_replay.action = 'discard' then null
             when event.id is null then 'gone'
             when event.status <> 'dead' then 'not_dead'
         end as skipped
-        from (select * from outbox_replay_items where dead_dead_letter_id = any (p_dead_letters) and coalesce(replay_id, p_replay) = p_replay offset 0) as item
-        left join outbox_dead_letters as dead_letter on dead_letter.id = item.dead_dead_letter_id
+        from (select * from outbox_replay_items where dead_letter_id = any (p_dead_letters) and coalesce(replay_id, p_replay) = p_replay offset 0) as item
+        left join outbox_dead_letters as dead_letter on dead_letter.id = item.dead_letter_id
         left join outbox_events as event on event.id = dead_letter.event_id
         where item.state = 'waiting'
     ) as became;
 
-    if v_operation.action = 'replay' then
+    if v_replay.action = 'replay' then
         update outbox_events
         set status = 'pending', dead_reason = null, last_error = null, failures = null, attempts = 0,
             next_attempt_at = now(), updated_at = now()
         where id = any (v_events);
     end if;
     update outbox_dead_letters
-    set resolution = case v_operation.action when 'replay' then 'replayed' else 'discarded' end, resolved_at = now(),
-        resolved_by = v_operation.requested_by, resolution_reason = v_operation.reason, replay_id = p_replay
+    set resolution = case v_replay.action when 'replay' then 'replayed' else 'discarded' end, resolved_at = now(),
+        resolved_by = v_replay.requested_by, resolution_reason = v_replay.reason, replay_id = p_replay
     where id = any (v_dead_letters);
     update outbox_replay_items
-    set state = case v_operation.action when 'replay' then 'requeued' else 'discarded' end, at = now()
-    where dead_dead_letter_id = any (v_dead_letters) and coalesce(replay_id, p_replay) = p_replay;
+    set state = case v_replay.action when 'replay' then 'requeued' else 'discarded' end, at = now()
+    where dead_letter_id = any (v_dead_letters) and coalesce(replay_id, p_replay) = p_replay;
     update outbox_replay_items
-    set state = 'skipped', skipped = v_reasons[array_position(v_skipped, dead_dead_letter_id)], at = now()
-    where dead_dead_letter_id = any (v_skipped) and coalesce(replay_id, p_replay) = p_replay;
+    set state = 'skipped', skipped = v_reasons[array_position(v_skipped, dead_letter_id)], at = now()
+    where dead_letter_id = any (v_skipped) and coalesce(replay_id, p_replay) = p_replay;
     return v_done;
 end
 $$;

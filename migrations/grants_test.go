@@ -135,7 +135,7 @@ func TestGrantsDispatcher(t *testing.T) {
 }
 
 // A replay login replays and discards with its grants in package replay. Here is what it may not do: of events and
-// dead letters it changes nothing but by outbox_resolve, and that does nothing but what an operation is for.
+// dead letters it changes nothing but by outbox_resolve, and that does nothing but what a replay is for.
 // CONTRACT: C-42
 // REQUIREMENT: STORAGE-55
 func TestGrantsReplayLogin(t *testing.T) {
@@ -188,9 +188,9 @@ func TestGrantsReplayLogin(t *testing.T) {
 		}
 		return text
 	}
-	resolve := func(operation, deadLetters string) {
+	resolve := func(replay, deadLetters string) {
 		t.Helper()
-		login.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + operation + `', '` + deadLetters + `')`)
+		login.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + replay + `', '` + deadLetters + `')`)
 	}
 	resolve("1", "{1,2}")
 	resolve("2", "{}")

@@ -1,7 +1,7 @@
 // Package deadletterreplay reconciles DeadLetterReplays: it runs one Job for each, and reports what its pod says.
 //
 // The set and the progress are rows of the database, under the object's UID. So a pod that is killed, a Job that is
-// made again, and a manager that starts anew go on where the operation stands, and the operator opens no connection
+// made again, and a manager that starts anew go on where the replay stands, and the operator opens no connection
 // itself. While the Job runs its pod is asked for its progress; what counts in the end is what the pod leaves.
 //
 // A pod is told by SIGTERM to end after its batch, and cannot tell an eviction, after which the next pod goes on, from

@@ -33,7 +33,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		job := c.job()
 		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "run", "--listen"))
 		files := fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name)
-		Expect(files.Data["order.yaml"]).To(And(ContainSubstring("id: "+string(o.UID)), ContainSubstring("group: 7f3a9c21"), ContainSubstring("requestedBy: ada")))
+		Expect(files.Data["request.yaml"]).To(And(ContainSubstring("id: "+string(o.UID)), ContainSubstring("group: 7f3a9c21"), ContainSubstring("requestedBy: ada")))
 		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
 		Expect(c.get().Finalizers).To(ContainElement(deadletterreplay.Finalizer))
 
@@ -88,7 +88,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		c.create(c.outbox(), c.replay())
 		job := c.job()
-		c.pod(job, "pod", ended(78, "order /etc/outbox/order/order.yaml: canary is wrong"))
+		c.pod(job, "pod", ended(78, "request /etc/outbox/request/request.yaml: canary is wrong"))
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
 		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
@@ -171,7 +171,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		job := c.job()
 		Expect(fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name).Data).To(And(
 			HaveKeyWithValue("config.yaml", And(ContainSubstring("namespace: shop"), ContainSubstring("- orders"), Not(ContainSubstring("bills")))),
-			HaveKeyWithValue("order.yaml", ContainSubstring("anyOrder: true"))), "as of the dispatcher, which keeps no order")
+			HaveKeyWithValue("request.yaml", ContainSubstring("anyOrder: true"))), "as of the dispatcher, which keeps no order")
 
 		pod := c.pod(job, "pod", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "x",
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}})
@@ -217,9 +217,9 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 		c.expect(kstatus.TerminatingStatus, want{api.ReadyCondition, no, api.ReasonStopping, ""})
 		gone(c, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "chg-812-replay", Namespace: c.namespace}})
 		Expect(stop.OwnerReferences).To(BeEmpty(), "a foreground deletion of the object must not take it along")
-		Expect(stop.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "stop", "--order"))
+		Expect(stop.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "stop", "--request"))
 		files := fetch(c, &corev1.ConfigMap{}, stop.Name)
-		Expect(files.Data["order.yaml"]).To(ContainSubstring("id: " + string(o.UID)))
+		Expect(files.Data["request.yaml"]).To(ContainSubstring("id: " + string(o.UID)))
 		Expect(files.OwnerReferences).To(ContainElement(HaveField("UID", stop.UID)))
 		c.pod(stop, "stop", ended(0, progress(status.Replay{Matched: 10, Delivered: 4, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt, FinishedAt: beganAt})))
 		gone(c, o)

@@ -171,7 +171,7 @@ type Resolution struct {
 	By   string    `json:"by"`
 	// Reason is why, in the words of who did it.
 	Reason string `json:"reason,omitempty"`
-	// Replay is the id of the operation that did it.
+	// Replay is the id of the replay that did it.
 	Replay string `json:"replay,omitempty"`
 }
 

@@ -20,7 +20,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 				r.exec(`alter table outbox.` + table + ` set (autovacuum_enabled = off)`)
 			}
 			r.dead(5000, keys)
-			o := order()
+			o := request()
 			config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
 			if err != nil {
 				t.Fatal(err)
@@ -108,8 +108,8 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", what, rows1-rows0, pages1-pages0, rows, pages, n)
 		}
 	}
-	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), order())) }, 3, 7)
-	costs("to begin", func() error { return second(replays.Begin(t.Context(), order())) }, 4, 14)
+	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), request())) }, 3, 7)
+	costs("to begin", func() error { return second(replays.Begin(t.Context(), request())) }, 4, 14)
 	// An index that grows at its end has full pages, others are filled by two thirds.
 	ends := query[int64](r, `select sum(pg_relation_size(indexrelid))::bigint from pg_stat_user_indexes where indexrelname in ('outbox_replay_items_pkey', 'outbox_replay_items_state')`)
 	t.Logf("two indexes of %d bytes for each dead letter", ends/n)

@@ -2,19 +2,19 @@
 // rate (CONTRACT C-42).
 //
 //	replays := replay.New(pool, replay.Options{})
-//	order := config.ReplayRequest{
+//	request := config.ReplayRequest{
 //		Namespace: "shop", Filter: config.DeadLetterFilter{Group: "7f3a9c21"}, Action: config.ActionReplay,
 //		Reason: "CHG-812", RequestedBy: "alice", Canary: 10,
 //	}
-//	would, err := replays.DryRun(ctx, order)                      // changes nothing
-//	progress, err := replays.Begin(ctx, order)                    // fixes the set
+//	would, err := replays.DryRun(ctx, request)                      // changes nothing
+//	progress, err := replays.Begin(ctx, request)                    // fixes the set
 //	progress, err = replays.Run(ctx, progress.ID, replay.Running{Wait: true}) // moves it
 //
 // # What is certain
 //
-// An operation and its set are rows of the database, and everything that is done of it is a transaction there that
+// A replay and its set are rows of the database, and everything that is done of it is a transaction there that
 // waits for the disk. A process that is killed at any moment has done a batch or has not; the next [Replays.Run] of
-// the same id goes on after it. A dead letter is locked, looked at and resolved in one transaction, so that operations
+// the same id goes on after it. A dead letter is locked, looked at and resolved in one transaction, so that replays
 // that overlap do each row once: the second one skips it, and says so.
 //
 // A row is put back with its id, its dedupe key and its place in the order. Its retry budget is whole again, and its

@@ -122,7 +122,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			sink.delivered = map[string][]int64{}
 			sink.mu.Unlock()
 
-			o := order()
+			o := request()
 			r.begin(o)
 			enqueue()
 			p, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Poll: 50 * time.Millisecond})

@@ -10,7 +10,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// An operation works however the driver sends its statements: what is set for PgBouncer before 1.21, too.
+// A replay works however the driver sends its statements: what is set for PgBouncer before 1.21, too.
 func TestEveryModeOfTheDriver(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
@@ -30,7 +30,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			}
 			defer pool.Close()
 			replays := replay.New(pool, replay.Options{})
-			o := order()
+			o := request()
 			o.Canary, o.Topics = 2, []string{"orders"}
 			o.Filter = config.DeadLetterFilter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
 			if p, err := replays.DryRun(t.Context(), o); err != nil || p.Matched != 3 {

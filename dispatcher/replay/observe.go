@@ -10,12 +10,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// Observe looks for the outcomes of what was put back, and tells how far the operation is. In the same transaction
-// it draws the consequences: the later items of a key whose event is dead again are skipped, and an operation of which
-// too many are dead again is stopped. When no outcome is new, it says what the operation waits for.
+// Observe looks for the outcomes of what was put back, and tells how far the replay is. In the same transaction
+// it draws the consequences: the later items of a key whose event is dead again are skipped, and a replay of which
+// too many are dead again is stopped. When no outcome is new, it says what the replay waits for.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
-	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		o, err := r.lock(ctx, tx, id)
 		if err != nil {
 			return err
@@ -57,8 +57,8 @@ func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died [
 	}
 	var (
 		deadLetter int64
-		state      string
-		found      = map[string][]int64{}
+		state      State
+		found      = map[State][]int64{}
 	)
 	if _, err := pgx.ForEachRow(rows, []any{&deadLetter, &state}, func() error { found[state] = append(found[state], deadLetter); return nil }); err != nil {
 		return nil, false, err
@@ -68,11 +68,11 @@ func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died [
 			return nil, false, err
 		}
 	}
-	return found["dead_again"], len(found) > 0, nil
+	return found[StateDeadAgain], len(found) > 0, nil
 }
 
-// abort says why an operation must stop, or "".
-func (o operation) abort(p status.Replay) string {
+// abort says why a replay must stop, or "".
+func (o replay) abort(p status.Replay) string {
 	known, least := p.Delivered+p.DeadAgain, int64(o.canary)
 	if least == 0 {
 		least = enough

@@ -10,16 +10,16 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// Operations that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
+// Replays that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
 // was put back dies again: a dead row alone is no reason to put it back.
 // CONTRACT: C-42
-func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
+func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
 	var orders []config.ReplayRequest
 	for i := range 4 {
-		o := order()
+		o := request()
 		if i%2 > 0 {
 			o.Action = config.ActionDiscard
 		}
@@ -85,7 +85,7 @@ func TestOverlappingOperationsDoEachRowOnce(t *testing.T) {
 func TestKilledInABatch(t *testing.T) {
 	r := newRig(t)
 	r.dead(20, 0)
-	o := order()
+	o := request()
 	r.begin(o)
 	r.step(o, 5, 5)
 	hold, err := r.pool.Begin(t.Context())

@@ -27,12 +27,12 @@ type DB interface {
 type Options struct {
 	// Schema is where the outbox is. Defaults to "outbox".
 	Schema string
-	// Namespace is the outbox namespace whose operations may be looked at, run and stopped by their ids. Defaults to
+	// Namespace is the outbox namespace whose replays may be looked at, run and stopped by their ids. Defaults to
 	// empty: all.
 	Namespace string
 }
 
-// Replays are the operations on the dead letters of an outbox.
+// Replays begins, runs and stops the replays of an outbox.
 type Replays struct {
 	db        DB
 	schema    string
@@ -40,7 +40,7 @@ type Replays struct {
 	sql       queries
 }
 
-// New returns the operations of an outbox. It does not connect.
+// New returns the replays of an outbox. It does not connect.
 func New(db DB, opts Options) *Replays {
 	if opts.Schema == "" {
 		opts.Schema = "outbox"
@@ -48,29 +48,29 @@ func New(db DB, opts Options) *Replays {
 	return &Replays{db: db, schema: opts.Schema, namespace: opts.Namespace, sql: load(opts.Schema)}
 }
 
-// ErrNotFound is the error for an id that no operation has.
-var ErrNotFound = errors.New("there is no operation of this id; `dispatcher dead replay` prints the id when it begins")
+// ErrNotFound is the error for an id that no replay has.
+var ErrNotFound = errors.New("there is no replay of this id; `dispatcher dead replay` prints the id when it begins")
 
-// ErrNamespace is the error for an operation of another namespace than that of [Options], or of the request.
-var ErrNamespace = errors.New("the operation is of another namespace")
+// ErrNamespace is the error for a replay of another namespace than that of [Options], or of the request.
+var ErrNamespace = errors.New("the replay is of another namespace")
 
-// of refuses an operation of another namespace.
+// of refuses a replay of another namespace.
 func of(id uuid.UUID, namespace, want string) error {
 	if want == "" || namespace == want {
 		return nil
 	}
-	return fmt.Errorf("operation %s: %w: of %q, and not of %q; name the file of a dispatcher of %[3]q", id, ErrNamespace, namespace, want)
+	return fmt.Errorf("replay %s: %w: of %q, and not of %q; name the file of a dispatcher of %[3]q", id, ErrNamespace, namespace, want)
 }
 
 // DryRun tells what [Replays.Begin] would choose, and changes nothing. What would have its turn is Waiting.
 // It fails for a request that is not valid, and when the database does.
-func (r *Replays) DryRun(ctx context.Context, order config.ReplayRequest) (p status.Replay, err error) {
-	if order, err = complete(order); err != nil {
+func (r *Replays) DryRun(ctx context.Context, request config.ReplayRequest) (p status.Replay, err error) {
+	if request, err = complete(request); err != nil {
 		return p, err
 	}
-	p = status.Replay{Namespace: order.Namespace, Action: string(order.Action), Rate: order.Rate}
+	p = status.Replay{Namespace: request.Namespace, Action: string(request.Action), Rate: request.Rate}
 	err = r.transaction(ctx, "dry run", pgx.ReadOnly, func(tx pgx.Tx) error {
-		statement, args := r.matched(r.sql.dryRun, order, string(order.Action))
+		statement, args := r.matched(r.sql.dryRun, request, string(request.Action))
 		if _, err := tx.Exec(ctx, oneByOne); err != nil {
 			return err
 		}
@@ -79,83 +79,83 @@ func (r *Replays) DryRun(ctx context.Context, order config.ReplayRequest) (p sta
 			return err
 		}
 		p.Matched, p.Waiting, p.Skipped = 0, 0, nil
-		add(&p, "waiting", "", waiting)
-		add(&p, "skipped", status.SkippedGone, gone)
-		add(&p, "skipped", status.SkippedNotDead, notDead)
+		add(&p, StateWaiting, "", waiting)
+		add(&p, StateSkipped, status.SkippedGone, gone)
+		add(&p, StateSkipped, status.SkippedNotDead, notDead)
 		return nil
 	})
 	return p, err
 }
 
-// matched is a statement about the dead letters of an order, and its arguments. The first of args is the action.
-func (r *Replays) matched(statement string, order config.ReplayRequest, args ...any) (string, []any) {
-	condition, args := deadletters.Filter(order.Filter).Where(order.Namespace, order.Topics, args...)
-	if order.Action == config.ActionReplay {
+// matched is a statement about the dead letters of a request, and its arguments. The first of args is the action.
+func (r *Replays) matched(statement string, request config.ReplayRequest, args ...any) (string, []any) {
+	condition, args := deadletters.Filter(request.Filter).Where(request.Namespace, request.Topics, args...)
+	if request.Action == config.ActionReplay {
 		condition += "\n    and " + r.sql.last
 	}
 	return strings.Replace(statement, "/* dead_letters */", strings.Replace(r.sql.matched, "CONDITION", condition, 1), 1), args
 }
 
-// Begin fixes the set of an order, in one transaction, and moves none of it yet. When there is an operation of its
+// Begin fixes the set of a request, in one transaction, and moves none of it yet. When there is a replay of its
 // id already, that one is told, and nothing is changed.
 // It fails for a request that is not valid, and when the database does.
-func (r *Replays) Begin(ctx context.Context, order config.ReplayRequest) (p status.Replay, err error) {
-	if order, err = complete(order); err != nil {
+func (r *Replays) Begin(ctx context.Context, request config.ReplayRequest) (p status.Replay, err error) {
+	if request, err = complete(request); err != nil {
 		return p, err
 	}
 	asked, err := json.Marshal(struct {
 		Topics []string `json:"topics,omitempty"`
 		config.DeadLetterFilter
-	}{order.Topics, order.Filter})
+	}{request.Topics, request.Filter})
 	if err != nil {
 		return p, fmt.Errorf("write down the filter: %w", err)
 	}
 	ordering := "key"
-	if order.AnyOrder || order.Action == config.ActionDiscard {
+	if request.AnyOrder || request.Action == config.ActionDiscard {
 		ordering = "none"
 	}
-	err = r.transaction(ctx, fmt.Sprintf("begin %s %s", order.Action, order.ID), pgx.ReadWrite, func(tx pgx.Tx) error {
-		added, err := tx.Exec(ctx, r.sql.add, order.ID, order.Namespace, string(order.Action), order.Reason, order.RequestedBy,
-			string(asked), order.Rate, order.Canary, order.AbortAt, ordering)
+	err = r.transaction(ctx, fmt.Sprintf("begin %s %s", request.Action, request.ID), pgx.ReadWrite, func(tx pgx.Tx) error {
+		added, err := tx.Exec(ctx, r.sql.add, request.ID, request.Namespace, string(request.Action), request.Reason, request.RequestedBy,
+			string(asked), request.Rate, request.Canary, request.AbortAt, ordering)
 		if err != nil {
 			return err
 		}
 		if added.RowsAffected() > 0 {
-			err = r.fix(ctx, tx, order)
+			err = r.fix(ctx, tx, request)
 		}
 		if err == nil {
-			p, err = r.read(ctx, tx, order.ID)
+			p, err = r.read(ctx, tx, request.ID)
 		}
 		if err == nil {
-			err = of(order.ID, p.Namespace, order.Namespace)
+			err = of(request.ID, p.Namespace, request.Namespace)
 		}
 		return err
 	})
 	return p, err
 }
 
-// fix writes down the set of an order.
-func (r *Replays) fix(ctx context.Context, tx pgx.Tx, order config.ReplayRequest) error {
+// fix writes down the set of a request.
+func (r *Replays) fix(ctx context.Context, tx pgx.Tx, request config.ReplayRequest) error {
 	if _, err := tx.Exec(ctx, oneByOne); err != nil {
 		return err
 	}
-	statement, args := r.matched(r.sql.begin, order, string(order.Action), order.ID)
+	statement, args := r.matched(r.sql.begin, request, string(request.Action), request.ID)
 	fixed, err := tx.Exec(ctx, statement, args...)
 	if err != nil {
 		return err
 	}
 	size := `update ` + pgx.Identifier{r.schema, "outbox_replays"}.Sanitize() + ` set matched = $2::bigint where id = $1::uuid`
-	if _, err := tx.Exec(ctx, size, order.ID, fixed.RowsAffected()); err != nil {
+	if _, err := tx.Exec(ctx, size, request.ID, fixed.RowsAffected()); err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, r.sql.finish, order.ID) // nothing matched
+	_, err = tx.Exec(ctx, r.sql.finish, request.ID) // nothing matched
 	return err
 }
 
-// Progress tells how far an operation is, as its last [Replays.Observe] left it, and what it waits for.
+// Progress tells how far a replay is, as its last [Replays.Observe] left it, and what it waits for.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
-	err = r.transaction(ctx, fmt.Sprintf("read operation %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
+	err = r.transaction(ctx, fmt.Sprintf("read replay %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
 		if p, err = r.read(ctx, tx, id); err == nil {
 			p.WaitingFor, err = r.waits(ctx, tx, p)
 		}
@@ -171,9 +171,10 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (status.Rep
 		return p, err
 	}
 	var (
-		finished       *time.Time
-		state, skipped string
-		matched, n     int64
+		finished   *time.Time
+		state      State
+		skipped    string
+		matched, n int64
 	)
 	found, err := pgx.ForEachRow(rows, []any{&p.Action, &p.Namespace, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &matched, &state, &skipped, &n}, func() error {
 		add(&p, state, skipped, n)
@@ -194,10 +195,10 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (status.Rep
 }
 
 // Stop gives up what waits: it is skipped. A batch that is under way is done first. What was put back stays so. An
-// operation that is finished, or was stopped before, stays as it is.
+// replay that is finished, or was stopped before, stays as it is.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p status.Replay, err error) {
-	err = r.transaction(ctx, fmt.Sprintf("stop operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = r.transaction(ctx, fmt.Sprintf("stop replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		if _, err := r.lock(ctx, tx, id); err != nil {
 			return err
 		}
@@ -224,16 +225,16 @@ func (r *Replays) giveUp(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason st
 	return r.read(ctx, tx, id)
 }
 
-// operation is what a step must know.
-type operation struct {
+// replay is what a step must know.
+type replay struct {
 	namespace       string
 	action          config.ReplayAction
 	canary, abortAt int
 	ordered         bool
 }
 
-// lock holds the operation until the transaction ends: whoever works on it, its steps come one after the other.
-func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o operation, err error) {
+// lock holds the replay until the transaction ends: whoever works on it, its steps come one after the other.
+func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o replay, err error) {
 	err = tx.QueryRow(ctx, r.sql.lock, id).Scan(&o.namespace, (*string)(&o.action), &o.canary, &o.abortAt, &o.ordered)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrNotFound

@@ -9,7 +9,7 @@ import (
 )
 
 // A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The dead letter says what
-// had failed, who replayed it, why and by which operation.
+// had failed, who replayed it, why and by which replay.
 // CONTRACT: C-26, C-27, C-41, C-42
 // REQUIREMENT: STORAGE-19, STORAGE-44, STORAGE-45
 func TestReplayPutsTheRowBack(t *testing.T) {
@@ -17,7 +17,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	r.dead(1, 0)
 	const kept = `select (id, seq, dedupe_key, lease)::text from outbox.outbox_events`
 	before := query[string](r, kept)
-	o := order()
+	o := request()
 	r.tells(r.begin(o), "0 of 1 done")
 	if n := query[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 1 {
 		t.Error("to begin moved the row")
@@ -49,7 +49,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	r := newRig(t)
 	r.dead(3, 0)
 	r.exec(`delete from outbox.outbox_events where seq = 2`)
-	o := order()
+	o := request()
 	o.Action = config.ActionDiscard
 	r.begin(o)
 	r.step(o, 10, 3)
@@ -66,7 +66,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	}
 }
 
-// The set is fixed when the operation begins: open dead letters of the filter, the last of each event. What cannot be put
+// The set is fixed when the replay begins: open dead letters of the filter, the last of each event. What cannot be put
 // back is skipped, and a dry run says the same and changes nothing.
 // CONTRACT: C-42
 func TestDryRunTellsWhatBeginFixes(t *testing.T) {
@@ -92,14 +92,14 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 		{"none", func(o *config.ReplayRequest) { o.Filter = config.DeadLetterFilter{Group: "00000000"} }, "0 of 0 done"},
 		{"a discard, also of what was passed by", func(o *config.ReplayRequest) { o.Action = config.ActionDiscard }, "0 of 9 done"},
 	} {
-		o := order()
+		o := request()
 		test.change(&o)
 		would, err := r.replays.DryRun(t.Context(), o)
 		if err != nil {
 			t.Fatalf("%s: %v", test.what, err)
 		}
 		if n := query[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID); n != 0 {
-			t.Errorf("%s: the dry run added an operation", test.what)
+			t.Errorf("%s: the dry run added a replay", test.what)
 		}
 		r.tells(would, test.want)
 		r.tells(r.begin(o), test.want)
@@ -108,7 +108,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 		}
 	}
 	// Dead letters that come later are not of the set.
-	o := order()
+	o := request()
 	before := r.begin(o)
 	r.dead(5, 0)
 	r.step(o, 100, int(before.Waiting))
@@ -119,7 +119,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 func TestSkipsSayWhy(t *testing.T) {
 	r := newRig(t)
 	r.dead(4, 0)
-	o := order()
+	o := request()
 	r.begin(o)
 	r.exec(`delete from outbox.outbox_events where seq = 1`)
 	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 2`)
@@ -139,27 +139,27 @@ func TestSkipsSayWhy(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	r := newRig(t)
 	r.dead(5, 0)
-	o := order()
+	o := request()
 	r.begin(o)
 	r.step(o, 10, 5)
 	r.deliver("seq = 1")
 	r.exec(`delete from outbox.outbox_events where seq = 2`)
 	r.die("seq in (3, 4)")
 	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
-	again := order()
+	again := request()
 	r.begin(again)
 	r.step(again, 10, 2)
 	r.deliver("seq = 3")
 	r.tells(r.observe(again), "2 of 2 done, 1 delivered, 1 not delivered yet")
 	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
 
-	late := order() // it looks when the second operation has delivered what is dead again
+	late := request() // it looks when the second replay has delivered what is dead again
 	r.dead(1, 0)
 	late.Filter.Topic = "orders"
 	r.begin(late)
 	r.step(late, 10, 1)
 	r.die("seq = 6")
-	again = order()
+	again = request()
 	r.begin(again)
 	r.step(again, 10, 1)
 	r.deliver("seq = 6")
@@ -173,7 +173,7 @@ func TestOrderOfKeys(t *testing.T) {
 	r := newRig(t)
 	r.dead(6, 2) // of key 1 the rows 1, 3 and 5, of key 0 the rows 2, 4 and 6
 	r.dead(2, 0)
-	o := order()
+	o := request()
 	r.begin(o)
 	pending := func(want string) {
 		t.Helper()
@@ -196,8 +196,8 @@ func TestOrderOfKeys(t *testing.T) {
 	r.deliver("true")
 	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 dead again, 2 skipped: earlier_dead")
 
-	// What another operation has put back goes first too.
-	other, later := order(), order()
+	// What another replay has put back goes first too.
+	other, later := request(), request()
 	other.Filter.Topic, later.Filter.Topic = "orders", "orders"
 	first := query[string](r, `select event_id::text from outbox.outbox_dead_letters where seq = 2 and resolution is null`)
 	other.Filter.IDs = []string{first}
@@ -212,14 +212,14 @@ func TestOrderOfKeys(t *testing.T) {
 	pending("4")
 
 	// Without order all go at once.
-	free := order()
+	free := request()
 	free.AnyOrder = true
 	r.dead(6, 2)
 	r.tells(r.begin(free), "0 of 7 done")
 	r.step(free, 100, 7)
 }
 
-// What is wrong with an order is told, all of it, before the database is asked.
+// What is wrong with a request is told, all of it, before the database is asked.
 func TestOrderValidate(t *testing.T) {
 	t.Parallel()
 	bad := config.ReplayRequest{
@@ -235,7 +235,7 @@ func TestOrderValidate(t *testing.T) {
 			t.Errorf("%q is not in %q", want, err)
 		}
 	}
-	discard := order()
+	discard := request()
 	discard.Action, discard.Canary = config.ActionDiscard, 1
 	if err := replay.Validate(discard); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
 		t.Errorf("a discard with a canary: %v", err)

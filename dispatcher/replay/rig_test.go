@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // patience bounds what must happen soon. Only a test that fails waits for it.
 const patience = 2 * time.Minute
 
-// rig is an outbox in a database of its own, and its operations, which have the rights of a replay login and no others.
+// rig is an outbox in a database of its own, and its replays, which have the rights of a replay login and no others.
 type rig struct {
 	*testing.T
 	pool    *pgxpool.Pool // of the owner
@@ -84,7 +84,7 @@ func (r rig) deliver(where string) {
 }
 
 // order is one that is complete.
-func order() config.ReplayRequest {
+func request() config.ReplayRequest {
 	return config.ReplayRequest{ID: uuid.New(), Namespace: "shop", Action: config.ActionReplay, Reason: "CHG-812", RequestedBy: "alice", Rate: config.MaxReplayRate}
 }
 

@@ -11,12 +11,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// Running says how [Replays.Run] goes on with an operation.
+// Running says how [Replays.Run] goes on with a replay.
 type Running struct {
 	// Wait goes on until each outcome is known. Defaults to false: until each item had its turn.
 	Wait bool
 	// Timeout ends a Run in which nothing has happened for so long: no item had its turn, and no outcome was new. The
-	// error is [ErrTimeout]; the operation stays as it is, and the next Run goes on with it. Defaults to 0: never.
+	// error is [ErrTimeout]; the replay stays as it is, and the next Run goes on with it. Defaults to 0: never.
 	Timeout time.Duration
 	// Report is told the progress at the beginning, after each look, and at the end. Defaults to none.
 	Report func(status.Replay)
@@ -32,7 +32,7 @@ const DefaultTimeout = 24 * time.Hour
 // ErrTimeout is the error of a Run in which nothing has happened for long.
 var ErrTimeout = errors.New("nothing has happened")
 
-// timeout is ErrTimeout with what the operation waits for.
+// timeout is ErrTimeout with what the replay waits for.
 func timeout(p status.Replay, after time.Duration) error {
 	waits := ""
 	for _, wait := range p.WaitingFor {
@@ -44,7 +44,7 @@ func timeout(p status.Replay, after time.Duration) error {
 // maxBatch is the most items of one step.
 const maxBatch = 500
 
-// Run moves an operation at its rate until it is done, or stopped, or ctx ends. It goes on where another Run has
+// Run moves a replay at its rate until it is done, or stopped, or ctx ends. It goes on where another Run has
 // stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
 // the next Run. It fails as [Replays.Step] does, at the end of the timeout, and with the error of ctx.
 func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p status.Replay, err error) {

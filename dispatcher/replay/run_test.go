@@ -17,7 +17,7 @@ import (
 func TestStopLeavesTheRest(t *testing.T) {
 	r := newRig(t)
 	r.dead(30, 0)
-	o := order()
+	o := request()
 	r.begin(o)
 	r.step(o, 10, 10)
 	p, err := r.replays.Stop(t.Context(), o.ID, "alice deleted it")
@@ -40,14 +40,14 @@ func TestStopLeavesTheRest(t *testing.T) {
 		second(r.replays.Stop(t.Context(), uuid.New(), "")), second(r.replays.Observe(t.Context(), uuid.New())), second(r.replays.Progress(t.Context(), uuid.New())),
 	} {
 		if !errors.Is(err, replay.ErrNotFound) {
-			t.Errorf("of an operation that is not there: %v", err)
+			t.Errorf("of a replay that is not there: %v", err)
 		}
 	}
 }
 
 func second[T any](_ T, err error) error { return err }
 
-// A canary goes alone until its outcomes are known. The operation stops when too many are dead again, then or later.
+// A canary goes alone until its outcomes are known. The replay stops when too many are dead again, then or later.
 func TestCanary(t *testing.T) {
 	for _, test := range []struct {
 		what                  string
@@ -63,7 +63,7 @@ func TestCanary(t *testing.T) {
 		t.Run(test.what, func(t *testing.T) {
 			r := newRig(t)
 			r.dead(40, 0)
-			o := order()
+			o := request()
 			o.Canary, o.AbortAt = test.canary, test.abortAt
 			r.begin(o)
 			if test.canary == 0 {
@@ -107,7 +107,7 @@ func TestCanary(t *testing.T) {
 func TestRun(t *testing.T) {
 	r := newRig(t)
 	r.dead(100, 0)
-	o := order()
+	o := request()
 	o.Rate = 40
 	r.begin(o)
 	killed := errors.New("killed")

@@ -8,14 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Step does the next batch of an operation, of limit items at most, in one transaction. It returns how many had
+// Step does the next batch of a replay, of limit items at most, in one transaction. It returns how many had
 // their turn, also those that it skipped. 0 means that there is nothing to do now: all is done, or what waits must
 // wait for the outcome of others (see [Replays.Observe]).
 //
-// Whatever runs beside, each row is put back once. The dead letters are locked first: of two operations with the same
+// Whatever runs beside, each row is put back once. The dead letters are locked first: of two replays with the same
 // dead letter the second finds it resolved. It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, err error) {
-	err = r.transaction(ctx, fmt.Sprintf("step of operation %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
+	err = r.transaction(ctx, fmt.Sprintf("step of replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		done = 0
 		o, err := r.lock(ctx, tx, id)
 		if err != nil {
@@ -42,7 +42,7 @@ func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, 
 }
 
 // canaryLimit is how many items may go now: those that the canary has left, and none while its outcomes are open.
-func (r *Replays) canaryLimit(ctx context.Context, tx pgx.Tx, id uuid.UUID, o operation, limit int) (int, error) {
+func (r *Replays) canaryLimit(ctx context.Context, tx pgx.Tx, id uuid.UUID, o replay, limit int) (int, error) {
 	if o.canary == 0 {
 		return limit, nil
 	}

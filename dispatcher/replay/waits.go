@@ -11,7 +11,7 @@ import (
 // maxWaits is how many items are looked at that were put back, and how many that wait, for what they wait for.
 const maxWaits = 1000
 
-// waits says what an operation waits for.
+// waits says what a replay waits for.
 func (r *Replays) waits(ctx context.Context, tx pgx.Tx, p status.Replay) ([]status.Wait, error) {
 	if p.Waiting+p.Pending == 0 {
 		return nil, nil

@@ -18,7 +18,7 @@ func (r rig) worker(topics string, blocks bool) {
 	r.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks) values (gen_random_uuid(), 'd', 'shop', $1::text[], $2)`, topics, blocks)
 }
 
-// An operation says what it waits for when that is not of its set: nobody serves the topic, or an earlier event of the
+// A replay says what it waits for when that is not of its set: nobody serves the topic, or an earlier event of the
 // key is dead, or is not delivered yet. Then it ends, and leaves itself as it is.
 // CONTRACT: C-42
 func TestWaits(t *testing.T) {
@@ -48,7 +48,7 @@ func TestWaits(t *testing.T) {
 			if test.before != "" {
 				r.exec(test.before)
 			}
-			o := order()
+			o := request()
 			if test.items == 5 {
 				o.Filter.IDs = []string{"2", "3", "4", "5", "6"}
 			}
@@ -71,21 +71,21 @@ func TestWaits(t *testing.T) {
 				t.Errorf("it ended with %v", err)
 			}
 			if !left.FinishedAt.IsZero() || left.Stopped != "" || left.Pending+left.Waiting != int64(test.items) {
-				t.Errorf("the wait has changed the operation: %v", left)
+				t.Errorf("the wait has changed the replay: %v", left)
 			}
 		})
 	}
 }
 
-// An operation is of a namespace: by its id, others neither see nor move it, nor begin one of the same id.
+// A replay is of a namespace: by its id, others neither see nor move it, nor begin one of the same id.
 // CONTRACT: C-42
-func TestOperationOfAnotherNamespace(t *testing.T) {
+func TestReplayOfAnotherNamespace(t *testing.T) {
 	r := newRig(t)
 	r.dead(3, 0)
-	o := order()
+	o := request()
 	r.begin(o)
 	bills := replay.New(r.pool, replay.Options{Namespace: "bills"})
-	taken := order()
+	taken := request()
 	taken.ID, taken.Namespace = o.ID, "bills"
 	for what, err := range map[string]error{
 		"progress": second(bills.Progress(t.Context(), o.ID)),
@@ -106,17 +106,17 @@ func TestOperationOfAnotherNamespace(t *testing.T) {
 	}
 	r.tells(p, "0 of 3 done")
 	if _, err := bills.Progress(t.Context(), uuid.New()); !errors.Is(err, replay.ErrNotFound) {
-		t.Errorf("of an operation that is not there: %v", err)
+		t.Errorf("of a replay that is not there: %v", err)
 	}
 }
 
-// What an operation did is told when retention has removed its set; what nobody looked for before is told as that.
+// What a replay did is told when retention has removed its set; what nobody looked for before is told as that.
 // CONTRACT: C-42, C-60
 func TestCountsOutliveTheSet(t *testing.T) {
 	r := newRig(t)
 	r.dead(6, 0)
 	r.exec(`delete from outbox.outbox_events where seq = 1`)
-	watched, left := order(), order()
+	watched, left := request(), request()
 	watched.Filter.IDs, left.Filter.IDs = []string{"1", "2", "3", "4"}, []string{"5", "6"}
 	for _, o := range []config.ReplayRequest{watched, left} {
 		r.begin(o)
@@ -143,7 +143,7 @@ func TestCountsOutliveTheSet(t *testing.T) {
 		r.tells(r.observe(left), "2 of 2 done, 2 with an unknown outcome")
 	}
 
-	discarded := order()
+	discarded := request()
 	discarded.Action = config.ActionDiscard
 	r.begin(discarded)
 	r.step(discarded, 10, 3)

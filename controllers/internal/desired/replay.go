@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	keyOrder    = "order.yaml"
-	orderDir    = "/etc/outbox/order"
-	volumeOrder = "order"
+	keyRequest    = "request.yaml"
+	requestDir    = "/etc/outbox/request"
+	volumeRequest = "request"
 
 	// exitRefused is how the dispatcher ends when its files are refused: the same ones are refused again.
 	exitRefused = 78
@@ -84,7 +84,7 @@ func (r Replay) Refs() []Ref {
 }
 
 // order is the request of the object. Its id is the object's UID, so that the set stays the same when pods restart.
-func (r Replay) order() config.ReplayRequest {
+func (r Replay) request() config.ReplayRequest {
 	s := &r.Spec
 	id, _ := uuid.Parse(string(r.UID)) // the API server makes no other; the Job refuses a request without one
 	o := config.ReplayRequest{
@@ -107,12 +107,12 @@ func (r Replay) order() config.ReplayRequest {
 }
 
 func (r Replay) data() map[string]string {
-	text, err := yaml.Marshal(r.order())
+	text, err := yaml.Marshal(r.request())
 	if err != nil {
 		panic(fmt.Sprintf("render the order: %v", err)) // plain data only
 	}
 	c, _ := r.file()
-	return map[string]string{keyConfig: render(c), keyOrder: string(text)}
+	return map[string]string{keyConfig: render(c), keyRequest: string(text)}
 }
 
 // ConfigMap holds the files that the Job loads.
@@ -139,7 +139,7 @@ func (r Replay) NetworkPolicy(operatorNamespace string) *networkingv1ac.NetworkP
 // [ErrPodTemplate].
 func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 	template, err := r.template(p, ComponentReplay, *r.ConfigMap().Name,
-		"/dispatcher", "replay", "run", "-f", configFile, "--order", orderDir+"/"+keyOrder, "--listen", fmt.Sprintf(":%d", Port))
+		"/dispatcher", "replay", "run", "-f", configFile, "--request", requestDir+"/"+keyRequest, "--listen", fmt.Sprintf(":%d", Port))
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 func (r Replay) StopJob(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 	name := StopName(r.DeadLetterReplay)
 	template, err := r.template(p, ComponentStop, name,
-		"/dispatcher", "replay", "stop", "-f", configFile, "--order", orderDir+"/"+keyOrder, "--reason", StopReason)
+		"/dispatcher", "replay", "stop", "-f", configFile, "--request", requestDir+"/"+keyRequest, "--reason", StopReason)
 	if err != nil {
 		return nil, err
 	}
@@ -187,9 +187,9 @@ func (r Replay) template(p Platform, component, configMap string, command ...str
 			field, users = "spec.podTemplate of OutboxDispatcher "+d.Name, d.Spec.PodTemplate
 		}
 	}
-	base.Spec.WithVolumes(corev1ac.Volume().WithName(volumeOrder).WithConfigMap(corev1ac.ConfigMapVolumeSource().
-		WithName(configMap).WithItems(corev1ac.KeyToPath().WithKey(keyOrder).WithPath(keyOrder))))
-	container(base).WithVolumeMounts(mount(volumeOrder, orderDir))
+	base.Spec.WithVolumes(corev1ac.Volume().WithName(volumeRequest).WithConfigMap(corev1ac.ConfigMapVolumeSource().
+		WithName(configMap).WithItems(corev1ac.KeyToPath().WithKey(keyRequest).WithPath(keyRequest))))
+	container(base).WithVolumeMounts(mount(volumeRequest, requestDir))
 	return jobTemplate(base, field, users, command...)
 }
 

@@ -45,7 +45,7 @@ func replayed() Replay {
 // read decodes the two files as the binary does.
 func (r Replay) read(t *testing.T) (o config.ReplayRequest, c config.Config) {
 	t.Helper()
-	if err := yaml.UnmarshalStrict([]byte(r.data()[keyOrder]), &o); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(r.data()[keyRequest]), &o); err != nil {
 		t.Fatal(err)
 	}
 	read(t, r.data()[keyConfig], &c)

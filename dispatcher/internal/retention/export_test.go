@@ -29,5 +29,5 @@ func LockSQL() string        { return load("outbox").lock }
 func ResolvedSQL() string    { return load("outbox").resolved }
 func ExpiredSQL() string     { return load("outbox").expired }
 
-// OperationsSQL is the statement that removes items of operations.
-func OperationsSQL() string { return load("outbox").operations }
+// ReplaysSQL is the statement that removes items of replays.
+func ReplaysSQL() string { return load("outbox").replays }

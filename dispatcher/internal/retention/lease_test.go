@@ -77,7 +77,7 @@ func TestOneSweepsAtATime(t *testing.T) {
 	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the second one did not take over: %v, %v", ran, err)
 	}
-	if read != pages-position+3 { // and the dead letters, the operations, and the journal
+	if read != pages-position+3 { // and the dead letters, the replays, and the journal
 		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+3)
 	}
 	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
@@ -165,7 +165,7 @@ func TestYields(t *testing.T) {
 		}
 	})
 	o.sweep(s)
-	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the dead letters, the operations, and the journal
+	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the dead letters, the replays, and the journal
 		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
 	}
 }

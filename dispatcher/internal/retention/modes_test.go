@@ -22,7 +22,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			delivered, resolved, unresolved := o.add("delivered", 8, ""), o.add("dead", 90, ""), o.add("dead", 90, "")
 			o.deadLetter(resolved, 90, 80)
 			o.deadLetter(unresolved, 90, -1)
-			o.operation(3, "delivered", 90, 31)
+			o.replay(3, "delivered", 90, 31)
 			config := o.sweeps.Config()
 			config.ConnConfig.DefaultQueryExecMode = mode
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)

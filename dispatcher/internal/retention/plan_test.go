@@ -22,7 +22,7 @@ func TestPlans(t *testing.T) {
 				select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, n)
 			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
 				select id, 'shop', 'orders', 'poison_message', 1 from outbox.outbox_events`)
-			o.operation(n, "requeued", 31, -1)
+			o.replay(n, "requeued", 31, -1)
 		}
 		switch analyzed {
 		case "small":
@@ -42,7 +42,7 @@ func TestPlans(t *testing.T) {
 			"lock":         {retention.LockSQL(), ids, "outbox_events_pkey"},
 			"resolved":     {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
 			"expired":      {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
-			"operations":   {retention.OperationsSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
+			"replays":      {retention.ReplaysSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
 		} {
 			text := o.explain(query.sql, query.args)
 			if !strings.Contains(text, query.uses) {

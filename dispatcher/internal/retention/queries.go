@@ -17,7 +17,7 @@ var files embed.FS
 
 // queries are the statements, for one schema.
 type queries struct {
-	state, take, leave, begin, progress, end, delivered, deadLetters, lock, resolved, expired, operations, journal string
+	state, take, leave, begin, progress, end, delivered, deadLetters, lock, resolved, expired, replays, journal string
 }
 
 // load reads the files.
@@ -25,7 +25,7 @@ func load(schema string) queries {
 	read := sqlfile.Reader(files, schema)
 	return queries{
 		state: read("state"), take: read("take"), leave: read("leave"), begin: read("begin"), progress: read("progress"), end: read("end"),
-		delivered: read("delivered"), deadLetters: read("dead_letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"), operations: read("operations"),
+		delivered: read("delivered"), deadLetters: read("dead_letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"), replays: read("replays"),
 		journal: read("journal"),
 	}
 }

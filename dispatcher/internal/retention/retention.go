@@ -27,7 +27,7 @@ type Options struct {
 	// Delivered is how long a delivered row stays. 0 removes it at the next run.
 	Delivered time.Duration
 	// DeadResolved is how long a dead row stays after its last dead letter was resolved, and the dead letters with it;
-	// and the dead letters of a row that is delivered, or gone; and the items of an operation on dead letters that has
+	// and the dead letters of a row that is delivered, or gone; and the items of a replay on dead letters that has
 	// finished, of the whole Namespace.
 	DeadResolved time.Duration
 	// DeadUnresolved is how long a dead row stays that nobody resolved. Then its dead letter is resolved as expired,

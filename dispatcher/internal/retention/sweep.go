@@ -85,7 +85,7 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.deadLetters(ctx, &total); err != nil {
 		return err
 	}
-	if err := r.operations(ctx, &total); err != nil {
+	if err := r.replays(ctx, &total); err != nil {
 		return err
 	}
 	if err := r.journal(ctx); err != nil {
@@ -156,11 +156,11 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	return nil
 }
 
-// operations removes what became of the dead letters of operations that finished long ago.
-func (r *run) operations(ctx context.Context, total *Counts) error {
+// replays removes what became of the dead letters of replays that finished long ago.
+func (r *run) replays(ctx context.Context, total *Counts) error {
 	for n := int64(maxRows); n == maxRows; {
 		err := r.step(ctx, total, func(*Counts) error {
-			_, err := r.one(ctx, r.sql.operations, []any{r.opts.DeadResolved, r.opts.Namespace, maxRows}, &n)
+			_, err := r.one(ctx, r.sql.replays, []any{r.opts.DeadResolved, r.opts.Namespace, maxRows}, &n)
 			return err
 		})
 		if err != nil {

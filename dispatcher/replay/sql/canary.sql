@@ -1,5 +1,5 @@
 -- Counts what was put back, up to a limit, and what of it has no outcome yet.
--- $1 operation; $2 limit.
+-- $1 replay; $2 limit.
 select count(*), count(*) filter (where state = 'requeued')
 from (
     select state from outbox.outbox_replay_items

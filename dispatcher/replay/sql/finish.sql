@@ -1,6 +1,6 @@
 -- Notes that the last outcome is known, or was skipped, and the counts, which stay when retention removes the set.
--- $1 operation.
-update outbox.outbox_replays as operation
+-- $1 replay.
+update outbox.outbox_replays as replay
 set finished_at = now(),
     (delivered, dead_again, discarded) = (
         select count(*) filter (where state = 'delivered'), count(*) filter (where state = 'dead_again'), count(*) filter (where state = 'discarded')

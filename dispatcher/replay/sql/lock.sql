@@ -1,4 +1,4 @@
--- Locks an operation, so that its steps come one after the other whoever takes them.
+-- Locks a replay, so that its steps come one after the other whoever takes them.
 -- $1 id.
 select namespace, action, canary, abort_at, ordering = 'key'
 from outbox.outbox_replays

@@ -1,4 +1,4 @@
--- The dead letters that an operation is for: the condition is that of the filter. A replay leaves out, with the reason, what
+-- The dead letters that a replay is for: the condition is that of the filter. A replay leaves out, with the reason, what
 -- it could not put back.
 -- $1 action.
 select l.id as dead_letter_id, l.event_id, l.key_hash, coalesce(l.seq, 0) as seq, case

@@ -1,6 +1,6 @@
 -- Finds the outcomes of events that were put back: a later dead letter means that it is dead again; a row that is delivered,
 -- or gone since delivered rows are not kept, means that it was delivered.
--- $1 operation.
+-- $1 replay.
 select dead_letter_id, state
 from (
     select item.dead_letter_id, case

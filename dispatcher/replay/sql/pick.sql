@@ -1,9 +1,9 @@
--- Chooses the next items of an operation that may go, in the order of insertion. The caller holds the operation's
+-- Chooses the next items of a replay that may go, in the order of insertion. The caller holds the replay's
 -- row, so nobody else chooses of them.
--- $1 operation; $2 how many; $3 whether the order per key is kept.
+-- $1 replay; $2 how many; $3 whether the order per key is kept.
 --
 -- With order, an item goes when its key has no earlier one that waits or whose outcome is open, of this
--- operation, and no earlier row at all that is live: another operation may have put it back.
+-- replay, and no earlier row at all that is live: another replay may have put it back.
 select item.dead_letter_id
 from outbox.outbox_replay_items as item
 where item.replay_id = $1::uuid

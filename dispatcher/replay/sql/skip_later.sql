@@ -1,6 +1,6 @@
 -- Skips the items of a key behind an event that is dead again: the order would be broken. OFFSET 0 keeps the planner to one
 -- look into the index of keys for each death: with the state it would take the index of states.
--- $1 operation; $2 ids of the dead letters whose events are dead again.
+-- $1 replay; $2 ids of the dead letters whose events are dead again.
 update outbox.outbox_replay_items
 set state = 'skipped', skipped = 'earlier_dead', at = now()
 where coalesce(replay_id, $1::uuid) = $1::uuid and dead_letter_id = any (array(

@@ -1,6 +1,6 @@
--- Says what an operation waits for that is not of it: events which no dispatcher serves, or which their key holds up.
+-- Says what a replay waits for that is not of it: events which no dispatcher serves, or which their key holds up.
 -- It looks at the first items of each state.
--- $1 operation; $2 how many items.
+-- $1 replay; $2 how many items.
 select reason, count(*), (array_agg(event::text order by seq))[1]
 from (
     select item.seq, case

@@ -14,7 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// In a pod an operation tells on /status how far it is, waits out trouble with the database and tells it, and leaves
+// In a pod a replay tells on /status how far it is, waits out trouble with the database and tells it, and leaves
 // its progress when it ends, in words that the operator reads.
 // CONTRACT: C-42
 func TestReplayRunServesItsStatus(t *testing.T) {
@@ -24,11 +24,11 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	o.die(t)
 	login := strings.TrimSuffix(o.owner, "owner") + "replay"
 	o.exec(t, "revoke insert on outbox.outbox_replays from "+login)
-	orderFile, message := filepath.Join(t.TempDir(), "order.yaml"), filepath.Join(t.TempDir(), "message")
-	check(t, os.WriteFile(orderFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
+	requestFile, message := filepath.Join(t.TempDir(), "request.yaml"), filepath.Join(t.TempDir(), "message")
+	check(t, os.WriteFile(requestFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
 	check(t, os.WriteFile(message, nil, 0o600))
 
-	cmd := command(t, "replay", "run", "-f", file, "--order", orderFile, "--listen", "127.0.0.1:0")
+	cmd := command(t, "replay", "run", "-f", file, "--request", requestFile, "--listen", "127.0.0.1:0")
 	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
 	text := &log{}
 	cmd.Stdout, cmd.Stderr = text, text
@@ -64,28 +64,28 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	}
 }
 
-// An operation that is stopped by its order before it began moves nothing, whoever runs it later.
+// A replay that is stopped by its request before it began moves nothing, whoever runs it later.
 // CONTRACT: C-42
-func TestReplayStopByOrder(t *testing.T) {
+func TestReplayStopByRequest(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)
 	o.enqueue(t, 5)
 	o.die(t)
-	orderFile := filepath.Join(t.TempDir(), "order.yaml")
-	check(t, os.WriteFile(orderFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a13\naction: replay\nreason: CHG-812\nrequestedBy: alice\n"), 0o600))
+	requestFile := filepath.Join(t.TempDir(), "request.yaml")
+	check(t, os.WriteFile(requestFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a13\naction: replay\nreason: CHG-812\nrequestedBy: alice\n"), 0o600))
 	for range 2 {
-		run(t, "", "replay", "stop", "-f", file, "--order", orderFile, "--reason", "deleted").ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
+		run(t, "", "replay", "stop", "-f", file, "--request", requestFile, "--reason", "deleted").ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
 	}
-	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
+	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
 	if n := o.count(t, "status = 'dead'"); n != 5 {
 		t.Errorf("%d are dead, want all 5", n)
 	}
-	check(t, os.WriteFile(orderFile, []byte("action: replay\nreason: CHG-812\nrequestedBy: alice\ndryRun: true\n"), 0o600))
-	run(t, "", "replay", "stop", "-f", file, "--order", orderFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
+	check(t, os.WriteFile(requestFile, []byte("action: replay\nreason: CHG-812\nrequestedBy: alice\ndryRun: true\n"), 0o600))
+	run(t, "", "replay", "stop", "-f", file, "--request", requestFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
 }
 
-// Two operations with the same dead letters run at once. One is killed and run again, the server dies under both, and one
-// is given up half-way: each row is done once, and each operation tells what it did.
+// Two replays with the same dead letters run at once. One is killed and run again, the server dies under both, and one
+// is given up half-way: each row is done once, and each replay tells what it did.
 // CONTRACT: C-42
 func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
 	server := pgtest.Server(t)
@@ -93,39 +93,39 @@ func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
 	const rows = 400
 	o.enqueue(t, rows)
 	o.die(t)
-	orders, ids := [2]string{}, [2]string{}
-	for i := range orders {
-		orders[i] = filepath.Join(t.TempDir(), "order.yaml")
+	requests, ids := [2]string{}, [2]string{}
+	for i := range requests {
+		requests[i] = filepath.Join(t.TempDir(), "request.yaml")
 		ids[i] = fmt.Sprintf("5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a2%d", i)
-		check(t, os.WriteFile(orders[i], fmt.Appendf(nil, "id: %s\naction: replay\nreason: CHG-812\nrequestedBy: alice\nrate: 40\n", ids[i]), 0o600))
+		check(t, os.WriteFile(requests[i], fmt.Appendf(nil, "id: %s\naction: replay\nreason: CHG-812\nrequestedBy: alice\nrate: 40\n", ids[i]), 0o600))
 	}
 	putBack := func(id string) (n int) {
 		check(t, o.admin.QueryRow(t.Context(), `select count(*) from outbox.outbox_replay_items where replay_id = $1 and state = 'requeued'`, id).Scan(&n))
 		return n
 	}
-	start := func(order string) (*exec.Cmd, string) {
+	start := func(request string) (*exec.Cmd, string) {
 		message := filepath.Join(t.TempDir(), "message")
 		check(t, os.WriteFile(message, nil, 0o600))
-		cmd := command(t, "replay", "run", "-f", file, "--order", order, "--listen", "127.0.0.1:0")
+		cmd := command(t, "replay", "run", "-f", file, "--request", request, "--listen", "127.0.0.1:0")
 		cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
 		check(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill() }) // when the test failed
 		return cmd, message
 	}
-	killed, _ := start(orders[0])
-	other, otherLeft := start(orders[1])
+	killed, _ := start(requests[0])
+	other, otherLeft := start(requests[1])
 	await(t, "the first one puts some back", func() bool { return putBack(ids[0]) >= 30 })
 	check(t, killed.Process.Kill())
 	_ = killed.Wait() // it was killed
 	server.Kill()
 	check(t, server.Restart(t.Context()))
 	o.admin.Reset()
-	// The two go through their dead letters in one order: the one that is behind finds nothing to do. Now it is alone.
+	// The two go through their dead letters in one request: the one that is behind finds nothing to do. Now it is alone.
 	await(t, "the other one puts some back", func() bool { return putBack(ids[1]) >= 30 })
 	before := o.count(t, "status = 'dead'")
-	again, againLeft := start(orders[0])
+	again, againLeft := start(requests[0])
 	await(t, "both go on", func() bool { return o.count(t, "status = 'dead'") <= before-60 })
-	run(t, "", "replay", "stop", "-f", file, "--order", orders[1], "--reason", "enough").ok(t, "stopped: enough")
+	run(t, "", "replay", "stop", "-f", file, "--request", requests[1], "--reason", "enough").ok(t, "stopped: enough")
 	for _, cmd := range []*exec.Cmd{again, other} {
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()

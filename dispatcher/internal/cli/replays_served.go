@@ -20,13 +20,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// Pauses of an operation between two attempts, while the database is in trouble.
+// Pauses of a replay between two attempts, while the database is in trouble.
 const (
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
 
-// served makes one attempt at an operation; or, with an address, serves its status there, and tries again as long as
+// served makes one attempt at a replay; or, with an address, serves its status there, and tries again as long as
 // the database is in trouble.
 func served(ctx context.Context, address, version string, cfg config.Config, attempt func(report func(status.Replay)) (status.Replay, error)) (status.Replay, error) {
 	if address == "" {
@@ -38,7 +38,7 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	}
 	log := newLogger(cfg, os.Stderr)
 	log.Info("starting", "version", version, "namespace", cfg.Namespace, "address", listener.Addr().String())
-	s := newOperationStatus(cfg, version)
+	s := newReplayStatus(cfg, version)
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
 	var ended sync.WaitGroup
 	ended.Go(func() { _ = server.Serve(listener) }) // it ends when it is closed
@@ -55,7 +55,7 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 			return p, err
 		}
 		s.trouble(ctx, err)
-		log.Warn("the operation cannot go on; it is tried again", "in", wait, "error", slog.AnyValue(err))
+		log.Warn("the replay cannot go on; it is tried again", "in", wait, "error", slog.AnyValue(err))
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -66,22 +66,22 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	}
 }
 
-// operationStatus is what the process of an operation says on /status.
-type operationStatus struct {
+// replayStatus is what the process of a replay says on /status.
+type replayStatus struct {
 	cfg config.Config
 
 	mu  sync.Mutex
 	now status.Status
 }
 
-func newOperationStatus(cfg config.Config, version string) *operationStatus {
-	return &operationStatus{cfg: cfg, now: status.Status{
+func newReplayStatus(cfg config.Config, version string) *replayStatus {
+	return &replayStatus{cfg: cfg, now: status.Status{
 		Name: cfg.Name, Namespace: cfg.Namespace, Version: version, State: "Running", StartedAt: time.Now(),
 		Source: status.Link{State: status.Unknown}, Sink: status.Link{State: status.Unknown}, Schema: status.Schema{State: string(status.Unknown)},
 	}}
 }
 
-func (s *operationStatus) handler() http.Handler {
+func (s *replayStatus) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+status.Path, func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
@@ -95,8 +95,8 @@ func (s *operationStatus) handler() http.Handler {
 	return mux
 }
 
-// progress notes how far the operation is: the database has just told it.
-func (s *operationStatus) progress(p status.Replay) {
+// progress notes how far the replay is: the database has just told it.
+func (s *replayStatus) progress(p status.Replay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.Replay = &p
@@ -104,9 +104,9 @@ func (s *operationStatus) progress(p status.Replay) {
 	s.now.Schema = status.Schema{State: string(dispatcher.SchemaReady)}
 }
 
-// trouble notes why the operation cannot go on. It is asked for the schema then: an error of a statement does not say
+// trouble notes why the replay cannot go on. It is asked for the schema then: an error of a statement does not say
 // which version is there.
-func (s *operationStatus) trouble(ctx context.Context, err error) {
+func (s *replayStatus) trouble(ctx context.Context, err error) {
 	reason, message := database.Classify(err)
 	if reason == database.PermissionDenied {
 		message = brief(err) // it says which grants
@@ -125,7 +125,7 @@ func (s *operationStatus) trouble(ctx context.Context, err error) {
 }
 
 // schema is the schema's version, if the database tells it.
-func (s *operationStatus) schema(ctx context.Context) (status.Schema, bool) {
+func (s *replayStatus) schema(ctx context.Context) (status.Schema, bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	pool, err := database.Pool(ctx, s.cfg.Database, s.cfg.Name)

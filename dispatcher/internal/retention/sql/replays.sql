@@ -1,17 +1,17 @@
--- Removes items of operations on dead letters that finished long ago, a bounded number. So it does with an operation
--- that nobody waited for: it began long ago, for 30 days at least, and each item had its turn. The operation's row
+-- Removes items of replays on dead letters that finished long ago, a bounded number. So it does with a replay
+-- that nobody waited for: it began long ago, for 30 days at least, and each item had its turn. The replay's row
 -- stays: it says who did what and why, and with which outcome; to run it again does nothing.
 -- $1 age; $2 namespace, empty for all; $3 how many rows.
 with old as materialized (
     select item.row
-    from outbox.outbox_replays as operation
+    from outbox.outbox_replays as replay
     cross join lateral (
-        select ctid as row from outbox.outbox_replay_items where replay_id = operation.id limit $3::integer
+        select ctid as row from outbox.outbox_replay_items where replay_id = replay.id limit $3::integer
     ) as item
     where ($2::text = '' or namespace = $2::text)
       and (finished_at < now() - $1::interval
           or finished_at is null and began_at < now() - greatest($1::interval, '30 days')
-              and not exists (select from outbox.outbox_replay_items where replay_id = operation.id and state = 'waiting'))
+              and not exists (select from outbox.outbox_replay_items where replay_id = replay.id and state = 'waiting'))
     limit $3::integer
 ),
 gone as (

@@ -9,8 +9,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 )
 
-// operation adds an operation with items of a state, which began and finished some days ago; -1 for never.
-func (o outbox) operation(items int, state string, began, finished int) (id uuid.UUID) {
+// replay adds a replay with items of a state, which began and finished some days ago; -1 for never.
+func (o outbox) replay(items int, state string, began, finished int) (id uuid.UUID) {
 	o.Helper()
 	id = uuid.New()
 	o.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering, began_at, finished_at)
@@ -21,31 +21,31 @@ func (o outbox) operation(items int, state string, began, finished int) (id uuid
 	return id
 }
 
-// The set of an operation goes some time after its end, and its row stays. What may still have its turn stays, and so
+// The set of a replay goes some time after its end, and its row stays. What may still have its turn stays, and so
 // does what somebody may be waiting for.
 // CONTRACT: C-60
-func TestItemsOfOperationsGo(t *testing.T) {
+func TestItemsOfReplaysGo(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	elsewhere := o
 	elsewhere.namespace = "other"
-	operations := map[string]struct {
+	replays := map[string]struct {
 		id          uuid.UUID
 		month, hour int // items after a sweep of the namespace, resolved ones staying for a month, and for an hour
 	}{
-		"finished long ago, with many items":          {o.operation(5000, "delivered", 90, 31), 0, 0},
-		"finished long ago, again":                    {o.operation(3, "dead_again", 90, 31), 0, 0},
-		"finished lately":                             {o.operation(3, "delivered", 90, 29), 3, 0},
-		"waits since long":                            {o.operation(3, "waiting", 90, -1), 3, 3},
-		"nobody waited for it, and it began long ago": {o.operation(3, "requeued", 31, -1), 0, 0},
-		"nobody waited for it, and it began lately":   {o.operation(3, "requeued", 29, -1), 3, 3},
-		"of another namespace":                        {elsewhere.operation(3, "delivered", 90, 31), 3, 3},
+		"finished long ago, with many items":          {o.replay(5000, "delivered", 90, 31), 0, 0},
+		"finished long ago, again":                    {o.replay(3, "dead_again", 90, 31), 0, 0},
+		"finished lately":                             {o.replay(3, "delivered", 90, 29), 3, 0},
+		"waits since long":                            {o.replay(3, "waiting", 90, -1), 3, 3},
+		"nobody waited for it, and it began long ago": {o.replay(3, "requeued", 31, -1), 0, 0},
+		"nobody waited for it, and it began lately":   {o.replay(3, "requeued", 29, -1), 3, 3},
+		"of another namespace":                        {elsewhere.replay(3, "delivered", 90, 31), 3, 3},
 	}
 	check := func(what string, want func(month, hour int) int) {
 		t.Helper()
-		for name, op := range operations {
+		for name, op := range replays {
 			if n, want := scalar[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, op.id), want(op.month, op.hour); n != want {
-				t.Errorf("%s: an operation that %s has %d items, want %d", what, name, n, want)
+				t.Errorf("%s: a replay that %s has %d items, want %d", what, name, n, want)
 			}
 		}
 	}
@@ -55,11 +55,11 @@ func TestItemsOfOperationsGo(t *testing.T) {
 		opts.Namespace, opts.Name, opts.DeadResolved = o.namespace, "dispatcher shop", time.Hour
 	}))
 	check("an hour", func(_, hour int) int { return hour })
-	if n := scalar[int](o, `select count(*) from outbox.outbox_replays`); n != len(operations) {
-		t.Errorf("%d operations are there, want all %d", n, len(operations))
+	if n := scalar[int](o, `select count(*) from outbox.outbox_replays`); n != len(replays) {
+		t.Errorf("%d replays are there, want all %d", n, len(replays))
 	}
 	o.sweep(o.sweeper(nil))
-	if n := scalar[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, operations["of another namespace"].id); n != 0 {
+	if n := scalar[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, replays["of another namespace"].id); n != 0 {
 		t.Errorf("a sweep of the whole tables left %d items of another namespace", n)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
 )
 
-// replayCommand is what a process does with an operation that somebody has asked for.
+// replayCommand is what a process does with a replay that somebody has asked for.
 func replayCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{Use: "replay", Short: "Run, watch or stop a replay or a discard of dead letters", Args: cobra.NoArgs}
 	cmd.AddCommand(replayRunCommand(version), replayStatusCommand(), replayStopCommand())
@@ -25,23 +25,23 @@ func replayCommand(version string) *cobra.Command {
 }
 
 func replayRunCommand(version string) *cobra.Command {
-	var file, orderFile, id, listen string
+	var file, requestFile, id, listen string
 	var timeout time.Duration
 	tell := teller{}
 	cmd := &cobra.Command{
-		Use: "run -f FILE (--order FILE | --id ID)", Short: "Run an operation to its end, from the beginning or from where it stands", Args: cobra.NoArgs,
-		Long: `Run an operation until each outcome is known. --order names a file with what is asked for, as YAML: id,
+		Use: "run -f FILE (--request FILE | --id ID)", Short: "Run a replay to its end, from the beginning or from where it stands", Args: cobra.NoArgs,
+		Long: `Run a replay until each outcome is known. --request names a file with what is asked for, as YAML: id,
 action, reason, requestedBy, filter, rate, canary, abortAt, anyOrder; dryRun: true changes nothing. Namespace and
-topics are those of the configuration. When an operation of the id is there already, it goes on with that. At the
+topics are those of the configuration. When a replay of the id is there already, it goes on with that. At the
 end the progress, as a JSON object, is in the file that TERMINATION_LOG names (by default /dev/termination-log, if
 there is one). To stop by abortAt is no failure. With --listen the progress is served on /status while it runs, and
 trouble with the database, which is then waited out. When it is interrupted, the next run of the id goes on.`,
-		Example: `  dispatcher replay run -f orders.yaml --order replay.yaml
+		Example: `  dispatcher replay run -f orders.yaml --request replay.yaml
   dispatcher replay run -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
 				attempt := func(report func(status.Replay)) (status.Replay, error) {
-					p, err := begun(ctx, replays, cfg, orderFile, id)
+					p, err := begun(ctx, replays, cfg, requestFile, id)
 					if err != nil {
 						return p, err
 					}
@@ -60,47 +60,47 @@ trouble with the database, which is then waited out. When it is interrupted, the
 	}
 	fileFlag(cmd, &file)
 	tell.add(cmd)
-	cmd.Flags().StringVar(&orderFile, "order", "", "the file with what is asked for")
-	cmd.Flags().StringVar(&id, "id", "", "an operation that was begun before")
+	cmd.Flags().StringVar(&requestFile, "request", "", "the file with what is asked for")
+	cmd.Flags().StringVar(&id, "id", "", "a replay that was begun before")
 	timeoutFlag(cmd, &timeout)
 	cmd.Flags().StringVar(&listen, "listen", "", "the address that /status is served at, such as :8080 (default: none)")
-	cmd.MarkFlagsMutuallyExclusive("order", "id")
-	cmd.MarkFlagsOneRequired("order", "id")
+	cmd.MarkFlagsMutuallyExclusive("request", "id")
+	cmd.MarkFlagsOneRequired("request", "id")
 	return cmd
 }
 
-// begun is the operation of an order's file, or of an id. Without an id it was a dry run.
-func begun(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id string) (status.Replay, error) {
-	if orderFile == "" {
+// begun is the replay of a request's file, or of an id. Without an id it was a dry run.
+func begun(ctx context.Context, replays *replay.Replays, cfg config.Config, requestFile, id string) (status.Replay, error) {
+	if requestFile == "" {
 		return byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Progress(ctx, id) })
 	}
-	order, err := readOrder(cfg, orderFile)
-	if err == nil && order.DryRun {
-		return replays.DryRun(ctx, order)
+	request, err := readRequest(cfg, requestFile)
+	if err == nil && request.DryRun {
+		return replays.DryRun(ctx, request)
 	}
 	if err != nil {
 		return status.Replay{}, err
 	}
-	return replays.Begin(ctx, order)
+	return replays.Begin(ctx, request)
 }
 
-// readOrder reads an order, and adds what the configuration says.
-func readOrder(cfg config.Config, file string) (order config.ReplayRequest, err error) {
+// readRequest reads a request, and adds what the configuration says.
+func readRequest(cfg config.Config, file string) (request config.ReplayRequest, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return order, fmt.Errorf("read the order: %w; name its file with --order", err)
+		return request, fmt.Errorf("read the request: %w; name its file with --request", err)
 	}
-	if err := yaml.UnmarshalStrict(text, &order); err != nil {
-		return order, refused{fmt.Errorf("order %s: %w; correct it there", file, err)}
+	if err := yaml.UnmarshalStrict(text, &request); err != nil {
+		return request, refused{fmt.Errorf("request %s: %w; correct it there", file, err)}
 	}
-	order.Namespace, order.Topics = cfg.Namespace, cfg.Topics
-	if err := replay.Validate(order); err != nil {
-		return order, refused{fmt.Errorf("order %s: %w", file, err)}
+	request.Namespace, request.Topics = cfg.Namespace, cfg.Topics
+	if err := replay.Validate(request); err != nil {
+		return request, refused{fmt.Errorf("request %s: %w", file, err)}
 	}
-	if order.ID == uuid.Nil && !order.DryRun {
-		return order, refused{fmt.Errorf("order %s: id is missing; give a UUID, by which it goes on when it is run again", file)}
+	if request.ID == uuid.Nil && !request.DryRun {
+		return request, refused{fmt.Errorf("request %s: id is missing; give a UUID, by which it goes on when it is run again", file)}
 	}
-	return order, nil
+	return request, nil
 }
 
 // leaveProgress leaves the progress as the termination message.
@@ -120,7 +120,7 @@ func byID(text string, do func(uuid.UUID) (status.Replay, error)) (status.Replay
 	}
 	p, err := do(id)
 	if errors.Is(err, replay.ErrNotFound) {
-		err = fmt.Errorf("operation %s: %w", id, err)
+		err = fmt.Errorf("replay %s: %w", id, err)
 	}
 	return p, err
 }
@@ -129,8 +129,8 @@ func replayStatusCommand() *cobra.Command {
 	var file, id string
 	tell := teller{}
 	cmd := &cobra.Command{
-		Use: "status -f FILE --id ID", Short: "Tell how far an operation is", Args: cobra.NoArgs,
-		Long: `Look for the outcomes of an operation, and tell how far it is. This writes down what it finds, and nothing
+		Use: "status -f FILE --id ID", Short: "Tell how far a replay is", Args: cobra.NoArgs,
+		Long: `Look for the outcomes of a replay, and tell how far it is. This writes down what it finds, and nothing
 else: it moves no event.`,
 		Example: `  dispatcher replay status -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --output json`,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -143,22 +143,22 @@ else: it moves no event.`,
 			})
 		}),
 	}
-	return operationOf(cmd, &file, &id, &tell)
+	return addReplayFlags(cmd, &file, &id, &tell)
 }
 
 func replayStopCommand() *cobra.Command {
-	var file, orderFile, id, reason string
+	var file, requestFile, id, reason string
 	tell := teller{}
 	cmd := &cobra.Command{
-		Use: "stop -f FILE (--order FILE | --id ID) --reason TEXT", Short: "Give up what waits of an operation", Args: cobra.NoArgs,
-		Long: `Give up what waits of an operation, after the batch that is under way. Its dead letters stay open; what was put
-back stays so. Who runs the operation ends when the outcomes of that are known. --order names the file that "replay
-run" takes: an operation that has not begun is begun and given up, so that no run of its id moves anything later. The
+		Use: "stop -f FILE (--request FILE | --id ID) --reason TEXT", Short: "Give up what waits of a replay", Args: cobra.NoArgs,
+		Long: `Give up what waits of a replay, after the batch that is under way. Its dead letters stay open; what was put
+back stays so. Who runs the replay ends when the outcomes of that are known. --request names the file that "replay
+run" takes: a replay that has not begun is begun and given up, so that no run of its id moves anything later. The
 progress is left as "replay run" leaves it.`,
 		Example: `  dispatcher replay stop -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "the consumer is down"`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-				p, err := given(ctx, replays, cfg, orderFile, id, reason)
+				p, err := given(ctx, replays, cfg, requestFile, id, reason)
 				if err != nil {
 					return err
 				}
@@ -168,40 +168,40 @@ progress is left as "replay run" leaves it.`,
 	}
 	fileFlag(cmd, &file)
 	tell.add(cmd)
-	cmd.Flags().StringVar(&orderFile, "order", "", "the file with what was asked for")
-	cmd.Flags().StringVar(&id, "id", "", "the operation")
+	cmd.Flags().StringVar(&requestFile, "request", "", "the file with what was asked for")
+	cmd.Flags().StringVar(&id, "id", "", "the replay")
 	cmd.Flags().StringVar(&reason, "reason", "", "why (required)")
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
 		panic(err) // the flag is there
 	}
-	cmd.MarkFlagsMutuallyExclusive("order", "id")
-	cmd.MarkFlagsOneRequired("order", "id")
+	cmd.MarkFlagsMutuallyExclusive("request", "id")
+	cmd.MarkFlagsOneRequired("request", "id")
 	return cmd
 }
 
-// given gives up the operation of an order's file, or of an id.
-func given(ctx context.Context, replays *replay.Replays, cfg config.Config, orderFile, id, reason string) (status.Replay, error) {
-	if orderFile == "" {
+// given gives up the replay of a request's file, or of an id.
+func given(ctx context.Context, replays *replay.Replays, cfg config.Config, requestFile, id, reason string) (status.Replay, error) {
+	if requestFile == "" {
 		return byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Stop(ctx, id, reason) })
 	}
-	order, err := readOrder(cfg, orderFile)
+	request, err := readRequest(cfg, requestFile)
 	if err != nil {
 		return status.Replay{}, err
 	}
-	if order.DryRun {
-		return status.Replay{}, refused{fmt.Errorf("order %s: it is a dry run, of which nothing waits; name another", orderFile)}
+	if request.DryRun {
+		return status.Replay{}, refused{fmt.Errorf("request %s: it is a dry run, of which nothing waits; name another", requestFile)}
 	}
-	if _, err := replays.Begin(ctx, order); err != nil {
+	if _, err := replays.Begin(ctx, request); err != nil {
 		return status.Replay{}, err
 	}
-	return replays.Stop(ctx, order.ID, reason)
+	return replays.Stop(ctx, request.ID, reason)
 }
 
-// operationOf adds the flags of a command on one operation.
-func operationOf(cmd *cobra.Command, file, id *string, tell *teller) *cobra.Command {
+// addReplayFlags adds the flags of a command on one replay.
+func addReplayFlags(cmd *cobra.Command, file, id *string, tell *teller) *cobra.Command {
 	fileFlag(cmd, file)
 	tell.add(cmd)
-	cmd.Flags().StringVar(id, "id", "", "the operation (required)")
+	cmd.Flags().StringVar(id, "id", "", "the replay (required)")
 	if err := cmd.MarkFlagRequired("id"); err != nil {
 		panic(err) // the flag is there
 	}

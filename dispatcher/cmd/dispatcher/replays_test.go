@@ -125,30 +125,30 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	}
 }
 
-// An operation that was stopped, or broken off, is told with what to do, and can be looked at and gone on with.
+// A replay that was stopped, or broken off, is told with what to do, and can be looked at and gone on with.
 func TestReplayRun(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)
 	o.enqueue(t, 20)
 	o.die(t)
 	const id = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
-	orderFile := filepath.Join(t.TempDir(), "order.yaml")
-	write := func(text string) { check(t, os.WriteFile(orderFile, []byte(text), 0o600)) }
+	requestFile := filepath.Join(t.TempDir(), "request.yaml")
+	write := func(text string) { check(t, os.WriteFile(requestFile, []byte(text), 0o600)) }
 
 	write("action: replay\nreson: x\n")
-	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ended(t, 78, `unknown field "reson"`, "correct it there")
+	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ended(t, 78, `unknown field "reson"`, "correct it there")
 	write("action: replay\nreason: CHG-812\n")
-	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ended(t, 78, "requestedBy: it is missing")
+	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ended(t, 78, "requestedBy: it is missing")
 	write("action: replay\nreason: CHG-812\nrequestedBy: alice\n")
-	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ended(t, 78, "id is missing")
+	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ended(t, 78, "id is missing")
 	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ndryRun: true\n")
-	run(t, "", "replay", "run", "-f", file, "--order", orderFile).ok(t, "would replay 20 of 20\n")
-	run(t, "", "replay", "status", "-f", file, "--id", id).ended(t, 1, "operation "+id+": there is no operation of this id")
+	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ok(t, "would replay 20 of 20\n")
+	run(t, "", "replay", "status", "-f", file, "--id", id).ended(t, 1, "replay "+id+": there is no replay of this id")
 	run(t, "", "replay", "status", "-f", file, "--id", "x").ended(t, 1, "which is no UUID")
 
 	// It is killed while it waits for its canary, and stopped by somebody else.
 	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ncanary: 3\nabortAt: 100\n")
-	broken := command(t, "replay", "run", "-f", file, "--order", orderFile)
+	broken := command(t, "replay", "run", "-f", file, "--request", requestFile)
 	broken.Stdout = &log{}
 	check(t, broken.Start())
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
@@ -162,7 +162,7 @@ func TestReplayRun(t *testing.T) {
 	run(t, "", "replay", "run", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"`)
 	run(t, "", "replay", "stop", "-f", others, "--id", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
-	interrupted := command(t, "replay", "run", "-f", file, "--order", orderFile)
+	interrupted := command(t, "replay", "run", "-f", file, "--request", requestFile)
 	text := &log{}
 	interrupted.Stdout, interrupted.Stderr = text, text
 	check(t, interrupted.Start())

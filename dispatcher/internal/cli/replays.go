@@ -20,22 +20,22 @@ import (
 // operate adds replay and discard to the command that reads dead letters.
 func operate(dead *cobra.Command) *cobra.Command {
 	dead.AddCommand(
-		operationCommand(config.ActionReplay, "replay", "Put dead events back, at a rate",
+		deadLettersCommand(config.ActionReplay, "replay", "Put dead events back, at a rate",
 			`Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place
 in the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them die
 again, the rest stays as it is. Of a key the next event goes when the one before is delivered.`,
 			`  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --dry-run
   dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait`),
-		operationCommand(config.ActionDiscard, "discard", "Mark dead letters as handled; their events stay dead",
+		deadLettersCommand(config.ActionDiscard, "discard", "Mark dead letters as handled; their events stay dead",
 			`Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more.`,
 			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`))
 	return dead
 }
 
-func operationCommand(action config.ReplayAction, use, short, long, example string) *cobra.Command {
+func deadLettersCommand(action config.ReplayAction, use, short, long, example string) *cobra.Command {
 	var file string
 	var all, dryRun bool
-	order := config.ReplayRequest{Action: action}
+	request := config.ReplayRequest{Action: action}
 	running := replay.Running{}
 	tell := teller{}
 	cmd := &cobra.Command{
@@ -56,20 +56,20 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 			return errors.New("no filter; choose dead letters, such as with --group, or add --all for every open dead letter of the file's topics")
 		}
 		return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-			order.Filter, order.Namespace, order.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
-			if order.RequestedBy == "" {
-				if order.RequestedBy, err = database.Login(cfg.Database); err != nil {
+			request.Filter, request.Namespace, request.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
+			if request.RequestedBy == "" {
+				if request.RequestedBy, err = database.Login(cfg.Database); err != nil {
 					return err
 				}
 			}
 			if dryRun {
-				p, err := replays.DryRun(ctx, order)
+				p, err := replays.DryRun(ctx, request)
 				if err != nil {
 					return err
 				}
 				return tell.would(p)
 			}
-			p, err := replays.Begin(ctx, order)
+			p, err := replays.Begin(ctx, request)
 			if err != nil {
 				return err
 			}
@@ -82,15 +82,15 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 	fileFlag(cmd, &file)
 	tell.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&order.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
-	flags.StringVar(&order.RequestedBy, "by", "", "who asks; it stays with each dead letter (default: the login)")
+	flags.StringVar(&request.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
+	flags.StringVar(&request.RequestedBy, "by", "", "who asks; it stays with each dead letter (default: the login)")
 	flags.BoolVar(&all, "all", false, "every open dead letter, when there is no filter")
 	flags.BoolVar(&dryRun, "dry-run", false, "tell what would be done, and change nothing")
-	flags.IntVar(&order.Rate, "rate", config.DefaultReplayRate, "the most events a second")
+	flags.IntVar(&request.Rate, "rate", config.DefaultReplayRate, "the most events a second")
 	if action == config.ActionReplay {
-		flags.IntVar(&order.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-		flags.IntVar(&order.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes is dead again (default %d with --canary, else never)", config.DefaultAbortAt))
-		flags.BoolVar(&order.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
+		flags.IntVar(&request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
+		flags.IntVar(&request.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes is dead again (default %d with --canary, else never)", config.DefaultAbortAt))
+		flags.BoolVar(&request.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
 		flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
 		timeoutFlag(cmd, &running.Timeout)
 	}
@@ -100,7 +100,7 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 	return cmd
 }
 
-// withReplays connects to the operations of a file's outbox.
+// withReplays connects to the replays of a file's outbox.
 func withReplays(cmd *cobra.Command, file string, tell *teller, do func(context.Context, *replay.Replays, config.Config) error) error {
 	tell.out, tell.file = cmd.OutOrStdout(), file
 	if tell.format != "text" && tell.format != "json" {
@@ -169,7 +169,7 @@ func (t *teller) would(p status.Replay) error {
 	return err
 }
 
-// run moves an operation, and tells its progress from the beginning.
+// run moves a replay, and tells its progress from the beginning.
 func (t *teller) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.Running) (status.Replay, error) {
 	if err := t.tell(p); err != nil {
 		return p, err
@@ -192,10 +192,10 @@ func (t *teller) run(ctx context.Context, replays *replay.Replays, p status.Repl
 	return p, t.tell(p)
 }
 
-// stopped is the error of an operation that did not do all.
+// stopped is the error of a replay that did not do all.
 func (t *teller) stopped(p status.Replay) error {
 	if p.Stopped == "" {
 		return nil
 	}
-	return fmt.Errorf("operation %s was stopped: %s; see why they died, with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
+	return fmt.Errorf("replay %s was stopped: %s; see why they died, with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
 }
