@@ -21,7 +21,7 @@ func adoptCommand() *cobra.Command {
 		Use: "adopt", Short: "Take over a service's outbox table of another layout",
 		Long: `Take over a service's outbox table of another layout, without a change of its producers and consumers.
 
-  shadow   put a trigger on their table, which notes beside what producers insert; nothing is sent
+  shadow   put a trigger on their table, which records what producers insert; nothing is sent
   status   compare the notes with their table
   cutover  make what is open in their table events of the outbox, and what producers insert from then on
   back     make what is not delivered open in their table again; or end the shadow
@@ -59,9 +59,9 @@ func adoptShadowCommand() *cobra.Command {
 	var f adoptFlags
 	cmd := f.step(adopt.ToShadow, &cobra.Command{
 		Use:   "shadow -f FILE --layout m10|overview|storage|debezium|columns [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS …]",
-		Short: "Note beside what producers insert; nothing is sent",
+		Short: "Record what producers insert; nothing is sent",
 		Long: `Put a trigger on their table. In the producer's transaction it makes the event of each row that is inserted, checks it
-as enqueue does, and notes it beside. Nothing is sent, and their worker works on. It locks their table for a moment.
+as enqueue does, and records it. Nothing is sent, and their worker continues. It locks their table for a moment.
 
 With layout columns their columns are named by --column: id and payload; completed, a time that is null while the row is
 to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created, due, attempts.
@@ -98,7 +98,7 @@ that still runs finds nothing.
 
 Of layout debezium, stop the connector first. Each row that its slot holds, whose transaction it has not confirmed, becomes an
 event. What it has sent and not confirmed is sent twice, with the same id. It stays stopped: it would send what producers insert.
-A slot that nobody reads keeps WAL.`,
+A slot without a reader keeps WAL.`,
 		Example: `  dispatcher adopt cutover -f owner.yaml --dry-run
   dispatcher adopt cutover -f owner.yaml`,
 	})
@@ -155,7 +155,7 @@ func (f *adoptFlags) run(cmd *cobra.Command, step adopt.Step) error {
 	})
 }
 
-// adoptText tells what a step did, or would do.
+// adoptText describes what a step did, or would do.
 func adoptText(step adopt.Step, r adopt.Result, dry bool) string {
 	var text strings.Builder
 	if dry {
@@ -209,7 +209,7 @@ Exit codes: 0 when each row has its note and none is refused, 3 when not, 1 for 
 	return cmd
 }
 
-// adoptions is what adopt status tells.
+// adoptions is the report of adopt status.
 type adoptions struct {
 	Adoptions []adopt.Status `json:"adoptions"`
 }

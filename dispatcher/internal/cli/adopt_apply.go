@@ -69,7 +69,7 @@ object, are in the file that TERMINATION_LOG names (by default /dev/termination-
 				if err != nil {
 					return fmt.Errorf("write the counts: %w", err)
 				}
-				leaveTerminationMessage(string(text))
+				writeTerminationMessage(string(text))
 				return nil
 			})
 		}),

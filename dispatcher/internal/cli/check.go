@@ -27,12 +27,13 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
-heard, and the destination: the one topic, stream or table that the file names; with deadLetters.notify, also
-the address that is told of deaths. Nothing is changed, and no event is sent. Each check is a line that starts with "ok" or "FAIL"; "WARN" is no failure.
+received, and the destination: the one topic, stream or table that the file names; with deadLetters.notify, also
+the address that is notified of dead letters. Nothing is changed, and no event is sent. Each check is a line that starts with
+"ok" or "FAIL"; "WARN" does not fail the command.
 
-With --data, look at the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
-deliveries ended in the last 5 minutes, what died in the last hour, and rows that nobody works on. It reads by
-indexes alone, so it is cheap at any backlog. Exit codes: 0 when all is well, 3 when something is not, 78 when the
+With --data, check the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
+deliveries ended in the last 5 minutes, what became dead in the last hour, and rows that no worker delivers. It reads by
+indexes alone, so it is cheap at any backlog. Exit codes: 0 when all checks succeed, 3 when one fails, 78 when the
 configuration is refused, 1 for any other failure.`,
 		Example: `  dispatcher check -f dispatcher.yaml
   dispatcher check -f dispatcher.yaml --data --output json`,
@@ -62,8 +63,8 @@ type checks struct {
 	done, failed int
 }
 
-// tell writes a line. err says the cause and the remedy; nil is success, and then detail is told.
-func (c *checks) tell(name, detail string, err error) bool {
+// report writes a line: the error with its cause and remedy, or the detail of a success.
+func (c *checks) report(name, detail string, err error) bool {
 	c.done++
 	if err != nil {
 		c.failed++
@@ -77,23 +78,23 @@ func (c *checks) tell(name, detail string, err error) bool {
 func (c *checks) all(ctx context.Context, file string) {
 	cfg, err := config.Load(file)
 	if err != nil {
-		c.tell("config", "", err)
+		c.report("config", "", err)
 		return
 	}
 	invalid := cfg.Validate()
 	for _, problem := range each(invalid) {
-		c.tell("config", "", problem)
+		c.report("config", "", problem)
 	}
 	if invalid == nil {
-		c.tell("config", file+" is valid", nil)
+		c.report("config", file+" is valid", nil)
 	}
 	if cfg.StateFile != "" {
 		state, err := readState(cfg.StateFile)
-		c.tell("state", string(state), err)
+		c.report("state", string(state), err)
 	}
 	if cfg.VerifiedTypesFile != "" {
 		types, err := readTypes(cfg.VerifiedTypesFile)
-		c.tell("verified types", fmt.Sprintf("%d are listed", len(types)), err)
+		c.report("verified types", fmt.Sprintf("%d are listed", len(types)), err)
 	}
 	if cfg.ValidateDatabase() == nil {
 		c.database(ctx, cfg)
@@ -123,12 +124,12 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 	defer cancel()
 	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
 	if err != nil {
-		c.tell("database", "", err)
+		c.report("database", "", err)
 		return
 	}
 	defer pool.Close()
 	where, user, err := login(ctx, pool)
-	if !c.tell("database", where, sentence(err)) {
+	if !c.report("database", where, sentence(err)) {
 		return
 	}
 	if level, err := database.Isolation(ctx, pool); err != nil { // it works, with more tries
@@ -138,21 +139,21 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 	}
 	schema, err := pgstore.New(pool, pgstore.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace}).Schema(ctx)
 	if err == nil && schema.State != dispatcher.SchemaReady {
-		c.tell("schema", "", fmt.Errorf("%s: %s", schema.State, schema.Message))
+		c.report("schema", "", fmt.Errorf("%s: %s", schema.State, schema.Message))
 		if schema.State == dispatcher.SchemaMissing {
 			return
 		}
 	} else {
-		c.tell("schema", fmt.Sprintf("%s has version %d", cfg.Database.Schema, schema.Version), sentence(err))
+		c.report("schema", fmt.Sprintf("%s has version %d", cfg.Database.Schema, schema.Version), sentence(err))
 	}
 	missing, err := missingRights(ctx, pool, cfg)
 	err = sentence(err)
 	if len(missing) > 0 {
 		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants -f OWNER-FILE --role %s --apply`", user, strings.Join(missing, ", "), user)
 	}
-	c.tell("grants", user+" has every right that a dispatcher uses", err)
+	c.report("grants", user+" has every right that a dispatcher uses", err)
 	if cfg.WakeUp == config.WakeUpListen {
-		c.tell("wake-up", "a producer's wake-up is heard", pgstore.TryListen(ctx, connector(cfg), cfg.Database.Schema))
+		c.report("wake-up", "wake-ups of producers are received", pgstore.TryListen(ctx, connector(cfg), cfg.Database.Schema))
 	}
 }
 
@@ -208,18 +209,18 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 	return missing, err
 }
 
-// pipeline tells what was compiled of routes, validation and transform.
+// pipeline reports what was compiled of routes, validation and transform.
 func (c *checks) pipeline(ctx context.Context, cfg config.Config) (compiled bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	p, err := sink.Pipeline(cfg)
 	if err != nil {
 		for _, problem := range each(err) {
-			c.tell("config", "", problem)
+			c.report("config", "", problem)
 		}
 		return false
 	}
-	p.Check(ctx, func(name, detail string, err error) { c.tell(name, detail, err) })
+	p.Check(ctx, func(name, detail string, err error) { c.report(name, detail, err) })
 	return true
 }
 
@@ -230,12 +231,12 @@ func (c *checks) sink(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		err = errors.Join(s.Probe(ctx), s.Close(ctx))
 	}
-	if c.tell("sink", "the destination answers", err) {
+	if c.report("sink", "the destination responds", err) {
 		c.limit(ctx, cfg)
 	}
 }
 
-// address tells whether that of deadLetters.notify can be reached, if there is one. It is sent nothing.
+// address reports whether the address of deadLetters.notify can be reached, if there is one. It is sent nothing.
 func (c *checks) address(ctx context.Context, cfg config.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -246,7 +247,7 @@ func (c *checks) address(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		err = errors.Join(to.Probe(ctx), to.Close(ctx))
 	}
-	c.tell("notify", "the address of deadLetters.notify can be reached", err)
+	c.report("notify", "the address of deadLetters.notify can be reached", err)
 }
 
 // What enqueue takes by its default (CONTRACT C-13, C-16).

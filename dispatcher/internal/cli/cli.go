@@ -54,7 +54,7 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 	}
 	text := brief(err)
 	fmt.Fprintln(stderr, "dispatcher:", text)
-	leaveTerminationMessage(text)
+	writeTerminationMessage(text)
 	switch {
 	case errors.As(err, &refused{}):
 		return exitRefused
@@ -85,8 +85,8 @@ func work(do func(*cobra.Command) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error { return do(cmd) }
 }
 
-// lastWords is the most bytes of the line that says why a command failed.
-const lastWords = 1000
+// maxReason is the most bytes of the line that says why a command failed.
+const maxReason = 1000
 
 // brief makes one bounded line of an error: as many of its lines as there is place for, but the first one
 // in any case.
@@ -99,19 +99,19 @@ func brief(err error) string {
 		if i > 0 {
 			line = "; " + line
 		}
-		if i > 0 && len(all)+len(line)+len(more) > lastWords {
+		if i > 0 && len(all)+len(line)+len(more) > maxReason {
 			return all + fmt.Sprintf(more, len(lines)-i)
 		}
 		all += line
-		if limit := lastWords - len(more) - len("…"); len(all) > limit {
+		if limit := maxReason - len(more) - len("…"); len(all) > limit {
 			all = strings.ToValidUTF8(all[:limit], "") + "…"
 		}
 	}
 	return all
 }
 
-// leaveTerminationMessage tells Kubernetes why the container ended.
-func leaveTerminationMessage(text string) {
+// writeTerminationMessage reports to Kubernetes why the container ended.
+func writeTerminationMessage(text string) {
 	path := os.Getenv("TERMINATION_LOG")
 	if path == "" {
 		path = "/dev/termination-log"

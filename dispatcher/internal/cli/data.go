@@ -24,7 +24,7 @@ const (
 	minSuccessRate = 0.9
 )
 
-// dataReport is what check --data tells.
+// dataReport is the report of check --data.
 type dataReport struct {
 	Dispatcher string      `json:"dispatcher"`
 	Namespace  string      `json:"namespace"`
@@ -34,7 +34,7 @@ type dataReport struct {
 	Checks     []dataCheck `json:"checks"`
 }
 
-// dataCheck is one thing that was looked at.
+// dataCheck is the result of one check.
 type dataCheck struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
@@ -58,7 +58,7 @@ func checkData(cmd *cobra.Command, file, output string) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
 	defer cancel()
-	report, err := lookAtData(ctx, cfg)
+	report, err := readData(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,8 @@ func checkData(cmd *cobra.Command, file, output string) error {
 	return nil
 }
 
-// lookAtData asks the database, and judges.
-func lookAtData(ctx context.Context, cfg config.Config) (*dataReport, error) {
+// readData reads the database and makes the checks.
+func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
 	if err != nil {
 		return nil, refused{err}
@@ -169,11 +169,11 @@ func unserved(o dispatcher.Orphans) dataCheck {
 }
 
 func abandoned(o dispatcher.Orphans) dataCheck {
-	return orphans("abandoned", o.Abandoned, o.Topics, "leased to workers that are gone, and taken over by nobody", func(t dispatcher.OrphanTopic) int64 { return t.Abandoned.N },
+	return orphans("abandoned", o.Abandoned, o.Topics, "leased to workers that have ended, and not taken over", func(t dispatcher.OrphanTopic) int64 { return t.Abandoned.N },
 		"Start or resume a dispatcher of the topic, and see whether it is held back: its /status.")
 }
 
-// orphans tells of rows that nobody works on, and names some of their topics.
+// orphans reports rows that no worker delivers, and names some of their topics.
 func orphans(name string, n dispatcher.Count, topics []dispatcher.OrphanTopic, what string, of func(dispatcher.OrphanTopic) int64, remedy string) dataCheck {
 	const named = 5
 	var which []string

@@ -14,13 +14,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/pgreader"
 )
 
-// podTimeout bounds a statement for those who ask a dispatcher, which has better things to do.
+// podTimeout bounds a statement that a dispatcher runs for a client of its server.
 const podTimeout = 5 * time.Second
 
-// deadCommand is what people do with dead letters.
+// deadCommand shows and resolves dead letters.
 func deadCommand() *cobra.Command { return reading().Dead() }
 
-// eventsCommand is what people ask about events.
+// eventsCommand shows events.
 func eventsCommand() *cobra.Command { return reading().Events() }
 
 // reading makes the commands that read from the database of a file, with its login.
@@ -43,13 +43,12 @@ func reading() deadcmd.Commands {
 func validateReading(cfg config.Config) error {
 	err := cfg.ValidateDatabase()
 	if cfg.Namespace == "" {
-		err = errors.Join(err, errors.New("namespace is missing; set it to the outbox namespace whose events are asked for"))
+		err = errors.Join(err, errors.New("namespace is missing; set it to the outbox namespace whose events are read"))
 	}
 	return err
 }
 
-// reader reads the dispatcher's own events, over a connection of its own for each question. 0 is the reader's default
-// of the timeout.
+// reader reads the dispatcher's own events, each query over a connection of its own. Timeout 0 is the reader's default.
 func reader(cfg config.Config, timeout time.Duration) *pgreader.Reader {
 	return pgreader.New(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg) }, pgreader.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Timeout: timeout,

@@ -68,12 +68,12 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 	}
 	if cfg.StateFile != "" {
 		e.state = &stateFile{watchedFile: watchedFile{field: "stateFile", path: cfg.StateFile, log: e.log}, engine: e.Dispatcher, last: cfg.State}
-		e.state.look()
+		e.state.refresh()
 	}
 	if cfg.VerifiedTypesFile != "" {
 		e.Admit(func(string) bool { return false }) // until the file was read
 		e.verified = &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: cfg.VerifiedTypesFile, log: e.log}, engine: e.Dispatcher}
-		e.verified.look()
+		e.verified.refresh()
 	}
 	return e, nil
 }
@@ -95,7 +95,7 @@ func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 	}
 }
 
-// trace records a span for each delivery, if the environment asks for it.
+// trace records a span for each delivery, if the environment enables it.
 func (e *process) trace(ctx context.Context, version string, cfg config.Config) (err error) {
 	e.spans, err = otlp.NewProvider(ctx, otlp.Process{Dispatcher: cfg.Name, Version: version, Worker: e.worker.String()}, e.log)
 	if e.spans != nil {

@@ -15,8 +15,8 @@ const (
 	leaveTimeout     = time.Second
 )
 
-// heartbeat keeps this worker's row in the table outbox_workers, with how its deliveries ended of late, until ctx ends, and removes it then. Failures
-// are logged at debug only: whether the database answers is told by what needs it.
+// heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
+// and then removes it. Failures are logged at debug only: claims report whether the database responds.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()

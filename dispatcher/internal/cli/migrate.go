@@ -29,7 +29,7 @@ func migrateUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "up -f FILE [--grant-to-login-of FILE] [--m10 NAMESPACE/TOPIC]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
-of an owner. Running it twice, or at the same time as somebody else, does no harm.
+of an owner. It may run twice, and at the same time as another process.
 
 With journal in the file it also turns the journal on or off: see the page of dispatcher/journal. With --m10, or
 database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema m10_recovery.
@@ -82,7 +82,7 @@ With --overview, or database.overview, it also makes the view outbox.events, for
 func migrateStatusCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "status -f FILE", Short: "Tell where the schema stands", Args: cobra.NoArgs,
+		Use: "status -f FILE", Short: "Show the schema's version and migrations", Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
 				schema := cfg.Database.Schema
@@ -267,7 +267,7 @@ func ownerHint(err error) string {
 	if errors.As(err, &pg) {
 		switch pg.Code {
 		case "42501":
-			return "; log in as the owner of the schema, or as somebody who may create it (grant create on database)"
+			return "; log in as the owner of the schema, or as a role that may create it (grant create on database)"
 		case "42704":
 			return "; create the role, or correct its name"
 		}

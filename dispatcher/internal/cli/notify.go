@@ -47,14 +47,14 @@ func notifyError(err error) error {
 	return fmt.Errorf("deadLetters.notify: %w", err)
 }
 
-// notifyOptions are what the file says to what tells the address.
+// notifyOptions are the file's settings for the notifier.
 func notifyOptions(cfg config.Config) notify.Options {
 	return notify.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Dispatcher: cfg.Name}
 }
 
-// newNotifier makes what tells the address until its context ends, and has the status and the metrics tell of it. Without
-// an address that does nothing.
-func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (tell func(context.Context), err error) {
+// newNotifier returns a function that notifies the address until its context ends, and adds the notifier to the status and
+// the metrics. Without an address the function does nothing.
+func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (notifyAddress func(context.Context), err error) {
 	to, err := address(cfg)
 	if err != nil || to == nil {
 		return func(context.Context) {}, err
@@ -82,6 +82,6 @@ func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *m
 	})
 	return func(ctx context.Context) {
 		n.Run(ctx)
-		_ = to.Close(context.WithoutCancel(ctx)) // connections that nobody uses
+		_ = to.Close(context.WithoutCancel(ctx)) // only idle connections are left
 	}, nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// tally counts how deliveries end, and passes on what it is told. An event is delivered when its row was marked so.
+// tally counts how deliveries end, and forwards the calls. An event is delivered when its row was marked so.
 type tally struct {
 	dispatcher.Observer
 	delivered, failed atomic.Int64

@@ -109,7 +109,7 @@ func leaveProgress(p status.Replay) error {
 	if err != nil {
 		return fmt.Errorf("write the progress: %w", err)
 	}
-	leaveTerminationMessage(string(text))
+	writeTerminationMessage(string(text))
 	return nil
 }
 

@@ -12,15 +12,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// rereadEvery is how often files are looked at that may change while the process runs. Those with a login or a
-// certificate are read by what uses them.
+// rereadEvery is how often files that may change are read again. Files with a login or a certificate are read by their users.
 const rereadEvery = time.Second
 
-// reread looks at the files until ctx ends, and logs each problem once.
+// reread reads the files until ctx ends, and logs each problem once.
 func (e *process) reread(ctx context.Context) {
 	tick := time.NewTicker(rereadEvery)
 	defer tick.Stop()
-	told := map[string]string{} // the last problem of a field
+	logged := map[string]string{} // the last problem of a field
 	for {
 		select {
 		case <-tick.C:
@@ -28,24 +27,24 @@ func (e *process) reread(ctx context.Context) {
 			return
 		}
 		if e.state != nil {
-			e.state.look()
+			e.state.refresh()
 		}
 		if e.verified != nil {
-			e.verified.look()
+			e.verified.refresh()
 		}
 		now := map[string]string{}
 		for _, p := range e.pipeline.FileProblems() {
 			now[p.Field] = p.Err.Error()
-			if told[p.Field] != now[p.Field] {
+			if logged[p.Field] != now[p.Field] {
 				e.log.Warn("the schema stays as it was: its file cannot be used", "error", p.Err)
 			}
 		}
-		for field := range told {
+		for field := range logged {
 			if now[field] == "" {
 				e.log.Info("the schema's file can be used again", "field", field)
 			}
 		}
-		told = now
+		logged = now
 	}
 }
 

@@ -52,7 +52,7 @@ func waiting(depth *dispatcher.Depth) (n int64) {
 	return n
 }
 
-// watchRetention has the status and the metrics tell of the sweep.
+// watchRetention adds the sweep to the status and the metrics.
 func (e *process) watchRetention(ctx context.Context, sweeper *retention.Sweeper, sources *monitor.Sources, observer *metrics.Metrics) {
 	sources.Retention = monitor.NewRetention(ctx, sweeper.State, e.log).Get
 	sources.RetentionProblem = sweeper.Problem

@@ -26,7 +26,7 @@ func runCommand(version string) *cobra.Command {
 		Use: "run -f FILE", Short: "Deliver events until SIGTERM or SIGINT", Args: cobra.NoArgs,
 		Long: `Deliver events until SIGTERM or SIGINT, then finish what is in flight within gracePeriod.
 
-It starts and goes on while the database or the destination is away, and while the schema is missing:
+It starts and continues while the database or the destination is unreachable, and while the schema is missing:
 /readyz and /status say so. Standard output is for the log sink; logs go to standard error.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			cfg, err := load(file, config.Config.Validate)
@@ -40,7 +40,7 @@ It starts and goes on while the database or the destination is away, and while t
 	return cmd
 }
 
-// run serves first and then delivers, so that there is an answer from the beginning to the end.
+// run serves first and then delivers, so that the server responds from start to end.
 func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	tuneMemory()
 	ctx, cancel := context.WithCancel(cmd.Context())
@@ -66,7 +66,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
 	e.watchRetention(ctx, sweeper, &sources, observer)
-	tell, err := e.newNotifier(ctx, cfg, &sources, observer)
+	notifyAddress, err := e.newNotifier(ctx, cfg, &sources, observer)
 	if err != nil {
 		return refused{err}
 	}
@@ -97,7 +97,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	group.Go(func() { e.reread(ctx) })
 	group.Go(func() { sweeper.Run(ctx) })
-	group.Go(func() { tell(ctx) })
+	group.Go(func() { notifyAddress(ctx) })
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	group.Go(func() { e.heartbeat(running, info, outcomes) })
@@ -119,7 +119,7 @@ func onceCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "once -f FILE [-n N]", Short: "Deliver up to N events that are due, then end", Args: cobra.NoArgs,
 		Long: `Deliver up to N events that are due, and end when no more are. It does not wait for a database or a
-destination that is away. The exit code is 1 unless every delivery succeeded.`,
+destination that is unreachable. The exit code is 1 unless every delivery succeeded.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			cfg, err := load(file, config.Config.Validate)
 			if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// stateFile makes an engine do what a file says: Running or Paused (CONTRACT C-105). A file that says neither
-// changes nothing, and is told, but not what it holds: it may be another file than was meant.
+// stateFile sets an engine to the state in a file: Running or Paused (CONTRACT C-105). A file that says neither
+// changes nothing; the problem is reported without its content, which may be another file's.
 type stateFile struct {
 	watchedFile
 	engine interface {
@@ -18,8 +18,8 @@ type stateFile struct {
 	last config.State
 }
 
-// look reads the file, and passes a change on.
-func (f *stateFile) look() {
+// refresh reads the file, and applies a change.
+func (f *stateFile) refresh() {
 	state, err := readState(f.path)
 	if !f.note(err) || state == f.last {
 		return

@@ -37,10 +37,10 @@ func TestStateFileIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			f.look()
+			f.refresh()
 		}
 		if engine.pauses != step.pauses || engine.resumes != step.resumes || (len(f.problems()) == 1) != step.unusable {
-			t.Errorf("%q: %+v, problems %v", step.text, engine, f.problems())
+			t.Errorf("%q: %+v, problems %v, want %d pauses, %d resumes, unusable %t", step.text, engine, f.problems(), step.pauses, step.resumes, step.unusable)
 		}
 		if n := strings.Count(log.String(), "\n"); n != step.lines {
 			t.Errorf("%q: %d lines, want %d:\n%s", step.text, n, step.lines, log.String())

@@ -24,7 +24,7 @@ const maxLast = 100_000
 // differs is the end of a command that worked, and found a difference or trouble.
 type differs struct{ error }
 
-// tryFlags are what to try, and how to tell it.
+// tryFlags are what to try, and how to report it.
 type tryFlags struct {
 	file, against, output string
 	past                  pgstore.Past
@@ -38,7 +38,7 @@ func tryCommand() *cobra.Command {
 		Long: `Put the newest rows of the outbox, of any status, through the validation, transformations and routes of a
 configuration, and make the messages that its sink would send. Nothing is sent and nothing is written: rows are
 read in READ ONLY transactions, and no connection is made to the destination. The login needs to read
-outbox_events and outbox_migrations. A schema registry that the file names is asked for its schemas.
+outbox_events and outbox_migrations. Schemas are read from the registry that the file names.
 
 With --against it says how many events come out the same with both configurations, and groups the others:
   dead      a schema or a rule refuses them, or the message is too large
@@ -104,13 +104,13 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	trial := try.Request{New: cfg, Past: f.past, OldName: f.against}
+	request := try.Request{New: cfg, Past: f.past, OldName: f.against}
 	if f.against != "" {
 		old, err := load(f.against, config.Config.Validate)
 		if err != nil {
 			return nil, err
 		}
-		trial.Old = &old
+		request.Old = &old
 	}
 	tuneMemory()
 	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
@@ -126,7 +126,7 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	case schema.State != dispatcher.SchemaReady:
 		return nil, errors.New(schema.Message)
 	}
-	report, err := try.Run(ctx, store, trial)
+	report, err := try.Run(ctx, store, request)
 	var wrong *try.ConfigError
 	if errors.As(err, &wrong) {
 		err = refused{err}

@@ -15,8 +15,8 @@ type typesFile struct {
 	last []string // nil before the file was read once
 }
 
-// look reads the file, and passes a change on.
-func (f *typesFile) look() {
+// refresh reads the file, and applies a change.
+func (f *typesFile) refresh() {
 	types, err := readTypes(f.path)
 	if !f.note(err) || f.last != nil && slices.Equal(types, f.last) {
 		return

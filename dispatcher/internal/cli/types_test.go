@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// gate is an engine that is told of types.
+// gate is an engine that records the types it admits.
 type gate struct {
 	admits func(string) bool
 	calls  int
@@ -46,11 +46,11 @@ func TestVerifiedTypesFile(t *testing.T) {
 			}
 		}
 		for range 3 {
-			f.look()
+			f.refresh()
 		}
 		name := step.text[:min(len(step.text), 20)]
 		if n := strings.Count(log.String(), "\n"); engine.calls != step.calls || n != step.lines {
-			t.Errorf("%q: told %d times with %d lines, want %d with %d:\n%s", name, engine.calls, n, step.calls, step.lines, log.String())
+			t.Errorf("%q: %d calls and %d log lines, want %d with %d:\n%s", name, engine.calls, n, step.calls, step.lines, log.String())
 		}
 		if p := f.problems(); (len(p) == 1) != (step.problem != "") || len(p) == 1 && (p[0].Field != "verifiedTypesFile" || !strings.Contains(p[0].Message, step.problem)) {
 			t.Errorf("%q: problems %+v, want %q", name, p, step.problem)

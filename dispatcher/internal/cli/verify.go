@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/journal"
 )
 
-// verifyFlags are what to compare, and how to tell it.
+// verifyFlags are what to compare, and how to report it.
 type verifyFlags struct {
 	file, output string
 	since        time.Duration
@@ -31,15 +31,15 @@ func verifyCommand() *cobra.Command {
 read outbox_events, outbox_journal and outbox_journal_settings. Events of the file's namespace and topics are compared,
 and all of them when the file has no namespace.
 
-  StateDiffers    the row is not as its last record says: somebody changed or removed it past the journal
+  StateDiffers    the row is not as its last record says: it was changed or removed past the journal
   NotRecorded     the row's last change has no record
   Gap             a record does not begin where the one before ended: a change, or a record, is missing
-  Illegal         a change that no engine makes: somebody made it by hand, and the record says with which login
+  Illegal         a change that no engine makes: it was made by hand, and the record has the login
   TokenFell       the lease number, which is the fencing token, is lower than before
   Truncated       all rows were removed at once
   TriggerMissing  a trigger that writes the journal is missing or disabled
 
-It goes through the journal some thousand records at a time, and works beside producers and dispatchers. With --since it
+It reads the journal some thousand records at a time, and may run while producers and dispatchers work. With --since it
 looks at what changed since, and its work depends on that. A change by hand that looks in every column like one of an
 engine is found by its login: "select * from outbox.outbox_journal where login <> 'orders'".
 

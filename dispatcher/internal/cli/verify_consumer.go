@@ -44,14 +44,14 @@ It sends real events to the URL, as the http sink sends them, and the consumer h
 environment. It needs neither a configuration file nor an outbox. Each check has events of its own, with new ids: delivered
 twice, replayed, with an older token, in another order, eight at a time, with fields that are new or missing.
 
---probe says how often an event took effect: a URL that answers with a number, or with a JSON object that has one in
---probe-member. --probe-command prints it. {id} is replaced by the event's id. Without either the answers alone are judged: such a
-check is Partly passed, or NotRun where answers show nothing.
+--probe says how often an event took effect: a URL that returns a number, or a JSON object that has one in
+--probe-member. --probe-command prints it. {id} is replaced by the event's id. Without either the responses alone are judged:
+such a check is Partly passed, or NotRun where responses show nothing.
 
 Some checks need a command, which sh runs. --fail, --fail-record and --crash are run twice, with {state} replaced by "on" and then
 "off". They, and --restart, return when what they do is done; after --restart and --crash events are sent until they are taken.
-  --fail         on: effects fail. The consumer must not answer 2xx, and must make it good later
-  --fail-record  on: nobody can look up or write what was handled. There must be no effect
+  --fail         on: effects fail. The consumer must not respond with 2xx, and must repeat the effect later
+  --fail-record  on: the record of handled events can be neither read nor written. There must be no effect
   --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it is started again
   --restart      ends the consumer, and starts it with nothing but its database
 
@@ -80,8 +80,8 @@ Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not
 	flags.StringVar(&f.passwordFile, "password-file", "", "a file with the user's password")
 	flags.StringVar(&f.signingFile, "signing-secret-file", "", "a file with a secret of Standard Webhooks (whsec_…), to sign each request")
 	flags.StringVar(&f.caFile, "ca-file", "", "a file with the authority of the URL's certificate (default: the system's)")
-	flags.StringVar(&f.probe, "probe", "", "a URL with {id} that answers how often the event took effect. At the URL's own host it is sent the same headers")
-	flags.StringVar(&f.probeMember, "probe-member", "count", "the member that has the number, when the probe answers with a JSON object")
+	flags.StringVar(&f.probe, "probe", "", "a URL with {id} that returns how often the event took effect. At the URL's own host it is sent the same headers")
+	flags.StringVar(&f.probeMember, "probe-member", "count", "the member that has the number, when the probe returns a JSON object")
 	flags.StringVar(&f.probeCommand, "probe-command", "", "a command with {id} that prints how often the event took effect")
 	flags.StringSliceVar(&f.optional, "optional", nil, "a field of the payload that may be missing; may be repeated")
 	flags.StringVar(&f.restart, "restart", "", "a command that restarts the consumer")
@@ -149,7 +149,7 @@ func consumerTable(w io.Writer, r *status.Consumer) error {
 	return err
 }
 
-// note is the cell of the table beside an outcome, if there is one.
+// note is the cell of the table after an outcome, if there is one.
 func note(c status.ConsumerCheck) string {
 	switch {
 	case c.Follows != "":

@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// offTimeout bounds the command that makes the consumer whole again. It is run also when time is up.
+	// offTimeout bounds the command that repairs the consumer. It is run also when time is up.
 	offTimeout = 30 * time.Second
-	// maxCount bounds what a probe may answer.
+	// maxCount bounds the body of a probe's response.
 	maxCount = 64 << 10
 )
 
@@ -82,7 +82,7 @@ func (h *httpConsumer) validate() error {
 		return fmt.Errorf("--content-mode is %q; set it to Binary or Structured", f.contentMode)
 	case f.timeout < time.Second:
 		return fmt.Errorf("--timeout is %s; set it to 1s or more", f.timeout)
-	case f.settle < 0 || f.settle >= f.patience():
+	case f.settle < 0 || f.settle >= f.checkTimeout():
 		return fmt.Errorf("--settle is %s; set it to 0s or more, and to less than a tenth of --timeout (%s)", f.settle, f.timeout)
 	case f.probe != "" && f.probeCommand != "":
 		return errors.New("--probe and --probe-command both count effects; set one of them")
@@ -102,7 +102,7 @@ func (h *httpConsumer) validate() error {
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(h.payload, &fields); err != nil || fields == nil {
-		return fmt.Errorf("--payload: %s holds no JSON object; write one that the consumer handles", f.payload)
+		return fmt.Errorf("--payload: %s does not hold a JSON object; write one that the consumer handles", f.payload)
 	}
 	for _, name := range f.optional {
 		if fields[name] == nil {
@@ -112,12 +112,12 @@ func (h *httpConsumer) validate() error {
 	return nil
 }
 
-// patience bounds a check.
-func (f verifyConsumerFlags) patience() time.Duration { return f.timeout / 10 }
+// checkTimeout bounds a check.
+func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 10 }
 
 // sink is the configuration of the http sink that the flags make.
 func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
-	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Timeout: config.Duration(min(f.patience(), 10*time.Second)), Headers: map[string]string{}}
+	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Timeout: config.Duration(min(f.checkTimeout(), 10*time.Second)), Headers: map[string]string{}}
 	for _, header := range f.headers {
 		name, value, ok := strings.Cut(header, "=")
 		if path, isFile := strings.CutPrefix(value, "@"); isFile {
@@ -157,11 +157,11 @@ func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 // consumer is what the checks are made with: a hook is there when its flag is.
 func (h *httpConsumer) consumer() consumercheck.Consumer {
 	c := consumercheck.Consumer{
-		Deliver: h.deliver, Event: h.event, Optional: h.f.optional, Ready: h.ready, CheckTimeout: h.f.patience(),
+		Deliver: h.deliver, Event: h.event, Optional: h.f.optional, Ready: h.ready, CheckTimeout: h.f.checkTimeout(),
 	}
 	switch {
 	case h.f.probe != "":
-		c.Effects = h.settled("--probe", h.ask)
+		c.Effects = h.settled("--probe", h.probe)
 	case h.f.probeCommand != "":
 		c.Effects = h.settled("--probe-command", h.printed)
 	}
@@ -214,13 +214,13 @@ func (h *httpConsumer) ready(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the consumer did not come back within %s: %w; its log says why", h.f.patience(), err)
+			return fmt.Errorf("the consumer was not reachable again within %s: %w; its log says why", h.f.checkTimeout(), err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// crash has the consumer die of the event.
+// crash makes the consumer crash on the event.
 func (h *httpConsumer) crash(ctx context.Context, e *consumer.Event) error {
 	if err := h.set(ctx, "--crash", h.f.crash, true); err != nil {
 		return err
@@ -250,11 +250,11 @@ func (h *httpConsumer) settled(flag string, count func(context.Context, uuid.UUI
 	}
 }
 
-// ask counts the effects of an event by the probe. Its errors never quote the URL or the answer.
-func (h *httpConsumer) ask(ctx context.Context, id uuid.UUID) (int, error) {
+// probe counts the effects of an event by the probe. Its errors never quote the URL or the response.
+func (h *httpConsumer) probe(ctx context.Context, id uuid.UUID) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.ReplaceAll(h.f.probe, "{id}", id.String()), nil)
 	if err != nil {
-		return 0, errors.New("it is no URL; correct it")
+		return 0, errors.New("it is not a URL; correct it")
 	}
 	if own, err := url.Parse(h.f.url); err == nil && own.Scheme == req.URL.Scheme && own.Host == req.URL.Host {
 		for name, value := range h.cfg.Headers {
@@ -274,15 +274,15 @@ func (h *httpConsumer) ask(ctx context.Context, id uuid.UUID) (int, error) {
 		if errors.As(err, &quoting) {
 			err = quoting.Err
 		}
-		return 0, fmt.Errorf("no answer: %w; see that it runs", err)
+		return 0, fmt.Errorf("no response: %w; see that it runs", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCount))
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		return 0, fmt.Errorf("it answered %d; have it answer 200 with a number, and with 0 for an event that it does not know", resp.StatusCode)
+		return 0, fmt.Errorf("it responded with %d; have it respond with 200 and a number, 0 for an event that it does not know", resp.StatusCode)
 	case err != nil:
-		return 0, fmt.Errorf("read the answer: %w; see that it runs", err)
+		return 0, fmt.Errorf("read the response: %w; see that it runs", err)
 	}
 	return h.number(body)
 }
@@ -297,8 +297,8 @@ func (h *httpConsumer) printed(ctx context.Context, id uuid.UUID) (int, error) {
 }
 
 // number reads a number, or the one in the member of an object.
-func (h *httpConsumer) number(answer []byte) (int, error) {
-	text := bytes.TrimSpace(answer)
+func (h *httpConsumer) number(response []byte) (int, error) {
+	text := bytes.TrimSpace(response)
 	var object map[string]json.RawMessage
 	if json.Unmarshal(text, &object) == nil && object != nil {
 		text = object[h.f.probeMember]
@@ -329,7 +329,7 @@ func (h *httpConsumer) command(ctx context.Context, flag, command string) error 
 	return nil
 }
 
-// run has sh run a command. What it says of itself goes to standard error.
+// run has sh run a command. Its standard error goes to the dispatcher's.
 func (h *httpConsumer) run(ctx context.Context, command string, out io.Writer) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Stdout, cmd.Stderr = out, h.stderr

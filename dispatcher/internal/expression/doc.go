@@ -40,7 +40,7 @@
 // A function that takes an int takes every whole number: payload.name.substring(payload.from). So an id
 // is the same after an expression as before it.
 //
-// A key that may be missing is tested with has(payload.discount), or with a question mark:
+// A key that may be missing is tested with has(payload.discount), or read as an optional value:
 // event.headers.?region.orValue("eu").
 //
 // # Functions

@@ -209,7 +209,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("topics: %s", body)
 	}
 
-	if s := sources(dispatcher.Snapshot{}, nil).full(process); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != status.Unknown || s.Sink.State != status.Unknown || s.LastError != nil {
+	if s := sources(dispatcher.Snapshot{}, nil).status(process); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != status.Unknown || s.Sink.State != status.Unknown || s.LastError != nil {
 		t.Errorf("before anything is known: %+v", s)
 	}
 	if s := statusOf(process, dispatcher.Snapshot{Draining: true}); s.State != "Draining" {

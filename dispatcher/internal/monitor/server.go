@@ -41,7 +41,7 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 		writeCauses(w, unready(statusOf(p, from.Snapshot())))
 	})
 	mux.HandleFunc("GET "+status.Path, func(w http.ResponseWriter, r *http.Request) {
-		current := from.full(p)
+		current := from.status(p)
 		if r.URL.Query().Has("brief") || !local(r.RemoteAddr) {
 			current = current.Brief()
 		}

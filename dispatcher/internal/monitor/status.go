@@ -74,8 +74,8 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	return out
 }
 
-// full adds what the database returns.
-func (from Sources) full(p Process) status.Status {
+// status is the snapshot with what the database returns.
+func (from Sources) status(p Process) status.Status {
 	out := statusOf(p, from.Snapshot())
 	if from.FileProblems != nil {
 		out.FileProblems = fileProblems(from.FileProblems())
