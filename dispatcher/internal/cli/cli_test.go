@@ -34,7 +34,7 @@ func TestLastWordsAreBounded(t *testing.T) {
 		"long later": {errors.Join(errors.New("a"), errors.New(long), errors.New("c")), "a (and 2 more)", "a (and 2 more)"},
 	} {
 		got := brief(c.err)
-		if len(got) > lastWords || strings.ContainsAny(got, "\n\t") || !utf8.ValidString(got) || !strings.HasPrefix(got, c.begin) || !strings.HasSuffix(got, c.end) {
+		if len(got) > maxReason || strings.ContainsAny(got, "\n\t") || !utf8.ValidString(got) || !strings.HasPrefix(got, c.begin) || !strings.HasSuffix(got, c.end) {
 			t.Errorf("%s: %d bytes: %s", name, len(got), got)
 		}
 	}
