@@ -157,7 +157,7 @@ func TestReplayRun(t *testing.T) {
 	run(t, "", "replay", "status", "-f", file, "--id", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
 	timedOut := run(t, "", "replay", "run", "-f", file, "--id", id, "--timeout", "1ms")
 	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher replay run -f "+file+" --id "+id+"` goes on with it")
-	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"operator", "namespace: bills\n")
+	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"replay", "namespace: bills\n")
 	run(t, "", "replay", "status", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
 	run(t, "", "replay", "run", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"`)
 	run(t, "", "replay", "stop", "-f", others, "--id", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)

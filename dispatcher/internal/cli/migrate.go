@@ -31,7 +31,7 @@ func migrateUpCommand() *cobra.Command {
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
 of an owner. It may run twice, and at the same time as another process.
 
-With journal in the file it also turns the journal on or off: see the page of dispatcher/journal. With --m10, or
+With journal in the file it also turns the journal on or off: see the page of dispatcher/internal/journal. With --m10, or
 database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema m10_recovery.
 With --overview, or database.overview, it also makes the view outbox.events, for producers of the Overview contract.`,
 		Example: `  dispatcher migrate up -f owner.yaml

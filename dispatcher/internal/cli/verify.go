@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/journal"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 )
 
 // verifyFlags are what to compare, and how to report it.

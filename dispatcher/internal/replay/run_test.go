@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
 // Stopped half-way, what waits is skipped, and its dead letters stay open. What was put back keeps its outcome.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
-	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
 // A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The dead letter says what

@@ -7,7 +7,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/dispatcher/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
 // Replays that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
