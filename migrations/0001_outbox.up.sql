@@ -121,10 +121,10 @@ comment on table outbox_aggregate_sequences is 'One row per aggregate whose even
 comment on column outbox_aggregate_sequences.aggregate_type is 'Empty for events without one.';
 comment on column outbox_aggregate_sequences.last is 'The number of its last event. It outlives the event: a row that is removed begins at 1 again.';
 
--- One record per death. A replay, a discard or a retention marks it. There is no foreign key:
--- it would lock the event's row once more at each death.
+-- A row each time that an event becomes dead. A replay, a discard or retention resolves it. There is no foreign key:
+-- it would lock the event's row once more each time.
 --
--- The fingerprint is the group of the record: deaths of one topic for one cause have the same. It is that of
+-- The fingerprint is the group: dead letters of one topic for one cause have the same. It is that of
 -- dispatcher.Fingerprint in Go. A backslash is doubled, since bytea would take it for the beginning of a code.
 create table outbox_dead_letters (
     id             bigint      not null generated always as identity primary key,
@@ -158,7 +158,7 @@ create table outbox_dead_letters (
     resolution_reason text,
     replay_id         uuid,
 
-    -- The address that is told of deaths. A transaction that sets outbox.notify to on asks for it, whatever adds the record.
+    -- The notification of an address. A transaction that sets outbox.notify to on requests it, whatever adds the row.
     notify_at         timestamptz default case when current_setting('outbox.notify', true) = 'on' then now() end,
     notify_attempts   integer,
     notified_at       timestamptz,
@@ -171,7 +171,7 @@ create table outbox_dead_letters (
         or num_nonnulls(resolution, resolved_at, resolved_by, resolution_reason, replay_id) = 0)
 );
 
-comment on table outbox_dead_letters is 'One record per death of an event: why, and what a person did about it.';
+comment on table outbox_dead_letters is 'A row each time that an event becomes dead: why, and what a person did about it.';
 comment on column outbox_dead_letters.class is 'What failed, in one word: the sink''s kind, schema, rule, route, mask, decode, handler, lease. Empty: not known.';
 comment on column outbox_dead_letters.code is 'The destination''s own code, or the name of the rule: 422, MESSAGE_TOO_LARGE. Never a value of the event.';
 comment on column outbox_dead_letters.place is 'Where in the event, with * for the index of an array: /items/*/price.';
@@ -179,21 +179,21 @@ comment on column outbox_dead_letters.fingerprint is 'The group: 8 hex digits of
 comment on column outbox_dead_letters.worker is 'The worker that had the lease.';
 comment on column outbox_dead_letters.error is 'The event''s last error.';
 comment on column outbox_dead_letters.failures is 'The last five failed attempts, as in outbox_events.';
-comment on column outbox_dead_letters.response is 'What the destination answered, at most 1 KiB, when the dispatcher has captureResponse.';
+comment on column outbox_dead_letters.response is 'The response of the destination, at most 1 KiB, when the dispatcher has captureResponse.';
 comment on column outbox_dead_letters.resolved_by is 'Who handled it: a person, or retention.';
 comment on column outbox_dead_letters.resolution_reason is 'Why, in the words of who did it.';
 comment on column outbox_dead_letters.replay_id is 'The replay that did it, if it was one: the id in outbox_replays.';
-comment on column outbox_dead_letters.notify_at is 'When the address is to be told of the death. Null: never, or no more.';
+comment on column outbox_dead_letters.notify_at is 'When the address is to be notified. Null: never, or no more.';
 comment on column outbox_dead_letters.notify_attempts is 'How often that was begun. Null: never.';
 comment on column outbox_dead_letters.notified_at is 'When the address had taken it.';
 
--- The deaths that nobody has handled yet, group by group.
+-- The open dead letters, group by group.
 create index outbox_dead_letters_open on outbox_dead_letters (namespace, topic, fingerprint, dead_at) where resolution is null;
 
--- Those that the address is to be told of, of dispatchers that have one. Others have no entry.
+-- The dead letters of which an address is to be notified, for dispatchers that have one. Others have no entry.
 create index outbox_dead_letters_notify on outbox_dead_letters (namespace, notify_at) where notify_at is not null;
 
--- How many became dead of late. The condition, which always holds, keeps other questions off this index: without statistics the
+-- How many became dead of late. The condition, which always holds, keeps other queries off this index: without statistics the
 -- planner would read all of a namespace from it. A statement that wants it says the same.
 create index outbox_dead_letters_dead_at on outbox_dead_letters (namespace, dead_at) where coalesce(reason <> '', false);
 

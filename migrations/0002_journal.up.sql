@@ -1,8 +1,8 @@
 -- oldest-reader: 1
 --
 -- The journal: one append-only record for each change of an event's row, when outbox_journal_set has turned it on.
--- Triggers write it, so that it has every change: of dispatchers, of producers and of people. While it is off there
--- are no triggers, and it costs nothing.
+-- Triggers write it, so that it has every change: of dispatchers, of producers and of people. While it is off,
+-- no trigger exists, and it costs nothing.
 
 -- Partitioned by day, in UTC. outbox_journal_keep makes the days ahead, and removes those that are old. What comes on a
 -- day that has no partition goes to the default partition, so that no insert of an event ever fails for it.

@@ -91,7 +91,7 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 func checkSchemaName(schema string) error {
 	if len(schema) > 63 || !schemaName.MatchString(schema) || strings.HasPrefix(schema, "pg_") {
 		return fmt.Errorf("schema %.70q cannot be used; name one of at most 63 lower-case characters, digits and underscores, "+
-			"that starts with a letter or an underscore and not with pg_, such as outbox", schema)
+			"that starts with a lower-case character a to z or an underscore, and not with pg_, such as outbox", schema)
 	}
 	return nil
 }

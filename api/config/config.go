@@ -74,7 +74,7 @@ type Config struct {
 	StateFile string `json:"stateFile,omitempty"`
 	// VerifiedTypesFile is the file that lists the event types which are delivered, one a line, each as it is or the
 	// beginning of some with * at its end: those with a verified consumer (CONTRACT C-82). It is read again each
-	// second. An event of another type holds its topic until the file lists that. Nothing is delivered before the
+	// second. An event of another type pauses its topic until the file lists the type. Nothing is delivered before the
 	// file could be read once; what it said last holds when it cannot be read later. Defaults to none: all types are
 	// delivered.
 	VerifiedTypesFile string `json:"verifiedTypesFile,omitempty"`

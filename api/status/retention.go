@@ -22,10 +22,10 @@ type Retention struct {
 
 // Removed are numbers of rows that retention has removed.
 type Removed struct {
-	// Delivered are delivered rows; Dead are dead rows, resolved or expired; DeadLetters are records of deaths.
+	// Delivered counts delivered rows, Dead dead rows that are resolved or expired, and DeadLetters dead letters.
 	Delivered   int64 `json:"delivered"`
 	Dead        int64 `json:"dead"`
 	DeadLetters int64 `json:"deadLetters"`
-	// Expired are deaths that nobody resolved and retention did (deadUnresolved).
+	// Expired counts dead letters that retention resolved, because no person did (deadUnresolved).
 	Expired int64 `json:"expired"`
 }

@@ -30,7 +30,7 @@ type DeadLetterReplay struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is what is asked for. It cannot be changed.
+	// spec is the request. It cannot be changed.
 	// +required
 	Spec DeadLetterReplaySpec `json:"spec,omitzero"`
 
@@ -53,7 +53,7 @@ type DeadLetterReplayList struct {
 // DeadLetterReplaySpec says which dead letters, and what becomes of them.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, because the set is fixed when the replay begins; delete the object, which stops it, and create another"
-// +kubebuilder:validation:XValidation:rule="has(self.dispatcherRef) != has(self.outboxRef)",message="exactly one of dispatcherRef and outboxRef says whose dead letters; set dispatcherRef to the name of an OutboxDispatcher, or outboxRef to that of an Outbox"
+// +kubebuilder:validation:XValidation:rule="has(self.dispatcherRef) != has(self.outboxRef)",message="exactly one of dispatcherRef and outboxRef must be set; set dispatcherRef to the name of an OutboxDispatcher, or outboxRef to that of an Outbox"
 // +kubebuilder:validation:XValidation:rule="has(self.outboxRef) == has(self.namespace)",fieldPath=".namespace",message="namespace, the outbox namespace of the events, belongs to outboxRef and is needed with it; add it there, or remove it, because a dispatcher has its own"
 // +kubebuilder:validation:XValidation:rule="self.action == 'Replay' || !has(self.canary) && !has(self.abortAt) && !has(self.ordering)",fieldPath=".action",message="canary, abortAt and ordering belong to action Replay, because a discard has no outcome to wait for; remove them"
 type DeadLetterReplaySpec struct {
@@ -88,16 +88,16 @@ type DeadLetterReplaySpec struct {
 	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 1024 && self.matches('[^[:space:]]')",message="reason must have words in it, and at most 1024 bytes; say why, such as CHG-812"
 	Reason string `json:"reason,omitempty"`
 
-	// requestedBy is who asks: the name by which the API server knows who creates
-	// the object. It stays with each dead letter. At most 1024 bytes.
+	// requestedBy is the user who requests it: the name by which the API server knows
+	// who creates the object. It stays with each dead letter. At most 1024 bytes.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 1024 && self.matches('[^[:space:]]')",message="requestedBy must have words in it, and at most 1024 bytes; give your own user name, which `kubectl auth whoami` prints"
 	RequestedBy string `json:"requestedBy,omitempty"`
 
-	// selector chooses among the open dead letters: those that nobody has replayed or
-	// discarded.
+	// selector chooses among the open dead letters: those that are neither
+	// replayed nor discarded.
 	// +required
 	Selector DeadLetterSelector `json:"selector,omitzero"`
 
@@ -137,7 +137,7 @@ type DeadLetterReplaySpec struct {
 	DryRun bool `json:"dryRun,omitempty"`
 
 	// ttlAfterFinished is how long the object, and its Job, stay after it finished.
-	// From 0s to 87600h (10 years). When not set: until somebody deletes it.
+	// From 0s to 87600h (10 years). When not set: until it is deleted.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -184,7 +184,7 @@ type DeadLetterSelector struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}$')",message="group must be the 8 hex digits of a group, as in status.deadGroups of the dispatcher, such as 7f3a9c21"
 	Group string `json:"group,omitempty"`
 
-	// reason is why the event died: max_retries_exceeded, poison_message,
+	// reason is why the event is dead: max_retries_exceeded, poison_message,
 	// schema_validation_failed, processing_timeout or permanent_failure.
 	// +optional
 	// +kubebuilder:validation:Enum=max_retries_exceeded;poison_message;schema_validation_failed;processing_timeout;permanent_failure
@@ -234,11 +234,11 @@ type DeadLetterSelector struct {
 	// +kubebuilder:validation:MaxLength=1024
 	ErrorContains string `json:"errorContains,omitempty"`
 
-	// since is the earliest time of death.
+	// since is the earliest time at which the events became dead.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// until is the time before which the events died.
+	// until is the time before which the events became dead.
 	// +optional
 	Until *metav1.Time `json:"until,omitempty"`
 }
@@ -325,8 +325,8 @@ type DeadLetterReplayStatus struct {
 
 // SkippedDeadLetters counts dead letters that were left as they were.
 type SkippedDeadLetters struct {
-	// reason is already_resolved (somebody else has replayed or discarded it, or
-	// retention removed it), not_dead, gone, earlier_dead (an earlier event of its
+	// reason is already_resolved (another replay resolved it, or retention removed
+	// it), not_dead, gone, earlier_dead (an earlier event of its
 	// key is dead again) or stopped (before its turn).
 	// +required
 	// +kubebuilder:validation:MinLength=1

@@ -43,8 +43,8 @@ type observed struct {
 	detail string
 }
 
-// look observes the Job's pods. A pod with the label that the Job does not own is not one of them.
-func (r *Reconciler) look(ctx context.Context, seen *observed, resolved desired.Replay) error {
+// observePods observes the Job's pods. A pod with the label that the Job does not own is not one of them.
+func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved desired.Replay) error {
 	o, job := seen.replay, seen.job
 	all, err := r.pods(ctx, job)
 	if err != nil {

@@ -118,7 +118,7 @@ func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 		}
 	}
 	seen.job = job
-	return r.look(ctx, seen, resolved)
+	return r.observePods(ctx, seen, resolved)
 }
 
 // begin holds the object, and makes the Job with its files.

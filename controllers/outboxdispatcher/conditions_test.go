@@ -181,7 +181,7 @@ func TestConditions(t *testing.T) {
 			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonForeignObject, "")
 			o.statuses[0].Source, o.statuses[1].Source = down, down
 		}, no, api.ReasonForeignObject, []string{"Stalled=True/ForeignObject", "SourceReachable=False/ConnectionFailed"}, []string{"Reconciling"}},
-		"one pod holds a topic": {func(o *observed) {
+		"one pod pauses a topic": {func(o *observed) {
 			o.statuses[1].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 500"}}}
 		}, yes, api.ReasonDelivering, []string{"TopicsPaused=True/TopicsPaused", "SinkReachable=True/Connected", "WorkloadAvailable=True/Available"}, []string{"Reconciling", "Stalled"}},
 		"every pod holds every topic that has events": {func(o *observed) {
@@ -209,7 +209,7 @@ func TestConditions(t *testing.T) {
 		"paused, and the destination is down": {func(o *observed) {
 			o.obd.Spec.State, o.statuses[0].Sink = api.StatePaused, down
 		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
-		"one pod holds a topic, the other sees the sink down": {func(o *observed) {
+		"one pod pauses a topic, the other sees the sink down": {func(o *observed) {
 			o.statuses[0].Sink, o.statuses[1].PausedTopics = down, []status.PausedTopic{{Topic: "a"}}
 		}, no, api.ReasonConnectionFailed, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"the data were not looked at yet": {func(o *observed) { o.statuses[0].Data, o.statuses[1].Data = nil, nil },

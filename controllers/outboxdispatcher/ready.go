@@ -25,9 +25,9 @@ type cause struct {
 }
 
 // causes are the conditions that Ready follows from, each before what follows from it: without the database no
-// pod is ready. Ready is about events that flow. So nothing stops them while some pod works with the database
-// but the destination, and a pod less than spec.replicas, a paused topic among others, and the destination of a
-// dispatcher that is paused are no cause at all.
+// pod is ready. Ready is about events that flow. So while some pod works with the database, only the destination stops
+// them. These are not causes: fewer pods than spec.replicas, a paused topic among others, and the destination of a
+// paused dispatcher.
 func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) (all []cause) {
 	flowing := flowing(o)
 	stops := !slices.ContainsFunc(o.statuses, works)

@@ -78,7 +78,7 @@ const (
 
 // Spec is what is adopted. Every step but [ToShadow] reads all but the name from the database.
 type Spec struct {
-	// Name of the adoption, and of its trigger: a lower case letter, then up to 39 more, digits and underscores. Defaults
+	// Name of the adoption, and of its trigger: a character a to z, then up to 39 more, digits and underscores. Defaults
 	// to the layout for ToShadow, and to the only adoption that there is for other steps.
 	Name string
 	// Layout is required for ToShadow.
@@ -188,7 +188,7 @@ func transact(ctx context.Context, conn *pgx.Conn, schema string, dry bool, work
 
 func (s Spec) check(step Step) error {
 	if s.Name != "" && !names.MatchString(s.Name) {
-		return fmt.Errorf("the name %.50q cannot be used; give a lower case letter, then at most 39 lower case letters, digits and underscores", s.Name)
+		return fmt.Errorf("the name %.50q cannot be used; give a lower-case character a to z, then at most 39 of a to z, digits and underscores", s.Name)
 	}
 	switch step {
 	case ToShadow:

@@ -292,7 +292,7 @@ func TestStepsRefused(t *testing.T) {
 	shadow(func(s *adopt.Spec) { s.Layout = "kafka" }, "choose m10, overview, storage, debezium or columns")
 	shadow(func(s *adopt.Spec) { s.Namespace = "it's" }, "the namespace")
 	shadow(func(s *adopt.Spec) { s.Topic = "" }, "no topic")
-	shadow(func(s *adopt.Spec) { s.Name = "Orders" }, "lower case letter")
+	shadow(func(s *adopt.Spec) { s.Name = "Orders" }, "lower-case character")
 	shadow(func(s *adopt.Spec) { s.Table = "m10_recovery.none" }, "there is no table m10_recovery.none")
 	shadow(func(s *adopt.Spec) { s.Table = "outbox.outbox_workers" }, "it lacks id, aggregate_type")
 	shadow(func(s *adopt.Spec) { s.Columns = map[string]string{"id": "id"} }, "has its own columns")
