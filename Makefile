@@ -3,7 +3,7 @@ SHELL := /bin/bash -euo pipefail
 .DEFAULT_GOAL := help
 
 IMAGE ?= outbox-operator:dev
-LINT := go tool -modfile=hack/pins/lint/go.mod golangci-lint
+LINT := $$(hack/pins/tool.sh golangci-lint)
 
 .PHONY: help
 help: ## Show this list.
@@ -62,7 +62,7 @@ verify: ## Generated files are up to date, go.mod is tidy, linters are content.
 
 .PHONY: generate
 generate: ## Regenerate deep copies, the CRD, the manager's role, and what the chart has of config/.
-	@hack/pins/tools/generate.sh
+	@hack/generate.sh
 
 .PHONY: lint
 lint: ## Run the linters alone.
@@ -88,7 +88,7 @@ image: ## Build the image archive bin/image.tar without a container engine (IMAG
 chart: ## Package the Helm chart into bin/. VERSION=v1.2.3 is its version and the image's tag.
 	@hack/need.sh go
 	@mkdir -p bin
-	@go tool -modfile=hack/pins/helm/go.mod helm package charts/outbox-operator -d bin/ $(if $(VERSION),--version $(VERSION:v%=%) --app-version $(VERSION))
+	@$$(hack/pins/tool.sh helm) package charts/outbox-operator -d bin/ $(if $(VERSION),--version $(VERSION:v%=%) --app-version $(VERSION))
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout, and clusters that an interrupted run left behind.

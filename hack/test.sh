@@ -90,7 +90,7 @@ budgets() { measured tests -run 'Budget|Plan' ./dispatcher/pgstore ./dispatcher/
 on_api_server() {
   KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test) || return
   export KUBEBUILDER_ASSETS
-  go tool -modfile=hack/pins/helm/go.mod -n helm >/dev/null || return # built before the clock of a test runs
+  hack/pins/tool.sh helm >/dev/null || return # built before the clock of a test runs
   tests "$@"
 }
 

@@ -9,7 +9,7 @@ state() { git ls-files -z --cached --others --exclude-standard | xargs -0 sha256
 
 say "Generated files"
 before=$(state)
-hack/pins/tools/generate.sh
+hack/generate.sh
 if ! diff <(echo "$before") <(state); then
   echo "The files above are not what their generator makes: run 'make generate' and commit the result." >&2
   exit 1
@@ -26,5 +26,5 @@ git ls-files --cached --others --exclude-standard '*.sh' .ci/run | xargs -n 1 ba
 
 say "Linters (the first run builds them: 1 to 2 minutes)"
 go vet ./...
-go tool -modfile=hack/pins/lint/go.mod golangci-lint run ./...
+"$(hack/pins/tool.sh golangci-lint)" run ./...
 say "Verified."

@@ -26,9 +26,9 @@ const (
 	chart = root + "/charts/outbox-operator"
 )
 
-// helmPath is the helm that hack/pins/helm pins; the first call of a machine builds it.
+// helmPath is the helm that hack/pins/tool.sh pins; the first call of a machine builds it.
 var helmPath = sync.OnceValues(func() (string, error) {
-	cmd := exec.Command("go", "tool", "-modfile=../pins/helm/go.mod", "-n", "helm")
+	cmd := exec.Command("../pins/tool.sh", "helm")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err

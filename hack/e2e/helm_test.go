@@ -65,10 +65,10 @@ func (w *world) dispatcherImage(image string) {
 	w.claiming()
 }
 
-// helm runs the helm that hack/pins/helm pins; the first call of a machine builds it.
+// helm runs the helm that hack/pins/tool.sh pins; the first call of a machine builds it.
 func (w *world) helm(args ...string) {
 	w.Helper()
-	path, err := exec.CommandContext(w.ctx, "go", "tool", "-modfile=../pins/helm/go.mod", "-n", "helm").Output()
+	path, err := exec.CommandContext(w.ctx, "../pins/tool.sh", "helm").Output()
 	w.must(err)
 	dir := w.TempDir()
 	cmd := exec.CommandContext(w.ctx, strings.TrimSpace(string(path)), append(args, "--namespace", "outbox-system", "--kubeconfig", cluster.Kubeconfig)...)

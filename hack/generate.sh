@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Writes everything that is generated, from the types in api/ and the markers in controllers/: deep
 # copies, the CRD, the manager's role; and from these in config/ what the chart and config/namespaced
-# say too. hack/pins/tools/go.mod pins the generator. Then the tables of fields in the
-# pages.
+# say too. Then the tables of fields in the pages.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-go tool -modfile=hack/pins/tools/go.mod controller-gen \
+"$(hack/pins/tool.sh controller-gen)" \
   object crd rbac:roleName=outbox-operator paths=./api/... paths=./controllers/... \
   output:crd:dir=charts/outbox-operator/files/crds output:rbac:dir=config/rbac
 go run ./hack/chart
