@@ -75,7 +75,7 @@ func TestRetriesThenDead(t *testing.T) {
 	cause := dispatcher.Cause{Class: "http", Code: "500"}
 	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 		if e.EventType == "Bad" {
-			return dispatcher.WithCause(cause, dispatcher.WithResponse("out of stock: 4111", errRefused))
+			return dispatcher.WithCause(cause, dispatcher.WithResponse("out of stock: 4111-1111", errRefused))
 		}
 		return nil
 	}}
@@ -91,7 +91,7 @@ func TestRetriesThenDead(t *testing.T) {
 		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
 	}
 	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
-		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111'`, bad); n != 1 {
+		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111-1111'`, bad); n != 1 {
 		t.Errorf("there are %d dead letters with cause, failures and response, want 1", n)
 	}
 	seen.mu.Lock()
@@ -101,7 +101,7 @@ func TestRetriesThenDead(t *testing.T) {
 	if !slices.Equal(seen.deadEvents, []dispatcher.DeadEvent{want}) || seen.failed != 4 {
 		t.Errorf("the observer was notified of %d failures and the deadEvents %v, want 4 and %v", seen.failed, seen.deadEvents, want)
 	}
-	if lines := log.lines("4111"); len(lines) != 0 {
+	if lines := log.lines("4111-1111"); len(lines) != 0 {
 		t.Errorf("the log has the response of the destination: %v", lines)
 	}
 	if lines := log.lines("is dead"); len(lines) != 1 || !strings.Contains(lines[0], bad.String()) {
@@ -142,7 +142,7 @@ func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 	if len(log.lines("a value of type string")) == 0 {
 		t.Error("the log lacks the first panic")
 	}
-	for _, line := range log.lines("4111") {
+	for _, line := range log.lines("4111-1111") {
 		t.Errorf("the log has a payload: %s", line)
 	}
 	for _, line := range log.lines("") {

@@ -46,7 +46,7 @@ func (r rig) store() *pgstore.Store {
 func (r rig) enqueue(topic string, n int) {
 	r.Helper()
 	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
-		select gen_random_uuid(), 'shop', $1::text, '{"card": "4111"}' from generate_series(1, $2::integer)`, topic, n)
+		select gen_random_uuid(), 'shop', $1::text, '{"card": "4111-1111"}' from generate_series(1, $2::integer)`, topic, n)
 }
 
 func (r rig) exec(sql string, args ...any) {
