@@ -17,17 +17,17 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
-// operate adds replay and discard to the command that reads dead letters.
-func operate(dead *cobra.Command) *cobra.Command {
+// withResolving adds replay and discard to the command that reads dead letters.
+func withResolving(dead *cobra.Command) *cobra.Command {
 	dead.AddCommand(
 		deadLettersCommand(config.ActionReplay, "replay", "Put dead events back, at a rate",
 			`Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place
-in the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them die
-again, the rest stays as it is. Of a key the next event goes when the one before is delivered.`,
+in the order, and gets its whole retry budget again. With --canary some are put back first, and alone: when too many of
+them are dead again, the rest stays as it is. Of a key the next event is put back when the one before is delivered.`,
 			`  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --dry-run
   dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait`),
 		deadLettersCommand(config.ActionDiscard, "discard", "Mark dead letters as handled; their events stay dead",
-			`Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more.`,
+			`Mark the dead letters of the filter as handled. Their events stay dead, and no longer block their keys.`,
 			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`))
 	return dead
 }
@@ -37,14 +37,14 @@ func deadLettersCommand(action config.ReplayAction, use, short, long, example st
 	var all, dryRun bool
 	request := config.ReplayRequest{Action: action}
 	running := replay.Running{}
-	tell := teller{}
+	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: use + " -f FILE --reason TEXT", Short: short, Example: example, Args: cobra.NoArgs,
 		Long: long + `
 
 The set is fixed when the command begins: the open dead letters that match, of the file's namespace and topics. It is
-in the database: when the command is broken off, "dispatcher replay run --id" goes on with it. Whoever has the
-login may do it; it needs what "migrate grants --for replay" prints.`,
+in the database: when the command is interrupted, "dispatcher replay run --id" continues it. The login needs the grants
+that "migrate grants --for replay" prints.`,
 	}
 	filter := deadcmd.FilterFlags(cmd)
 	cmd.RunE = work(func(cmd *cobra.Command) (err error) {
@@ -55,7 +55,7 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 		if chosen.Empty() && !all {
 			return errors.New("no filter; choose dead letters, such as with --group, or add --all for every open dead letter of the file's topics")
 		}
-		return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+		return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
 			request.Filter, request.Namespace, request.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
 			if request.RequestedBy == "" {
 				if request.RequestedBy, err = database.Login(cfg.Database); err != nil {
@@ -67,25 +67,25 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 				if err != nil {
 					return err
 				}
-				return tell.would(p)
+				return out.writeDryRun(p)
 			}
 			p, err := replays.Begin(ctx, request)
 			if err != nil {
 				return err
 			}
-			if p, err = tell.run(ctx, replays, p, running); err != nil {
+			if p, err = out.run(ctx, replays, p, running); err != nil {
 				return err
 			}
-			return tell.stopped(p)
+			return out.stopped(p)
 		})
 	})
 	fileFlag(cmd, &file)
-	tell.add(cmd)
+	out.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&request.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
-	flags.StringVar(&request.RequestedBy, "by", "", "who asks; it stays with each dead letter (default: the login)")
+	flags.StringVar(&request.RequestedBy, "by", "", "who requests it, as noted at each dead letter (default: the login)")
 	flags.BoolVar(&all, "all", false, "every open dead letter, when there is no filter")
-	flags.BoolVar(&dryRun, "dry-run", false, "tell what would be done, and change nothing")
+	flags.BoolVar(&dryRun, "dry-run", false, "print what would be done, and change nothing")
 	flags.IntVar(&request.Rate, "rate", config.DefaultReplayRate, "the most events a second")
 	if action == config.ActionReplay {
 		flags.IntVar(&request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
@@ -101,10 +101,10 @@ login may do it; it needs what "migrate grants --for replay" prints.`,
 }
 
 // withReplays connects to the replays of a file's outbox.
-func withReplays(cmd *cobra.Command, file string, tell *teller, do func(context.Context, *replay.Replays, config.Config) error) error {
-	tell.out, tell.file = cmd.OutOrStdout(), file
-	if tell.format != "text" && tell.format != "json" {
-		return fmt.Errorf("--output is %q; choose text or json", tell.format)
+func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(context.Context, *replay.Replays, config.Config) error) error {
+	out.w, out.file = cmd.OutOrStdout(), file
+	if out.format != "text" && out.format != "json" {
+		return fmt.Errorf("--output is %q; choose text or json", out.format)
 	}
 	cfg, err := load(file, validateReading)
 	if err != nil {
@@ -120,22 +120,22 @@ func withReplays(cmd *cobra.Command, file string, tell *teller, do func(context.
 
 // timeoutFlag adds the flag that ends a wait.
 func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
-	cmd.Flags().DurationVar(timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event had its turn, and none was delivered or died; 0 waits for ever")
+	cmd.Flags().DurationVar(timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
 }
 
-// teller writes progress.
-type teller struct {
-	out          io.Writer
+// progressWriter writes the progress of a replay.
+type progressWriter struct {
+	w            io.Writer
 	file, format string
 	last         string
 }
 
-func (t *teller) add(cmd *cobra.Command) {
+func (t *progressWriter) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&t.format, "output", "o", "text", "text, or json: an object for each line")
 }
 
-// tell writes a progress that is news.
-func (t *teller) tell(p status.Replay) error {
+// write writes a progress that differs from the last one.
+func (t *progressWriter) write(p status.Replay) error {
 	line := fmt.Sprintf("%s %s: %s", p.Action, p.ID, p)
 	if t.format == "json" {
 		text, err := json.Marshal(p)
@@ -152,32 +152,32 @@ func (t *teller) tell(p status.Replay) error {
 		return nil
 	}
 	t.last = line
-	_, err := fmt.Fprintln(t.out, line)
+	_, err := fmt.Fprintln(t.w, line)
 	return err
 }
 
-// would tells of a dry run.
-func (t *teller) would(p status.Replay) error {
+// writeDryRun writes what a dry run found.
+func (t *progressWriter) writeDryRun(p status.Replay) error {
 	if t.format == "json" {
-		return t.tell(p)
+		return t.write(p)
 	}
 	text := fmt.Sprintf("would %s %d of %d", p.Action, p.Waiting, p.Matched)
 	for _, s := range p.Skipped {
 		text += fmt.Sprintf(", and skip %d: %s", s.Count, s.Reason)
 	}
-	_, err := fmt.Fprintln(t.out, text)
+	_, err := fmt.Fprintln(t.w, text)
 	return err
 }
 
-// run moves a replay, and tells its progress from the beginning.
-func (t *teller) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.Running) (status.Replay, error) {
-	if err := t.tell(p); err != nil {
+// run runs a replay, and writes its progress.
+func (t *progressWriter) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.Running) (status.Replay, error) {
+	if err := t.write(p); err != nil {
 		return p, err
 	}
 	id := p.ID
 	report := running.Report
 	running.Report = func(p status.Replay) {
-		_ = t.tell(p) // when who reads it has gone, the end says so
+		_ = t.write(p) // the last write reports a closed output
 		if report != nil {
 			report(p)
 		}
@@ -187,15 +187,15 @@ func (t *teller) run(ctx context.Context, replays *replay.Replays, p status.Repl
 		err = errors.New("it was interrupted")
 	}
 	if err != nil {
-		return p, fmt.Errorf("%w; `dispatcher replay run -f %s --id %s` goes on with it, and `dispatcher replay stop` gives up the rest", err, t.file, id)
+		return p, fmt.Errorf("%w; `dispatcher replay run -f %s --id %s` continues it, and `dispatcher replay stop` gives up the rest", err, t.file, id)
 	}
-	return p, t.tell(p)
+	return p, t.write(p)
 }
 
-// stopped is the error of a replay that did not do all.
-func (t *teller) stopped(p status.Replay) error {
+// stopped is the error of a replay that stopped early.
+func (t *progressWriter) stopped(p status.Replay) error {
 	if p.Stopped == "" {
 		return nil
 	}
-	return fmt.Errorf("replay %s was stopped: %s; see why they died, with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
+	return fmt.Errorf("replay %s was stopped: %s; see the reasons with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
 }

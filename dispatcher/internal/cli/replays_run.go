@@ -17,7 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
-// replayCommand is what a process does with a replay that somebody has asked for.
+// replayCommand runs, shows and stops a replay that was requested.
 func replayCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{Use: "replay", Short: "Run, watch or stop a replay or a discard of dead letters", Args: cobra.NoArgs}
 	cmd.AddCommand(replayRunCommand(version), replayStatusCommand(), replayStopCommand())
@@ -27,40 +27,40 @@ func replayCommand(version string) *cobra.Command {
 func replayRunCommand(version string) *cobra.Command {
 	var file, requestFile, id, listen string
 	var timeout time.Duration
-	tell := teller{}
+	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: "run -f FILE (--request FILE | --id ID)", Short: "Run a replay to its end, from the beginning or from where it stands", Args: cobra.NoArgs,
-		Long: `Run a replay until each outcome is known. --request names a file with what is asked for, as YAML: id,
+		Long: `Run a replay until each outcome is known. --request names a file with the request, as YAML: id,
 action, reason, requestedBy, filter, rate, canary, abortAt, anyOrder; dryRun: true changes nothing. Namespace and
-topics are those of the configuration. When a replay of the id is there already, it goes on with that. At the
+topics are those of the configuration. When a replay of the id exists, it is continued. At the
 end the progress, as a JSON object, is in the file that TERMINATION_LOG names (by default /dev/termination-log, if
-there is one). To stop by abortAt is no failure. With --listen the progress is served on /status while it runs, and
-trouble with the database, which is then waited out. When it is interrupted, the next run of the id goes on.`,
+there is one). A stop by abortAt is a success. With --listen the progress is served on /status while it runs, and failures
+of the database are shown there and retried. When it is interrupted, the next run of the id continues.`,
 		Example: `  dispatcher replay run -f orders.yaml --request replay.yaml
   dispatcher replay run -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
 				attempt := func(report func(status.Replay)) (status.Replay, error) {
 					p, err := begun(ctx, replays, cfg, requestFile, id)
 					if err != nil {
 						return p, err
 					}
 					if report(p); p.ID == uuid.Nil {
-						return p, tell.would(p)
+						return p, out.writeDryRun(p)
 					}
-					return tell.run(ctx, replays, p, replay.Running{Wait: true, Timeout: timeout, Report: report})
+					return out.run(ctx, replays, p, replay.Running{Wait: true, Timeout: timeout, Report: report})
 				}
 				p, err := served(ctx, listen, version, cfg, attempt)
 				if err != nil {
 					return err
 				}
-				return leaveProgress(p)
+				return writeProgress(p)
 			})
 		}),
 	}
 	fileFlag(cmd, &file)
-	tell.add(cmd)
-	cmd.Flags().StringVar(&requestFile, "request", "", "the file with what is asked for")
+	out.add(cmd)
+	cmd.Flags().StringVar(&requestFile, "request", "", "the file with the request")
 	cmd.Flags().StringVar(&id, "id", "", "a replay that was begun before")
 	timeoutFlag(cmd, &timeout)
 	cmd.Flags().StringVar(&listen, "listen", "", "the address that /status is served at, such as :8080 (default: none)")
@@ -98,13 +98,13 @@ func readRequest(cfg config.Config, file string) (request config.ReplayRequest, 
 		return request, refused{fmt.Errorf("request %s: %w", file, err)}
 	}
 	if request.ID == uuid.Nil && !request.DryRun {
-		return request, refused{fmt.Errorf("request %s: id is missing; give a UUID, by which it goes on when it is run again", file)}
+		return request, refused{fmt.Errorf("request %s: id is missing; give a UUID, by which the next run continues it", file)}
 	}
 	return request, nil
 }
 
-// leaveProgress leaves the progress as the termination message.
-func leaveProgress(p status.Replay) error {
+// writeProgress writes the progress as the termination message.
+func writeProgress(p status.Replay) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("write the progress: %w", err)
@@ -116,7 +116,7 @@ func leaveProgress(p status.Replay) error {
 func byID(text string, do func(uuid.UUID) (status.Replay, error)) (status.Replay, error) {
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return status.Replay{}, fmt.Errorf("--id is %.60q, which is no UUID; `dispatcher dead replay` prints it when it begins", text)
+		return status.Replay{}, fmt.Errorf("--id is %.60q, which is not a UUID; `dispatcher dead replay` prints it when it begins", text)
 	}
 	p, err := do(id)
 	if errors.Is(err, replay.ErrNotFound) {
@@ -127,48 +127,47 @@ func byID(text string, do func(uuid.UUID) (status.Replay, error)) (status.Replay
 
 func replayStatusCommand() *cobra.Command {
 	var file, id string
-	tell := teller{}
+	out := progressWriter{}
 	cmd := &cobra.Command{
-		Use: "status -f FILE --id ID", Short: "Tell how far a replay is", Args: cobra.NoArgs,
-		Long: `Look for the outcomes of a replay, and tell how far it is. This writes down what it finds, and nothing
-else: it moves no event.`,
+		Use: "status -f FILE --id ID", Short: "Show the progress of a replay", Args: cobra.NoArgs,
+		Long:    `Look for the outcomes of a replay, and show its progress. The outcomes are stored; no event is moved.`,
 		Example: `  dispatcher replay status -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --output json`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
 				p, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Observe(ctx, id) })
 				if err != nil {
 					return err
 				}
-				return tell.tell(p)
+				return out.write(p)
 			})
 		}),
 	}
-	return addReplayFlags(cmd, &file, &id, &tell)
+	return addReplayFlags(cmd, &file, &id, &out)
 }
 
 func replayStopCommand() *cobra.Command {
 	var file, requestFile, id, reason string
-	tell := teller{}
+	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: "stop -f FILE (--request FILE | --id ID) --reason TEXT", Short: "Give up what waits of a replay", Args: cobra.NoArgs,
-		Long: `Give up what waits of a replay, after the batch that is under way. Its dead letters stay open; what was put
-back stays so. Who runs the replay ends when the outcomes of that are known. --request names the file that "replay
-run" takes: a replay that has not begun is begun and given up, so that no run of its id moves anything later. The
-progress is left as "replay run" leaves it.`,
+		Long: `Give up the events of a replay that wait, after the batch in progress. Their dead letters stay open; events that were
+put back stay so. The run of the replay ends when their outcomes are known. --request names the file that "replay run"
+takes: a replay that has not begun is begun and given up, so that a later run of its id moves nothing. The progress is
+written as "replay run" writes it.`,
 		Example: `  dispatcher replay stop -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "the consumer is down"`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, file, &tell, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-				p, err := given(ctx, replays, cfg, requestFile, id, reason)
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+				p, err := stopReplay(ctx, replays, cfg, requestFile, id, reason)
 				if err != nil {
 					return err
 				}
-				return errors.Join(tell.tell(p), leaveProgress(p))
+				return errors.Join(out.write(p), writeProgress(p))
 			})
 		}),
 	}
 	fileFlag(cmd, &file)
-	tell.add(cmd)
-	cmd.Flags().StringVar(&requestFile, "request", "", "the file with what was asked for")
+	out.add(cmd)
+	cmd.Flags().StringVar(&requestFile, "request", "", "the file with the request")
 	cmd.Flags().StringVar(&id, "id", "", "the replay")
 	cmd.Flags().StringVar(&reason, "reason", "", "why (required)")
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
@@ -179,8 +178,8 @@ progress is left as "replay run" leaves it.`,
 	return cmd
 }
 
-// given gives up the replay of a request's file, or of an id.
-func given(ctx context.Context, replays *replay.Replays, cfg config.Config, requestFile, id, reason string) (status.Replay, error) {
+// stopReplay gives up the replay of a request's file, or of an id.
+func stopReplay(ctx context.Context, replays *replay.Replays, cfg config.Config, requestFile, id, reason string) (status.Replay, error) {
 	if requestFile == "" {
 		return byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Stop(ctx, id, reason) })
 	}
@@ -198,9 +197,9 @@ func given(ctx context.Context, replays *replay.Replays, cfg config.Config, requ
 }
 
 // addReplayFlags adds the flags of a command on one replay.
-func addReplayFlags(cmd *cobra.Command, file, id *string, tell *teller) *cobra.Command {
+func addReplayFlags(cmd *cobra.Command, file, id *string, out *progressWriter) *cobra.Command {
 	fileFlag(cmd, file)
-	tell.add(cmd)
+	out.add(cmd)
 	cmd.Flags().StringVar(id, "id", "", "the replay (required)")
 	if err := cmd.MarkFlagRequired("id"); err != nil {
 		panic(err) // the flag is there

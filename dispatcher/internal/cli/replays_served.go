@@ -54,8 +54,8 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 			errors.Is(err, replay.ErrNotFound) || errors.Is(err, replay.ErrNamespace) || errors.Is(err, replay.ErrTimeout) {
 			return p, err
 		}
-		s.trouble(ctx, err)
-		log.Warn("the replay cannot go on; it is tried again", "in", wait, "error", slog.AnyValue(err))
+		s.failed(ctx, err)
+		log.Warn("the replay failed; trying again", "in", wait, "error", slog.AnyValue(err))
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -66,7 +66,7 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 	}
 }
 
-// replayStatus is what the process of a replay says on /status.
+// replayStatus is the /status of a process that runs a replay.
 type replayStatus struct {
 	cfg config.Config
 
@@ -95,7 +95,7 @@ func (s *replayStatus) handler() http.Handler {
 	return mux
 }
 
-// progress notes how far the replay is: the database has just told it.
+// progress stores the progress that was just read from the database.
 func (s *replayStatus) progress(p status.Replay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,9 +104,8 @@ func (s *replayStatus) progress(p status.Replay) {
 	s.now.Schema = status.Schema{State: string(dispatcher.SchemaReady)}
 }
 
-// trouble notes why the replay cannot go on. It is asked for the schema then: an error of a statement does not say
-// which version is there.
-func (s *replayStatus) trouble(ctx context.Context, err error) {
+// failed stores why the replay failed. It reads the schema's version, because an error of a statement does not have it.
+func (s *replayStatus) failed(ctx context.Context, err error) {
 	reason, message := database.Classify(err)
 	if reason == database.PermissionDenied {
 		message = brief(err) // it says which grants
@@ -124,7 +123,7 @@ func (s *replayStatus) trouble(ctx context.Context, err error) {
 	s.now.Source = status.Link{State: status.Unreachable, Reason: reason, Message: message}
 }
 
-// schema is the schema's version, if the database tells it.
+// schema reads the schema's version, if the database responds.
 func (s *replayStatus) schema(ctx context.Context) (status.Schema, bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
