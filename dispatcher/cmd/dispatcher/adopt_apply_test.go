@@ -12,7 +12,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// adopter is an outbox beside a table of Overview's layout and one of another.
+// adopter is an outbox next to a table of Overview's layout and one of another layout.
 type adopter struct {
 	*outbox
 	left string // the termination message of the last run
@@ -68,7 +68,7 @@ func (a *adopter) reached(t *testing.T, plan string, want ...string) status.Adop
 	return left
 }
 
-// A plan is reached from wherever the database is, and a second run changes nothing.
+// A plan is reached from any phase, and a second run changes nothing.
 //
 // CONTRACT: C-91
 func TestAdoptApplyReachesThePlan(t *testing.T) {
@@ -86,7 +86,7 @@ func TestAdoptApplyReachesThePlan(t *testing.T) {
 	a.exec(t, `insert into public.events (topic, payload) values ('orders', '{}')`)
 	left := a.reached(t, both("Shadow", "Cutover"), "overview Shadow", "orders Cutover")
 	if o := left.Adoptions[0]; o.Theirs != 1 || o.Ours != 1 || o.Missing+o.Extra+o.Refused != 0 || o.Since.IsZero() {
-		t.Errorf("the shadow has counted %+v", o)
+		t.Errorf("the shadow has counted %+v, want one row of each", o)
 	}
 	if again := a.apply(t, both("Shadow", "Cutover")); again.out != "" {
 		t.Errorf("a second run has done something:\n%s", again.out)
@@ -97,8 +97,8 @@ func TestAdoptApplyReachesThePlan(t *testing.T) {
 	}
 }
 
-// What is removed goes back from the shadow, and stays cut over. What nobody named stays as it is.
-func TestAdoptApplyOfWhatIsRemoved(t *testing.T) {
+// A removed adoption in the shadow ends; one that is cut over stays so. Unknown names are ignored.
+func TestAdoptApplyEndsRemovedShadows(t *testing.T) {
 	t.Parallel()
 	a := newAdopter(t)
 	a.reached(t, "adoptions:\n- "+overviewPlan+"Shadow}\n- "+columnsPlan+"Cutover}\n", "overview Shadow", "orders Cutover")
@@ -107,7 +107,7 @@ func TestAdoptApplyOfWhatIsRemoved(t *testing.T) {
 	a.reached(t, "adoptions:\n- "+overviewPlan+"Back}\n- "+columnsPlan+"Back}\n", "overview Back", "orders Back")
 }
 
-// One that fails keeps no other back, and its error says which it is and what to do.
+// An adoption that fails does not stop the others, and its error names it and the remedy.
 func TestAdoptApplyFailsAlone(t *testing.T) {
 	t.Parallel()
 	a := newAdopter(t)
@@ -123,10 +123,10 @@ func TestAdoptApplyFailsAlone(t *testing.T) {
 	a.apply(t, "adoptions:\n- {name: orders, phase: Back}\n- {name: orders, phase: Back}\n").ended(t, 78, `the name "orders" is missing or there twice`)
 }
 
-// A plan may name the slot that a connector reads, and its errors are what the Job of an Outbox tells.
+// A plan may name the slot that a connector reads; its errors are the termination message of an Outbox's Job.
 //
 // CONTRACT: C-91
-func TestAdoptApplyOfDebezium(t *testing.T) {
+func TestAdoptApplyCutsOverDebezium(t *testing.T) {
 	t.Parallel()
 	a := newAdopter(t)
 	slot := a.slot(t)

@@ -58,11 +58,11 @@ func (d debezium) connect(t *testing.T) (stop func()) {
 	return func() { t.Helper(); d.disconnect(t, conn, d.slot) }
 }
 
-// A table that Debezium reads is adopted, cut over and given back by hand. What is wrong with slot, publication or login is
-// said, with what to do.
+// A table that Debezium reads is adopted, cut over and given back by hand. Errors name the slot, publication or login and
+// the remedy.
 //
 // CONTRACT: C-91
-func TestAdoptDebezium(t *testing.T) {
+func TestAdoptCutsOverDebezium(t *testing.T) {
 	t.Parallel()
 	d := newDebezium(t, pgtest.Empty(t)).logical(t)
 	run(t, "", d.shadow...).ended(t, 1, "there is no replication slot "+d.slot+"; give the slot.name of the connector (--slot)", "slot.drop.on.stop false")
@@ -117,7 +117,7 @@ func TestAdoptDebezium(t *testing.T) {
 	}
 }
 
-// A server whose WAL cannot be decoded is no server that a connector reads.
+// A connector cannot read a server whose WAL cannot be decoded.
 func TestAdoptDebeziumWithoutLogicalDecoding(t *testing.T) {
 	t.Parallel()
 	d := newDebezium(t, pgtest.Server(t).DSN("postgres"))

@@ -20,8 +20,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What the page on adoption tells a user to run does what the page prints, in the order of the page: with the binary, on a
-// real PostgreSQL, with logins that have the rights that the page names and no others.
+// The commands of the adoption page print what the page prints, in its order: with the binary, on a real PostgreSQL, with
+// logins that have only the rights that the page names.
 //
 // CONTRACT: C-91
 func TestAdoptionPage(t *testing.T) {
@@ -104,18 +104,18 @@ func (o *outbox) compare(t *testing.T, line, want string, files *strings.Replace
 	t.Helper()
 	arguments, _, short := strings.Cut(line, " | head")
 	got := run(t, "", strings.Fields(files.Replace(arguments))...)
-	told := got.out
+	printed := got.out
 	if got.code != 0 {
-		told += got.err
+		printed += got.err
 	}
 	if short {
-		told = strings.Join(strings.SplitAfter(told, "\n")[:strings.Count(want, "\n")], "")
+		printed = strings.Join(strings.SplitAfter(printed, "\n")[:strings.Count(want, "\n")], "")
 	}
 	if fails := strings.HasPrefix(want, "dispatcher: "); fails != (got.code != 0) {
-		t.Errorf("$ dispatcher %s\nends with %d:\n%s", line, got.code, told)
+		t.Errorf("$ dispatcher %s\nends with %d:\n%s", line, got.code, printed)
 	}
-	if told, shown := settled(told), settled(want); told != shown {
-		t.Errorf("$ dispatcher %s\nprints\n%s\nand the page says\n%s", line, told, shown)
+	if printed, shown := settled(printed), settled(want); printed != shown {
+		t.Errorf("$ dispatcher %s\nprints\n%s\nand the page says\n%s", line, printed, shown)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // of the table's owner, and a producer that may insert into that table and nothing else.
 //
 // CONTRACT: C-91
-func TestAdopt(t *testing.T) {
+func TestAdoptShadowsCutsOverAndGoesBack(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	o.exec(t, `create table public.events (id bigserial primary key, kind text, body jsonb not null, sent_at timestamptz, at timestamptz not null default now());

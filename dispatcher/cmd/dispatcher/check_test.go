@@ -20,9 +20,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// check tells at which level transactions run: that of the login's default, where the dispatcher cannot ask for
-// another, with the remedy.
-func TestCheckTellsTheIsolation(t *testing.T) {
+// check reports the isolation level of transactions: the login's default, where the dispatcher cannot set another, with the
+// remedy.
+func TestCheckReportsTheIsolationLevel(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	o := newOutbox(t, srv.DSN("postgres")).migrated(t)
@@ -35,11 +35,10 @@ func TestCheckTellsTheIsolation(t *testing.T) {
 	run(t, "", "check", "-f", file).ok(t, "WARN isolation: transactions of ", " run at serializable behind the connection pooler", "run: alter role ")
 }
 
-// A destination that answers, without the one place that every event goes to: check says so, and no event
-// spends an attempt.
+// A reachable destination lacks the configured topic, stream or table: check reports it, and no event spends an attempt.
 //
 // CONTRACT: C-32
-func TestCheckAsksForTheConfiguredPlace(t *testing.T) {
+func TestCheckFailsWithoutTheConfiguredPlace(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	o.enqueue(t, 1)
@@ -60,7 +59,7 @@ func TestCheckAsksForTheConfiguredPlace(t *testing.T) {
 			c := goredis.NewClient(&goredis.Options{Addr: s.Address})
 			check(t, c.Set(t.Context(), "typo", "text", 0).Err())
 			check(t, c.Close())
-			return fmt.Sprintf("{redis: {addresses: ['%s'], stream: typo}}", s.Address), "the key holds a string, which is no stream"
+			return fmt.Sprintf("{redis: {addresses: ['%s'], stream: typo}}", s.Address), "the key holds a string, which is not a stream"
 		},
 	} {
 		t.Run(sink, func(t *testing.T) {
@@ -93,7 +92,7 @@ func TestCheckWarnsOfSmallMessages(t *testing.T) {
 		result := run(t, "", "check", "-f", file)
 		result.ok(t, "ok   sink: ", want)
 		if want == "" && strings.Contains(result.out, "WARN") {
-			t.Errorf("a limit of 2 MB is no reason to warn:\n%s", result.out)
+			t.Errorf("a limit of 2 MB is large enough, and check warns:\n%s", result.out)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // From an empty database to delivered events, with commands alone. CONTRACT: C-11, C-73
 // REQUIREMENT: OVERVIEW-18
-func TestCommands(t *testing.T) {
+func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
 	owner, produces := o.file(t, o.owner, ""), o.file(t, o.producer, "namespace: shop\n")
@@ -67,7 +67,7 @@ func TestCommands(t *testing.T) {
 	for line := range strings.Lines(first.out + rest.out) {
 		var event struct{ ID, Topic string }
 		if err := json.Unmarshal([]byte(line), &event); err != nil {
-			t.Fatalf("standard output of the log sink is no JSON: %q", line)
+			t.Fatalf("standard output of the log sink is not JSON: %q", line)
 		}
 		topics[event.Topic] = true
 	}

@@ -8,16 +8,15 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// check --data says how the data are, for people and for programs, and what to do; and its exit code says whether all
-// is well.
+// check --data reports on the data, as text and as JSON, with remedies; its exit code is 0 when all checks succeed.
 //
 // CONTRACT: C-95
 // REQUIREMENT: STORAGE-67, STORAGE-68, STORAGE-69, STORAGE-70, STORAGE-72
-func TestCheckData(t *testing.T) {
+func TestCheckDataFindsEachProblem(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
-	type answer struct {
+	type report struct {
 		Dispatcher, Namespace string
 		OK                    bool
 		Checks                []struct {
@@ -26,15 +25,15 @@ func TestCheckData(t *testing.T) {
 			Value                 *float64
 		}
 	}
-	ask := func(code int) (a answer) {
+	read := func(code int) (r report) {
 		t.Helper()
 		result := run(t, "", "check", "-f", file, "--data", "--output", "json")
 		result.ended(t, code)
-		check(t, json.Unmarshal([]byte(result.out), &a))
-		return a
+		check(t, json.Unmarshal([]byte(result.out), &r))
+		return r
 	}
 
-	well := ask(0)
+	well := read(0)
 	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 6 {
 		t.Errorf("an empty outbox is %+v", well)
 	}
@@ -53,7 +52,7 @@ func TestCheckData(t *testing.T) {
 	o.exec(t, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values (gen_random_uuid(), 'shop', 'orders', 'poison_message', 1)`)
 	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, delivered_5m, failed_5m) values (gen_random_uuid(), 'orders', 'shop', '{refunds}', 80, 20)`)
 
-	got := ask(3)
+	got := read(3)
 	want := map[string]struct {
 		value  float64
 		ok     bool
@@ -65,7 +64,7 @@ func TestCheckData(t *testing.T) {
 		"success":   {0.8, false, "80 of 100 attempts delivered their event in the last 5m", "last_error"},
 		"dead":      {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
-		"abandoned": {2, false, `leased to workers that are gone, and taken over by nobody: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
+		"abandoned": {2, false, `leased to workers that have ended, and not taken over: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
 	}
 	for _, c := range got.Checks {
 		w := want[c.Name]
@@ -76,7 +75,7 @@ func TestCheckData(t *testing.T) {
 		}
 	}
 	if got.OK || len(want) > 0 {
-		t.Errorf("ok is %t, and %v is not told", got.OK, want)
+		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
 	}
 	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 5 of 6 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
@@ -84,8 +83,8 @@ func TestCheckData(t *testing.T) {
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")
 }
 
-// What a process delivers is noted beside its heartbeat, and told by /status and /metrics; so are rows of topics that
-// it does not serve.
+// A process stores the outcomes of its deliveries with its heartbeat; /status and /metrics show them, and rows of topics
+// that no dispatcher serves.
 //
 // CONTRACT: C-95
 // REQUIREMENT: STORAGE-69, STORAGE-70
@@ -101,7 +100,7 @@ func TestDataReachesStatusAndMetrics(t *testing.T) {
 		check(t, o.admin.QueryRow(t.Context(), "select coalesce(sum(delivered_5m + delivered_1h), 0) from outbox.outbox_workers").Scan(&n))
 		return n == 6
 	})
-	await(t, "/status tells it", func() bool {
+	await(t, "/status shows it", func() bool {
 		d := p.status(t).Data
 		return d != nil && len(d.Windows) == 2 && d.Windows[0].Delivered == 3 && d.Windows[1].SuccessRate != nil && *d.Windows[1].SuccessRate == 1 &&
 			d.Unserved == 1 && len(d.OrphanTopics) == 1 && d.OrphanTopics[0].Topic == "refunds"
@@ -112,7 +111,7 @@ func TestDataReachesStatusAndMetrics(t *testing.T) {
 		`outbox_delivery_success_ratio{dispatcher="orders",outbox_namespace="shop",sink="log",window="5m"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {
-			t.Errorf("not told: %s", want)
+			t.Errorf("/metrics lacks %s", want)
 		}
 	}
 	if result := run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")), "--data"); !strings.Contains(result.out, "3 of 3 attempts delivered their event in the last 5m") {

@@ -12,8 +12,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What a consumer refuses is found with the dispatcher's own login, by the commands and through a pod's endpoint, and
-// its payload is shown to those alone who ask for it. CONTRACT: C-41
+// Refused events are found with the dispatcher's own login, by the commands and through a pod's endpoint. Payloads are
+// shown on request only. CONTRACT: C-41
 func TestDeadLettersAreFound(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
@@ -40,7 +40,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 	id := page.DeadLetters[0].Event
 	run(t, "", "dead", "show", "-f", file, id).ok(t, "Topic:         orders\n", "Resolution:    open\n", "Event is now:  dead\n", "Last failed attempts:\n")
 	if shown := run(t, "", "dead", "show", "-f", file, id); strings.Contains(shown.out, "price") {
-		t.Errorf("a payload that nobody asked for:\n%s", shown.out)
+		t.Errorf("a payload without --payload:\n%s", shown.out)
 	}
 	run(t, "", "dead", "show", "-f", file, id, "--payload").ok(t, `"price": -1`)
 	run(t, "", "events", "show", "-f", file, "order-17").ok(t, "Event:       "+id, "enqueued", "dead  ")
@@ -51,10 +51,10 @@ func TestDeadLettersAreFound(t *testing.T) {
 	deadLetter, err := pod.Show(t.Context(), id, false)
 	check(t, err)
 	if deadLetter.Event != id || deadLetter.Payload != nil {
-		t.Errorf("the pod's answer: %+v", deadLetter)
+		t.Errorf("the pod returned %+v, want event %s without payload", deadLetter, id)
 	}
 	if deadLetter, err = pod.Show(t.Context(), id, true); err != nil || string(deadLetter.Payload) != `{"price":-1}` {
-		t.Errorf("the pod's answer with the payload: %s, %v", deadLetter.Payload, err)
+		t.Errorf("the pod returned the payload %s, %v", deadLetter.Payload, err)
 	}
 	if n := o.count(t, "status = 'dead'"); n != 3 {
 		t.Errorf("%d are dead after looking at them, want 3", n)
@@ -67,7 +67,7 @@ func asJSON(t *testing.T, o output, into any) {
 	check(t, json.Unmarshal([]byte(o.out), into))
 }
 
-// What is wrong is one line that says what to do.
+// An error is one line with its remedy.
 func TestReadingIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// secret is in every password, and in payloads that ask for it. No output may ever show it.
+// secret is in every password, and in the payloads of some tests. No output may show it.
 const secret = "s3cr3t"
 
 // basic is how the login of the tests looks in a header of HTTP.
@@ -273,7 +273,7 @@ func (p *process) stop(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// get asks the process; 0 when nobody answers.
+// get sends a request to the process; the code is 0 without a response.
 func (p *process) get(t testing.TB, path string) (int, string) {
 	t.Helper()
 	resp, err := http.Get("http://" + p.address + path)
@@ -292,7 +292,7 @@ func (p *process) get(t testing.TB, path string) (int, string) {
 func (p *process) status(t testing.TB) (s status.Status) {
 	t.Helper()
 	_, body := p.get(t, status.Path)
-	_ = json.Unmarshal([]byte(body), &s) // nobody answered yet: all is empty
+	_ = json.Unmarshal([]byte(body), &s) // empty without a response
 	return s
 }
 

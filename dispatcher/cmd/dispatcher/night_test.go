@@ -29,13 +29,13 @@ func nightEvents(t testing.TB) int {
 	return n / 100 * 100
 }
 
-// night is an outbox, its dispatcher, and a consumer that refuses shipments until it is mended, and never answers one event.
+// night is an outbox, its dispatcher, and a consumer that refuses shipments until it is repaired, and never responds to one event.
 type night struct {
 	*testing.T
 	*outbox
 	*process
-	file   string // with a replay login
-	mended atomic.Bool
+	file     string // with a replay login
+	repaired atomic.Bool
 }
 
 func newNight(t *testing.T) *night {
@@ -46,7 +46,7 @@ func newNight(t *testing.T) *night {
 		switch kind := r.Header.Get("ce-type"); {
 		case kind == "OrderAudited":
 			<-r.Context().Done()
-		case kind == "OrderShipped" && !n.mended.Load():
+		case kind == "OrderShipped" && !n.repaired.Load():
 			http.Error(w, "no such warehouse", http.StatusUnprocessableEntity)
 		default:
 			w.WriteHeader(http.StatusNoContent)
@@ -104,7 +104,7 @@ func (n *night) agree(step string, want int) deadletters.Groups {
 	return groups
 }
 
-// until waits for what may take a whole night; a test that fails waits longest.
+// until waits until wrong returns "".
 func (n *night) until(what string, wrong func() string) {
 	n.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -130,7 +130,7 @@ func (n *night) drained() {
 	})
 }
 
-// said runs a command as the one on call, and shows it with its answer.
+// said runs a command as the person on call, and logs it with its output.
 func (n *night) said(code int, args ...string) string {
 	n.Helper()
 	o := run(n, "", append(args, "-f", n.file)...)
@@ -139,7 +139,7 @@ func (n *night) said(code int, args ...string) string {
 	return o.out + o.err
 }
 
-// A night on call, from what died to nothing that is open: what each command says is what SQL, groups, metrics and status have.
+// A night on call, from the first dead letters to none open: each command agrees with SQL, groups, metrics and status.
 // CONTRACT: C-40, C-41, C-42, C-43
 func TestNightOnCall(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestNightOnCall(t *testing.T) {
 	n.exec(t, `insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values (gen_random_uuid(), 'shop', 'orders', 'OrderAudited', '{}')`)
 	n.drained()
 
-	groups := n.agree("what died", refused+invalid+1)
+	groups := n.agree("the dead letters", refused+invalid+1)
 	n.said(0, "dead", "groups")
 	if len(groups.Groups) != 3 {
 		t.Fatalf("groups %+v, want 3", groups)
@@ -160,25 +160,25 @@ func TestNightOnCall(t *testing.T) {
 		t.Fatalf("groups %+v", groups)
 	}
 	if text := n.said(0, "dead", "show", group.Event); !strings.Contains(text, "no such warehouse") && !strings.Contains(text, "422") {
-		t.Error("why it died is not shown")
+		t.Error("dead show lacks the reason")
 	}
-	ask := func(code int, more ...string) string {
+	replay := func(code int, more ...string) string {
 		t.Helper()
 		return n.said(code, append([]string{"dead", "replay", "--group", group.Group, "--reason", "CHG-812"}, more...)...)
 	}
-	if text := ask(0, "--dry-run"); text != fmt.Sprintf("would replay %d of %[1]d\n", refused) {
+	if text := replay(0, "--dry-run"); text != fmt.Sprintf("would replay %d of %[1]d\n", refused) {
 		t.Errorf("the dry run says %q", text)
 	}
 	n.agree("after the dry run", refused+invalid+1)
 
-	// Nobody has mended the consumer: the canary dies again, and the rest stays as it is.
-	if text := ask(1, "--canary", "10", "--rate", "500", "--wait"); !strings.Contains(text, fmt.Sprintf("%d of %[1]d done, 10 dead again, %d skipped: stopped", refused, refused-10)) {
+	// The consumer is not repaired yet: the canary is dead again, and the rest stays as it is.
+	if text := replay(1, "--canary", "10", "--rate", "500", "--wait"); !strings.Contains(text, fmt.Sprintf("%d of %[1]d done, 10 dead again, %d skipped: stopped", refused, refused-10)) {
 		t.Error("the canary did not stop the replay")
 	}
 	n.agree("after the canary", refused+invalid+1)
 
-	// Mended, the rest is replayed while the shop goes on.
-	n.mended.Store(true)
+	// The consumer is repaired: the rest is replayed while the shop continues.
+	n.repaired.Store(true)
 	ctx, closed := context.WithCancel(t.Context())
 	flowed := make(chan int, 1)
 	go func() {
@@ -190,7 +190,7 @@ func TestNightOnCall(t *testing.T) {
 		}
 		flowed <- more
 	}()
-	text := ask(0, "--canary", "10", "--rate", "500", "--wait")
+	text := replay(0, "--canary", "10", "--rate", "500", "--wait")
 	closed()
 	more := <-flowed
 	if !strings.Contains(text, fmt.Sprintf("%d of %[1]d done, %[1]d delivered\n", refused)) {

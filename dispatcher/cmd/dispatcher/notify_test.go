@@ -14,13 +14,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A process that is killed while it tells of a death leaves that to the next one, which sends the same again. While the
-// address answers 503, events are delivered. CONTRACT: C-43, C-73
+// A notification that a killed process did not finish is sent again by the next process, with the same id. While the
+// address responds with 503, events are delivered. CONTRACT: C-43, C-73
 // REQUIREMENT: STORAGE-53
-func TestToldOfDeaths(t *testing.T) {
+func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
-	var refuses, away atomic.Bool
+	var refuses, unavailable atomic.Bool
 	refuses.Store(true)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if refuses.Load() {
@@ -31,13 +31,13 @@ func TestToldOfDeaths(t *testing.T) {
 
 	var mu sync.Mutex
 	var ids []string // of the requests
-	asked := make(chan struct{}, 1)
+	requested := make(chan struct{}, 1)
 	address := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body strings.Builder
 		_ = r.Write(&body)
 		noSecret(t, strings.ReplaceAll(body.String(), "Bearer token-"+secret, ""))
 		if r.Header.Get("Authorization") != "Bearer token-"+secret {
-			t.Error("the request has not the token of the file")
+			t.Error("the request lacks the token of the file")
 		}
 		mu.Lock()
 		ids = append(ids, r.Header.Get("Ce-Id"))
@@ -45,9 +45,9 @@ func TestToldOfDeaths(t *testing.T) {
 		mu.Unlock()
 		switch {
 		case first:
-			asked <- struct{}{}
+			requested <- struct{}{}
 			<-r.Context().Done() // the process is killed
-		case away.Load():
+		case unavailable.Load():
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}))
@@ -60,7 +60,7 @@ func TestToldOfDeaths(t *testing.T) {
 
 	o.enqueue(t, 1)
 	killed := start(t, file)
-	<-asked
+	<-requested
 	check(t, killed.cmd.Process.Kill())
 	<-killed.done
 	deadLetters := func(where string) (n int) {
@@ -68,25 +68,25 @@ func TestToldOfDeaths(t *testing.T) {
 		return n
 	}
 	if n := deadLetters("notify_at > now() and notify_attempts = 1 and notified_at is null"); n != 1 {
-		t.Fatalf("%d dead letters are still to be told of, want 1", n)
+		t.Fatalf("%d dead letters wait for their notification, want 1", n)
 	}
 
 	refuses.Store(false)
-	away.Store(true)
+	unavailable.Store(true)
 	soon := "update outbox.outbox_dead_letters set notify_at = now() where notify_at is not null"
 	o.exec(t, soon) // two minutes later
 	p := start(t, file)
-	await(t, "the address answers 503", func() bool {
+	await(t, "the address responds with 503", func() bool {
 		n := p.status(t).Notifications
-		return n != nil && n.Failed > 0 && n.Waiting == 1 && n.Oldest != nil && strings.Contains(n.Message, "deadLetters.notify: "+address.URL+"/dead-letters answered 503")
+		return n != nil && n.Failed > 0 && n.Waiting == 1 && n.Oldest != nil && strings.Contains(n.Message, "deadLetters.notify: "+address.URL+"/dead-letters responded 503")
 	})
 	o.enqueue(t, 3)
 	await(t, "events are delivered meanwhile", func() bool { return o.count(t, "status = 'delivered'") == 3 })
 	if n := deadLetters("notified_at is not null"); n != 0 {
-		t.Errorf("%d are told while the address is away", n)
+		t.Errorf("%d are notified while the address is unavailable, want 0", n)
 	}
-	away.Store(false)
-	await(t, "it is told", func() bool {
+	unavailable.Store(false)
+	await(t, "it is notified", func() bool {
 		o.exec(t, soon)
 		return deadLetters("notified_at is not null") == 1
 	})
@@ -107,14 +107,14 @@ func TestToldOfDeaths(t *testing.T) {
 	defer mu.Unlock()
 	for _, id := range ids {
 		if id != ids[0] {
-			t.Errorf("the death was told with the ids %v", ids)
+			t.Errorf("the dead letter was sent with the ids %v, want one id", ids)
 			break
 		}
 	}
 }
 
-// Without an address nothing is marked, asked or told.
-func TestToldOfNothing(t *testing.T) {
+// Without an address no dead letter is marked, and no notification is sent or reported.
+func TestDeadLettersAreNotMarkedWithoutAnAddress(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnprocessableEntity) }))
@@ -126,6 +126,6 @@ func TestToldOfNothing(t *testing.T) {
 	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) > 0").Scan(&marked))
 	_, metrics := p.get(t, "/metrics")
 	if s := p.status(t); marked != 0 || s.Notifications != nil || strings.Contains(metrics, "outbox_dlq_notifications") {
-		t.Errorf("%d dead letters are marked, the status says %+v", marked, s.Notifications)
+		t.Errorf("%d dead letters are marked, the status says %+v, want none", marked, s.Notifications)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What routes, validation and transform say is compiled by check and at the start, and a mistake is told
-// with its place. CONTRACT: C-72, C-101
+// check and the start compile routes, validation and transform, and report an error with line and column.
+// CONTRACT: C-72, C-101
 func TestPipelineIsChecked(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)

@@ -14,14 +14,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// In a pod a replay tells on /status how far it is, waits out trouble with the database and tells it, and leaves
-// its progress when it ends, in words that the operator reads.
+// A replay in a pod serves its progress on /status, retries when the database fails and shows that, and writes
+// its progress at the end where the operator reads it.
 // CONTRACT: C-42
 func TestReplayRunServesItsStatus(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)
 	o.enqueue(t, 10)
-	o.die(t)
+	o.makeDead(t)
 	login := strings.TrimSuffix(o.owner, "owner") + "replay"
 	o.exec(t, "revoke insert on outbox.outbox_replays from "+login)
 	requestFile, message := filepath.Join(t.TempDir(), "request.yaml"), filepath.Join(t.TempDir(), "message")
@@ -42,14 +42,14 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 		check(t, json.NewDecoder(resp.Body).Decode(&s))
 		return s
 	}
-	await(t, "the missing right is told", func() bool { return current().Source.Reason == "PermissionDenied" })
+	await(t, "the missing right is shown", func() bool { return current().Source.Reason == "PermissionDenied" })
 	if s := current(); !strings.Contains(s.Source.Message, "--for replay") || s.Schema.State != "Ready" || s.Replay != nil {
 		t.Errorf("without a right it says %+v", s)
 	}
 	o.exec(t, "grant insert on outbox.outbox_replays to "+login)
-	await(t, "the canary is told", func() bool { s := current(); return s.Replay != nil && s.Replay.Pending == 4 })
+	await(t, "the canary is shown", func() bool { s := current(); return s.Replay != nil && s.Replay.Pending == 4 })
 	if s := current(); s.Source.State != status.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID.String() != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
-		t.Errorf("it says %+v, %+v", s, s.Replay)
+		t.Errorf("the status is %+v, %+v, want 6 of 10 waiting", s, s.Replay)
 	}
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
 	await(t, "the rest is put back", func() bool { return o.count(t, "status = 'pending'") == 6 })
@@ -70,7 +70,7 @@ func TestReplayStopByRequest(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)
 	o.enqueue(t, 5)
-	o.die(t)
+	o.makeDead(t)
 	requestFile := filepath.Join(t.TempDir(), "request.yaml")
 	check(t, os.WriteFile(requestFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a13\naction: replay\nreason: CHG-812\nrequestedBy: alice\n"), 0o600))
 	for range 2 {
@@ -84,15 +84,15 @@ func TestReplayStopByRequest(t *testing.T) {
 	run(t, "", "replay", "stop", "-f", file, "--request", requestFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
 }
 
-// Two replays with the same dead letters run at once. One is killed and run again, the server dies under both, and one
-// is given up half-way: each row is done once, and each replay tells what it did.
+// Two replays with the same dead letters run at once. One is killed and run again, the server is killed under both, and
+// one is given up half-way: each row is done once, and each replay reports what it did.
 // CONTRACT: C-42
 func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
 	server := pgtest.Server(t)
 	o, file := operatingOn(t, server.DSN("postgres"))
 	const rows = 400
 	o.enqueue(t, rows)
-	o.die(t)
+	o.makeDead(t)
 	requests, ids := [2]string{}, [2]string{}
 	for i := range requests {
 		requests[i] = filepath.Join(t.TempDir(), "request.yaml")
@@ -124,7 +124,7 @@ func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
 	await(t, "the other one puts some back", func() bool { return putBack(ids[1]) >= 30 })
 	before := o.count(t, "status = 'dead'")
 	again, againLeft := start(requests[0])
-	await(t, "both go on", func() bool { return o.count(t, "status = 'dead'") <= before-60 })
+	await(t, "both continue", func() bool { return o.count(t, "status = 'dead'") <= before-60 })
 	run(t, "", "replay", "stop", "-f", file, "--request", requests[1], "--reason", "enough").ok(t, "stopped: enough")
 	for _, cmd := range []*exec.Cmd{again, other} {
 		ended := make(chan error, 1)
@@ -150,7 +150,7 @@ func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
 		}
 		// The one that began later did not find what the other had put back by then.
 		if p.Matched <= rows/2 || p.Matched > rows || total != p.Matched || p.FinishedAt.IsZero() {
-			t.Errorf("it tells %s", left)
+			t.Errorf("the termination message is %s, want up to %d rows, all done", left, rows)
 		}
 		return p
 	}

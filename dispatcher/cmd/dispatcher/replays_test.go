@@ -35,14 +35,14 @@ func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
 	return o, o.file(t, login, "namespace: shop\n")
 }
 
-// die makes the pending events dead.
-func (o *outbox) die(t testing.TB) {
+// makeDead makes the pending events dead.
+func (o *outbox) makeDead(t testing.TB) {
 	t.Helper()
-	o.exec(t, `with died as (
+	o.exec(t, `with dead as (
 			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = '422' where status = 'pending' returning *
 		)
 		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
-		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died`)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from dead`)
 }
 
 // progress is the last line of JSON that a command printed.
@@ -60,7 +60,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)
 	o.enqueue(t, 10)
-	o.die(t)
+	o.makeDead(t)
 
 	run(t, "", "dead", "replay", "-f", file).ended(t, 1, `required flag(s) "reason" not set`)
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose dead letters", "or add --all")
@@ -110,27 +110,27 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 		t.Errorf("exit code %d, want 0", code)
 	}
 
-	// It stops by itself when its canary dies again, which is a failure.
+	// The replay stops when its canary is dead again, which is a failure.
 	o.enqueue(t, 5)
-	o.die(t)
+	o.makeDead(t)
 	aborted := command(t, "dead", "replay", "-f", file, "--reason", "CHG-814", "--all", "--canary", "2")
 	text := &log{}
 	aborted.Stdout, aborted.Stderr = text, text
 	check(t, aborted.Start())
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 2 })
-	o.die(t)
+	o.makeDead(t)
 	_ = aborted.Wait() // its exit code is looked at
 	if code := aborted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "was stopped: ") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
 }
 
-// A replay that was stopped, or broken off, is told with what to do, and can be looked at and gone on with.
-func TestReplayRun(t *testing.T) {
+// A replay that was stopped or interrupted ends with its remedy, can be read, and can be continued.
+func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	t.Parallel()
 	o, file := operating(t)
 	o.enqueue(t, 20)
-	o.die(t)
+	o.makeDead(t)
 	const id = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
 	requestFile := filepath.Join(t.TempDir(), "request.yaml")
 	write := func(text string) { check(t, os.WriteFile(requestFile, []byte(text), 0o600)) }
@@ -144,9 +144,9 @@ func TestReplayRun(t *testing.T) {
 	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ndryRun: true\n")
 	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ok(t, "would replay 20 of 20\n")
 	run(t, "", "replay", "status", "-f", file, "--id", id).ended(t, 1, "replay "+id+": there is no replay of this id")
-	run(t, "", "replay", "status", "-f", file, "--id", "x").ended(t, 1, "which is no UUID")
+	run(t, "", "replay", "status", "-f", file, "--id", "x").ended(t, 1, "which is not a UUID")
 
-	// It is killed while it waits for its canary, and stopped by somebody else.
+	// It is killed while it waits for its canary, and then interrupted.
 	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ncanary: 3\nabortAt: 100\n")
 	broken := command(t, "replay", "run", "-f", file, "--request", requestFile)
 	broken.Stdout = &log{}
@@ -156,7 +156,7 @@ func TestReplayRun(t *testing.T) {
 	_ = broken.Wait() // it was killed
 	run(t, "", "replay", "status", "-f", file, "--id", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
 	timedOut := run(t, "", "replay", "run", "-f", file, "--id", id, "--timeout", "1ms")
-	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher replay run -f "+file+" --id "+id+"` goes on with it")
+	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher replay run -f "+file+" --id "+id+"` continues it")
 	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"replay", "namespace: bills\n")
 	run(t, "", "replay", "status", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
 	run(t, "", "replay", "run", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"`)
@@ -169,7 +169,7 @@ func TestReplayRun(t *testing.T) {
 	await(t, "all is put back", func() bool { return o.count(t, "status = 'pending'") == 17 })
 	check(t, interrupted.Process.Signal(os.Interrupt))
 	_ = interrupted.Wait() // its exit code is looked at
-	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher replay run -f "+file+" --id "+id+"` goes on with it") {
+	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher replay run -f "+file+" --id "+id+"` continues it") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
@@ -184,14 +184,14 @@ func TestReplayRun(t *testing.T) {
 		t.Errorf("the termination message is %s", left)
 	}
 
-	// Half of the canary dies again: it stops, and a person's command fails.
+	// The canary is dead again: the replay stops, and its command fails.
 	o.enqueue(t, 8)
-	o.die(t)
+	o.makeDead(t)
 	stopped := make(chan output, 1)
 	go func() {
 		stopped <- run(t, "", "dead", "replay", "-f", file, "--reason", "again", "--all", "--canary", "2")
 	}()
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 2 })
-	o.die(t)
-	(<-stopped).ended(t, 1, "8 of 8 done, 2 dead again, 6 skipped: stopped", "was stopped: 2 of 2 events are dead again, which is 50 % or more; see why they died")
+	o.makeDead(t)
+	(<-stopped).ended(t, 1, "8 of 8 done, 2 dead again, 6 skipped: stopped", "was stopped: 2 of 2 events are dead again, which is 50 % or more; see the reasons")
 }

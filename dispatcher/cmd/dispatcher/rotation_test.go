@@ -32,7 +32,7 @@ import (
 type rotation struct {
 	sink          string // of the file
 	before, after map[string]string
-	// rotate makes the destination take the new login alone, and sends away who is there.
+	// rotate makes the destination take the new login alone, and disconnects its clients.
 	rotate func(t *testing.T)
 }
 
@@ -52,7 +52,7 @@ var rotations = map[string]func(t *testing.T, m mounted, o *outbox) rotation{
 // and none is lost. The files are swapped as the kubelet does it.
 //
 // CONTRACT: C-102
-func TestRotation(t *testing.T) {
+func TestRotatedLoginLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	for name, of := range rotations {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// The same for the outbox's own database, whose connections go on when the password changes, until they end.
+// The same for the outbox's own database, whose connections outlive the change of the password.
 //
 // CONTRACT: C-102
 func TestDatabasePasswordIsRotated(t *testing.T) {
@@ -89,7 +89,7 @@ func TestDatabasePasswordIsRotated(t *testing.T) {
 	await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })
 	o.exec(t, "alter role "+o.dispatcher+" password '"+newer+"'")
 	o.enqueue(t, 5)
-	await(t, "the connections go on", func() bool { return o.count(t, "status = 'delivered'") == 10 })
+	await(t, "the connections are used", func() bool { return o.count(t, "status = 'delivered'") == 10 })
 	o.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+o.dispatcher+"'")
 	o.enqueue(t, 5)
 	p.unready(t, "database: AuthenticationFailed: ")

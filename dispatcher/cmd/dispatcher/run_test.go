@@ -12,15 +12,15 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Stop finishes what is in flight, and gives back what has not begun. CONTRACT: C-30
+// Stop finishes the deliveries in flight, and returns the events that have not begun. CONTRACT: C-30
 func TestSIGTERMDrains(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	o.enqueue(t, 20)
-	arrived, answer := make(chan struct{}, 20), make(chan struct{})
+	arrived, release := make(chan struct{}, 20), make(chan struct{})
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		arrived <- struct{}{}
-		<-answer
+		<-release
 	}))
 	defer consumer.Close()
 	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
@@ -35,7 +35,7 @@ func TestSIGTERMDrains(t *testing.T) {
 		return p.status(t).State == "Draining" && o.count(t, "status = 'pending' and attempts = 0 and locked_by is null") == 18
 	})
 	p.unready(t, "stopping")
-	close(answer)
+	close(release)
 	if code := <-stopped; code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
@@ -47,8 +47,8 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
-// A worker has a row in outbox_workers while it runs, also while it drains, and none when it has stopped.
-func TestWorkerIsNoted(t *testing.T) {
+// A worker has a row in outbox_workers until it has stopped.
+func TestWorkerHasARowWhileItRuns(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
@@ -101,7 +101,7 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 	o.exec(t, "update outbox.outbox_events set next_attempt_at = now()")
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
 	var metrics string
-	await(t, "the delivery is counted", func() bool { // when the database has answered
+	await(t, "the delivery is counted", func() bool { // after the database's response
 		_, metrics = p.get(t, "/metrics")
 		return strings.Contains(metrics, `outbox_events_delivered_total{dispatcher="orders",outbox_namespace="shop",sink="log",topic="orders"} 1`)
 	})
@@ -127,7 +127,7 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	p := start(t, o.file(t, o.dispatcher, yaml))
 	p.unready(t, "database: AuthenticationFailed: ")
 	if m := p.status(t).Source.Message; !strings.Contains(m, "password authentication failed") || !strings.Contains(m, "correct the user and the password") {
-		t.Errorf("the message %q does not tell cause and remedy", m)
+		t.Errorf("the message %q lacks cause or remedy", m)
 	}
 	o.login(t, o.dispatcher, secret) // as a rotated Secret does
 	p.unready(t, "schema: Missing: ")
@@ -136,7 +136,7 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	o.migrated(t)
 	p.ready(t)
 
-	// The schema is compared twice a minute, and at once when the database was away.
+	// The schema is compared twice a minute, and at once when the database has recovered.
 	o.exec(t, "alter role "+o.dispatcher+" connection limit 0")
 	o.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+o.dispatcher+"'")
 	p.unready(t, "database: ConnectionFailed: ")
@@ -144,7 +144,7 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	o.exec(t, "alter role "+o.dispatcher+" connection limit -1")
 	p.unready(t, "schema: TooNew: ")
 	if s := p.status(t).Schema; s.State != "TooNew" || s.Version != 99 || s.Message == "" {
-		t.Errorf("the schema is told as %+v", s)
+		t.Errorf("the schema is %+v, want TooNew at version 99", s)
 	}
 	o.enqueue(t, 1)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 1, "FAIL schema: TooNew: ")
@@ -153,16 +153,16 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
 }
 
-// One refused event is its own trouble: the process stays ready. A destination that refuses every
-// event, or is away, is told. CONTRACT: C-32, C-101
+// One refused event leaves the process ready. A destination that refuses every event, or is unreachable, makes it
+// unready. CONTRACT: C-32, C-101
 // REQUIREMENT: STORAGE-58, STORAGE-66
 func TestReadyFollowsTheDestination(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
-	answers := make(chan int, 100)
+	codes := make(chan int, 100)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {
-		case code := <-answers:
+		case code := <-codes:
 			w.WriteHeader(code)
 		default:
 		}
@@ -172,7 +172,7 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 	p := start(t, o.file(t, o.dispatcher, yaml+"backoff: {base: 10ms, max: 10ms}\n"))
 	p.ready(t)
 
-	answers <- http.StatusInternalServerError
+	codes <- http.StatusInternalServerError
 	o.enqueue(t, 1)
 	for o.count(t, "status = 'delivered'") == 0 {
 		if code, body := p.get(t, "/readyz"); code != http.StatusOK {
@@ -183,12 +183,12 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 		t.Errorf("the last error is %+v", e)
 	}
 	for range 100 {
-		answers <- http.StatusInternalServerError
+		codes <- http.StatusInternalServerError
 	}
 	o.enqueue(t, 30)
 	p.unready(t, "sink: Refusing: ")
-	for len(answers) > 0 {
-		<-answers
+	for len(codes) > 0 {
+		<-codes
 	}
 	await(t, "everything is delivered", func() bool { return o.count(t, "status = 'delivered'") == 31 })
 	p.ready(t)
@@ -197,12 +197,12 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 	o.enqueue(t, 1)
 	p.unready(t, "sink: ConnectionFailed: ")
 	if s := p.status(t).Sink; s.State != status.Unreachable || !strings.Contains(s.Message, "connection refused") {
-		t.Errorf("the sink is told as %+v", s)
+		t.Errorf("the sink is %+v, want it unreachable with the cause", s)
 	}
 }
 
-// A topic that fails holds up no other, and makes no pod unready. CONTRACT: C-32
-func TestOneTopicIsHeld(t *testing.T) {
+// A failing topic is paused; the others are delivered, and the pod stays ready. CONTRACT: C-32
+func TestFailingTopicIsPausedAlone(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -230,8 +230,8 @@ func TestOneTopicIsHeld(t *testing.T) {
 	}
 }
 
-// Rows are deleted at ack, wake-ups are heard, and what holds vacuum back is told. CONTRACT: C-60
-func TestOptions(t *testing.T) {
+// Rows are deleted at ack, wake-ups are received, and a transaction that holds vacuum back is shown. CONTRACT: C-60
+func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	tx, err := o.admin.Begin(t.Context())
@@ -242,7 +242,7 @@ func TestOptions(t *testing.T) {
 	o.enqueue(t, 3)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n"))
 	await(t, "wake-ups are received", func() bool { return strings.Contains(p.log.String(), "wake-ups of producers are received") })
-	await(t, "the open transaction is told", func() bool {
+	await(t, "the open transaction is shown", func() bool {
 		tx := p.status(t).OldestTransaction
 		return tx != nil && tx.Kind == status.Session && strings.HasPrefix(tx.Name, "pid ")
 	})
@@ -252,9 +252,9 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Rows that are delivered long ago go, of the dispatcher's own namespace; that is told, and who runs notes whether
-// it blocks keys. CONTRACT: C-60
-func TestRetention(t *testing.T) {
+// Delivered rows of the dispatcher's own namespace are removed after the retention, which status and metrics show. The
+// worker's row says whether it blocks keys. CONTRACT: C-60
+func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	_, err := o.admin.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
@@ -263,7 +263,7 @@ func TestRetention(t *testing.T) {
 	_, err = o.admin.Exec(t.Context(), `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
 	check(t, err)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 108h}\n"))
-	await(t, "the run is told", func() bool {
+	await(t, "the run is shown", func() bool {
 		r := p.status(t).Retention
 		return r != nil && r.LastRun != nil && r.NextRun.Sub(*r.LastRun) == 108*time.Hour/24 && r.Removed.Delivered == 6 && !r.Running && r.Message == ""
 	})
@@ -283,8 +283,8 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// The keys that wait behind a dead event are told, and no others. CONTRACT: C-50
-func TestBlockedKeys(t *testing.T) {
+// The keys that wait behind a dead event are shown, and no others. CONTRACT: C-50
+func TestBlockedKeysAreShown(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -299,12 +299,12 @@ func TestBlockedKeys(t *testing.T) {
 	run(t, event("a", "Bad")+event("a", "Good")+event("b", "Good"), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 1\nordering: Key\nonDead: Block\n"))
 	await(t, "the other key is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
-	await(t, "the key is told", func() bool {
+	await(t, "the key is shown", func() bool {
 		b := p.status(t).Backlog
 		return b != nil && b.BlockedKeys == 1 && len(b.Blocked) == 1 && b.Blocked[0].Topic == "orders" && b.Blocked[0].Key == "a" && b.Dead == 1
 	})
 	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",outbox_namespace="shop",sink="http"} 1`) {
-		t.Error("/metrics does not tell the blocked key")
+		t.Error("/metrics lacks the blocked key")
 	}
 	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
 		t.Errorf("%d rows wait behind the dead one, want 1", n)

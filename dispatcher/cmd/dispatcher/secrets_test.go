@@ -30,10 +30,10 @@ import (
 
 // What becomes of the events of a case.
 const (
-	delivered = "delivered"
-	dies      = "dies"
-	held      = "held" // tried again and again, with their attempts given back
-	away      = "away"
+	delivered   = "delivered"
+	dead        = "dead"
+	retried     = "retried" // again and again, without using up attempts
+	unavailable = "unavailable"
 )
 
 // leak is a destination with secrets in all that it takes, and what becomes of its events.
@@ -44,8 +44,8 @@ type leak struct {
 }
 
 // leaks are the cases by name. The log sink is none: what it writes is what it delivers. dir holds the
-// files user, password, wrong, bearer and signing, each with the secret in it; away kinds go to a port
-// where nobody listens, or to a server that refuses them.
+// files user, password, wrong, bearer and signing, each with the secret in it; unavailable kinds go to a closed
+// port, or to a server that refuses them.
 func leaks(t *testing.T, dir string) map[string]leak {
 	closed := closedPort(t)
 	login := fmt.Sprintf("usernameFile: %[1]s/user, passwordFile: %[1]s/password", dir)
@@ -53,10 +53,10 @@ func leaks(t *testing.T, dir string) map[string]leak {
 	all := map[string]leak{
 		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, auth: {tokenFile: %s/bearer}, signing: {secretFile: %[2]s/signing}}}",
 			consumer(t, http.StatusOK), dir), want: delivered},
-		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s', auth: {basic: {%s}}}}", consumer(t, http.StatusBadRequest), login), want: dies},
-		"http that knows nobody":         {sink: fmt.Sprintf("{http: {url: '%s', auth: {tokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: away},
-		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {tokenFile: %s/bearer}}}", closed, "events", dir), want: away},
-		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {tokenFile: %s/none}}}", closed, dir), want: away},
+		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s', auth: {basic: {%s}}}}", consumer(t, http.StatusBadRequest), login), want: dead},
+		"http that refuses the token":    {sink: fmt.Sprintf("{http: {url: '%s', auth: {tokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: unavailable},
+		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {tokenFile: %s/bearer}}}", closed, "events", dir), want: unavailable},
+		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {tokenFile: %s/none}}}", closed, dir), want: unavailable},
 	}
 	brokers := kafka(t)
 	for name, sink := range map[string]string{
@@ -71,7 +71,7 @@ func leaks(t *testing.T, dir string) map[string]leak {
 		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", closed, login),
 		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", closed, login),
 	} {
-		all[name] = leak{sink: sink, want: away}
+		all[name] = leak{sink: sink, want: unavailable}
 	}
 	kafka := all["kafka"]
 	kafka.want = delivered
@@ -96,10 +96,10 @@ func clouds(closed string) map[string]leak {
 	aws := []string{"AWS_ACCESS_KEY_ID=" + secret, "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_SESSION_TOKEN=" + secret, "AWS_REGION=eu-central-1"}
 	azure := []string{"AZURE_CLIENT_ID=" + secret, "AZURE_TENANT_ID=tenant", "AZURE_CLIENT_SECRET=" + secret, "AZURE_AUTHORITY_HOST=https://" + closed}
 	return map[string]leak{
-		"sqs closed":        {fmt.Sprintf("{sqs: {queueURL: 'https://sqs.eu-central-1.amazonaws.com/1/orders', endpoint: 'http://%s', timeout: 1s}}", closed), away, aws, ""},
-		"sns closed":        {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: 'http://%s', timeout: 1s}}", closed), away, aws, ""},
-		"pubSub closed":     {fmt.Sprintf("{pubSub: {project: orders-1, endpoint: 'http://%s', timeout: 1s}}", closed), away, nil, ""},
-		"serviceBus closed": {fmt.Sprintf("{serviceBus: {namespace: orders.servicebus.windows.net, endpoint: '%s', timeout: 1s}}", closed), away, azure, ""},
+		"sqs closed":        {fmt.Sprintf("{sqs: {queueURL: 'https://sqs.eu-central-1.amazonaws.com/1/orders', endpoint: 'http://%s', timeout: 1s}}", closed), unavailable, aws, ""},
+		"sns closed":        {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: 'http://%s', timeout: 1s}}", closed), unavailable, aws, ""},
+		"pubSub closed":     {fmt.Sprintf("{pubSub: {project: orders-1, endpoint: 'http://%s', timeout: 1s}}", closed), unavailable, nil, ""},
+		"serviceBus closed": {fmt.Sprintf("{serviceBus: {namespace: orders.servicebus.windows.net, endpoint: '%s', timeout: 1s}}", closed), unavailable, azure, ""},
 	}
 }
 
@@ -116,14 +116,14 @@ func pipelines(http, brokers, login string) map[string]leak {
 		"a rule about no field":    `validation: [{rules: [{rule: 'payload[payload.card] == 1', message: 'a field'}]}]`,
 		"a transformation":         `transform: [{payload: '{"n": int(payload.card)}'}]`,
 	} {
-		want := dies
+		want := dead
 		if slices.Contains([]string{"a rule that cannot count", "a rule about time", "a transformation"}, name) {
-			want = held // they cannot be computed
+			want = retried // they cannot be computed
 		}
 		all["pipeline with "+name] = leak{sink: http, want: want, more: yaml + "\n"}
 	}
 	all["pipeline with a route"] = leak{
-		sink: fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, login), want: held,
+		sink: fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, login), want: retried,
 		more: "routes: [{to: 'string(int(event.headers.authorization))'}]\n",
 	}
 	return all
@@ -135,8 +135,8 @@ func servers(t *testing.T, login, wrong string) map[string]leak {
 	check(t, err)
 	t.Cleanup(func() { check(t, n.Stop(context.Background())) })
 	all := map[string]leak{
-		"nats without a stream": {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), login), held, nil, ""},
-		"nats wrong password":   {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), wrong), away, nil, ""},
+		"nats without a stream": {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), login), retried, nil, ""},
+		"nats wrong password":   {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), wrong), unavailable, nil, ""},
 	}
 	r, err := redis.Start(t.Context(), redis.Options{Settings: map[string]string{
 		"user": fmt.Sprintf("user-%s on >password-%[1]s ~* +@all", secret),
@@ -144,15 +144,15 @@ func servers(t *testing.T, login, wrong string) map[string]leak {
 	if isThere(t, err, redis.ErrMissing) {
 		t.Cleanup(func() { check(t, r.Stop(context.Background())) })
 		all["redis"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, login), delivered, nil, ""}
-		all["redis wrong password"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, wrong), away, nil, ""}
+		all["redis wrong password"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, wrong), unavailable, nil, ""}
 	}
 	b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
 		Users: map[string]string{"user-" + secret: "password-" + secret}, Permissions: map[string][3]string{"user-" + secret: {".*", ".*", ".*"}},
 	})
 	if isThere(t, err, rabbitmq.ErrMissing) {
 		t.Cleanup(func() { check(t, b.Stop(context.Background())) })
-		all["rabbitmq without a queue"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), login), held, nil, ""}
-		all["rabbitmq wrong password"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), wrong), away, nil, ""}
+		all["rabbitmq without a queue"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), login), retried, nil, ""}
+		all["rabbitmq wrong password"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), wrong), unavailable, nil, ""}
 	}
 	return all
 }
@@ -186,7 +186,7 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 		check(t, err)
 	})
 	all := map[string]leak{}
-	for name, want := range map[string]string{"postgres": delivered, "postgres wrong password": away, "postgres closed": away} {
+	for name, want := range map[string]string{"postgres": delivered, "postgres wrong password": unavailable, "postgres closed": unavailable} {
 		to := *u
 		to.User = url.UserPassword(role, "password-"+secret)
 		switch name {
@@ -203,7 +203,7 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 }
 
 // No secret and no payload is in anything that a dispatcher says, at its most talkative, whatever it
-// delivers to and whatever becomes of it: its log, its answers, its commands, what it writes into the
+// delivers to and whatever becomes of it: its log, its responses, its commands, what it writes into the
 // rows. CONTRACT: C-73
 // REQUIREMENT: OVERVIEW-16
 func TestPlantedSecrets(t *testing.T) {
@@ -249,13 +249,13 @@ func plant(t *testing.T, c leak) {
 	switch c.want {
 	case delivered:
 		await(t, "all are delivered", func() bool { return o.count(t, "status = 'delivered'") == n })
-	case dies:
+	case dead:
 		await(t, "all are dead", func() bool { return o.count(t, "status = 'dead'") == n })
-	case held:
+	case retried:
 		await(t, "all wait with their attempts", func() bool {
 			return o.count(t, "status = 'pending' and attempts = 0 and last_error is not null") == n
 		})
-	case away:
+	case unavailable:
 		p.unready(t, "sink: ")
 		await(t, "a delivery was tried", func() bool {
 			return p.status(t).LastError != nil || strings.Contains(p.log.String(), "delivery failed") || o.count(t, "status = 'pending'") == n
@@ -276,12 +276,12 @@ func plant(t *testing.T, c leak) {
 	}
 }
 
-// consumer answers with the code, and with all that it got.
+// consumer responds with the code, and with all that it got.
 func consumer(t *testing.T, code int) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
-		_ = r.Header.Write(w)     // a client that has left
-		_, _ = io.Copy(w, r.Body) // is no matter
+		_ = r.Header.Write(w) // the client may have disconnected
+		_, _ = io.Copy(w, r.Body)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
@@ -296,7 +296,7 @@ func kafka(t *testing.T) string {
 	return c.ListenAddrs()[0]
 }
 
-// closedPort is an address where nobody listens.
+// closedPort is an address without a listener.
 func closedPort(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)

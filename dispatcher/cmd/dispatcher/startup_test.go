@@ -12,7 +12,7 @@ import (
 // A process claims soon after it was started, with everything linked in and the schema compared first.
 // The target is a second on a machine with nothing else to do; the test says how long it took, and
 // fails at ten times that.
-func TestStartup(t *testing.T) {
+func TestFirstEventIsSentSoonAfterStart(t *testing.T) {
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	o.enqueue(t, 1)
 	arrived := make(chan time.Time, 1)

@@ -33,18 +33,18 @@ func (m mounted) set(t testing.TB, files map[string]string) {
 
 func (m mounted) file(name string) string { return filepath.Join(string(m), name) }
 
-// A pause reaches a process that runs. What has not begun is given back, what is in flight is finished, and the
-// process answers on. CONTRACT: C-105
-func TestStateFile(t *testing.T) {
+// A pause reaches a running process: events that have not begun are returned, deliveries in flight are finished, and the
+// process still responds. CONTRACT: C-105
+func TestStateFilePausesARunningProcess(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
-	arrived, answer := make(chan struct{}, 100), make(chan struct{}, 100)
+	arrived, release := make(chan struct{}, 100), make(chan struct{}, 100)
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		arrived <- struct{}{}
-		<-answer
+		<-release
 	}))
 	defer consumer.Close()
-	defer close(answer)
+	defer close(release)
 	m := mounted(t.TempDir())
 	say := func(state string) { m.set(t, map[string]string{"state": state}) }
 	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "concurrency: 2\nstateFile: " + m.file("state") + "\n"
@@ -57,13 +57,13 @@ func TestStateFile(t *testing.T) {
 	p := start(t, o.file(t, o.dispatcher, yaml))
 	p.ready(t)
 	await(t, "the backlog is counted", func() bool { b := p.status(t).Backlog; return b != nil && b.Pending == 20 })
-	tells := func(state string, unusable, paused string) bool {
+	shows := func(state string, unusable, paused string) bool {
 		_, metrics := p.get(t, "/metrics")
 		labels := `{dispatcher="orders",outbox_namespace="shop",sink="http"} `
 		return p.status(t).State == state && strings.Contains(metrics, "outbox_paused"+labels+paused) &&
 			strings.Contains(metrics, "outbox_unusable_files"+labels+unusable)
 	}
-	if !tells("Paused", "0", "1") {
+	if !shows("Paused", "0", "1") {
 		t.Errorf("it does not say that it is paused: %+v", p.status(t))
 	}
 
@@ -71,15 +71,15 @@ func TestStateFile(t *testing.T) {
 	<-arrived
 	<-arrived
 	await(t, "all in flight", func() bool { return p.status(t).InFlight.Rows == 20 })
-	if !tells("Running", "0", "0") {
+	if !shows("Running", "0", "0") {
 		t.Errorf("it does not say that it runs: %+v", p.status(t))
 	}
 	say("Paused")
 	await(t, "what has not begun is given back", func() bool {
 		return o.count(t, "status = 'pending' and attempts = 0 and locked_by is null") == 18
 	})
-	answer <- struct{}{}
-	answer <- struct{}{}
+	release <- struct{}{}
+	release <- struct{}{}
 	await(t, "what is in flight is finished", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 2 })
 	p.ready(t)
 
@@ -91,20 +91,20 @@ func TestStateFile(t *testing.T) {
 			return len(files) == 1 && files[0].Field == "stateFile" && strings.Contains(files[0].Message, text)
 		}
 	}
-	await(t, "the word is told", problem("says neither Running nor Paused; write one of them into it"))
+	await(t, "the unknown word is reported", problem("says neither Running nor Paused; write one of them into it"))
 	m.set(t, nil)
-	await(t, "the missing file is told", problem("no such file or directory"))
-	if !tells("Paused", "1", "1") || len(arrived) != 0 {
+	await(t, "the missing file is reported", problem("no such file or directory"))
+	if !shows("Paused", "1", "1") || len(arrived) != 0 {
 		t.Errorf("%d deliveries while its file is missing: %+v", len(arrived), p.status(t))
 	}
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 1, "FAIL state: stateFile: ")
 
 	say("Running")
 	for range 18 {
-		answer <- struct{}{}
+		release <- struct{}{}
 	}
 	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 20 })
-	if !tells("Running", "0", "0") || p.status(t).FileProblems != nil {
+	if !shows("Running", "0", "0") || p.status(t).FileProblems != nil {
 		t.Errorf("at the end: %+v", p.status(t))
 	}
 	if code := p.stop(t); code != 0 {
@@ -112,9 +112,9 @@ func TestStateFile(t *testing.T) {
 	}
 }
 
-// A schema's file that changes is used from the next event on. One that does not compile leaves the schema before
-// it, and is told with its place. CONTRACT: C-72
-func TestSchemaFile(t *testing.T) {
+// A changed schema file applies from the next event. One that does not compile keeps the schema before it, and is
+// reported with line and column. CONTRACT: C-72
+func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	m := mounted(t.TempDir())
@@ -125,7 +125,7 @@ func TestSchemaFile(t *testing.T) {
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
 
 	m.set(t, map[string]string{"order.json": "{\"properties\": {\"card\":\n {\"type\": \"objekt\"}}}"})
-	await(t, "the place is told", func() bool {
+	await(t, "line and column are reported", func() bool {
 		files := p.status(t).FileProblems
 		return len(files) == 1 && files[0].Field == "validation[0].schema.file" && strings.Contains(files[0].Message, "it is not a JSON Schema: line 2, column 11: at /properties/card/type: ")
 	})

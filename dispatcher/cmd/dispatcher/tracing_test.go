@@ -42,7 +42,7 @@ func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // From the producer's trace, over each attempt, to what the consumer gets: with nothing but the
 // standard variables. CONTRACT: C-70, C-73
-func TestTracing(t *testing.T) {
+func TestTraceSpansProducerAttemptsAndConsumer(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	const traceID, producer = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -77,7 +77,7 @@ func (s *silent) wantSilence(t *testing.T) {
 	check(t, err)
 	check(t, resp.Body.Close())
 	if n := s.heard.Load(); n != 1 {
-		t.Errorf("the destination had %d connections beside the test's own", n-1)
+		t.Errorf("the destination had %d connections, want only the test's own", n)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestTryComparesWithTheStatus(t *testing.T) {
 	destination.wantSilence(t)
 }
 
-// What keeps try from saying something is told with its remedy, and is never taken for no difference.
+// A try that fails reports the remedy, and never "no difference".
 func TestTryFails(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)

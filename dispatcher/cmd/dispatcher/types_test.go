@@ -8,9 +8,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Types that get a verified consumer reach a process that runs. What waits for one is told with its number, and
-// neither the destination nor the process is called unwell for it. CONTRACT: C-82
-func TestVerifiedTypesFile(t *testing.T) {
+// Types that get a verified consumer reach a running process. Events that wait for one are counted, and leave destination
+// and process healthy. CONTRACT: C-82
+func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

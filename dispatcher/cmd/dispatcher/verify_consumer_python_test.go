@@ -14,7 +14,7 @@ import (
 
 var flask = []string{"flask==3.1.3", "werkzeug==3.1.9"}
 
-// inPython runs testdata/consumer.py until the test ends, and again when it has died. It returns its port.
+// inPython runs testdata/consumer.py until the test ends, and again when it has crashed. It returns its port.
 func inPython(t *testing.T, dir, kind string) (port string) {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")

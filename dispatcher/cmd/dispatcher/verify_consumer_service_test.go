@@ -32,12 +32,12 @@ type service struct {
 	dir     string
 	handler *consume.Consumer[consume.PGX, pgx.Tx]
 
-	mu    sync.Mutex
-	away  bool // processed_events is renamed
-	known map[uuid.UUID]bool
-	last  int64
-	seen  map[string]bool // Content-Type and login of the requests
-	both  chan struct{}
+	mu     sync.Mutex
+	hidden bool // processed_events is renamed
+	known  map[uuid.UUID]bool
+	last   int64
+	seen   map[string]bool // Content-Type and login of the requests
+	both   chan struct{}
 }
 
 var errCrash = errors.New("killed")
@@ -47,7 +47,7 @@ type execer interface {
 	Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error)
 }
 
-// is tells what a hook's command has set.
+// is reports whether a hook's command has set the state.
 func (s *service) is(hook string) bool {
 	state, _ := os.ReadFile(filepath.Join(s.dir, hook))
 	return strings.TrimSpace(string(state)) == "on"
@@ -72,7 +72,7 @@ func (s *service) recorded(ctx context.Context, e *consume.Event) (there bool, e
 	return there, err
 }
 
-// record tells whether the record is new.
+// record reports whether the record is new.
 func (s *service) record(ctx context.Context, e *consume.Event) (bool, error) {
 	tag, err := s.Exec(ctx, "insert into processed_events values ($1, 'broken') on conflict do nothing", e.ID)
 	return tag.RowsAffected() == 1, err
@@ -93,22 +93,22 @@ func right(ctx context.Context, s *service, e *consume.Event) error {
 	return err
 }
 
-// obey does what the hooks' commands have asked for.
+// obey does what the hooks' commands have requested.
 func (s *service) obey(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if os.Remove(filepath.Join(s.dir, "restart")) == nil {
 		s.known = map[uuid.UUID]bool{}
 	}
-	if away := s.is("record"); away != s.away {
-		from, to := "processed_events", "away"
-		if s.away {
+	if hidden := s.is("record"); hidden != s.hidden {
+		from, to := "processed_events", "hidden"
+		if s.hidden {
 			from, to = to, from
 		}
 		if _, err := s.Exec(ctx, "alter table "+from+" rename to "+to); err != nil {
 			return err
 		}
-		s.away = away
+		s.hidden = hidden
 	}
 	return nil
 }

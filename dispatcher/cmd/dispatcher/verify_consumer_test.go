@@ -102,7 +102,7 @@ var brokenConsumers = map[string]struct {
 		}
 		return right(ctx, s, e)
 	}, everyHook, "RULE-010-021", []string{"missing fields"}},
-	"that goes on when it cannot check": {func(ctx context.Context, s *service, e *consume.Event) error {
+	"that continues when it cannot check": {func(ctx context.Context, s *service, e *consume.Event) error {
 		if _, err := s.recorded(ctx, e); err != nil {
 			return s.effect(ctx, s, e)
 		}
@@ -216,13 +216,13 @@ func TestVerifyConsumerPassesTheRightOne(t *testing.T) {
 func TestVerifyConsumerProbeElsewhere(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	took, told := 0, []string{}
+	took, sent := 0, []string{}
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { mu.Lock(); took++; mu.Unlock() }))
 	t.Cleanup(consumer.Close)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, r.Header.Get("Authorization")+r.Header.Get("X-Key"))
+		sent = append(sent, r.Header.Get("Authorization")+r.Header.Get("X-Key"))
 		fmt.Fprint(w, 0)
 	}))
 	t.Cleanup(elsewhere.Close)
@@ -230,12 +230,12 @@ func TestVerifyConsumerProbeElsewhere(t *testing.T) {
 	check(t, os.WriteFile(token, []byte(secret), 0o600))
 	got := run(t, "", "verify-consumer", "--url", consumer.URL, "--token-file", token, "--header", "X-Key=@"+token, "--probe", elsewhere.URL+"/{id}")
 	got.ended(t, 3, "handles an event: an event that was delivered once and acknowledged: 0 effects, want 1")
-	if took == 0 || len(told) == 0 || strings.Join(told, "") != "" {
-		t.Errorf("%d deliveries, and the probe was told %q", took, told)
+	if took == 0 || len(sent) == 0 || strings.Join(sent, "") != "" {
+		t.Errorf("%d deliveries, and the probe was sent %q, want no credentials", took, sent)
 	}
 }
 
-// Without a probe the answers are judged, and the report says what it did not see and which flag shows it.
+// Without a probe the responses are judged, and the report says what was not checked and which flag checks it.
 //
 // CONTRACT: C-81
 func TestVerifyConsumerWithoutProbe(t *testing.T) {
@@ -260,21 +260,21 @@ func TestVerifyConsumerWithoutProbe(t *testing.T) {
 		"the consumer breaks RULE-010-002\n")
 }
 
-// What cannot be verified is told with a remedy, is no broken rule, and ends in time.
+// A check that cannot run is reported with a remedy, is not a broken rule, and ends in time.
 //
 // CONTRACT: C-81, C-73
 func TestVerifyConsumerFailures(t *testing.T) {
 	t.Parallel()
-	answers := func(handler http.HandlerFunc) string {
+	serve := func(handler http.HandlerFunc) string {
 		s := httptest.NewServer(handler)
 		t.Cleanup(s.Close)
 		return s.URL
 	}
 	closed := httptest.NewServer(nil)
 	closed.Close()
-	idle := answers(func(http.ResponseWriter, *http.Request) {})
+	idle := serve(func(http.ResponseWriter, *http.Request) {})
 	status := func(code int) string {
-		return answers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+		return serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 	}
 	list := filepath.Join(t.TempDir(), "list.json")
 	check(t, os.WriteFile(list, []byte(`["`+secret+`"]`), 0o600))
@@ -294,8 +294,8 @@ func TestVerifyConsumerFailures(t *testing.T) {
 		"no state":         {[]string{"--url", idle, "--fail", "true"}, []string{"--fail has no {state}"}},
 		"authorization":    {[]string{"--url", idle, "--header", "Authorization=x"}, []string{"set --token-file"}},
 		"settle":           {[]string{"--url", idle, "--settle", "30s"}, []string{"less than a tenth of --timeout"}},
-		"probe":            {[]string{"--url", idle, "--probe", status(500) + "/?key=" + secret + "&id={id}"}, []string{"--probe: it answered 500"}},
-		"no number":        {[]string{"--url", idle, "--probe", answers(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, secret) }) + "/{id}"}, []string{"neither a number", "--probe-member"}},
+		"probe":            {[]string{"--url", idle, "--probe", status(500) + "/?key=" + secret + "&id={id}"}, []string{"--probe: it responded with 500"}},
+		"no number":        {[]string{"--url", idle, "--probe", serve(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, secret) }) + "/{id}"}, []string{"neither a number", "--probe-member"}},
 		"command":          {[]string{"--url", idle, "--restart", "exit 7"}, []string{"--restart: the command failed: exit status 7"}},
 		"hook does nothing": {[]string{"--url", idle, "--probe-command", "echo 1 # {id}", "--fail", "true {state}"},
 			[]string{"it made no effect fail"}},

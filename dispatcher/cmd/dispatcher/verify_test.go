@@ -8,9 +8,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What the file says about the journal is what the database has, and without a word it stays as it is.
+// The journal settings of the file are applied; without any the journal stays as it is.
 // REQUIREMENT: STORAGE-49
-func TestMigrateJournal(t *testing.T) {
+func TestMigrateSetsTheJournal(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
 	up := func(more string) output { return run(t, "", "migrate", "up", "-f", o.file(t, o.owner, more)) }
@@ -28,12 +28,12 @@ func TestMigrateJournal(t *testing.T) {
 	run(t, "", "migrate", "up", "-f", o.file(t, o.dispatcher, "journal: {enabled: true}\n")).ended(t, 1, "log in as the owner")
 }
 
-// verify, with a dispatcher's login, says that all is well, and names a row that somebody changed past the journal. An
+// verify, with a dispatcher's login, finds no difference, and then names a row that was changed past the journal. An
 // event's history has its records.
 //
 // CONTRACT: C-61
 // REQUIREMENT: STORAGE-71
-func TestVerify(t *testing.T) {
+func TestVerifyNamesARowThatDiffers(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
@@ -56,15 +56,15 @@ func TestVerify(t *testing.T) {
 	check(t, tx.Commit(t.Context()))
 	run(t, "", "verify", "-f", file).ended(t, 3, "1 differences", "StateDiffers", id,
 		"the journal says delivered (attempts 1, lease 1), and the row is pending (attempts 1, lease 1)", "dispatcher: journal and rows differ in 1 places")
-	told := run(t, "", "verify", "-f", file, "--since", "1h", "-o", "json")
-	told.ended(t, 3)
+	found := run(t, "", "verify", "-f", file, "--since", "1h", "-o", "json")
+	found.ended(t, 3)
 	var report struct {
 		Events, Records, Found int
 		Differences            []map[string]any
 	}
-	if err := json.Unmarshal([]byte(told.out), &report); err != nil || report.Events != 2 || report.Records != 6 || report.Found != 1 ||
+	if err := json.Unmarshal([]byte(found.out), &report); err != nil || report.Events != 2 || report.Records != 6 || report.Found != 1 ||
 		report.Differences[0]["kind"] != "StateDiffers" || report.Differences[0]["event"] != id || report.Differences[0]["lsn"] == nil {
-		t.Errorf("%+v, %v:\n%s", report, err, told.out)
+		t.Errorf("%+v, %v:\n%s", report, err, found.out)
 	}
 	o.exec(t, "delete from outbox.outbox_events")
 	run(t, "", "events", "show", "-f", file, id).ok(t, "gone: its row was removed", "delete: pending -> gone")

@@ -21,7 +21,7 @@ func (g *gate) Admit(admits func(string) bool) { g.admits, g.calls = admits, g.c
 // empty one admits nothing.
 //
 // CONTRACT: C-82
-func TestVerifiedTypesFile(t *testing.T) {
+func TestVerifiedTypesFileIsReadAgain(t *testing.T) {
 	var log bytes.Buffer
 	engine := &gate{}
 	f := &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: filepath.Join(t.TempDir(), "types"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine}

@@ -26,10 +26,10 @@ import (
 // elsewhere are the fields of the file that say nothing to the engine and its store, and what they are for.
 var elsewhere = map[string]string{
 	"Name":              "what the dispatcher calls itself in logs, metrics and connections",
-	"StateFile":         "what makes the engine pause while it runs: TestStateFile",
-	"VerifiedTypesFile": "what the engine admits while it runs: TestVerifiedTypesFile",
-	"Journal":           "what migrate up sets in the database: TestMigrateJournal of the binary",
-	"WakeUp":            "whether run listens: TestOptions of the binary",
+	"StateFile":         "what makes the engine pause while it runs: TestStateFileIsReadAgain",
+	"VerifiedTypesFile": "what the engine admits while it runs: TestVerifiedTypesFileIsReadAgain",
+	"Journal":           "what migrate up sets in the database: TestMigrateSetsTheJournal of the binary",
+	"WakeUp":            "whether run listens: TestDeliveredRowsAreDeletedAtAck of the binary",
 	"Sink":              "the sink: TestSinkGetsTheFile",
 	"Routes":            "the sink: TestSinkGetsTheFile",
 	"Validation":        "the sink: TestSinkGetsTheFile",
