@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// maxAnswer bounds an answer: a payload, and what JSON makes of it.
-	maxAnswer = 8 * MaxPayload
-	// maxRefusal bounds the words of an error.
-	maxRefusal = 4 << 10
+	// maxResponse bounds a response: a payload, and what JSON makes of it.
+	maxResponse = 8 * MaxPayload
+	// maxErrorText bounds the text of an error.
+	maxErrorText = 4 << 10
 )
 
 // Client is the source that a [Handler] serves at a URL.
 type Client struct {
-	// URL is where, such as http://127.0.0.1:8080.
+	// URL is that of the pod's server, such as http://127.0.0.1:8080.
 	URL string
-	// HTTP asks. Defaults to http.DefaultClient.
+	// HTTP sends the requests. Defaults to http.DefaultClient.
 	HTTP *http.Client
 }
 
@@ -71,42 +71,42 @@ func (c Client) get(ctx context.Context, path string, query url.Values, out any)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask the dispatcher: %w", err)
+		return fmt.Errorf("request to the dispatcher: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 		return refusal(resp.StatusCode, strings.TrimSpace(strings.ToValidUTF8(string(text), "")))
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	if err != nil {
-		return fmt.Errorf("read the dispatcher's answer: %w", err)
+		return fmt.Errorf("read the dispatcher's response: %w", err)
 	}
-	if len(body) > maxAnswer {
-		return fmt.Errorf("the dispatcher answered with more than %d bytes; ask without the payload, or with a smaller --limit", maxAnswer)
+	if len(body) > maxResponse {
+		return fmt.Errorf("the dispatcher's response has more than %d bytes; leave out the payload, or set a smaller --limit", maxResponse)
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("read the dispatcher's answer: %w; is it a dispatcher of this version?", err)
+		return fmt.Errorf("read the dispatcher's response: %w; is it a dispatcher of this version?", err)
 	}
 	return nil
 }
 
-// refusal is an answer that is no answer.
+// refusal returns the error that a response other than 200 says.
 func refusal(status int, text string) error {
 	switch {
 	case status == http.StatusNotFound && text != "404 page not found": // in the words of net/http, for an unknown path
 		return &remote{text, ErrNotFound}
 	case status == http.StatusNotFound:
-		return fmt.Errorf("the dispatcher does not know this question (404): its image is older than this command; upgrade it")
+		return fmt.Errorf("the dispatcher does not know this request (404): its image is older than this command; upgrade it")
 	case status == http.StatusBadRequest:
-		return Wrong(errors.New(text))
+		return Invalid(errors.New(text))
 	case status == http.StatusServiceUnavailable, status == http.StatusInternalServerError, status == http.StatusForbidden:
 		return errors.New(text)
 	}
-	return fmt.Errorf("the dispatcher answered %d %s: %s", status, http.StatusText(status), text)
+	return fmt.Errorf("the dispatcher responded %d %s: %s", status, http.StatusText(status), text)
 }
 
-// remote is an error that a dispatcher told, with its cause and remedy.
+// remote is an error in the words of the dispatcher, which have the cause and the remedy.
 type remote struct {
 	text string
 	err  error

@@ -26,7 +26,7 @@ const (
 // Filter chooses dead letters: see [config.DeadLetterFilter]. The zero Filter matches every open one.
 type Filter config.DeadLetterFilter
 
-// Reasons are the reasons of a death (CONTRACT C-40).
+// Reasons are the reasons for which an event becomes dead (CONTRACT C-40).
 var Reasons = []dispatcher.DeadReason{
 	dispatcher.ReasonMaxRetriesExceeded, dispatcher.ReasonPoisonMessage, dispatcher.ReasonSchemaValidationFailed,
 	dispatcher.ReasonProcessingTimeout, dispatcher.ReasonPermanentFailure,
@@ -158,7 +158,7 @@ func parseID(id string) (event uuid.UUID, deadLetter int64, err error) {
 	return event, 0, fmt.Errorf("%s is neither an event's id, a UUID, nor a dead letter's, a number; `dead list` has both", clip(id))
 }
 
-// clip quotes what somebody wrote, and not more of it than an error has place for.
+// clip quotes user input, shortened to what fits into an error.
 func clip(text string) string {
 	if len(text) > 60 {
 		text = strings.ToValidUTF8(text[:60], "") + "…"

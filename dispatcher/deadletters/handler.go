@@ -17,21 +17,21 @@ const (
 )
 
 const (
-	// waitForTurn is how long a question waits for the one before it.
+	// waitForTurn is how long a request waits for the one before it.
 	waitForTurn = 5 * time.Second
-	// answerWithin bounds a question as a whole.
-	answerWithin = 20 * time.Second
+	// requestTimeout bounds a request as a whole.
+	requestTimeout = 20 * time.Second
 )
 
-// Handler serves a source as JSON, one question at a time:
+// Handler serves a source as JSON, one request at a time:
 //
 //	GET /dead/groups?FILTER      [Groups]
 //	GET /dead?FILTER&limit&after [Page]
 //	GET /dead/{id}?payload=true  [DeadLetter]
 //	GET /events/{id}?payload=true [History]; id is an event's id or its dedupe key
 //
-// FILTER has the names of [Filter]'s JSON. An error is a line of text: 400 for a wrong question, 404 for
-// ErrNotFound, 503 while another question is answered, 500 for the rest. Who may ask is the caller's to decide.
+// FILTER has the names of [Filter]'s JSON. An error is a line of text: 400 for ErrInvalidRequest, 404 for
+// ErrNotFound, 503 while another request runs, 500 for the rest. The caller decides who may send requests.
 func Handler(source Source) http.Handler {
 	h := &handler{turn: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
@@ -52,18 +52,18 @@ func Handler(source Source) http.Handler {
 
 type handler struct{ turn chan struct{} }
 
-func (h *handler) list(ask func(context.Context, ListRequest) (any, error)) http.HandlerFunc {
+func (h *handler) list(read func(context.Context, ListRequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		request, err := parseRequest(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		h.answer(w, r, func(ctx context.Context) (any, error) { return ask(ctx, request) })
+		h.respond(w, r, func(ctx context.Context) (any, error) { return read(ctx, request) })
 	}
 }
 
-func (h *handler) one(ask func(context.Context, string, bool) (any, error)) http.HandlerFunc {
+func (h *handler) one(read func(context.Context, string, bool) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		payload := false
 		if text := r.URL.Query().Get("payload"); text != "" {
@@ -73,24 +73,24 @@ func (h *handler) one(ask func(context.Context, string, bool) (any, error)) http
 				return
 			}
 		}
-		h.answer(w, r, func(ctx context.Context) (any, error) { return ask(ctx, r.PathValue("id"), payload) })
+		h.respond(w, r, func(ctx context.Context) (any, error) { return read(ctx, r.PathValue("id"), payload) })
 	}
 }
 
-func (h *handler) answer(w http.ResponseWriter, r *http.Request, ask func(context.Context) (any, error)) {
-	ctx, cancel := context.WithTimeout(r.Context(), answerWithin)
+func (h *handler) respond(w http.ResponseWriter, r *http.Request, read func(context.Context) (any, error)) {
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	wait, enough := context.WithTimeout(ctx, waitForTurn)
-	defer enough()
+	turn, cancelTurn := context.WithTimeout(ctx, waitForTurn)
+	defer cancelTurn()
 	select {
 	case h.turn <- struct{}{}:
-	case <-wait.Done():
-		http.Error(w, "another question is being answered; ask again in a moment", http.StatusServiceUnavailable)
+	case <-turn.Done():
+		http.Error(w, "another request is running; try again in a moment", http.StatusServiceUnavailable)
 		return
 	}
-	answer, err := func() (any, error) {
+	result, err := func() (any, error) {
 		defer func() { <-h.turn }() // also when it panics
-		return ask(ctx)
+		return read(ctx)
 	}()
 	switch {
 	case err == nil:
@@ -98,10 +98,10 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, ask func(contex
 		w.Header().Set("Cache-Control", "no-store")
 		encoder := json.NewEncoder(w)
 		encoder.SetEscapeHTML(false)
-		_ = encoder.Encode(answer) // fails only when the client is gone
+		_ = encoder.Encode(result) // fails only when the client is gone
 	case errors.Is(err, ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
-	case errors.Is(err, ErrQuestion):
+	case errors.Is(err, ErrInvalidRequest):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	default:
 		http.Error(w, err.Error(), http.StatusInternalServerError)

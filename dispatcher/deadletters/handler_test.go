@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// slow is a source that answers after an hour.
+// slow is a source that takes an hour.
 type slow struct {
 	Source
-	now, most int
+	running, most int
 }
 
 func (s *slow) Groups(ctx context.Context, _ Filter) (Groups, error) {
-	s.now++
-	s.most = max(s.most, s.now)
-	defer func() { s.now-- }()
+	s.running++
+	s.most = max(s.most, s.running)
+	defer func() { s.running-- }()
 	select {
 	case <-time.After(time.Hour):
 	case <-ctx.Done():
@@ -28,8 +28,8 @@ func (s *slow) Groups(ctx context.Context, _ Filter) (Groups, error) {
 	return Groups{}, ctx.Err()
 }
 
-// However many ask, the database has one question, and each caller has an answer in time.
-func TestOneQuestionAtATime(t *testing.T) {
+// Of many requests at once the source has one, and each caller gets a response in time.
+func TestHandlerRunsOneRequestAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &slow{}
 		handler := Handler(source)
@@ -37,9 +37,9 @@ func TestOneQuestionAtATime(t *testing.T) {
 		began := time.Now()
 		for range 8 {
 			go func() {
-				answer := httptest.NewRecorder()
-				handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
-				codes <- answer.Code
+				response := httptest.NewRecorder()
+				handler.ServeHTTP(response, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
+				codes <- response.Code
 			}()
 		}
 		count := map[int]int{}
@@ -47,67 +47,67 @@ func TestOneQuestionAtATime(t *testing.T) {
 			count[<-codes]++
 		}
 		if source.most != 1 || count[http.StatusInternalServerError] != 1 || count[http.StatusServiceUnavailable] != 7 {
-			t.Errorf("%d questions at once, answers %v", source.most, count)
+			t.Errorf("%d requests at once with the codes %v, want 1 at once, a 500 and seven 503", source.most, count)
 		}
 		if took := time.Since(began); took > 25*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("the last response came after %s, want 25s at most", took)
 		}
 	})
 }
 
-// What a client cannot use is an error that says what to do.
-func TestClientErrors(t *testing.T) {
+// A response that the client cannot use is an error that says what to do.
+func TestClientErrorsHaveARemedy(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
 		want    string
 		is      error
 	}{
 		"no such dead letter": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no dead letter 1", http.StatusNotFound) }, "no dead letter 1", ErrNotFound},
-		"a wrong question":    {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "limit: x", http.StatusBadRequest) }, "limit: x", ErrQuestion},
+		"an invalid request":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "limit: x", http.StatusBadRequest) }, "limit: x", ErrInvalidRequest},
 		"an old dispatcher":   {http.NotFound, "its image is older than this command; upgrade it", nil},
 		"something else":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "is it a dispatcher of this version?", nil},
-		"a gateway":           {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) }, "answered 502 Bad Gateway: oh", nil},
+		"a gateway":           {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oh", http.StatusBadGateway) }, "responded 502 Bad Gateway: oh", nil},
 		"too much": {func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(strings.Repeat(" ", maxAnswer+1)))
-		}, "ask without the payload", nil},
+			_, _ = w.Write([]byte(strings.Repeat(" ", maxResponse+1)))
+		}, "leave out the payload", nil},
 	} {
 		server := httptest.NewServer(c.handler)
 		_, err := Client{URL: server.URL}.Show(t.Context(), "1", true)
 		server.Close()
-		if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) || c.is == nil && (errors.Is(err, ErrNotFound) || errors.Is(err, ErrQuestion)) {
-			t.Errorf("%s: %v", name, err)
+		if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) || c.is == nil && (errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalidRequest)) {
+			t.Errorf("%s: %v, want %q, and to be %v", name, err, c.want, c.is)
 		}
 	}
 }
 
-// crashing is a source that panics at the first question.
-type crashing struct {
+// panicking is a source that panics at the first request.
+type panicking struct {
 	Source
-	asked int
+	requests int
 }
 
-func (c *crashing) Groups(context.Context, Filter) (Groups, error) {
-	if c.asked++; c.asked == 1 {
+func (p *panicking) Groups(context.Context, Filter) (Groups, error) {
+	if p.requests++; p.requests == 1 {
 		panic("boom")
 	}
 	return Groups{}, nil
 }
 
-// A question that panics ends, as net/http does it, and the next one has its turn.
-func TestTurnAfterPanic(t *testing.T) {
+// A request that panics ends, as net/http does it, and the next one runs.
+func TestHandlerRunsOnAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		handler := Handler(&crashing{})
-		ask := func() (code int, panicked any) {
-			answer := httptest.NewRecorder()
-			defer func() { code, panicked = answer.Code, recover() }()
-			handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
+		handler := Handler(&panicking{})
+		request := func() (code int, panicked any) {
+			response := httptest.NewRecorder()
+			defer func() { code, panicked = response.Code, recover() }()
+			handler.ServeHTTP(response, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
 			return
 		}
-		if _, panicked := ask(); panicked == nil {
-			t.Error("the first question did not panic")
+		if _, panicked := request(); panicked == nil {
+			t.Error("the first request did not panic")
 		}
-		if code, panicked := ask(); code != http.StatusOK || panicked != nil {
-			t.Errorf("after one that panicked a question is answered %d, panic %v", code, panicked)
+		if code, panicked := request(); code != http.StatusOK || panicked != nil {
+			t.Errorf("after one that panicked a request gets %d, panic %v, want 200 and none", code, panicked)
 		}
 	})
 }

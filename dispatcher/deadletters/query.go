@@ -41,7 +41,7 @@ func stamp(t time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
-// parseRequest reads what values wrote. Its errors say everything that is wrong.
+// parseRequest reads what values wrote. Its error says everything that is wrong.
 func parseRequest(v url.Values) (r ListRequest, err error) {
 	var errs []error
 	parse := func(name string, do func(string) error) {

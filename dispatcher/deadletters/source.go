@@ -10,54 +10,55 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// Bounds of what a [Source] answers.
+// Bounds of what a [Source] returns.
 const (
-	// DefaultLimit is how many dead letters a page has, and MaxLimit the most that may be asked for.
+	// DefaultLimit is how many dead letters a page has unless the request says otherwise. MaxLimit is the most that a request may say.
 	DefaultLimit = 50
 	MaxLimit     = 500
-	// MaxGroups is the most groups that are looked at, GroupCap the count of a group up to which it is exact.
+	// MaxGroups is the most groups that are read. A count of a group is exact up to GroupCap.
 	MaxGroups = 1000
 	GroupCap  = dispatcher.DepthCap
 	// MaxHistory is the most dead letters in the history of an event: the newest.
 	MaxHistory = 100
 	// MaxRecords is the most records of the journal in the history of an event: the newest.
 	MaxRecords = 500
-	// MaxPayload is the most bytes of payload and headers that are told.
+	// MaxPayload is the most bytes of payload and headers that are returned.
 	MaxPayload = 4 << 20
 )
 
 // ErrNotFound says that there is no such dead letter or event.
 var ErrNotFound = errors.New("not found")
 
-// ErrQuestion says that the question is wrong, and not the source.
-var ErrQuestion = errors.New("the question is wrong")
+// ErrInvalidRequest says that the request is at fault, and not the source.
+var ErrInvalidRequest = errors.New("invalid request")
 
-// Wrong makes an error of a question, in the words of err.
-func Wrong(err error) error { return &wrongError{err} }
+// Invalid returns err, in its words, as an ErrInvalidRequest. It always returns an error.
+func Invalid(err error) error { return &invalidError{err} }
 
-type wrongError struct{ err error }
+type invalidError struct{ err error }
 
-func (w *wrongError) Error() string        { return w.err.Error() }
-func (w *wrongError) Unwrap() error        { return w.err }
-func (w *wrongError) Is(target error) bool { return target == ErrQuestion }
+func (e *invalidError) Error() string        { return e.err.Error() }
+func (e *invalidError) Unwrap() error        { return e.err }
+func (e *invalidError) Is(target error) bool { return target == ErrInvalidRequest }
 
-// Source answers questions about the dead letters of a dispatcher: those of its namespace and topics. It only
-// reads. Its methods are safe for concurrent use.
+// Source reads the dead letters of a dispatcher: those of its namespace and topics. It changes nothing.
+// Its methods are safe for concurrent use. They fail when the source cannot be read, and wrap ErrInvalidRequest for a
+// request that is not valid.
 type Source interface {
-	// Groups counts the open dead letters that match by their fingerprint, the largest group first. The filter must
-	// not choose resolved ones. It fails for a filter that is not valid, and when the source cannot be read.
+	// Groups counts the open dead letters that match by their fingerprint, the largest group first. It fails for a
+	// filter that is not valid or that chooses resolved dead letters, and when the source cannot be read.
 	Groups(ctx context.Context, f Filter) (Groups, error)
 	// List returns a page of the dead letters that match, the newest first.
 	// It fails for a request that is not valid, and when the source cannot be read.
 	List(ctx context.Context, r ListRequest) (Page, error)
-	// Show returns one dead letter: of a number the dead letter with that id, of a UUID the newest one of that event. It
-	// wraps ErrNotFound.
+	// Show returns the dead letter with an id, which is a number, or the newest one of an event, whose id is a UUID.
+	// It wraps ErrNotFound when there is none.
 	Show(ctx context.Context, id string, payload bool) (DeadLetter, error)
-	// Event returns the history of an event by its id, or else by its dedupe key. It wraps ErrNotFound.
+	// Event returns the history of the event with an id, or else with a dedupe key. It wraps ErrNotFound when there is none.
 	Event(ctx context.Context, id string, payload bool) (History, error)
 }
 
-// ListRequest asks for a page.
+// ListRequest is a request for a page.
 type ListRequest struct {
 	Filter
 	// Limit is the most dead letters, from 1 to MaxLimit. 0 means DefaultLimit.
@@ -73,7 +74,7 @@ func (r ListRequest) Validate() error {
 		err = errors.Join(err, fmt.Errorf("limit: %d is not from 1 to %d; choose one that is", r.Limit, MaxLimit))
 	}
 	if r.After < 0 {
-		err = errors.Join(err, fmt.Errorf("after: %d is no dead letter's id; give the one that the page before says", r.After))
+		err = errors.Join(err, fmt.Errorf("after: %d is not a dead letter's id; give the one that the page before says", r.After))
 	}
 	return err
 }
@@ -81,18 +82,18 @@ func (r ListRequest) Validate() error {
 // Page is a part of a list.
 type Page struct {
 	DeadLetters []DeadLetter `json:"deadLetters"`
-	// Next asks for the page after this one. 0 means that this is the last.
+	// Next is the After of the next page. 0 means that this page is the last.
 	Next int64 `json:"next,omitempty"`
 }
 
 // Groups are the groups of open dead letters.
 type Groups struct {
 	Groups []Group `json:"groups"`
-	// More is true when there are more than MaxGroups, and only that many were looked at.
+	// More is true when there are more than MaxGroups, of which that many were read.
 	More bool `json:"more,omitempty"`
 }
 
-// Group is what died of the same cause.
+// Group is the dead letters with one cause.
 type Group struct {
 	// Group is the fingerprint of topic, reason, class, code and place.
 	Group  string                `json:"group"`
@@ -102,10 +103,10 @@ type Group struct {
 	// Count is how many dead letters are open, at most GroupCap; with AtLeast there are more.
 	Count   int64 `json:"count"`
 	AtLeast bool  `json:"atLeast,omitempty"`
-	// Since and Last are the times of the first and the last death.
+	// Since and Last are when the first and the last of these events became dead.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
-	// DeadLetter, Event and Error are those of the last death.
+	// DeadLetter, Event and Error are those of the last dead letter.
 	DeadLetter int64  `json:"deadLetter"`
 	Event      string `json:"event"`
 	Error      string `json:"error,omitempty"`
@@ -113,7 +114,7 @@ type Group struct {
 	Advice string `json:"advice"`
 }
 
-// DeadLetter is the record of a death (CONTRACT C-41).
+// DeadLetter is the record that an event became dead (CONTRACT C-41).
 type DeadLetter struct {
 	ID    int64  `json:"id"`
 	Event string `json:"event"`
@@ -132,26 +133,26 @@ type DeadLetter struct {
 	DeadAt     time.Time   `json:"deadAt"`
 	Resolution *Resolution `json:"resolution,omitempty"`
 
-	// What follows is told of one dead letter, and not in a list.
+	// Show and Event return what follows; List does not.
 
-	// Worker is the process whose attempt was the last.
+	// Worker is the process that made the last attempt.
 	Worker string `json:"worker,omitempty"`
 	// Failures are the last failed attempts, the oldest first.
 	Failures []Failure `json:"failures,omitempty"`
-	// Response is what the destination answered, with captureResponse.
+	// Response is what the destination returned, with captureResponse.
 	Response string `json:"response,omitempty"`
-	// Status is what the event is now, empty when its row is gone.
+	// Status is that of the event now, empty when its row is gone.
 	Status string `json:"status,omitempty"`
 	// Advice is what to do ([dispatcher.Recovery]).
 	Advice string `json:"advice,omitempty"`
 	Content
 }
 
-// Content is what an event says. It is told only to those who ask for it.
+// Content is what an event says. It is returned on request only.
 type Content struct {
 	Headers json.RawMessage `json:"headers,omitempty"`
 	Payload json.RawMessage `json:"payload,omitempty"`
-	// PayloadOmitted says why there is none although it was asked for.
+	// PayloadOmitted says why a requested payload is missing.
 	PayloadOmitted string `json:"payloadOmitted,omitempty"`
 }
 
@@ -163,7 +164,7 @@ type Failure struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Resolution is what became of a dead letter.
+// Resolution says how a dead letter was resolved.
 type Resolution struct {
 	// What is replayed, discarded or expired.
 	What string    `json:"what"`
@@ -201,7 +202,7 @@ type Event struct {
 	// Worker holds a processing row, until LeasedUntil.
 	Worker      string    `json:"worker,omitempty"`
 	LeasedUntil time.Time `json:"leasedUntil,omitzero"`
-	// Reason is why a dead row is.
+	// Reason is why a dead row is dead.
 	Reason    dispatcher.DeadReason `json:"reason,omitempty"`
 	LastError string                `json:"lastError,omitempty"`
 	// Failures are the last failed attempts, the oldest first.
@@ -209,13 +210,13 @@ type Event struct {
 	Content
 }
 
-// History is all that is known of an event.
+// History is everything that is known of an event.
 type History struct {
 	// Event is nil when the row is gone, as delivered ones are after their retention.
 	Event *Event `json:"event"`
-	// DeadLetters are its deaths, the newest first.
+	// DeadLetters are those of the event, the newest first.
 	DeadLetters []DeadLetter `json:"deadLetters"`
-	// Journal are its records in the journal, the oldest first; none when the journal is off, or their retention over.
+	// Journal are its records in the journal, the oldest first. There are none when the journal is off, or their retention is over.
 	Journal []Record `json:"journal,omitempty"`
 }
 

@@ -13,33 +13,32 @@ import (
 
 // Commands makes the commands of one program.
 type Commands struct {
-	// Whose is what comes before other arguments on the command line, as its help writes it: "-f FILE" or
-	// "NAME"; Example is that in examples.
+	// Whose is what comes before other arguments in the help: "-f FILE" or "NAME". Example is the same in examples.
 	Whose, Example string
-	// Program is how the program is called, in examples.
+	// Program is the program's command in examples.
 	Program string
 	// Named says that the first argument is a name, which Open gets.
 	Named bool
 	// Flags adds what Open needs to a command.
 	Flags func(*cobra.Command)
-	// Open returns the source, and what ends it.
+	// Open returns the source and a function that closes it.
 	Open func(cmd *cobra.Command, name string) (deadletters.Source, func(), error)
 	// Complete completes the name. Optional.
 	Complete cobra.CompletionFunc
-	// Now is the time that ages are told from. Defaults to time.Now.
+	// Now is the time from which ages count. Defaults to time.Now.
 	Now func() time.Time
 }
 
 // Dead is the command dead, with groups, list and show.
 func (c Commands) Dead() *cobra.Command {
-	dead := &cobra.Command{Use: "dead", Short: "Find dead letters, and see why they died", Args: cobra.NoArgs}
+	dead := &cobra.Command{Use: "dead", Short: "Find dead letters, and see why the events are dead", Args: cobra.NoArgs}
 	dead.AddCommand(c.groups(), c.list(), c.show())
 	return dead
 }
 
 // Events is the command events, with show.
 func (c Commands) Events() *cobra.Command {
-	events := &cobra.Command{Use: "events", Short: "See what became of an event", Args: cobra.NoArgs}
+	events := &cobra.Command{Use: "events", Short: "See what happened to an event", Args: cobra.NoArgs}
 	events.AddCommand(c.event())
 	return events
 }
@@ -47,10 +46,10 @@ func (c Commands) Events() *cobra.Command {
 func (c Commands) groups() *cobra.Command {
 	var f filterFlags
 	cmd := &cobra.Command{
-		Use: "groups " + c.Whose, Short: "Count the open dead letters by what they died of",
-		Long: `Count the open dead letters by what they died of: topic, reason, what failed, its code, and the place in
-the event. The largest group comes first, with the event that died last as a sample. A count is exact up to
-10,000, and marked with a + above.`,
+		Use: "groups " + c.Whose, Short: "Count the open dead letters by their cause",
+		Long: `Count the open dead letters by their cause: topic, reason, what failed, its code, and the place in the event.
+The largest group comes first, with its newest dead letter as a sample. A count is exact up to 10,000, and
+marked with a + above.`,
 		Example: c.examples("dead groups", "", "--topic orders --since 2h"),
 	}
 	f.add(cmd, false)
@@ -68,8 +67,8 @@ func (c Commands) list() *cobra.Command {
 	var r deadletters.ListRequest
 	cmd := &cobra.Command{
 		Use: "list " + c.Whose, Short: "List dead letters, the newest first",
-		Long: `List dead letters, the newest first: the open ones, which nobody has replayed or discarded, or with
---resolved the others. When there are more than --limit, the last line of standard error has the --after that
+		Long: `List dead letters, the newest first: the open ones, or with --resolved those that were replayed
+or discarded, or have expired. When there are more than --limit, the last line of standard error has the --after that
 continues the list; in JSON it is "next".`,
 		Example: c.examples("dead list", "--group 7f3a9c21", `--error "duplicate key" --since 2h --limit 500 --output json`),
 	}
@@ -91,8 +90,8 @@ func (c Commands) show() *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{
 		Use: "show " + c.Whose + " ID", Short: "Show a dead letter: why, the last attempts, and what to do",
-		Long: `Show a dead letter: why the event died, its last five failed attempts, what became of it, and what to do. ID
-is the dead letter's number, or the event's id, of which the newest dead letter is shown.`,
+		Long: `Show a dead letter: why the event is dead, its last five failed attempts, how it was resolved, and what to do.
+ID is the dead letter's number, or the event's id for its newest dead letter.`,
 		Example: c.examples("dead show", "42", "0190a5c8-5d1e-7000-8000-000000000001 --payload"),
 	}
 	payloadFlag(cmd, &payload)
@@ -104,10 +103,10 @@ is the dead letter's number, or the event's id, of which the newest dead letter 
 func (c Commands) event() *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{
-		Use: "show " + c.Whose + " ID", Short: "Show all that is known of an event, in the order of time",
-		Long: `Show all that is known of an event, in the order of time: when it was enqueued, the last failed attempts,
-deaths, who replayed or discarded it and why, and how it is now; and each change of its row, where the journal is on.
-ID is its id or its dedupe key; of an event whose row is gone, its id.`,
+		Use: "show " + c.Whose + " ID", Short: "Show everything that is known of an event, in the order of time",
+		Long: `Show everything that is known of an event, in the order of time: when it was enqueued, the last failed attempts,
+its dead letters, who replayed or discarded it and why, its state now, and each change of its row, where the
+journal is on. ID is its id or its dedupe key; for an event whose row is gone, its id.`,
 		Example: c.examples("events show", "0190a5c8-5d1e-7000-8000-000000000001", "order-42 --payload --output yaml"),
 	}
 	payloadFlag(cmd, &payload)
@@ -120,8 +119,8 @@ func payloadFlag(cmd *cobra.Command, payload *bool) {
 	cmd.Flags().BoolVar(payload, "payload", false, "also print the payload and the headers, which may hold what others must not see")
 }
 
-// command gives a command its flags, its arguments (the name, then so many more) and its work.
-func (c Commands) command(cmd *cobra.Command, more int, ask func(context.Context, deadletters.Source, string) (any, error)) *cobra.Command {
+// command adds to a command its flags, its arguments (the name, then so many more) and its work.
+func (c Commands) command(cmd *cobra.Command, more int, read func(context.Context, deadletters.Source, string) (any, error)) *cobra.Command {
 	var format string
 	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
 	if c.Flags != nil {
@@ -165,11 +164,11 @@ func (c Commands) command(cmd *cobra.Command, more int, ask func(context.Context
 			return err
 		}
 		defer end()
-		answer, err := ask(cmd.Context(), source, id)
+		result, err := read(cmd.Context(), source, id)
 		if err != nil {
 			return err
 		}
-		return write(answer)
+		return write(result)
 	}
 	return cmd
 }

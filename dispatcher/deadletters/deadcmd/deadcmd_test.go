@@ -25,20 +25,20 @@ var (
 
 const event = "0190a5c8-5d1e-7000-8000-000000000001"
 
-// source is one dead letter that was replayed and is dead again, as a source tells it.
-type source struct{ asked deadletters.ListRequest }
+// source has one event, which was replayed and is dead again. It keeps the last request.
+type source struct{ request deadletters.ListRequest }
 
 func failures() []deadletters.Failure {
 	return []deadletters.Failure{
-		{At: noon.Add(-time.Minute), Attempt: 19, Cause: cause, Error: "the consumer answered 422"},
-		{At: noon, Attempt: 20, Cause: cause, Error: "the consumer answered 422\x1b[2J"},
+		{At: noon.Add(-time.Minute), Attempt: 19, Cause: cause, Error: "the consumer responded 422"},
+		{At: noon, Attempt: 20, Cause: cause, Error: "the consumer responded 422\x1b[2J"},
 	}
 }
 
 func deadLetter(whole, payload bool) deadletters.DeadLetter {
 	l := deadletters.DeadLetter{
 		ID: 42, Event: event, Group: "7f3a9c21", Topic: "orders", Seq: 7, Type: "OrderPlaced", AggregateType: "order", AggregateID: "17",
-		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer answered 422:\n" + strings.Repeat("é", 100) + "\x1b[2J", Attempts: 20, DeadAt: noon,
+		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer responded 422:\n" + strings.Repeat("é", 100) + "\x1b[2J", Attempts: 20, DeadAt: noon,
 	}
 	if whole {
 		l.Worker, l.Failures, l.Response, l.Status, l.Advice = event, failures(), "<no such item>", "dead", "Correct the price."
@@ -50,19 +50,19 @@ func deadLetter(whole, payload bool) deadletters.DeadLetter {
 }
 
 func (s *source) Groups(_ context.Context, f deadletters.Filter) (out deadletters.Groups, err error) {
-	s.asked.Filter = f
+	s.request.Filter = f
 	if f.Topic == "none" {
 		return deadletters.Groups{Groups: []deadletters.Group{}}, nil
 	}
 	return deadletters.Groups{More: true, Groups: []deadletters.Group{
 		{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Count: 10000, AtLeast: true, Since: noon.Add(-3 * time.Hour),
-			Last: noon, DeadLetter: 42, Event: event, Error: "the consumer answered 422", Advice: "Correct the price."},
+			Last: noon, DeadLetter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price."},
 		{Group: "00000001", Topic: "bills", Reason: dispatcher.ReasonProcessingTimeout, Count: 1, Since: noon, Last: noon, DeadLetter: 1, Event: event, Advice: "Look."},
 	}}, nil
 }
 
 func (s *source) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
-	s.asked = r
+	s.request = r
 	if r.Topic == "none" {
 		return deadletters.Page{DeadLetters: []deadletters.DeadLetter{}}, nil
 	}
@@ -87,18 +87,18 @@ func (s *source) Event(_ context.Context, id string, payload bool) (deadletters.
 		return h, nil
 	}
 	h.Event = &deadletters.Event{ID: event, Topic: "orders", Seq: 7, Type: "OrderPlaced", DedupeKey: "order-17", SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour),
-		UpdatedAt: noon, Status: "dead", Attempts: 20, Lease: 7, Reason: dispatcher.ReasonMaxRetriesExceeded, LastError: "the consumer answered 422", Failures: failures()}
+		UpdatedAt: noon, Status: "dead", Attempts: 20, Lease: 7, Reason: dispatcher.ReasonMaxRetriesExceeded, LastError: "the consumer responded 422", Failures: failures()}
 	if payload {
 		h.Event.Payload = json.RawMessage(`{"html": "<b>"}`)
 	}
 	return h, nil
 }
 
-// ran is what a command left behind.
+// ran is the result of a command.
 type ran struct {
-	out, told string
-	err       error
-	asked     deadletters.ListRequest
+	out, stderr string
+	err         error
+	request     deadletters.ListRequest
 }
 
 func run(t *testing.T, named bool, args ...string) ran {
@@ -115,16 +115,16 @@ func run(t *testing.T, named bool, args ...string) ran {
 	}
 	root := &cobra.Command{Use: "dispatcher", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(c.Dead(), c.Events())
-	var out, told bytes.Buffer
+	var out, stderr bytes.Buffer
 	root.SetOut(&out)
-	root.SetErr(&told)
+	root.SetErr(&stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(t.Context())
-	return ran{out.String(), told.String(), err, s.asked}
+	return ran{out.String(), stderr.String(), err, s.request}
 }
 
-// What the commands print is for people and for scripts: it changes only on purpose. UPDATE_GOLDEN=1 writes it.
-func TestOutput(t *testing.T) {
+// People and scripts read what the commands print, so it changes only on purpose. UPDATE_GOLDEN=1 writes it.
+func TestOutputMatchesGoldenFiles(t *testing.T) {
 	for name, args := range map[string][]string{
 		"groups": {"dead", "groups"}, "list": {"dead", "list"}, "show": {"dead", "show", "42"}, "payload": {"dead", "show", "42", "--payload"},
 		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
@@ -140,13 +140,13 @@ func TestOutput(t *testing.T) {
 				t.Errorf("%s as %s: %v", name, format, r.err)
 			}
 			if strings.Contains(r.out, "\x1b") || (format == "json" && !json.Valid([]byte(r.out))) {
-				t.Errorf("%s as %s: a terminal obeys it, or it is no JSON:\n%s", name, format, r.out)
+				t.Errorf("%s as %s: it has a control sequence, or is not JSON:\n%s", name, format, r.out)
 			}
 			path, got := filepath.Join("testdata", name+"."+format), r.out
-			if r.told != "" {
-				got += "--- standard error\n" + r.told
+			if r.stderr != "" {
+				got += "--- standard error\n" + r.stderr
 				if format != "table" {
-					t.Errorf("%s as %s says: %s", name, format, r.told)
+					t.Errorf("%s as %s says: %s", name, format, r.stderr)
 				}
 			}
 			if os.Getenv("UPDATE_GOLDEN") != "" {
@@ -170,15 +170,15 @@ func TestFlagsMakeTheFilter(t *testing.T) {
 		"--group", "7f3a9c21", "--error", "d", "--since", "2h", "--until", "2026-03-01T13:00:00Z", "--resolved", "--limit", "7", "--after", "9")
 	want := deadletters.ListRequest{Limit: 7, After: 9, Filter: deadletters.Filter{IDs: []string{event, "42"}, Topic: "a", Type: "b", Aggregate: "c", Tenant: event,
 		Reason: string(dispatcher.ReasonPoisonMessage), Group: "7f3a9c21", ErrorContains: "d", Since: noon.Add(-30 * time.Minute), Until: noon.Add(time.Hour), Resolved: true}}
-	if got, want := fmt.Sprint(r.asked), fmt.Sprint(want); got != want || r.err != nil {
-		t.Errorf("asked %s, %v\nwant %s", got, r.err, want)
+	if got, want := fmt.Sprint(r.request), fmt.Sprint(want); got != want || r.err != nil {
+		t.Errorf("the request is %s, %v\nwant %s", got, r.err, want)
 	}
-	if r := run(t, true, "dead", "groups", "orders", "--group", "7f3a9c21"); r.asked.Group == "" || r.err != nil {
+	if r := run(t, true, "dead", "groups", "orders", "--group", "7f3a9c21"); r.request.Group == "" || r.err != nil {
 		t.Errorf("groups: %+v", r)
 	}
 }
 
-func TestWrongCommandLines(t *testing.T) {
+func TestWrongCommandLinesAreRefused(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--output is "xml"; choose table, json or yaml`:                                {"dead", "list", "-o", "xml"},
 		`--since is "yesterday"; write a time such as`:                                 {"dead", "list", "--since", "yesterday"},

@@ -1,3 +1,3 @@
 // Package deadcmd has the commands that read dead letters, for any [deadletters.Source]: those of the dispatcher,
-// which asks the database, and of kubectl outbox, which asks a pod.
+// which reads the database, and of kubectl outbox, which reads from a pod.
 package deadcmd

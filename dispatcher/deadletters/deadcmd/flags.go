@@ -12,8 +12,8 @@ import (
 )
 
 // FilterFlags adds the flags of a filter to a command that works on open dead letters. The function that it returns makes
-// the filter of them, when they are parsed, and says what is wrong with it. None is called reason: on a replay or a
-// discard that is the person's own.
+// the filter of the parsed flags, and fails for one that is not valid. No flag is named reason: a replay or a discard has
+// its own.
 func FilterFlags(cmd *cobra.Command) func(now time.Time) (deadletters.Filter, error) {
 	f := &filterFlags{}
 	f.add(cmd, false)
@@ -32,11 +32,11 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 	flags.StringVar(&f.Type, "type", "", "only those of this event type")
 	flags.StringVar(&f.Aggregate, "aggregate", "", "only those of this aggregate: its id, or TYPE/ID")
 	flags.StringVar(&f.Tenant, "tenant", "", "only those of this tenant, a UUID")
-	flags.StringVar(&f.Reason, "dead-reason", "", "only those with this reason of the death, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
+	flags.StringVar(&f.Reason, "dead-reason", "", "only those dead for this reason, such as "+string(dispatcher.ReasonMaxRetriesExceeded))
 	flags.StringVar(&f.Group, "group", "", "only those of this group: 8 hex digits")
 	flags.StringVar(&f.ErrorContains, "error", "", "only those whose last error has this text, in upper or lower case")
-	flags.StringVar(&f.since, "since", "", "only deaths since then: a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h")
-	flags.StringVar(&f.until, "until", "", "only deaths before then, in the same form")
+	flags.StringVar(&f.since, "since", "", "only those dead since then: a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h")
+	flags.StringVar(&f.until, "until", "", "only those dead before then, in the same form")
 	if resolved {
 		flags.BoolVar(&f.Resolved, "resolved", false, "those that were replayed, discarded or have expired, instead of the open ones")
 	}

@@ -19,13 +19,13 @@ import (
 // errorWidth is how many characters of an error a table shows.
 const errorWidth = 80
 
-// writer returns what writes an answer in a format.
+// writer returns a function that writes a result in a format.
 func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, error) {
 	out := cmd.OutOrStdout()
 	switch format {
 	case "json":
-		return func(answer any) error {
-			text, err := indented(answer)
+		return func(result any) error {
+			text, err := indented(result)
 			if err != nil {
 				return err
 			}
@@ -33,8 +33,8 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 			return err
 		}, nil
 	case "yaml":
-		return func(answer any) error {
-			text, err := yaml.Marshal(answer)
+		return func(result any) error {
+			text, err := yaml.Marshal(result)
 			if err != nil {
 				return err
 			}
@@ -42,53 +42,53 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 			return err
 		}, nil
 	case "table":
-		return func(answer any) error { return c.table(cmd, answer) }, nil
+		return func(result any) error { return c.table(cmd, result) }, nil
 	}
 	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
 }
 
-func indented(answer any) ([]byte, error) {
+func indented(result any) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	err := encoder.Encode(answer)
+	err := encoder.Encode(result)
 	return text.Bytes(), err
 }
 
-func (c Commands) table(cmd *cobra.Command, answer any) error {
-	out, told, now := cmd.OutOrStdout(), cmd.ErrOrStderr(), c.now()
-	switch answer := answer.(type) {
+func (c Commands) table(cmd *cobra.Command, result any) error {
+	out, stderr, now := cmd.OutOrStdout(), cmd.ErrOrStderr(), c.now()
+	switch result := result.(type) {
 	case deadletters.Groups:
-		if len(answer.Groups) == 0 {
-			fmt.Fprintln(told, "no open dead letters match")
+		if len(result.Groups) == 0 {
+			fmt.Fprintln(stderr, "no open dead letters match")
 			return nil
 		}
-		if err := WriteGroups(out, answer.Groups, now); err != nil {
+		if err := WriteGroups(out, result.Groups, now); err != nil {
 			return err
 		}
-		if answer.More {
-			fmt.Fprintf(told, "there are more than %d groups, and these were looked at; narrow the filter\n", deadletters.MaxGroups)
+		if result.More {
+			fmt.Fprintf(stderr, "there are more than %d groups, and only these were read; narrow the filter\n", deadletters.MaxGroups)
 		}
 		return nil
 	case deadletters.Page:
-		if len(answer.DeadLetters) == 0 {
-			fmt.Fprintln(told, "no dead letters match")
+		if len(result.DeadLetters) == 0 {
+			fmt.Fprintln(stderr, "no dead letters match")
 			return nil
 		}
-		if err := writeDeadLetters(out, answer.DeadLetters, now); err != nil {
+		if err := writeDeadLetters(out, result.DeadLetters, now); err != nil {
 			return err
 		}
-		if answer.Next != 0 {
-			fmt.Fprintf(told, "there are more: add --after %d\n", answer.Next)
+		if result.Next != 0 {
+			fmt.Fprintf(stderr, "there are more: add --after %d\n", result.Next)
 		}
 		return nil
 	case deadletters.DeadLetter:
-		return writeDeadLetter(out, answer, now)
+		return writeDeadLetter(out, result, now)
 	case deadletters.History:
-		return writeHistory(out, answer, now)
+		return writeHistory(out, result, now)
 	}
-	return fmt.Errorf("%T has no table", answer)
+	return fmt.Errorf("%T has no table", result)
 }
 
 // WriteGroups writes a table of groups. It fails when out does.
@@ -101,7 +101,7 @@ func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error
 			count += "+"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, count, Age(g.Since, now), Age(g.Last, now), line(g.Topic), g.Reason,
-			what(g.Class, g.Code, g.Place), dash(g.Event), short(g.Error))
+			what(g.Class, g.Code, g.Place), dash(g.Event), truncated(g.Error))
 	}
 	return w.Flush()
 }
@@ -115,7 +115,7 @@ func writeDeadLetters(out io.Writer, deadLetters []deadletters.DeadLetter, now t
 			resolution = l.Resolution.What
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DeadAt, now), line(l.Topic), dash(l.Type),
-			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, short(l.Error))
+			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, truncated(l.Error))
 	}
 	return w.Flush()
 }
@@ -156,7 +156,7 @@ func writeDeadLetter(out io.Writer, l deadletters.DeadLetter, now time.Time) err
 	f.text("Group", l.Group)
 	f.text("Attempts", fmt.Sprint(l.Attempts))
 	f.text("Error", l.Error)
-	f.text("Answer", l.Response)
+	f.text("Response", l.Response)
 	f.text("Worker", l.Worker)
 	if r := l.Resolution; r != nil {
 		f.text("Resolution", r.What+" "+by(*r)+", "+stamp(r.At)+ago(r.At, now))
@@ -242,7 +242,7 @@ func writeContent(out io.Writer, c deadletters.Content) error {
 	return nil
 }
 
-// what says in a few words what failed.
+// what joins what failed.
 func what(class, code, place string) string {
 	return dash(line(strings.Join(strings.Fields(class+" "+code+" "+place), " ")))
 }
@@ -261,14 +261,14 @@ func dash(text string) string {
 	return text
 }
 
-// line makes one line of a text that others wrote, without what a terminal would obey.
+// line makes one line of a text, without control characters.
 func line(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
 }
 
-func short(text string) string {
+func truncated(text string) string {
 	runes := []rune(line(text))
 	if len(runes) > errorWidth {
 		runes = append(runes[:errorWidth-1], '…')
@@ -278,7 +278,7 @@ func short(text string) string {
 
 func stamp(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// ago says how far a time is from now, in brackets.
+// ago returns how far a time is from now, in brackets.
 func ago(at, now time.Time) string {
 	if at.After(now) {
 		return " (in " + Age(now, at) + ")"

@@ -17,7 +17,7 @@ type step struct {
 	what, more string
 }
 
-// steps are all that is known of an event, the oldest first.
+// steps returns everything that is known of an event, the oldest first.
 func steps(h deadletters.History) []step {
 	var all []step
 	if e := h.Event; e != nil {
@@ -46,7 +46,7 @@ func steps(h deadletters.History) []step {
 	return slices.Compact(all) // a failure is in the row and in its dead letter
 }
 
-// recorded says what a record of the journal does.
+// recorded describes a record of the journal.
 func recorded(r deadletters.Record) string {
 	text := fmt.Sprintf("%s: %s -> %s, attempts %d, token %d", r.Operation, cmp.Or(r.Before, "none"), cmp.Or(r.After, "gone"), r.Attempts, r.Lease)
 	if r.Reason != "" {
@@ -58,7 +58,7 @@ func recorded(r deadletters.Record) string {
 	return text + fmt.Sprintf(", login %s, transaction %s, LSN %s", r.Login, r.Transaction, r.LSN)
 }
 
-// failed tells of failed attempts.
+// failed returns the steps of failed attempts.
 func failed(failures []deadletters.Failure) (out []step) {
 	for _, f := range failures {
 		out = append(out, step{f.At, "failed", fmt.Sprintf("attempt %d, %s: %s", f.Attempt, what(f.Class, f.Code, f.Place), f.Error)})
@@ -66,7 +66,7 @@ func failed(failures []deadletters.Failure) (out []step) {
 	return out
 }
 
-// by says who did it, and why.
+// by names who resolved it, and why.
 func by(r deadletters.Resolution) string {
 	text := "by " + r.By
 	if r.Reason != "" {

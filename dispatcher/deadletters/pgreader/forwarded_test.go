@@ -15,9 +15,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 )
 
-// Whoever forwards to a pod's port changes no row: each method at each path of the pod's server, as a caller in the
-// pod, leaves every version of every row as it was. CONTRACT: C-42
-func TestAForwardedPortChangesNoRow(t *testing.T) {
+// A forwarded port changes no row: each method at each path of the pod's server leaves every version of every row as it
+// was. CONTRACT: C-42
+func TestForwardedPortChangesNoRow(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
@@ -26,7 +26,7 @@ func TestAForwardedPortChangesNoRow(t *testing.T) {
 		OldestTransaction: func() *dispatcher.OldestTransaction { return nil }, DeadLetters: r,
 	}, prometheus.NewRegistry()))
 	defer server.Close()
-	before, answered := rows(t, pool), 0
+	before, succeeded := rows(t, pool), 0
 	for _, path := range []string{
 		"/", "/healthz", "/readyz", "/status", "/status?brief", "/metrics", "/dead", "/dead/", "/dead/groups", "/dead?group=7f3a9c21", "/dead/4", "/dead/4?payload=true",
 		"/dead/4/replay", "/dead/replay", "/dead/discard", "/dead/" + eventID(1), "/events", "/events/", "/events/" + eventID(1), "/events/key-1?payload=true",
@@ -48,21 +48,21 @@ func TestAForwardedPortChangesNoRow(t *testing.T) {
 			reads := method == http.MethodGet || method == http.MethodHead
 			switch {
 			case reads && response.StatusCode == http.StatusOK:
-				answered++
+				succeeded++
 			case !reads && response.StatusCode != http.StatusMethodNotAllowed && response.StatusCode != http.StatusNotFound:
-				t.Errorf("%s %s is answered with %s", method, path, response.Status)
+				t.Errorf("%s %s gets %s, want 404 or 405", method, path, response.Status)
 			}
 			if now := rows(t, pool); now != before {
 				t.Fatalf("%s %s has changed rows:\n%s\nwere\n%s", method, path, now, before)
 			}
 		}
 	}
-	if answered < 2*12 {
-		t.Errorf("%d requests were answered: this is no server of a pod", answered)
+	if succeeded < 2*12 {
+		t.Errorf("%d requests succeeded, want 24: is it a pod's server?", succeeded)
 	}
 }
 
-// rows are the versions of all rows of the schema: a row that was written, also with the same content, has another.
+// rows returns the versions of all rows of the schema. A row that is written again, even unchanged, has another version.
 func rows(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
 	names, err := pool.Query(t.Context(), "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = 'outbox' order by 1")

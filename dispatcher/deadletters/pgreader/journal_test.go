@@ -7,8 +7,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
-// An event's history has its records of the journal, the oldest first, a bounded number, also when its row is gone, and
-// of the reader's namespace and topics alone.
+// An event's history has its records of the journal: the oldest first, a bounded number, also when its row is gone, and
+// only those of the reader's namespace and topics.
 //
 // CONTRACT: C-61
 func TestHistoryHasTheJournal(t *testing.T) {

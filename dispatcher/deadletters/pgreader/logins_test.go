@@ -13,8 +13,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
-// Nothing that a reader runs can write, whatever its login may.
-func TestReadsOnly(t *testing.T) {
+// A reader cannot write, whatever its login may, and says what to do about a timeout and a missing schema.
+func TestReaderCannotWrite(t *testing.T) {
 	t.Parallel()
 	_, r := outbox(t)
 	err := r.read(t.Context(), "try", func(tx pgx.Tx) error {
@@ -29,7 +29,7 @@ func TestReadsOnly(t *testing.T) {
 		_, err := tx.Exec(t.Context(), "select pg_sleep(600)")
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "a question may take 1ms: narrow it by topic, group or time") {
+	if err == nil || !strings.Contains(err.Error(), "a request may take 1ms: narrow it by topic, group or time") {
 		t.Errorf("a long statement: %v", err)
 	}
 	empty := pgtest.Empty(t)
@@ -39,9 +39,8 @@ func TestReadsOnly(t *testing.T) {
 	}
 }
 
-// A replay login reads what a dead letter says, and what its event is now. It is told what else it may not read, and what
-// to do.
-func TestReplayLogin(t *testing.T) {
+// A replay login reads dead letters and the status of their events. An error says what it may not read, and what to do.
+func TestReplayLoginReadsDeadLettersButNotEvents(t *testing.T) {
 	t.Parallel()
 	pool, _ := outbox(t)
 	story(t, pool)

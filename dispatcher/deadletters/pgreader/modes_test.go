@@ -10,8 +10,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Each question has the same answer however the driver sends it: as is set for PgBouncer before 1.21, too.
-func TestEveryModeOfTheDriver(t *testing.T) {
+// Each request has the same result in every mode of the driver, also in the one for PgBouncer before 1.21.
+func TestReaderWorksInEveryModeOfTheDriver(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	story(t, pgtest.Pool(t, dsn))

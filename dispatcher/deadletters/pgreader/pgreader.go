@@ -1,5 +1,5 @@
-// Package pgreader is the [deadletters.Source] on PostgreSQL. It connects for each question, asks in a
-// transaction that can only read, and bounds each statement in time and rows.
+// Package pgreader is the [deadletters.Source] on PostgreSQL. It connects for each request, reads in a
+// read-only transaction, and bounds each statement in time and rows.
 package pgreader
 
 import (
@@ -32,7 +32,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Reader answers from the tables.
+// Reader reads the tables.
 type Reader struct {
 	connect   func(context.Context) (*pgx.Conn, error)
 	namespace string
@@ -44,7 +44,7 @@ type Reader struct {
 //go:embed sql/*.sql
 var files embed.FS
 
-// New returns a Reader. connect makes a connection for a question, which ends with it.
+// New returns a Reader. connect makes a connection for one request, which closes it.
 func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	if o.Schema == "" {
 		o.Schema = "outbox"
@@ -74,8 +74,8 @@ func (r *Reader) read(ctx context.Context, what string, do func(pgx.Tx) error) e
 		}
 		return do(tx)
 	})
-	if errors.Is(err, deadletters.ErrNotFound) || errors.Is(err, deadletters.ErrQuestion) {
-		return err // it says what was asked for
+	if errors.Is(err, deadletters.ErrNotFound) || errors.Is(err, deadletters.ErrInvalidRequest) {
+		return err // it names the request
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w%s", what, err, remedy(err, r.timeout))
@@ -83,7 +83,7 @@ func (r *Reader) read(ctx context.Context, what string, do func(pgx.Tx) error) e
 	return nil
 }
 
-// remedy is what to do about an error of the database.
+// remedy returns what to do about an error of the database.
 func remedy(err error, timeout time.Duration) string {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -91,7 +91,7 @@ func remedy(err error, timeout time.Duration) string {
 	}
 	switch pg.Code {
 	case "57014":
-		return fmt.Sprintf("; a question may take %s: narrow it by topic, group or time", timeout)
+		return fmt.Sprintf("; a request may take %s: narrow it by topic, group or time", timeout)
 	case "42501":
 		if errors.Is(err, errRow) {
 			return "; use a login that may select on outbox_events, such as the dispatcher's; `dead show` shows a replay login what the dead letter says"

@@ -44,10 +44,10 @@ func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-const failure = `[{"at": "2026-03-01T12:00:00+01:00", "attempt": 20, "class": "http", "code": "422", "place": "/items/*/price", "error": "the consumer answered 422"}]`
+const failure = `[{"at": "2026-03-01T12:00:00+01:00", "attempt": 20, "class": "http", "code": "422", "place": "/items/*/price", "error": "the consumer responded 422"}]`
 
-// story is an outbox with six dead letters of five events: 1 and 2 of one group, 3 of another topic, 4 that died twice, 5
-// of another namespace. Event 6 lives.
+// story is an outbox with six dead letters of five events: 1 and 2 of one group, 3 of another topic, 4 that was dead twice, 5
+// of another namespace. Event 6 is pending.
 func story(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	for n := 1; n <= 6; n++ {
@@ -62,17 +62,17 @@ func story(t testing.TB, pool *pgxpool.Pool) {
 				headers, status, dead_reason, attempts, lease, last_error, failures, created_at, updated_at, next_attempt_at)
 			values ($1, $2, $3, 'OrderPlaced', 'order', $4::integer::text, 'key-' || $4::integer, $5, '{"card": "s3cr3t"}', '{"trace": "s3cr3t"}',
 				case when $4::integer < 6 then 'dead' else 'pending' end, case when $4::integer < 6 then 'permanent_failure' end, 20, 7,
-				'the consumer answered 422', $6, $7, $7, $7)`, eventID(n), namespace, topic, n, tenant, failure, noon.Add(-time.Hour))
+				'the consumer responded 422', $6, $7, $7, $7)`, eventID(n), namespace, topic, n, tenant, failure, noon.Add(-time.Hour))
 	}
 	deadLetter := `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, event_type, aggregate_type, aggregate_id, tenant_id, reason,
 			class, code, place, attempts, dead_at, worker, error, failures, response, resolution, resolved_at, resolved_by, resolution_reason)
 		values ($1, $2, $3, $4::integer, 'OrderPlaced', 'order', $4::integer::text, $5, $6, 'http', '422', '/items/*/price', 20, $7, $5,
-			'the Consumer answered 422', $8, 'no such item', $9, $10, $11, $12)`
-	add := func(n int, namespace, topic, reason string, died time.Time, resolution ...any) {
+			'the Consumer responded 422', $8, 'no such item', $9, $10, $11, $12)`
+	add := func(n int, namespace, topic, reason string, dead time.Time, resolution ...any) {
 		if resolution == nil {
 			resolution = []any{nil, nil, nil, nil}
 		}
-		exec(t, pool, deadLetter, append([]any{eventID(n), namespace, topic, n, tenant, reason, died, failure}, resolution...)...)
+		exec(t, pool, deadLetter, append([]any{eventID(n), namespace, topic, n, tenant, reason, dead, failure}, resolution...)...)
 	}
 	add(4, "shop", "orders", "permanent_failure", noon.Add(-time.Hour), "replayed", noon.Add(-30*time.Minute), "ada", "CHG-812")
 	add(1, "shop", "orders", "permanent_failure", noon)
@@ -95,8 +95,8 @@ func numbers(t testing.TB, p deadletters.Page, err error) string {
 	return strings.Join(out, " ")
 }
 
-// Each member of a filter chooses what it says. CONTRACT: C-41
-func TestFilters(t *testing.T) {
+// Each member of a filter chooses dead letters. CONTRACT: C-41
+func TestFilterMembersChooseDeadLetters(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
@@ -119,7 +119,7 @@ func TestFilters(t *testing.T) {
 		"a reason":          {deadletters.Filter{Reason: string(dispatcher.ReasonMaxRetriesExceeded)}, "4"},
 		"a group": {deadletters.Filter{Group: dispatcher.Fingerprint("orders", dispatcher.ReasonPermanentFailure,
 			dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"})}, "2 1"},
-		"an error":       {deadletters.Filter{ErrorContains: "consumer ANSWERED"}, "4 3 2 1"},
+		"an error":       {deadletters.Filter{ErrorContains: "consumer RESPONDED"}, "4 3 2 1"},
 		"no pattern":     {deadletters.Filter{ErrorContains: "consumer%"}, ""},
 		"since":          {deadletters.Filter{Since: noon.Add(time.Minute)}, "4 3 2"},
 		"until":          {deadletters.Filter{Until: noon.Add(time.Minute)}, "1"},
@@ -145,16 +145,16 @@ func TestFilters(t *testing.T) {
 		}
 	}
 	_, err := r.List(t.Context(), deadletters.ListRequest{Filter: deadletters.Filter{Group: "2"}})
-	if !errors.Is(err, deadletters.ErrQuestion) {
+	if !errors.Is(err, deadletters.ErrInvalidRequest) {
 		t.Errorf("a wrong filter: %v", err)
 	}
-	if _, err := r.Groups(t.Context(), deadletters.Filter{Resolved: true}); !errors.Is(err, deadletters.ErrQuestion) {
+	if _, err := r.Groups(t.Context(), deadletters.Filter{Resolved: true}); !errors.Is(err, deadletters.ErrInvalidRequest) {
 		t.Errorf("groups of resolved dead letters: %v", err)
 	}
 }
 
-// A dispatcher's reader sees its topics alone.
-func TestTopics(t *testing.T) {
+// A reader with topics sees only these.
+func TestReaderSeesOnlyItsTopics(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t, "bills")
 	story(t, pool)
@@ -180,8 +180,8 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// Pages are cut between two dead letters, and no dead letter comes twice or is left out, whatever dies meanwhile.
-func TestPages(t *testing.T) {
+// Pages have each dead letter once, whatever becomes dead between them.
+func TestPagesHaveEachDeadLetterOnce(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
@@ -200,9 +200,9 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What one asks for is told whole, and a payload only then. CONTRACT: C-41
+// Show and Event return everything, and a payload on request only. CONTRACT: C-41
 // REQUIREMENT: STORAGE-16, STORAGE-18, STORAGE-19
-func TestShow(t *testing.T) {
+func TestShowReturnsEverything(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
@@ -225,7 +225,7 @@ func TestShow(t *testing.T) {
 	if _, err := r.Show(t.Context(), "6", false); !errors.Is(err, deadletters.ErrNotFound) {
 		t.Errorf("a dead letter of another namespace: %v", err)
 	}
-	if _, err := r.Show(t.Context(), "key-1", false); !errors.Is(err, deadletters.ErrQuestion) {
+	if _, err := r.Show(t.Context(), "key-1", false); !errors.Is(err, deadletters.ErrInvalidRequest) {
 		t.Errorf("no id: %v", err)
 	}
 
@@ -242,8 +242,8 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// An event is found by its dedupe key, and by a key that looks like an id.
-func TestDedupeKeys(t *testing.T) {
+// An event is found by its dedupe key, also by one that looks like an id.
+func TestEventIsFoundByItsDedupeKey(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
@@ -262,13 +262,13 @@ func TestDedupeKeys(t *testing.T) {
 	}
 }
 
-// golden compares the JSON of an answer with its file. UPDATE_GOLDEN=1 writes it.
-func golden(t *testing.T, name string, answer any, err error) {
+// golden compares the JSON of a result with its file. UPDATE_GOLDEN=1 writes it.
+func golden(t *testing.T, name string, result any, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	got, err := json.MarshalIndent(answer, "", "  ")
+	got, err := json.MarshalIndent(result, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,8 +287,8 @@ func golden(t *testing.T, name string, answer any, err error) {
 	}
 }
 
-// A client gets over HTTP what the reader answers, errors too.
-func TestOverHTTP(t *testing.T) {
+// A client gets over HTTP what the reader returns, also its errors.
+func TestClientReturnsWhatTheReaderReturns(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
@@ -318,7 +318,7 @@ func TestOverHTTP(t *testing.T) {
 	}
 }
 
-// same compares two answers and their errors.
+// same compares two results and their errors.
 func same(t *testing.T, name string) func(any, error) func(any, error) {
 	return func(want any, wantErr error) func(any, error) {
 		return func(got any, err error) {
@@ -329,7 +329,7 @@ func same(t *testing.T, name string) func(any, error) func(any, error) {
 				t.Errorf("%s: %s, %v\nwant %s", name, b, err, a)
 			}
 			if wantErr != nil && (err == nil || err.Error() != wantErr.Error() || errors.Is(err, deadletters.ErrNotFound) != errors.Is(wantErr, deadletters.ErrNotFound) ||
-				errors.Is(err, deadletters.ErrQuestion) != errors.Is(wantErr, deadletters.ErrQuestion)) {
+				errors.Is(err, deadletters.ErrInvalidRequest) != errors.Is(wantErr, deadletters.ErrInvalidRequest)) {
 				t.Errorf("%s: %v\nwant %v", name, err, wantErr)
 			}
 		}

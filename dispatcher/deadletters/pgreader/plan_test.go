@@ -27,7 +27,7 @@ type plan struct {
 	Plans []plan  `json:"Plans"`
 }
 
-// looked counts the rows that the scans of the plan looked at.
+// looked counts the rows that the scans of the plan read.
 func (p plan) looked() (rows float64) {
 	if p.Table != "" || p.Index != "" {
 		rows = (p.Rows + p.Off) * p.Loops
@@ -66,10 +66,10 @@ func explain(t *testing.T, pool *pgxpool.Pool, sql string, args []any) (plan, st
 	return out[0].Plan, text
 }
 
-// With 100,000 open dead letters in 30 groups, and as many that were resolved after them, a question looks at what it tells,
-// or at the dead letters of its groups once. The counts are rows and pages, so that they hold on any machine.
+// With 100,000 open dead letters in 30 groups, and as many that were resolved after them, a statement reads what it returns,
+// or the dead letters of its groups once. The counts are rows and pages, so that they hold on any machine.
 // REQUIREMENT: STORAGE-21, STORAGE-24
-func TestPlans(t *testing.T) {
+func TestStatementsReadABoundedNumberOfRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it fills tables with 100,000 dead letters")
 	}
@@ -81,7 +81,7 @@ func TestPlans(t *testing.T) {
 		select md5(n::text)::uuid, 'shop', 'topic-' || n % 10, 'key-' || n, '{}', 'dead', 'permanent_failure' from generate_series(1, 100000) as n`)
 	exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, event_type, reason, class, code, attempts, dead_at, error, resolution, resolved_at, resolved_by)
 		select md5(n::text)::uuid, 'shop', 'topic-' || n % 10, 'Type', 'permanent_failure', 'http', (n % 30)::text, 20, now() - interval '2 days' + n * interval '1 second',
-			repeat('the consumer answered 422 ', 20), case when n > 100000 then 'replayed' end, case when n > 100000 then now() end, case when n > 100000 then 'ada' end
+			repeat('the consumer responded 422 ', 20), case when n > 100000 then 'replayed' end, case when n > 100000 then now() end, case when n > 100000 then 'ada' end
 		from generate_series(1, 200000) as n`)
 
 	exec(t, pool, `insert into outbox.outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
@@ -102,13 +102,13 @@ func TestPlans(t *testing.T) {
 		one := fingerprintOf(t, pool)
 		for name, c := range map[string]struct {
 			sql   func() (string, []any)
-			rows  float64 // the most that it looks at
+			rows  float64 // the most that it reads
 			pages int64
 		}{
 			"groups":                  {func() (string, []any) { return groups(deadletters.Filter{}) }, 100_000 + 300, 110_000},
 			"one group":               {func() (string, []any) { return groups(deadletters.Filter{Group: one}) }, 15_000, 20_000},
 			"resolved":                {func() (string, []any) { return list(deadletters.Filter{Resolved: true}, math.MaxInt64) }, 200, 200},
-			"a page further on":       {func() (string, []any) { return list(deadletters.Filter{}, 50_000) }, 200, 400},
+			"a later page":            {func() (string, []any) { return list(deadletters.Filter{}, 50_000) }, 200, 400},
 			"the first page":          {func() (string, []any) { return list(deadletters.Filter{}, math.MaxInt64) }, 200_000, 110_000},
 			"a group's page":          {func() (string, []any) { return list(deadletters.Filter{Group: one}, math.MaxInt64) }, 200_000, 110_000},
 			"an error's page":         {func() (string, []any) { return list(deadletters.Filter{ErrorContains: "nothing"}, math.MaxInt64) }, 200_000, 110_000},
@@ -128,7 +128,7 @@ func TestPlans(t *testing.T) {
 			p, text := explain(t, pool, sql, args)
 			t.Logf("%s, statistics %s: %.0f rows, %d pages", name, statistics, p.looked(), p.Hit+p.Read)
 			if p.looked() > c.rows || p.Hit+p.Read > c.pages {
-				t.Errorf("%s, statistics %s: it looked at %.0f rows and %d pages, want %.0f and %d at most:\n%s", name, statistics, p.looked(), p.Hit+p.Read, c.rows, c.pages, text)
+				t.Errorf("%s, statistics %s: it read %.0f rows and %d pages, want %.0f and %d at most:\n%s", name, statistics, p.looked(), p.Hit+p.Read, c.rows, c.pages, text)
 			}
 			if strings.Contains(name, "groups") && p.has(func(p plan) bool { return strings.Contains(p.Node, "Seq Scan") && p.Table != "" }) {
 				t.Errorf("%s, statistics %s: it reads the table from end to end:\n%s", name, statistics, text)

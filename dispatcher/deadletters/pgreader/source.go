@@ -20,7 +20,7 @@ import (
 
 var _ deadletters.Source = (*Reader)(nil)
 
-// Groups implements [deadletters.Source]. It fails when the database does.
+// Groups implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.Groups, error) {
 	out := deadletters.Groups{Groups: []deadletters.Group{}}
 	err := f.Validate()
@@ -28,7 +28,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 		err = errors.Join(err, errors.New("resolved: groups are of open dead letters; leave it out, or list the dead letters"))
 	}
 	if err != nil {
-		return out, deadletters.Wrong(err)
+		return out, deadletters.Invalid(err)
 	}
 	err = r.read(ctx, "count the groups of dead letters", func(tx pgx.Tx) error {
 		sql, args := r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
@@ -58,11 +58,11 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 	return out, err
 }
 
-// List implements [deadletters.Source]. It fails when the database does.
+// List implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadletters.Page, error) {
 	page := deadletters.Page{DeadLetters: []deadletters.DeadLetter{}}
 	if err := req.Validate(); err != nil {
-		return page, deadletters.Wrong(err)
+		return page, deadletters.Invalid(err)
 	}
 	limit, before := req.Limit, req.After
 	if limit == 0 {
@@ -86,7 +86,7 @@ func (r *Reader) List(ctx context.Context, req deadletters.ListRequest) (deadlet
 // Show implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) Show(ctx context.Context, id string, payload bool) (deadLetter deadletters.DeadLetter, err error) {
 	if err := (deadletters.Filter{IDs: []string{id}}).Validate(); err != nil {
-		return deadLetter, deadletters.Wrong(err)
+		return deadLetter, deadletters.Invalid(err)
 	}
 	err = r.read(ctx, "show a dead letter", func(tx pgx.Tx) error {
 		found, err := r.whole(ctx, tx, id, 1)
@@ -103,7 +103,7 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (deadLetter 
 	return deadLetter, err
 }
 
-// now adds to a dead letter what its event is now. A replay login reads the status, and not the row.
+// now adds to a dead letter the present state of its event. A replay login may read the status, but not the row.
 func (r *Reader) now(ctx context.Context, tx pgx.Tx, deadLetter *deadletters.DeadLetter, payload bool) error {
 	var event *deadletters.Event
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
@@ -191,12 +191,12 @@ func (r *Reader) byKey(ctx context.Context, tx pgx.Tx, key string) (string, erro
 	case len(found) == 0:
 		return "", fmt.Errorf("no event has this id or dedupe key in the namespace %s%s: %w; it was never enqueued there, or it was delivered and its retention is over", r.namespace, r.ofTopics(), deadletters.ErrNotFound)
 	case len(found) > 1:
-		return "", deadletters.Wrong(fmt.Errorf("events of several topics have this dedupe key; give the id of one, such as %s or %s", found[0], found[1]))
+		return "", deadletters.Invalid(fmt.Errorf("events of several topics have this dedupe key; give the id of one, such as %s or %s", found[0], found[1]))
 	}
 	return found[0], nil
 }
 
-// errRow says that the login may not read events' rows.
+// errRow means that the login may not read events' rows.
 var errRow = errors.New("this login may not read the row of an event")
 
 // ofRow marks a refusal as errRow.
@@ -227,13 +227,13 @@ func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) 
 	e.CreatedAt, e.UpdatedAt, e.NextAttemptAt, e.LeasedUntil = e.CreatedAt.UTC(), e.UpdatedAt.UTC(), utc(due), utc(leased)
 	e.Headers, e.Payload = headers, payload
 	if content && payload == nil {
-		e.PayloadOmitted = fmt.Sprintf("it has %d bytes, and %d at most are told; read it in the database", e.SizeBytes, deadletters.MaxPayload)
+		e.PayloadOmitted = fmt.Sprintf("it has %d bytes, and at most %d are shown; read it in the database", e.SizeBytes, deadletters.MaxPayload)
 	}
 	e.Failures, err = decode(failures)
 	return &e, err
 }
 
-// whole reads everything about the dead letters of an event, or about the dead letter with the number.
+// whole reads the dead letters of an event, or the dead letter with the number, with all of their columns.
 func (r *Reader) whole(ctx context.Context, tx pgx.Tx, id string, limit int) ([]deadletters.DeadLetter, error) {
 	args := []any{int64(math.MaxInt64), limit, true, r.namespace, r.topics}
 	term := "l.event_id = $6::text::uuid"
@@ -278,7 +278,7 @@ func deadLetters(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]dead
 func decode(failures []byte) ([]deadletters.Failure, error) {
 	var out []deadletters.Failure
 	if err := json.Unmarshal(failures, &out); err != nil {
-		return nil, fmt.Errorf("the column failures is not as nack writes it: %w; somebody has changed it by hand: set it to null", err)
+		return nil, fmt.Errorf("the column failures is not as nack writes it: %w; it was changed by hand: set it to null", err)
 	}
 	for i := range out {
 		out[i].At = out[i].At.UTC()
