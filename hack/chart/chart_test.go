@@ -92,7 +92,6 @@ func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
 func valueSets(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.yaml")
-	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".golden.yaml") })
 	if err != nil || len(files) < 4 {
 		t.Fatalf("%d sets of values, want 4: %v", len(files), err)
 	}
@@ -157,6 +156,22 @@ func normalize(o *unstructured.Unstructured) {
 		slices.Sort(args)
 		_ = unstructured.SetNestedStringSlice(containers[0].(map[string]any), args, "args")
 		_ = unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers")
+	}
+}
+
+// Each object has the labels by which Helm and people find what belongs to the release.
+func TestEveryObjectHasTheReleaseLabels(t *testing.T) {
+	for _, values := range valueSets(t) {
+		for name, o := range objects(t, render(t, "--values", values, "--set", "crds.install=true")) {
+			for label, want := range map[string]string{
+				"app.kubernetes.io/name": "outbox-operator", "app.kubernetes.io/instance": "outbox-operator",
+				"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/version": "dev", "helm.sh/chart": "outbox-operator-0.0.0",
+			} {
+				if got := o.GetLabels()[label]; got != want {
+					t.Errorf("%s: %s has the label %s %q, want %q", values, name, label, got, want)
+				}
+			}
+		}
 	}
 }
 

@@ -3,26 +3,43 @@ package main
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
-	"regexp"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-const defaults = "testdata/default.yaml"
+// bases are the folders of config/ that install what each set of values does.
+var bases = map[string][]string{
+	"default":    {"default"},
+	"everything": {"default"},
+	"monitored":  {"default", "prometheus", "network-policy"},
+	"namespaced": {"namespaced"},
+}
 
-// The golden file of the defaults has all that the chart makes. That of another set of values has the lines in which
-// the set differs from the defaults.
+// A golden file has the lines in which the chart's objects differ from those of config/.
 func TestChartRendersTheGoldenFiles(t *testing.T) {
-	base := render(t, "--values", defaults)
 	for _, values := range valueSets(t) {
-		golden, got := strings.TrimSuffix(values, "yaml")+"golden.yaml", base
-		if values != defaults {
-			golden, got = strings.TrimSuffix(values, "yaml")+"golden.diff", difference(base, render(t, "--values", values))
+		set := strings.TrimSuffix(filepath.Base(values), ".yaml")
+		var kustomized []string
+		for _, dir := range bases[set] {
+			text, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(root, "config", dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			kustomized = append(kustomized, text)
 		}
+		golden := "testdata/" + set + ".golden.diff"
+		got := difference(canonical(t, strings.Join(kustomized, "\n---\n")), canonical(t, render(t, "--values", values)))
 		if *update {
 			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
 				t.Fatal(err)
@@ -39,6 +56,25 @@ func TestChartRendersTheGoldenFiles(t *testing.T) {
 			t.Errorf("%s: the chart makes something else now; `go test ./hack/chart -update` accepts it:\n%s", values, changes)
 		}
 	}
+}
+
+// canonical writes the objects of a text in one order and form, without the definitions.
+func canonical(t *testing.T, text string) string {
+	t.Helper()
+	all := objects(t, text)
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name].GetKind() == "CustomResourceDefinition" {
+			continue
+		}
+		normalize(all[name])
+		part, err := yaml.Marshal(all[name].Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "--- %s\n%s", name, part)
+	}
+	return out.String()
 }
 
 // difference returns the lines that only base has, with -, and those that only text has, with +. A line above them names
@@ -78,14 +114,11 @@ func difference(base, text string) string {
 	return out.String()
 }
 
-var kindAndName = regexp.MustCompile(`(?m)^kind: (.+)\nmetadata:\n  name: (.+)$`)
-
 // place names the object of a line, and the number of its lines that come before.
 func place(lines []string, line int) string {
-	start := line
-	for start > 0 && lines[start] != "---\n" {
+	start := min(line, len(lines)-1)
+	for start > 0 && !strings.HasPrefix(lines[start], "--- ") {
 		start--
 	}
-	object := kindAndName.FindStringSubmatch(strings.Join(lines[start:], ""))
-	return fmt.Sprintf("%s %s: %d", object[1], object[2], line-start)
+	return fmt.Sprintf("%s: %d", strings.TrimSpace(strings.TrimPrefix(lines[start], "--- ")), line-start)
 }
