@@ -135,7 +135,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			documents = append(documents, string(b))
+			documents = append(documents, withoutOwner(t, string(b)))
 		}
 		golden(t, name+".yaml", strings.Join(documents, "---\n"))
 	}
@@ -162,6 +162,30 @@ func TestServiceAccount(t *testing.T) {
 	if made := ServiceAccount(obd); made != nil {
 		t.Errorf("makes %+v", made)
 	}
+}
+
+// withoutOwner removes what each object has: the dispatcher as its owner.
+func withoutOwner(t *testing.T, object string) string {
+	t.Helper()
+	rest := strings.Replace(object, `  ownerReferences:
+  - apiVersion: outbox.dev/v1alpha1
+    controller: true
+    kind: OutboxDispatcher
+    name: orders
+    uid: 0a1b
+`, "", 1)
+	if rest == object {
+		t.Errorf("an object is not owned by the dispatcher:\n%s", object)
+	}
+	return rest
+}
+
+func TestNetworkPolicyGolden(t *testing.T) {
+	b, err := yaml.Marshal(NetworkPolicy(minimal(), "outbox-system"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "networkpolicy.yaml", string(b))
 }
 
 func golden(t *testing.T, name, got string) {

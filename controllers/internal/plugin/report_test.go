@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -106,6 +107,12 @@ func TestReport(t *testing.T) {
 				t.Fatal(err)
 			}
 			path := filepath.Join("testdata", name+"."+format)
+			if format == "json" { // the same document as YAML
+				path = filepath.Join("testdata", name+".yaml")
+				if got, err = yaml.JSONToYAML(got); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if os.Getenv("UPDATE_GOLDEN") != "" {
 				if err := os.WriteFile(path, got, 0o644); err != nil {
 					t.Fatal(err)
