@@ -17,8 +17,8 @@ func TestUpBehindAReader(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	reader, producer := newDatabase(t, d.dsn), newDatabase(t, d.dsn)
-	reader.exec(`begin`)
-	reader.exec(`select count(*) from outbox.outbox_events`)
+	pgtest.Exec(reader, `begin`)
+	pgtest.Exec(reader, `select count(*) from outbox.outbox_events`)
 	const add = header + `alter table outbox_events add column later integer;`
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for a hang
 	defer cancel()
@@ -36,9 +36,9 @@ func TestUpBehindAReader(t *testing.T) {
 		applied, err := migrations.UpFiles(t.Context(), d.Conn, add)
 		done <- result{applied, err}
 	}()
-	producer.exec(`set statement_timeout = '1min'`) // for a hang
+	pgtest.Exec(producer, `set statement_timeout = '1min'`) // for a hang
 	waited := func() bool {
-		return scalar[bool](producer, `select exists (select from pg_locks where not granted and relation = 'outbox.outbox_events'::regclass)`)
+		return pgtest.Value[bool](producer, `select exists (select from pg_locks where not granted and relation = 'outbox.outbox_events'::regclass)`)
 	}
 	for !waited() { // the migration waits for its lock
 		if len(done) > 0 {
@@ -48,11 +48,11 @@ func TestUpBehindAReader(t *testing.T) {
 	for range 20 { // while it waits, and between its tries
 		producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	}
-	reader.exec(`commit`)
+	pgtest.Exec(reader, `commit`)
 	if r := <-done; r.err != nil || len(r.applied) != 1 {
 		t.Errorf("after the reader: %+v", r)
 	}
-	if n := scalar[int](d, `select count(later) from outbox.outbox_events`); n != 0 {
+	if n := pgtest.Value[int](d, `select count(later) from outbox.outbox_events`); n != 0 {
 		t.Errorf("the column has %d values", n)
 	}
 }
@@ -61,11 +61,11 @@ func TestUpBehindAReader(t *testing.T) {
 func TestUpIsolation(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
-	d.exec(`set default_transaction_isolation = 'serializable'`)
+	pgtest.Exec(d, `set default_transaction_isolation = 'serializable'`)
 	if _, err := migrations.UpFiles(t.Context(), d.Conn, header+`create table level as select current_setting('transaction_isolation') as name;`); err != nil {
 		t.Fatal(err)
 	}
-	if level := scalar[string](d, `select name from outbox.level`); level != "read committed" {
+	if level := pgtest.Value[string](d, `select name from outbox.level`); level != "read committed" {
 		t.Errorf("the migration ran at %s", level)
 	}
 }
@@ -75,7 +75,7 @@ func TestUpKeepsRights(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	producer, stranger := d.as(migrations.Producer), d.as()
-	d.exec(`grant usage on schema outbox to public`)
+	pgtest.Exec(d, `grant usage on schema outbox to public`)
 	const replace = header + `drop function enqueue_batch; drop function enqueue;
 		create function enqueue(p_namespace text, p_topic text, p_payload jsonb, p_more integer default 1)
 			returns table (id uuid, inserted boolean) language sql as $$ select gen_random_uuid(), true $$;
@@ -101,21 +101,21 @@ func TestUpOutsideATransaction(t *testing.T) {
 		t.Fatalf("a unique index over equal values: %+v, %v", applied, err)
 	}
 	const valid = `select indisvalid from pg_index where indexrelid = 'outbox.outbox_events_more'::regclass`
-	if scalar[bool](d, valid) {
+	if pgtest.Value[bool](d, valid) {
 		t.Fatal("the broken try left no invalid index: the test tests nothing")
 	}
-	d.exec(`delete from outbox.outbox_events`)
+	pgtest.Exec(d, `delete from outbox.outbox_events`)
 	applied, err := migrations.UpFiles(t.Context(), d.Conn, index, header+`create table third ();`)
 	if err != nil || len(applied) != 2 || !strings.HasSuffix(applied[0].Name, "_second") {
 		t.Fatalf("the second try: %+v, %v", applied, err)
 	}
-	if !scalar[bool](d, valid) {
+	if !pgtest.Value[bool](d, valid) {
 		t.Error("the index is still invalid")
 	}
-	if n := scalar[int](d, `select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`); n != 0 {
+	if n := pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`); n != 0 {
 		t.Errorf("%d locks are left", n)
 	}
-	if path := scalar[string](d, `show search_path`); path != `"$user", public` {
+	if path := pgtest.Value[string](d, `show search_path`); path != `"$user", public` {
 		t.Errorf("search_path stayed %s", path)
 	}
 	if again, err := migrations.UpFiles(t.Context(), d.Conn, index, header+`create table third ();`); err != nil || len(again) != 0 {
@@ -129,8 +129,8 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	old, producer, second := newDatabase(t, d.dsn), newDatabase(t, d.dsn), newDatabase(t, d.dsn)
-	old.exec(`begin isolation level repeatable read`)
-	old.exec(`select count(*) from outbox.outbox_events`)
+	pgtest.Exec(old, `begin isolation level repeatable read`)
+	pgtest.Exec(old, `select count(*) from outbox.outbox_events`)
 	const index = header + "-- transaction: none\ncreate index concurrently if not exists outbox_events_more on outbox_events (created_at);"
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for a hang
 	defer cancel()
@@ -144,15 +144,15 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 			counts <- len(applied)
 		}()
 	}
-	producer.exec(`set statement_timeout = '1min'`) // for a hang
-	for !scalar[bool](producer, `select exists (select from pg_stat_activity where query like '%index concurrently%' and wait_event_type = 'Lock')`) {
+	pgtest.Exec(producer, `set statement_timeout = '1min'`) // for a hang
+	for !pgtest.Value[bool](producer, `select exists (select from pg_stat_activity where query like '%index concurrently%' and wait_event_type = 'Lock')`) {
 		producer.mustEnqueue(`'shop', 'orders', '{}'`)
 		if len(counts) > 0 {
 			t.Fatal("the index did not wait for the old transaction: the test tests nothing")
 		}
 	}
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
-	old.exec(`commit`)
+	pgtest.Exec(old, `commit`)
 	if n := <-counts + <-counts; n != 1 {
 		t.Errorf("two migrators applied %d migrations, want one", n)
 	}

@@ -54,7 +54,7 @@ func TestBatchIsEnqueue(t *testing.T) {
 			var one []enqueued
 			var options []string
 			columns := make([][]string, len(types))
-			single.exec(`begin`)
+			pgtest.Exec(single, `begin`)
 			for _, e := range chosen {
 				one = append(one, single.mustEnqueue(strings.Join(slices.Insert(slices.Clone(e), 12, "1000"), ", ")))
 				for i := range types {
@@ -62,7 +62,7 @@ func TestBatchIsEnqueue(t *testing.T) {
 				}
 				options = append(options, e[13]+"::jsonb")
 			}
-			single.exec(`commit`)
+			pgtest.Exec(single, `commit`)
 			var args []string
 			for i, c := range columns {
 				args = append(args, fmt.Sprintf("array[%s]::%s[]", strings.Join(c, ", "), types[i]))
@@ -87,7 +87,7 @@ func TestBatchIsEnqueue(t *testing.T) {
 					const rows = `select string_agg(concat_ws('|', namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
 						tenant_id, dedupe_key, headers, next_attempt_at - created_at, size_bytes, max_attempts, retry, key_hash, status), e'\n' order by seq)
 						from outbox.outbox_events`
-					if got, want := scalar[string](together, rows), scalar[string](single, rows); got != want {
+					if got, want := pgtest.Value[string](together, rows), pgtest.Value[string](single, rows); got != want {
 						t.Errorf("the batch made the rows\n%s\nwant\n%s", got, want)
 					}
 				}
@@ -141,17 +141,17 @@ func TestBatchInvalid(t *testing.T) {
 func TestLocksAreFew(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
-	d.exec(`begin`)
-	d.exec(`select count(*) from outbox.enqueue_batch(array_fill('shop'::text, '{20000}'), array_fill('orders'::text, '{20000}'),
+	pgtest.Exec(d, `begin`)
+	pgtest.Exec(d, `select count(*) from outbox.enqueue_batch(array_fill('shop'::text, '{20000}'), array_fill('orders'::text, '{20000}'),
 		array_fill('{}'::jsonb, '{20000}'), p_aggregate_ids => (select array_agg(n::text) from generate_series(1, 20000) as n),
 		p_lock_keys => array_fill(true, '{20000}'))`)
-	d.exec(`select count(*) from (select outbox.enqueue('shop', 'orders', '{}', p_aggregate_id => n::text, p_lock_key => true)
+	pgtest.Exec(d, `select count(*) from (select outbox.enqueue('shop', 'orders', '{}', p_aggregate_id => n::text, p_lock_key => true)
 		from generate_series(20001, 22000) as n) as e`)
 	other := newDatabase(t, d.dsn)
 	other.mustEnqueue(`'shop', 'orders', '{}', p_aggregate_id => '1'`)
 	const held = `select count(*) from pg_locks where locktype = 'advisory' and granted and pid = $1 and classid = 1869968482`
-	if n := scalar[int](other, held, d.PgConn().PID()); n < 1000 || n > 1024 {
+	if n := pgtest.Value[int](other, held, d.PgConn().PID()); n < 1000 || n > 1024 {
 		t.Errorf("22,000 keys hold %d locks, want at most 1,024 of nearly as many slots", n)
 	}
-	d.exec(`commit`)
+	pgtest.Exec(d, `commit`)
 }

@@ -34,7 +34,7 @@ func (d database) mustEnqueue(args string) enqueued {
 
 func (d database) events() int {
 	d.Helper()
-	return scalar[int](d, `select count(*) from outbox.outbox_events`)
+	return pgtest.Value[int](d, `select count(*) from outbox.outbox_events`)
 }
 
 // Every argument reaches its column, an empty text is none, and a new row is pending and due.
@@ -59,7 +59,7 @@ func TestEnqueue(t *testing.T) {
 		}
 		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|16|pending|0|t|t|t`
 		want = strings.Replace(want, "||", "|", 1) // no key
-		if got := scalar[string](d, asText, full.id); got != want {
+		if got := pgtest.Value[string](d, asText, full.id); got != want {
 			t.Errorf("row is  %s\nwant    %s", got, want)
 		}
 	}
@@ -68,7 +68,7 @@ func TestEnqueue(t *testing.T) {
 		`'shop', 'orders', 'null', '', '', '', '', null, '', null, null, null, null, null, null`,
 	} {
 		bare := d.mustEnqueue(args)
-		if got, want := scalar[string](d, asText, bare.id), `shop|orders|null|{}|00:00:00|4|pending|0|t|t|t`; got != want {
+		if got, want := pgtest.Value[string](d, asText, bare.id), `shop|orders|null|{}|00:00:00|4|pending|0|t|t|t`; got != want {
 			t.Errorf("enqueue(%s) made the row %s, want %s", args, got, want)
 		}
 	}
@@ -79,9 +79,9 @@ func TestEnqueue(t *testing.T) {
 func TestEnqueueID(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
-	from := scalar[time.Time](d, `select clock_timestamp()`).Truncate(time.Millisecond)
+	from := pgtest.Value[time.Time](d, `select clock_timestamp()`).Truncate(time.Millisecond)
 	id := d.mustEnqueue(`'shop', 'orders', '{}'`).id
-	to := scalar[time.Time](d, `select clock_timestamp()`)
+	to := pgtest.Value[time.Time](d, `select clock_timestamp()`)
 	sec, nsec := id.Time().UnixTime()
 	if at := time.Unix(sec, nsec); id.Version() != 7 || id.Variant() != uuid.RFC4122 || at.Before(from) || at.After(to) {
 		t.Errorf("%s is version %d of %v, want version 7 made between %v and %v", id, id.Version(), at, from, to)
@@ -99,7 +99,7 @@ func TestEnqueueDedupe(t *testing.T) {
 	if !first.inserted || again.inserted || again.id != first.id {
 		t.Errorf("first %+v, again %+v: want the first inserted, and its id again", first, again)
 	}
-	d.exec(`update outbox.outbox_events set status = 'delivered'`)
+	pgtest.Exec(d, `update outbox.outbox_events set status = 'delivered'`)
 	if late := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`); late.inserted || late.id != first.id {
 		t.Errorf("after delivery: %+v, want the row that stands", late)
 	}
@@ -130,8 +130,8 @@ func TestEnqueueDedupeRace(t *testing.T) {
 		dsn := pgtest.Migrated(t)
 		one, two := newDatabase(t, dsn), newDatabase(t, dsn)
 		watch := newDatabase(t, dsn)
-		pid := scalar[int](two, `select pg_backend_pid()`)
-		one.exec(`begin`)
+		pid := pgtest.Value[int](two, `select pg_backend_pid()`)
+		pgtest.Exec(one, `begin`)
 		first := one.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
 		type result struct {
 			enqueued
@@ -142,12 +142,12 @@ func TestEnqueueDedupeRace(t *testing.T) {
 			e, err := two.enqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
 			done <- result{e, err}
 		}()
-		for !scalar[bool](watch, `select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')`, pid) {
+		for !pgtest.Value[bool](watch, `select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')`, pid) {
 			if len(done) > 0 {
 				t.Fatalf("the second did not wait: %+v", <-done)
 			}
 		}
-		one.exec(end)
+		pgtest.Exec(one, end)
 		second := <-done
 		if second.err != nil {
 			t.Fatal(second.err)
@@ -257,9 +257,9 @@ func TestEnqueueHeaders(t *testing.T) {
 		`jsonb_build_object('a', repeat('b', 65527))`: `{"a": "` + strings.Repeat("b", 65527) + `"}`,
 	} {
 		one := d.mustEnqueue(`'shop', 'orders', '{}', p_headers => ` + given).id
-		two := scalar[uuid.UUID](d, `select id from outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}', p_headers => array[`+given+`]::jsonb[])`)
+		two := pgtest.Value[uuid.UUID](d, `select id from outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}', p_headers => array[`+given+`]::jsonb[])`)
 		for _, id := range []uuid.UUID{one, two} {
-			if got := scalar[string](d, `select headers::text from outbox.outbox_events where id = $1`, id); got != want {
+			if got := pgtest.Value[string](d, `select headers::text from outbox.outbox_events where id = $1`, id); got != want {
 				t.Errorf("headers %.80s became %.80s, want %.80s", given, got, want)
 			}
 		}
@@ -318,7 +318,7 @@ func TestEnqueueOneSignature(t *testing.T) {
 			`p_headers jsonb[] DEFAULT NULL::jsonb[], p_delays interval[] DEFAULT NULL::interval[], p_ids uuid[] DEFAULT NULL::uuid[], ` +
 			`p_max_bytes integer DEFAULT 1048576, p_lock_keys boolean[] DEFAULT NULL::boolean[], p_options jsonb DEFAULT '{}'::jsonb`,
 	} {
-		got := scalar[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
+		got := pgtest.Value[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
 			where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)
 		if len(got) != 1 || got[0] != signature {
 			t.Errorf("signatures of %s are %q, want one, %q", name, got, signature)

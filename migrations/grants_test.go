@@ -19,7 +19,7 @@ func (d database) as(kinds ...migrations.Kind) database {
 	d.Helper()
 	role := "outbox_test_" + strings.ToLower(rand.Text())
 	quoted := pgx.Identifier{role}.Sanitize()
-	d.exec(`create role ` + quoted + ` login password 'test'`)
+	pgtest.Exec(d, `create role `+quoted+` login password 'test'`)
 	d.Cleanup(func() {
 		for _, sql := range []string{`drop owned by ` + quoted, `drop role ` + quoted} {
 			if _, err := d.Exec(context.Background(), sql); err != nil {
@@ -30,7 +30,7 @@ func (d database) as(kinds ...migrations.Kind) database {
 	for _, kind := range kinds {
 		for range 2 { // as after each migration
 			for _, sql := range migrations.Grants("outbox", role, kind) {
-				d.exec(sql)
+				pgtest.Exec(d, sql)
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func TestGrantsProducer(t *testing.T) {
 		t.Errorf("a batch gave %+v", both)
 	}
 	// What a producer puts in the way of the function's names is not used with the owner's rights.
-	producer.exec(`create temporary table outbox_events (id uuid, like_the_real_one text)`)
+	pgtest.Exec(producer, `create temporary table outbox_events (id uuid, like_the_real_one text)`)
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	producer.batch(`'{shop}', '{orders}', '{"{}"}'`)
 	if n := owner.events(); n != 4 {
@@ -102,15 +102,15 @@ func TestGrantsDispatcher(t *testing.T) {
 	if err != nil || state.Version != migrations.Version {
 		t.Errorf("status with a dispatcher's rights is %+v, %v", state, err)
 	}
-	dispatcher.exec(`select nextval('outbox.outbox_leases')`)
-	dispatcher.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace) values (gen_random_uuid(), 'shop', 'shop')
+	pgtest.Exec(dispatcher, `select nextval('outbox.outbox_leases')`)
+	pgtest.Exec(dispatcher, `insert into outbox.outbox_workers (worker, dispatcher, namespace) values (gen_random_uuid(), 'shop', 'shop')
 		on conflict (worker) do update set seen_at = now()`)
-	dispatcher.exec(`delete from outbox.outbox_workers where seen_at < now() - interval '1 minute'`)
-	dispatcher.exec(`update outbox.outbox_dead_letters set resolution = 'expired', resolved_at = now(), resolved_by = 'retention'`)
-	dispatcher.exec(`delete from outbox.outbox_dead_letters`)
-	dispatcher.exec(`insert into outbox.outbox_sweeps (name) values ('retention')`)
-	dispatcher.exec(`update outbox.outbox_sweeps set position = 1`)
-	dispatcher.exec(`delete from outbox.outbox_replay_items using outbox.outbox_replays where replay_id = id`)
+	pgtest.Exec(dispatcher, `delete from outbox.outbox_workers where seen_at < now() - interval '1 minute'`)
+	pgtest.Exec(dispatcher, `update outbox.outbox_dead_letters set resolution = 'expired', resolved_at = now(), resolved_by = 'retention'`)
+	pgtest.Exec(dispatcher, `delete from outbox.outbox_dead_letters`)
+	pgtest.Exec(dispatcher, `insert into outbox.outbox_sweeps (name) values ('retention')`)
+	pgtest.Exec(dispatcher, `update outbox.outbox_sweeps set position = 1`)
+	pgtest.Exec(dispatcher, `delete from outbox.outbox_replay_items using outbox.outbox_replays where replay_id = id`)
 	dispatcher.wantRefused(
 		`delete from outbox.outbox_replays`,
 		`update outbox.outbox_replay_items set state = 'waiting'`,
@@ -142,14 +142,14 @@ func TestGrantsReplayLogin(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t, pgtest.Migrated(t))
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
-	owner.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
+	pgtest.Exec(owner, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
 		select id, namespace, topic, 'poison_message', 1, case n when 2 then 'discarded' end, case n when 2 then now() end, case n when 2 then 'bob' end
 		from outbox.outbox_events cross join generate_series(1, 2) as n`)
 	login := owner.as(migrations.ReplayLogin)
 	if _, err := migrations.Status(t.Context(), login.Conn, "outbox"); err != nil {
 		t.Errorf("status with the rights of a replay login: %v", err)
 	}
-	login.exec(`select * from outbox.outbox_dead_letters`)
+	pgtest.Exec(login, `select * from outbox.outbox_dead_letters`)
 	login.wantRefused(
 		`select payload from outbox.outbox_events`,
 		`select headers from outbox.outbox_events`,
@@ -174,10 +174,10 @@ func TestGrantsReplayLogin(t *testing.T) {
 
 	// The event is not dead: a replay of its open dead letter changes neither, whatever the item says. A discard resolves
 	// the open dead letter, and leaves the one that bob resolved.
-	login.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
+	pgtest.Exec(login, `insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
 		select ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'shop', case n when 1 then 'replay' else 'discard' end, 'CHG', 'alice', '{}', 1, 0, 0, 'none'
 		from generate_series(1, 2) as n`)
-	login.exec(`insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq)
+	pgtest.Exec(login, `insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq)
 		select id, dead_letter, gen_random_uuid(), 1 from outbox.outbox_replays cross join generate_series(1, 2) as dead_letter`)
 	state := func() (text string) {
 		t.Helper()
@@ -190,7 +190,7 @@ func TestGrantsReplayLogin(t *testing.T) {
 	}
 	resolve := func(replay, deadLetters string) {
 		t.Helper()
-		login.exec(`select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000` + replay + `', '` + deadLetters + `')`)
+		pgtest.Exec(login, `select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000`+replay+`', '`+deadLetters+`')`)
 	}
 	resolve("1", "{1,2}")
 	resolve("2", "{}")

@@ -26,13 +26,13 @@ func (d database) setJournal(enabled bool, retention time.Duration) bool {
 // triggers counts those of the outbox.
 func (d database) triggers() int64 {
 	d.Helper()
-	return scalar[int64](d, `select count(*) from pg_trigger where not tgisinternal and tgrelid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)`)
+	return pgtest.Value[int64](d, `select count(*) from pg_trigger where not tgisinternal and tgrelid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)`)
 }
 
 // days are the partitions of the journal.
 func (d database) days() int64 {
 	d.Helper()
-	return scalar[int64](d, `select count(*) from pg_inherits where inhparent = 'outbox.outbox_journal'::regclass`)
+	return pgtest.Value[int64](d, `select count(*) from pg_inherits where inhparent = 'outbox.outbox_journal'::regclass`)
 }
 
 // While the journal is off there is nothing that could cost something. On, it has each change, whoever makes it; a trigger
@@ -50,7 +50,7 @@ func TestSetJournal(t *testing.T) {
 	if !d.setJournal(true, week) || d.setJournal(true, 2*week) || d.triggers() != 5 || d.days() != 9 {
 		t.Errorf("on: %d triggers, %d partitions", d.triggers(), d.days())
 	}
-	if got := scalar[string](d, `select enabled || ' ' || retention from outbox.outbox_journal_settings`); got != "true 336:00:00" {
+	if got := pgtest.Value[string](d, `select enabled || ' ' || retention from outbox.outbox_journal_settings`); got != "true 336:00:00" {
 		t.Errorf("the settings are %s", got)
 	}
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
@@ -58,19 +58,19 @@ func TestSetJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	const all = `select string_agg(concat_ws(' ', operation, seq, before, after), ', ' order by lsn, seq) from outbox.outbox_journal`
-	if got, want := scalar[string](d, all), "checkpoint, insert 2 pending, change 1 pending delivered, change 2 pending delivered, "+
+	if got, want := pgtest.Value[string](d, all), "checkpoint, insert 2 pending, change 1 pending delivered, change 2 pending delivered, "+
 		"delete 1 delivered, delete 2 delivered, truncate"; got != want {
 		t.Errorf("the journal has\n%s\nwant\n%s", got, want)
 	}
-	d.exec(`alter table outbox.outbox_events disable trigger outbox_journal_changed`)
-	before := scalar[time.Time](d, `select since from outbox.outbox_journal_settings`)
-	if !d.setJournal(true, week) || !scalar[time.Time](d, `select since from outbox.outbox_journal_settings`).After(before) {
+	pgtest.Exec(d, `alter table outbox.outbox_events disable trigger outbox_journal_changed`)
+	before := pgtest.Value[time.Time](d, `select since from outbox.outbox_journal_settings`)
+	if !d.setJournal(true, week) || !pgtest.Value[time.Time](d, `select since from outbox.outbox_journal_settings`).After(before) {
 		t.Error("want a disabled trigger reported and the journal started again")
 	}
 	if !d.setJournal(false, week) || d.triggers() != 0 {
 		t.Errorf("off again: %d triggers", d.triggers())
 	}
-	if n := scalar[int64](d, `select count(*) from outbox.outbox_journal`); n != 8 {
+	if n := pgtest.Value[int64](d, `select count(*) from outbox.outbox_journal`); n != 8 {
 		t.Errorf("%d records are kept, want 8", n)
 	}
 	_, err := migrations.SetJournal(t.Context(), d.Conn, "outbox", migrations.Journal{Enabled: true, Retention: time.Hour})
@@ -101,7 +101,7 @@ func TestJournalWaitsForWriters(t *testing.T) {
 	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err != nil {
 		t.Error(err)
 	}
-	if !scalar[bool](d, `select enabled and since > (select created_at from outbox.outbox_events) from outbox.outbox_journal_settings`) {
+	if !pgtest.Value[bool](d, `select enabled and since > (select created_at from outbox.outbox_events) from outbox.outbox_journal_settings`) {
 		t.Error("it does not begin after the writer")
 	}
 }
@@ -117,14 +117,17 @@ func TestJournalKeep(t *testing.T) {
 	dsn := pgtest.Migrated(t)
 	owner := newDatabase(t, dsn)
 	dispatcher := owner.as(migrations.Dispatcher)
-	keep := func() int64 { t.Helper(); return scalar[int64](dispatcher, `select outbox.outbox_journal_keep()`) }
+	keep := func() int64 {
+		t.Helper()
+		return pgtest.Value[int64](dispatcher, `select outbox.outbox_journal_keep()`)
+	}
 	record := func(age string) {
 		t.Helper()
-		owner.exec(`insert into outbox.outbox_journal (at, lsn, xid, operation, login) values (now() - $1::interval, '0/0', pg_current_xact_id(), 'insert', 'me')`, age)
+		pgtest.Exec(owner, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) values (now() - $1::interval, '0/0', pg_current_xact_id(), 'insert', 'me')`, age)
 	}
 	owner.setJournal(true, week)
-	owner.exec(`create table outbox.outbox_journal_20200101 partition of outbox.outbox_journal for values from ('2020-01-01 00:00:00+00') to ('2020-01-02 00:00:00+00')`)
-	owner.exec(`insert into outbox.outbox_journal (at, lsn, xid, operation, login) values ('2020-01-01 12:00:00+00', '0/0', pg_current_xact_id(), 'insert', 'me')`)
+	pgtest.Exec(owner, `create table outbox.outbox_journal_20200101 partition of outbox.outbox_journal for values from ('2020-01-01 00:00:00+00') to ('2020-01-02 00:00:00+00')`)
+	pgtest.Exec(owner, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) values ('2020-01-01 12:00:00+00', '0/0', pg_current_xact_id(), 'insert', 'me')`)
 	record("6 days")
 
 	user, err := newDatabase(t, dsn).BeginTx(t.Context(), pgx.TxOptions{})
@@ -135,7 +138,7 @@ func TestJournalKeep(t *testing.T) {
 	if _, err := user.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
 		t.Fatal(err)
 	}
-	if n := keep(); n != 1 || owner.days() != 10 || scalar[int64](owner, `select count(*) from outbox.outbox_journal where at < '2021-01-01'`) != 0 {
+	if n := keep(); n != 1 || owner.days() != 10 || pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < '2021-01-01'`) != 0 {
 		t.Errorf("in use: %d days removed, %d partitions", n, owner.days())
 	}
 	if err := user.Commit(t.Context()); err != nil {
@@ -144,12 +147,12 @@ func TestJournalKeep(t *testing.T) {
 	if n := keep(); n != 0 || owner.days() != 9 {
 		t.Errorf("then: %d days removed, %d partitions", n, owner.days())
 	}
-	if n := scalar[int64](owner, `select count(*) from outbox.outbox_journal where at < now() - interval '1 day'`); n != 1 {
+	if n := pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < now() - interval '1 day'`); n != 1 {
 		t.Errorf("%d records of 6 days ago, want 1", n)
 	}
 
 	// No day was made: records go to the default partition, and from there when they are old.
-	owner.exec(`do $$ declare name text; begin
+	pgtest.Exec(owner, `do $$ declare name text; begin
 		for name in select inhrelid::regclass::text from pg_inherits where inhparent = 'outbox.outbox_journal'::regclass and inhrelid <> 'outbox.outbox_journal_default'::regclass loop
 			execute 'drop table ' || name; end loop; end $$`)
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
@@ -157,7 +160,7 @@ func TestJournalKeep(t *testing.T) {
 	if n := keep(); n != 1 || owner.days() != 8 {
 		t.Errorf("with records of today in the default partition: %d removed, %d partitions, want 1 and all but today's", n, owner.days())
 	}
-	since := scalar[time.Duration](owner, `select now() - since from outbox.outbox_journal_settings`)
+	since := pgtest.Value[time.Duration](owner, `select now() - since from outbox.outbox_journal_settings`)
 	if since > week+time.Minute {
 		t.Errorf("the journal says that it has every change for %s", since)
 	}

@@ -20,13 +20,13 @@ func TestM10InstallRefused(t *testing.T) {
 	d := withM10(t, m10)
 	d.up("second")
 	refused(d, "second", m10, "serves another schema of this database (The M10 outbox over schema outbox.")
-	d.exec(`drop view m10_recovery.outbox`)
+	pgtest.Exec(d, `drop view m10_recovery.outbox`)
 	d.upM10("second", m10, true)
-	d.exec(`drop view m10_recovery.outbox; create view m10_recovery.outbox as select 1 as one`)
+	pgtest.Exec(d, `drop view m10_recovery.outbox; create view m10_recovery.outbox as select 1 as one`)
 	refused(d, "second", m10, "is not of the outbox")
-	d.exec(`drop view m10_recovery.outbox; create table m10_recovery.outbox (id bigserial primary key)`)
+	pgtest.Exec(d, `drop view m10_recovery.outbox; create table m10_recovery.outbox (id bigserial primary key)`)
 	refused(d, "second", m10, "alter table m10_recovery.outbox rename to outbox_before")
-	d.exec(`alter table m10_recovery.outbox rename to outbox_before`)
+	pgtest.Exec(d, `alter table m10_recovery.outbox rename to outbox_before`)
 	d.upM10("outbox", m10, true)
 	for _, name := range []string{"", "it's", `a\b`, "$m10$", "a\nb", strings.Repeat("x", 256)} {
 		refused(d, "outbox", migrations.M10{Namespace: name, Topic: "m10"}, "namespace")
@@ -52,7 +52,7 @@ func TestM10Reinstall(t *testing.T) {
 	if got := worker.claim("w", 10); got != "2 0" {
 		t.Errorf("claimed %q", got)
 	}
-	if got := scalar[string](d, `select concat_ws(' / ', namespace, topic) from outbox.outbox_events where seq = 2`); got != `sh"op ä / of {topic}` {
+	if got := pgtest.Value[string](d, `select concat_ws(' / ', namespace, topic) from outbox.outbox_events where seq = 2`); got != `sh"op ä / of {topic}` {
 		t.Errorf("the event is of %s", got)
 	}
 }
@@ -63,12 +63,12 @@ func TestGrantsM10(t *testing.T) {
 	d := withM10(t, m10)
 	worker := d.as(migrations.M10Worker)
 	// What a worker puts in the way of the tables' names is not used with the owner's rights.
-	worker.exec(`create temporary table outbox_events (seq bigint, live boolean, status text, locked_by uuid)`)
+	pgtest.Exec(worker, `create temporary table outbox_events (seq bigint, live boolean, status text, locked_by uuid)`)
 	id := worker.publish("42")
 	worker.claim("w", 1)
 	worker.complete(id, "w", true)
-	worker.exec(`select m10_recovery.acquire_lock('l', 'h'), m10_recovery.extend_lock('l', 'h'), m10_recovery.release_lock('l', 'h')`)
-	if n := scalar[int](worker, `select count(processed_at) from m10_recovery.outbox`); n != 1 {
+	pgtest.Exec(worker, `select m10_recovery.acquire_lock('l', 'h'), m10_recovery.extend_lock('l', 'h'), m10_recovery.release_lock('l', 'h')`)
+	if n := pgtest.Value[int](worker, `select count(processed_at) from m10_recovery.outbox`); n != 1 {
 		t.Errorf("the worker sees %d processed events, want 1", n)
 	}
 	worker.wantRefused(

@@ -30,16 +30,16 @@ func TestM10Plans(t *testing.T) {
 			t.Parallel()
 			d := newDatabase(t, pgtest.Migrated(t))
 			d.upM10("outbox", migrations.M10{Namespace: "shop", Topic: "m10", Upsert: true}, true)
-			d.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+			pgtest.Exec(d, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
 			for statement := range strings.SplitSeq(before, ";") {
-				d.exec(statement)
+				pgtest.Exec(d, statement)
 			}
-			first := scalar[int](d, `select coalesce(max(seq), 0) from outbox.outbox_events`)
-			d.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_type, aggregate_id, event_type, payload, status)
+			first := pgtest.Value[int](d, `select coalesce(max(seq), 0) from outbox.outbox_events`)
+			pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, aggregate_type, aggregate_id, event_type, payload, status)
 				select gen_random_uuid(), 'shop', case n % 4 when 0 then 'm10' else 'other' end, 'order', n::text, 'paid', '{}', case n % 4 when 1 then 'delivered' else 'pending' end
 				from generate_series(1, 4 * $1::integer) as n`, waiting)
-			d.exec(`select m10_recovery.claim_outbox_events('w', 1), m10_recovery.complete_outbox_event(0, 'w', true), m10_recovery.publish_outbox('order', '0', 'paid', '{}')`) // which reads the catalogue
-			held := scalar[string](d, `select id::text from m10_recovery.claim_outbox_events('w', 1)`)
+			pgtest.Exec(d, `select m10_recovery.claim_outbox_events('w', 1), m10_recovery.complete_outbox_event(0, 'w', true), m10_recovery.publish_outbox('order', '0', 'paid', '{}')`) // which reads the catalogue
+			held := pgtest.Value[string](d, `select id::text from m10_recovery.claim_outbox_events('w', 1)`)
 			statements := []struct {
 				sql     string
 				buffers int
@@ -67,14 +67,14 @@ func TestM10Plans(t *testing.T) {
 func (d database) costs(t *testing.T, sql string) int {
 	t.Helper()
 	const scans = `select coalesce(sum(seq_scan), 0) from pg_stat_xact_user_tables where relname like 'outbox_%'`
-	d.exec(`begin`)
-	defer d.exec(`commit`)
-	before := scalar[int](d, scans)
+	pgtest.Exec(d, `begin`)
+	defer pgtest.Exec(d, `commit`)
+	before := pgtest.Value[int](d, scans)
 	var text []byte
 	if err := d.QueryRow(t.Context(), `explain (analyze, buffers, format json) `+sql).Scan(&text); err != nil {
 		t.Fatal(fmt.Errorf("%s: %w", sql, err))
 	}
-	if n := scalar[int](d, scans) - before; n != 0 {
+	if n := pgtest.Value[int](d, scans) - before; n != 0 {
 		t.Errorf("%s makes %d sequential scans", sql, n)
 	}
 	var out []struct {

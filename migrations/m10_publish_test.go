@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
@@ -15,16 +16,16 @@ import (
 func TestM10Publish(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
-	d.exec(`begin`)
+	pgtest.Exec(d, `begin`)
 	d.publish("rolled back")
-	d.exec(`rollback`)
+	pgtest.Exec(d, `rollback`)
 	id := d.publish("42")
 	if again := d.publish("42"); again == id {
 		t.Error("a second event of the aggregate has the id of the first")
 	}
 	const row = `select concat_ws('|', seq, namespace, topic, aggregate_type, aggregate_id, event_type, payload, max_attempts, retry, headers, status, substring(id::text from 15 for 1), next_attempt_at = created_at)
 		from outbox.outbox_events where seq = $1`
-	if got, want := scalar[string](d, row, id), fmt.Sprint(id)+`|shop|m10|order|42|http:call|{"url": "https://example.com"}|32767|{"strategy": "PowerOfTwo"}|{}|pending|7|t`; got != want {
+	if got, want := pgtest.Value[string](d, row, id), fmt.Sprint(id)+`|shop|m10|order|42|http:call|{"url": "https://example.com"}|32767|{"strategy": "PowerOfTwo"}|{}|pending|7|t`; got != want {
 		t.Errorf("the row is\n%s, want\n%s", got, want)
 	}
 	for call, want := range map[string]string{
@@ -48,7 +49,7 @@ func TestM10PublishUpsert(t *testing.T) {
 	d := withM10(t, migrations.M10{Namespace: "shop", Topic: "m10", Upsert: true})
 	publish := func(aggregate, event, payload string) int64 {
 		t.Helper()
-		return scalar[int64](d, `select m10_recovery.publish_outbox('order', $1, $2, to_jsonb($3::text))`, aggregate, event, payload)
+		return pgtest.Value[int64](d, `select m10_recovery.publish_outbox('order', $1, $2, to_jsonb($3::text))`, aggregate, event, payload)
 	}
 	d.mustEnqueue(`'shop', 'other', '{}', p_aggregate_type => 'order', p_aggregate_id => '42', p_event_type => 'paid'`)
 	first := publish("42", "paid", "old")
@@ -62,7 +63,7 @@ func TestM10PublishUpsert(t *testing.T) {
 		t.Error("the payload of an event that is being delivered was replaced")
 	}
 	d.complete(first, "w", true)
-	if got := scalar[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newer" {
+	if got := pgtest.Value[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newer" {
 		t.Errorf("payloads %s, want new,newer", got)
 	}
 	if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`); err == nil {
@@ -71,7 +72,7 @@ func TestM10PublishUpsert(t *testing.T) {
 
 	// A second publisher waits for the first to commit.
 	other := newDatabase(t, d.dsn)
-	d.exec(`begin`)
+	pgtest.Exec(d, `begin`)
 	first = publish("99", "paid", "old")
 	second := make(chan int64, 1)
 	go func() {
@@ -79,14 +80,14 @@ func TestM10PublishUpsert(t *testing.T) {
 		_ = other.QueryRow(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '"new"')`).Scan(&id) // 0 is seen below
 		second <- id
 	}()
-	for len(second) == 0 && scalar[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) == 0 {
+	for len(second) == 0 && pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) == 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	d.exec(`commit`)
+	pgtest.Exec(d, `commit`)
 	if id := <-second; id != first {
 		t.Errorf("two publishers at once made %d and %d", first, id)
 	}
-	if n := scalar[int](d, `select count(*) from outbox.outbox_events where aggregate_id = '99'`); n != 1 {
+	if n := pgtest.Value[int](d, `select count(*) from outbox.outbox_events where aggregate_id = '99'`); n != 1 {
 		t.Errorf("%d events of one aggregate, want 1", n)
 	}
 }

@@ -33,18 +33,18 @@ func (d database) upM10(schema string, m migrations.M10, want bool) {
 // publish adds an event by M10's function, of the type and payload that deployed workers have.
 func (d database) publish(aggregate string) (id int64) {
 	d.Helper()
-	return scalar[int64](d, `select m10_recovery.publish_outbox('order', $1, 'http:call', '{"url": "https://example.com"}')`, aggregate)
+	return pgtest.Value[int64](d, `select m10_recovery.publish_outbox('order', $1, 'http:call', '{"url": "https://example.com"}')`, aggregate)
 }
 
 // claim returns "id retries, id retries, …".
 func (d database) claim(worker string, batch int) string {
 	d.Helper()
-	return scalar[string](d, `select coalesce(string_agg(id || ' ' || retry_count, ', '), '') from m10_recovery.claim_outbox_events($1, $2)`, worker, batch)
+	return pgtest.Value[string](d, `select coalesce(string_agg(id || ' ' || retry_count, ', '), '') from m10_recovery.claim_outbox_events($1, $2)`, worker, batch)
 }
 
 func (d database) complete(id int64, worker string, success bool) {
 	d.Helper()
-	d.exec(`select m10_recovery.complete_outbox_event($1, $2, $3, $4)`, id, worker, success, "refused")
+	pgtest.Exec(d, `select m10_recovery.complete_outbox_event($1, $2, $3, $4)`, id, worker, success, "refused")
 }
 
 // Each function has the contract's arguments, in its order, with its names, types, defaults and result, and no other
@@ -65,23 +65,23 @@ func TestM10Signatures(t *testing.T) {
 	check := func() {
 		t.Helper()
 		for name, signature := range want {
-			if n := scalar[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name); n != 1 {
+			if n := pgtest.Value[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name); n != 1 {
 				t.Errorf("%s has %d signatures, want 1", name, n)
 				continue
 			}
-			if got := scalar[string](d, `select pg_get_function_arguments(oid) || ' -> ' || pg_get_function_result(oid) from pg_proc
+			if got := pgtest.Value[string](d, `select pg_get_function_arguments(oid) || ' -> ' || pg_get_function_result(oid) from pg_proc
 				where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name); got != signature {
 				t.Errorf("%s is\n%s, want\n%s", name, got, signature)
 			}
 		}
-		if n := scalar[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`); n != len(want) {
+		if n := pgtest.Value[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`); n != len(want) {
 			t.Errorf("%d functions, want %d", n, len(want))
 		}
 	}
 	check()
 	// The order that the contract forbids, and a second signature of publish.
-	d.exec(`create function m10_recovery.claim_outbox_events(p_batch_size integer, p_processor_name text) returns setof bigint language sql as 'select 1::bigint'`)
-	d.exec(`create function m10_recovery.publish_outbox(text, uuid, text, jsonb) returns uuid language sql as 'select $2'`)
+	pgtest.Exec(d, `create function m10_recovery.claim_outbox_events(p_batch_size integer, p_processor_name text) returns setof bigint language sql as 'select 1::bigint'`)
+	pgtest.Exec(d, `create function m10_recovery.publish_outbox(text, uuid, text, jsonb) returns uuid language sql as 'select $2'`)
 	d.upM10("outbox", m10, true)
 	check()
 	d.upM10("outbox", m10, false)
@@ -98,7 +98,7 @@ func TestM10SelectionRule(t *testing.T) {
 	}
 	set := func(id int, changes string) {
 		t.Helper()
-		d.exec(fmt.Sprintf(`update outbox.outbox_events set %s where seq = %d`, changes, id))
+		pgtest.Exec(d, fmt.Sprintf(`update outbox.outbox_events set %s where seq = %d`, changes, id))
 	}
 	held := func(until string) string {
 		return "status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '" + until + "'"
@@ -107,22 +107,22 @@ func TestM10SelectionRule(t *testing.T) {
 	set(2, "next_attempt_at = now() + interval '1 second'")
 	set(4, held("-1 microsecond"))
 	set(5, "status = 'dead', dead_reason = 'poison_message'")
-	d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'other', '{}'), (gen_random_uuid(), 'other', 'm10', '{}')`)
+	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'other', '{}'), (gen_random_uuid(), 'other', 'm10', '{}')`)
 
 	// In one transaction, whose now() the rule is about.
-	d.exec(`begin`)
+	pgtest.Exec(d, `begin`)
 	set(3, held("0"))
 	if got := d.claim("worker-1", 10); got != "4 1, 6 0" {
 		t.Errorf("claimed %q, want 4 after an attempt that was given up, and 6", got)
 	}
-	if got := scalar[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
+	if got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
 		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t" {
 		t.Errorf("the view says %q", got)
 	}
-	if n := scalar[int](d, `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`); n != 2 {
+	if n := pgtest.Value[int](d, `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`); n != 2 {
 		t.Errorf("%d leases of five minutes with the number of the claim, want 2", n)
 	}
-	d.exec(`commit`)
+	pgtest.Exec(d, `commit`)
 }
 
 // Concurrent claims exclude each other and do not wait.
@@ -134,16 +134,16 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 		d.publish(fmt.Sprint(i))
 	}
 	other := newDatabase(t, d.dsn)
-	other.exec(`set statement_timeout = '20s'`)
-	d.exec(`begin`)
+	pgtest.Exec(other, `set statement_timeout = '20s'`)
+	pgtest.Exec(d, `begin`)
 	if got := d.claim("worker-1", 2); got != "1 0, 2 0" {
 		t.Errorf("claimed %q", got)
 	}
 	if got := other.claim("worker-2", 2); got != "3 0, 4 0" {
 		t.Errorf("claimed %q during a claim that is open, want nothing", got)
 	}
-	d.exec(`commit`)
-	if got := scalar[string](d, `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`); got != "5" {
+	pgtest.Exec(d, `commit`)
+	if got := pgtest.Value[string](d, `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`); got != "5" {
 		t.Errorf("claimed %q with the default batch", got)
 	}
 	for _, batch := range []int{0, -1} {
@@ -166,30 +166,30 @@ func TestM10Completion(t *testing.T) {
 	id := d.publish("42")
 	const row = `select concat_ws(' ', retry_count, extract(epoch from process_after - now())::integer, claimed_at, claimed_by, processed_at) from m10_recovery.outbox where id = $1`
 	for n, wait := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024} {
-		d.exec(`update outbox.outbox_events set next_attempt_at = now()`)
-		d.exec(`begin`)
+		pgtest.Exec(d, `update outbox.outbox_events set next_attempt_at = now()`)
+		pgtest.Exec(d, `begin`)
 		if got, want := d.claim("w", 1), fmt.Sprint(id, " ", n); got != want {
 			t.Fatalf("claimed %q, want %q", got, want)
 		}
 		d.complete(id, "w", false)
-		if got, want := scalar[string](d, row, id), fmt.Sprint(n+1, " ", wait); got != want {
+		if got, want := pgtest.Value[string](d, row, id), fmt.Sprint(n+1, " ", wait); got != want {
 			t.Errorf("after a failure it is %q, want %q", got, want)
 		}
-		d.exec(`commit`)
+		pgtest.Exec(d, `commit`)
 	}
-	if got := scalar[string](d, `select concat_ws(' ', status, last_error, jsonb_array_length(failures), failures -> -1 ->> 'error', failures -> -1 ->> 'attempt') from outbox.outbox_events`); got != "pending refused 5 refused 13" {
+	if got := pgtest.Value[string](d, `select concat_ws(' ', status, last_error, jsonb_array_length(failures), failures -> -1 ->> 'error', failures -> -1 ->> 'attempt') from outbox.outbox_events`); got != "pending refused 5 refused 13" {
 		t.Errorf("of the failures the row has %q", got)
 	}
-	d.exec(`update outbox.outbox_events set next_attempt_at = now()`)
+	pgtest.Exec(d, `update outbox.outbox_events set next_attempt_at = now()`)
 	d.claim("w", 1)
-	d.exec(`begin`)
+	pgtest.Exec(d, `begin`)
 	d.complete(id, "w", true)
-	if got := scalar[string](d, `select concat_ws(' ', processed_at = now(), retry_count, claimed_by) from m10_recovery.outbox where id = $1`, id); got != "t 13" {
+	if got := pgtest.Value[string](d, `select concat_ws(' ', processed_at = now(), retry_count, claimed_by) from m10_recovery.outbox where id = $1`, id); got != "t 13" {
 		t.Errorf("after a success it is %q", got)
 	}
-	d.exec(`commit`)
+	pgtest.Exec(d, `commit`)
 	d.complete(id, "w", false)
-	if got := scalar[string](d, `select status from outbox.outbox_events`); got != "delivered" || d.claim("w", 10) != "" {
+	if got := pgtest.Value[string](d, `select status from outbox.outbox_events`); got != "delivered" || d.claim("w", 10) != "" {
 		t.Errorf("a processed event is %s, and may be claimed again", got)
 	}
 }
@@ -215,7 +215,7 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 	id := d.publish("42")
 	state := func(want string) {
 		t.Helper()
-		if got := scalar[string](d, `select concat_ws(' ', status, claimed_by) from outbox.outbox_events join m10_recovery.outbox as o on o.id = seq`); got != want {
+		if got := pgtest.Value[string](d, `select concat_ws(' ', status, claimed_by) from outbox.outbox_events join m10_recovery.outbox as o on o.id = seq`); got != want {
 			t.Errorf("the event is %q, want %q", got, want)
 		}
 	}
@@ -225,7 +225,7 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 		d.complete(id, "worker-2", success)
 		state("processing worker-1")
 	}
-	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second'`)
+	pgtest.Exec(d, `update outbox.outbox_events set locked_until = now() - interval '1 second'`)
 	d.claim("worker-2", 1)
 	d.complete(id, "worker-1", true) // it has lost it
 	state("processing worker-2")
@@ -233,14 +233,14 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 		t.Errorf("warnings:\n%s", got)
 	}
 	const dispatcher = "01900000-0000-7000-8000-000000000001"
-	d.exec(`update outbox.outbox_events set locked_by = $1`, dispatcher)
+	pgtest.Exec(d, `update outbox.outbox_events set locked_by = $1`, dispatcher)
 	for _, name := range []string{"worker-2", dispatcher} {
 		d.complete(id, name, true)
 	}
 	state("processing " + dispatcher)
-	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
+	pgtest.Exec(d, `update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
 	d.claim("worker-2", 1)
-	d.exec(`update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
+	pgtest.Exec(d, `update outbox.outbox_events set locked_until = now() - interval '1 hour'`)
 	d.complete(id, "worker-2", true) // late, and no other worker has it
 	state("delivered")
 }
@@ -251,20 +251,20 @@ func TestM10View(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	const columns = `select string_agg(column_name || ' ' || data_type, ', ' order by ordinal_position) from information_schema.columns where table_schema = 'm10_recovery' and table_name = 'outbox'`
-	if got, want := scalar[string](d, columns), "id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, "+
+	if got, want := pgtest.Value[string](d, columns), "id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, "+
 		"created_at timestamp with time zone, processed_at timestamp with time zone, retry_count integer, process_after timestamp with time zone, "+
 		"claimed_at timestamp with time zone, claimed_by text"; got != want {
 		t.Errorf("the view has\n%s, want\n%s", got, want)
 	}
 	d.publish("42")
-	d.exec(`update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure'`)
+	pgtest.Exec(d, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure'`)
 	d.mustEnqueue(`'shop', 'm10', '{"n": 1}'`)
-	d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status) values (gen_random_uuid(), 'shop', 'm10', '{}', 'delivered')`) // as an adoption brings it
-	if n := scalar[int](d, `select retry_count from m10_recovery.outbox where processed_at is not null`); n != 0 {
+	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload, status) values (gen_random_uuid(), 'shop', 'm10', '{}', 'delivered')`) // as an adoption brings it
+	if n := pgtest.Value[int](d, `select retry_count from m10_recovery.outbox where processed_at is not null`); n != 0 {
 		t.Errorf("an event that no worker has claimed was retried %d times", n)
 	}
-	d.exec(`delete from outbox.outbox_events where status = 'delivered'`)
-	if got := scalar[string](d, `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`); got != `2||||{"n": 1}|0` {
+	pgtest.Exec(d, `delete from outbox.outbox_events where status = 'delivered'`)
+	if got := pgtest.Value[string](d, `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`); got != `2||||{"n": 1}|0` {
 		t.Errorf("the view shows %q, want the event that is not dead", got)
 	}
 }
@@ -276,13 +276,13 @@ func TestM10WorkersAreForgotten(t *testing.T) {
 	const names = `select string_agg(processor_id, ',' order by processor_id) from m10_recovery.processors`
 	d.claim("host:1:ä", 1)
 	d.claim("host:2", 1)
-	d.exec(`update m10_recovery.processors set seen_at = now() - interval '8 days' where processor_id = 'host:2'`)
+	pgtest.Exec(d, `update m10_recovery.processors set seen_at = now() - interval '8 days' where processor_id = 'host:2'`)
 	d.claim("host:1:ä", 1) // which is known, and looks after nothing
-	if got := scalar[string](d, names); got != "host:1:ä,host:2" {
+	if got := pgtest.Value[string](d, names); got != "host:1:ä,host:2" {
 		t.Errorf("workers: %s", got)
 	}
 	d.claim("host:3", 1)
-	if got := scalar[string](d, names); got != "host:1:ä,host:3" {
+	if got := pgtest.Value[string](d, names); got != "host:1:ä,host:3" {
 		t.Errorf("workers: %s", got)
 	}
 }
@@ -310,7 +310,7 @@ func TestM10Locks(t *testing.T) {
 		{`acquire_lock('m10:outbox_processor', 'a', 300)`, true},
 		{`release_lock('m10:outbox_processor', 'b')`, false},
 	} {
-		if got := scalar[bool](d, `select m10_recovery.`+step.call); got != step.want {
+		if got := pgtest.Value[bool](d, `select m10_recovery.`+step.call); got != step.want {
 			t.Errorf("%s is %v, want %v", step.call, got, step.want)
 		}
 	}

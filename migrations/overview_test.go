@@ -33,16 +33,16 @@ func TestOverviewInsert(t *testing.T) {
 	d := withOverview(t)
 	producer := d.as(migrations.OverviewProducer)
 	// What a producer puts in the way of the tables' names is not used with the owner's rights.
-	producer.exec(`create temporary table outbox_events (id uuid)`)
+	pgtest.Exec(producer, `create temporary table outbox_events (id uuid)`)
 	const id = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	insert := `insert into outbox.events (id, topic, payload, status, attempt_count, next_attempt_at) values ('` + id + `', 'orders', '{"n": 1}', 'pending', 0, now() + interval '5 s')`
-	if got := scalar[string](producer, insert+` returning id::text`); got != id {
+	if got := pgtest.Value[string](producer, insert+` returning id::text`); got != id {
 		t.Errorf("returned %s, want %s", got, id)
 	}
-	if got := scalar[string](producer, `insert into outbox.events (topic, payload) values ('orders', '{}') returning concat_ws(' ', id is not null, status, attempt_count, next_attempt_at = now(), created_at = now())`); got != "t pending 0 t t" {
+	if got := pgtest.Value[string](producer, `insert into outbox.events (topic, payload) values ('orders', '{}') returning concat_ws(' ', id is not null, status, attempt_count, next_attempt_at = now(), created_at = now())`); got != "t pending 0 t t" {
 		t.Errorf("a bare insert returned %q", got)
 	}
-	got := scalar[string](d, `select string_agg(concat_ws(' ', namespace, topic, payload, next_attempt_at - created_at, retry), '; ' order by seq) from outbox.outbox_events`)
+	got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', namespace, topic, payload, next_attempt_at - created_at, retry), '; ' order by seq) from outbox.outbox_events`)
 	const retry = `{"max": "24h", "base": "60s", "strategy": "Linear"}`
 	if want := `shop orders {"n": 1} 00:00:05 ` + retry + `; shop orders {} 00:00:00 ` + retry; got != want {
 		t.Errorf("the rows are\n%s\nwant\n%s", got, want)
@@ -75,15 +75,15 @@ func TestOverviewStatuses(t *testing.T) {
 	d := withOverview(t)
 	for _, row := range []string{`'pending', 0, null, null, null`, `'pending', 2, null, null, null`, `'processing', 3, gen_random_uuid(), now(), null`,
 		`'delivered', 1, null, null, null`, `'dead', 10, null, null, 'permanent_failure'`} {
-		d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts, locked_by, locked_until, dead_reason)
-			values (gen_random_uuid(), 'shop', 'orders', '{}', ` + row + `)`)
+		pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts, locked_by, locked_until, dead_reason)
+			values (gen_random_uuid(), 'shop', 'orders', '{}', `+row+`)`)
 	}
-	d.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'other', 'orders', '{}')`)
-	got := scalar[string](d, `select string_agg(o.status || ' ' || attempt_count, ', ' order by seq) from outbox.events as o join outbox.outbox_events using (id)`)
+	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'other', 'orders', '{}')`)
+	got := pgtest.Value[string](d, `select string_agg(o.status || ' ' || attempt_count, ', ' order by seq) from outbox.events as o join outbox.outbox_events using (id)`)
 	if want := "pending 0, pending 2, processing 2, processed 0, failed 10"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if n := scalar[int](d, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'events'`); n != 7 {
+	if n := pgtest.Value[int](d, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'events'`); n != 7 {
 		t.Errorf("%d columns, want 7", n)
 	}
 }
@@ -96,8 +96,8 @@ func TestOverviewInstall(t *testing.T) {
 	producer := d.as(migrations.OverviewProducer)
 	d.upOverview("outbox", "shop", false)
 	d.upOverview("outbox", `sh"op {schema}`, true)
-	producer.exec(`insert into outbox.events (topic, payload) values ('orders', '{}')`)
-	if got := scalar[string](d, `select namespace from outbox.outbox_events`); got != `sh"op {schema}` {
+	pgtest.Exec(producer, `insert into outbox.events (topic, payload) values ('orders', '{}')`)
+	if got := pgtest.Value[string](d, `select namespace from outbox.outbox_events`); got != `sh"op {schema}` {
 		t.Errorf("the namespace is %s", got)
 	}
 	refused := func(d database, schema, namespace, want string) {
@@ -109,14 +109,14 @@ func TestOverviewInstall(t *testing.T) {
 	refused(d, "outbox", "it's", "namespace")
 	d.up("second")
 	refused(d, "second", "shop", "serves another schema")
-	d.exec(`drop view outbox.events; create view outbox.events as select 1 as one`)
+	pgtest.Exec(d, `drop view outbox.events; create view outbox.events as select 1 as one`)
 	refused(d, "outbox", "shop", "is not of the outbox")
-	d.exec(`drop view outbox.events; create table outbox.events (id uuid primary key)`)
+	pgtest.Exec(d, `drop view outbox.events; create table outbox.events (id uuid primary key)`)
 	refused(d, "outbox", "shop", "alter table outbox.events rename to events_before")
-	d.exec(`alter table outbox.events rename to events_before`)
+	pgtest.Exec(d, `alter table outbox.events rename to events_before`)
 	d.upOverview("second", "shop", true)
-	d.exec(`insert into outbox.events (topic, payload) values ('orders', '{}')`)
-	if n := scalar[int](d, `select count(*) from second.outbox_events`); n != 1 {
+	pgtest.Exec(d, `insert into outbox.events (topic, payload) values ('orders', '{}')`)
+	if n := pgtest.Value[int](d, `select count(*) from second.outbox_events`); n != 1 {
 		t.Errorf("%d events in the other schema, want 1", n)
 	}
 }

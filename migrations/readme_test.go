@@ -24,8 +24,8 @@ func TestReadmeSignatures(t *testing.T) {
 			continue
 		}
 		got := strings.Join(strings.Fields(string(found[1])), " ")
-		arguments := scalar[string](d, `select pg_get_function_arguments(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)
-		if result := scalar[string](d, `select pg_get_function_result(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name); strings.HasPrefix(result, "TABLE") {
+		arguments := pgtest.Value[string](d, `select pg_get_function_arguments(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)
+		if result := pgtest.Value[string](d, `select pg_get_function_result(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name); strings.HasPrefix(result, "TABLE") {
 			arguments += ", " + result
 		}
 		if got != arguments {
@@ -42,7 +42,7 @@ func TestReadmeObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range scalar[[]string](d, `select array_agg(name) from (
+	for _, name := range pgtest.Value[[]string](d, `select array_agg(name) from (
 		select relname from pg_class where relnamespace = 'outbox'::regnamespace and relkind in ('r', 'v', 'S')
 			and not exists (select from pg_depend where objid = pg_class.oid and deptype = 'i')
 		union all select proname from pg_proc where pronamespace = 'outbox'::regnamespace) as o (name)`) {

@@ -35,13 +35,6 @@ func newDatabase(t *testing.T, dsn string) database {
 	return database{t, conn, dsn}
 }
 
-func (d database) exec(sql string, args ...any) {
-	d.Helper()
-	if _, err := d.Exec(d.Context(), sql, args...); err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
-}
-
 func (d database) up(schema string) []migrations.Applied {
 	d.Helper()
 	applied, err := migrations.Up(d.Context(), d.Conn, schema)
@@ -49,14 +42,6 @@ func (d database) up(schema string) []migrations.Applied {
 		d.Fatal(err)
 	}
 	return applied
-}
-
-func scalar[T any](d database, sql string, args ...any) (value T) {
-	d.Helper()
-	if err := d.QueryRow(d.Context(), sql, args...).Scan(&value); err != nil {
-		d.Fatalf("%s: %v", sql, err)
-	}
-	return value
 }
 
 func TestUp(t *testing.T) {
@@ -119,19 +104,19 @@ func TestUpSchemas(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Empty(t))
 	longest := strings.Repeat("s", 63)
-	d.exec(`create schema "order"`) // a word of SQL, and there already
+	pgtest.Exec(d, `create schema "order"`) // a word of SQL, and there already
 	for _, schema := range []string{"order", "_2", longest} {
 		d.up(schema)
 		quoted := pgx.Identifier{schema}.Sanitize()
-		d.exec(`select ` + quoted + `.enqueue('shop', 'orders', '{}')`)
-		if n := scalar[int](d, `select count(*) from `+quoted+`.outbox_events`); n != 1 {
+		pgtest.Exec(d, `select `+quoted+`.enqueue('shop', 'orders', '{}')`)
+		if n := pgtest.Value[int](d, `select count(*) from `+quoted+`.outbox_events`); n != 1 {
 			t.Errorf("schema %q has %d events, want 1", schema, n)
 		}
 	}
-	if n := scalar[int](d, `select count(*) from pg_tables where schemaname = 'public'`); n != 0 {
+	if n := pgtest.Value[int](d, `select count(*) from pg_tables where schemaname = 'public'`); n != 0 {
 		t.Errorf("%d tables came to be in public", n)
 	}
-	if path := scalar[string](d, `show search_path`); path != `"$user", public` {
+	if path := pgtest.Value[string](d, `show search_path`); path != `"$user", public` {
 		t.Errorf("search_path stayed %s", path)
 	}
 	for _, schema := range []string{"", longest + "s", "pg_outbox", "Outbox", "a-b", `a"b`, "o'brien", "9a"} {
@@ -148,7 +133,7 @@ func TestUpSchemas(t *testing.T) {
 func TestUpEdited(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
-	d.exec(`update outbox.outbox_migrations set checksum = repeat('0', 64) where version = 1`)
+	pgtest.Exec(d, `update outbox.outbox_migrations set checksum = repeat('0', 64) where version = 1`)
 	_, upErr := migrations.Up(t.Context(), d.Conn, "outbox")
 	state, statusErr := migrations.Status(t.Context(), d.Conn, "outbox")
 	for _, err := range []error{upErr, statusErr} {
@@ -166,7 +151,7 @@ func TestUpNewer(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	next := migrations.Version + 1
-	d.exec(`insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values ($1, 'future', 'x', $1)`, next)
+	pgtest.Exec(d, `insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values ($1, 'future', 'x', $1)`, next)
 	if applied := d.up("outbox"); len(applied) != 0 {
 		t.Errorf("applied %+v to a newer schema", applied)
 	}
@@ -180,12 +165,12 @@ func TestUpNewer(t *testing.T) {
 func TestUpFails(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Empty(t))
-	d.exec(`create schema outbox; create table outbox.outbox_dead_letters (mine integer)`)
+	pgtest.Exec(d, `create schema outbox; create table outbox.outbox_dead_letters (mine integer)`)
 	applied, err := migrations.Up(t.Context(), d.Conn, "outbox")
 	if err == nil || !strings.Contains(err.Error(), "0001_outbox") || len(applied) != 0 {
 		t.Fatalf("Up over a foreign table: %+v, %v", applied, err)
 	}
-	if n := scalar[int](d, `select count(*) from pg_tables where schemaname = 'outbox'`); n != 1 {
+	if n := pgtest.Value[int](d, `select count(*) from pg_tables where schemaname = 'outbox'`); n != 1 {
 		t.Errorf("the schema has %d tables, want the foreign one alone", n)
 	}
 }
@@ -214,6 +199,6 @@ func TestStatesAreChecked(t *testing.T) {
 		}
 	}
 	for _, reason := range []string{"max_retries_exceeded", "poison_message", "schema_validation_failed", "processing_timeout", "permanent_failure"} {
-		d.exec(deadLetter + `'` + reason + `' from outbox.outbox_events`)
+		pgtest.Exec(d, deadLetter+`'`+reason+`' from outbox.outbox_events`)
 	}
 }

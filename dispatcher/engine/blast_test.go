@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // orderings are the configurations without and with order per key.
@@ -24,7 +25,7 @@ func TestUndecodableRow(t *testing.T) {
 	for _, ordering := range orderings {
 		t.Run(string(ordering), func(t *testing.T) {
 			r := newRig(t)
-			r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, headers)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, headers)
 				select gen_random_uuid(), 'shop', 'orders', (n / 5)::text, '{}',
 					case n when 251 then ('{"deep": ' || repeat('[', 10001) || repeat(']', 10001) || '}')::jsonb else '{}' end
 				from generate_series(0, 499) as n`)
@@ -38,7 +39,7 @@ func TestUndecodableRow(t *testing.T) {
 			if n, times := sink.delivered(); n != 499 || times != 499 {
 				t.Errorf("%d events were delivered %d times, want 499 once each", n, times)
 			}
-			if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`); n != 1 {
+			if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`); n != 1 {
 				t.Errorf("%d dead letters say that the headers cannot be read, want 1", n)
 			}
 			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
@@ -56,11 +57,11 @@ func TestRefusedOutcome(t *testing.T) {
 		t.Run(string(ordering), func(t *testing.T) {
 			r := newRig(t)
 			refused := uuid.New()
-			r.exec(fmt.Sprintf(`create function outbox.refuse() returns trigger language plpgsql as $$ begin
+			pgtest.Exec(r, fmt.Sprintf(`create function outbox.refuse() returns trigger language plpgsql as $$ begin
 					raise exception 'not in this table'; end $$;
 				create trigger refuse before insert on outbox.outbox_dead_letters for each row
 				when (new.event_id = '%s') execute function outbox.refuse()`, refused))
-			r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload) values ($1, 'shop', 'bad', 'k', '{}')`, refused)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload) values ($1, 'shop', 'bad', 'k', '{}')`, refused)
 			r.enqueue("bad", 50)
 			r.enqueue("good", 100)
 			log, seen := &logBook{}, &watcher{}
@@ -101,10 +102,10 @@ func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 	for _, ordering := range orderings {
 		t.Run(string(ordering), func(t *testing.T) {
 			r := newRig(t)
-			r.exec(`create function outbox.refuse() returns trigger language plpgsql as $$ begin
+			pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql as $$ begin
 					raise exception 'not in this table'; end $$;
 				create trigger refuse before insert on outbox.outbox_dead_letters for each row execute function outbox.refuse()`)
-			r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, status, attempts, locked_by, locked_until)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, status, attempts, locked_by, locked_until)
 				values (gen_random_uuid(), 'shop', 'good', 'k', '{}', 'processing', 20, gen_random_uuid(), now() - interval '1 s')`)
 			r.enqueue("good", 100)
 			d := r.start(r.store(), &book{}, dispatcher.Config{Ordering: ordering})
@@ -112,7 +113,7 @@ func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 			if s := d.Snapshot(); !s.Outcomes.Known || s.Outcomes.OK || !s.Source.OK {
 				t.Errorf("the snapshot says %+v of outcomes, and %+v of the database", s.Outcomes, s.Source)
 			}
-			r.exec(`drop trigger refuse on outbox.outbox_dead_letters`)
+			pgtest.Exec(r, `drop trigger refuse on outbox.outbox_dead_letters`)
 			if n := r.count("status = 'processing'"); n != 1 {
 				t.Errorf("%d rows are left as they were, want 1", n)
 			}
@@ -126,9 +127,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	const maxBytes, hanging, slack = 32 << 20, 14, 32 << 20
 	r := newRig(t)
 	// 300 payloads of 1 MB and 600 events with headers of 60 KB.
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 1000000)) from generate_series(1, 300)`)
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, headers)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload, headers)
 		select gen_random_uuid(), 'shop', 'headers', '{}', jsonb_build_object('h', repeat('y', 60000)) from generate_series(1, 600)`)
 	var mu sync.Mutex
 	held, most := 0, uint64(0)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Two dispatchers share a table, and no event is delivered twice when nothing fails.
@@ -70,7 +71,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 func TestRetriesThenDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 50)
-	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
+	bad := pgtest.Value[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
 		where id = (select id from outbox.outbox_events limit 1) returning id`)
 	cause := dispatcher.Cause{Class: "http", Code: "500"}
 	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
@@ -90,7 +91,7 @@ func TestRetriesThenDead(t *testing.T) {
 		and last_error = 'the consumer returned 500' and locked_by is null`); n != 1 {
 		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
 	}
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
 		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111-1111'`, bad); n != 1 {
 		t.Errorf("there are %d dead letters with cause, failures and response, want 1", n)
 	}
@@ -114,7 +115,7 @@ func TestRetriesThenDead(t *testing.T) {
 func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 20)
-	bad := query[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
+	bad := pgtest.Value[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
 		where id = (select id from outbox.outbox_events limit 1) returning id`)
 	log := &logBook{}
 	handlers := dispatcher.Handlers{"orders": func(_ context.Context, e *dispatcher.Event) error {
@@ -130,10 +131,10 @@ func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 	r.eventually("one row is dead", func() bool { return r.count("status = 'dead'") == 1 })
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 19 })
 	d.stop()
-	if got := query[string](r, `select dead_reason from outbox.outbox_events where id = $1`, bad); got != "poison_message" {
+	if got := pgtest.Value[string](r, `select dead_reason from outbox.outbox_events where id = $1`, bad); got != "poison_message" {
 		t.Errorf("the row is dead for %s, want poison_message", got)
 	}
-	lastError := query[string](r, `select last_error from outbox.outbox_events where id = $1`, bad)
+	lastError := pgtest.Value[string](r, `select last_error from outbox.outbox_events where id = $1`, bad)
 	for _, word := range []string{"panic in the sink at delivery_test.go:", "index out of range"} {
 		if !strings.Contains(lastError, word) {
 			t.Errorf("last_error is %q; it does not say %q", lastError, word)
@@ -191,7 +192,7 @@ func TestOutcomes(t *testing.T) {
 				t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, test.want)
 			}
 			if r.count(test.row) != 1 {
-				t.Errorf("the row is %s; want %s", query[string](r, `select row_to_json(e)::text from outbox.outbox_events e`), test.row)
+				t.Errorf("the row is %s; want %s", pgtest.Value[string](r, `select row_to_json(e)::text from outbox.outbox_events e`), test.row)
 			}
 		})
 	}
@@ -263,7 +264,7 @@ func (forgetful) Deliver(context.Context, []*dispatcher.Event) []error { return 
 func TestExpiredLastAttemptBecomesDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
-	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 5, locked_by = gen_random_uuid(),
+	pgtest.Exec(r, `update outbox.outbox_events set status = 'processing', attempts = 5, locked_by = gen_random_uuid(),
 		locked_until = now() - interval '1 second'`)
 	sink, seen := &book{}, &watcher{}
 	got, err := r.once(sink, dispatcher.Config{MaxAttempts: 5, Observer: seen}, 10)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A destination that cannot be reached costs no attempt, neither at the start nor in the middle,
@@ -95,7 +96,7 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 	}
 	healthy.Store(true)
 	r.eventually("every row is delivered", func() bool {
-		r.exec("update outbox.outbox_events set next_attempt_at = now() where status = 'pending' and next_attempt_at > now()")
+		pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now() where status = 'pending' and next_attempt_at > now()")
 		return r.count("status = 'delivered'") == events
 	})
 }

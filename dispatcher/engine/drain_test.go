@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A clean stop lets deliveries end, gives back what was queued with its attempt, and leaves no lease.
@@ -113,7 +114,7 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 			if n := r.count("status = 'pending' and attempts = 0"); n != 8 {
 				t.Errorf("%d of the 8 rows that were not begun are given back", n)
 			}
-			r.exec("update outbox.outbox_events set next_attempt_at = now()")
+			pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now()")
 			next := &book{}
 			r.start(r.store(), next, dispatcher.Config{})
 			r.eventually("the next worker delivers all", func() bool { return r.count("status = 'delivered'") == 10 })

@@ -64,10 +64,10 @@ func dispatcherPool(t *testing.T, dsn string) *pgxpool.Pool {
 func (c cluster) replicated() {
 	c.Helper()
 	to, from := pgtest.Pool(c.T, c.standby.DSN("postgres")), pgtest.Pool(c.T, c.primary.DSN("postgres"))
-	rig{c.T, from}.exec(`checkpoint`) // flushes what commits did not wait for
-	end := query[string](rig{c.T, from}, `select pg_current_wal_flush_lsn()::text`)
+	pgtest.Exec(rig{c.T, from}, `checkpoint`) // flushes what commits did not wait for
+	end := pgtest.Value[string](rig{c.T, from}, `select pg_current_wal_flush_lsn()::text`)
 	c.eventually("the standby has it all", func() bool {
-		return query[bool](rig{c.T, to}, `select coalesce(pg_last_wal_replay_lsn() >= $1::pg_lsn, false)`, end)
+		return pgtest.Value[bool](rig{c.T, to}, `select coalesce(pg_last_wal_replay_lsn() >= $1::pg_lsn, false)`, end)
 	})
 }
 
@@ -146,10 +146,10 @@ func TestFailover(t *testing.T) {
 func (c cluster) cutStream() {
 	c.Helper()
 	standby := rig{c.T, pgtest.Pool(c.T, c.standby.DSN("postgres"))}
-	standby.exec(`alter system set primary_conninfo = ''`)
-	standby.exec(`select pg_reload_conf()`)
+	pgtest.Exec(standby, `alter system set primary_conninfo = ''`)
+	pgtest.Exec(standby, `select pg_reload_conf()`)
 	c.eventually("the stream ends", func() bool {
-		return query[int](standby, `select count(*) from pg_stat_wal_receiver`) == 0
+		return pgtest.Value[int](standby, `select count(*) from pg_stat_wal_receiver`) == 0
 	})
 }
 
@@ -166,7 +166,7 @@ func TestSwitchover(t *testing.T) {
 	close(sink.open)
 	c.eventually("every row is delivered", func() bool { return c.delivered() == events })
 	c.changePlaces()
-	c.eventually("there is a database", func() bool { return c.pool.Ping(t.Context()) == nil })
+	c.eventually("there is a database", func() bool { return c.Pool.Ping(t.Context()) == nil })
 	c.enqueue("orders", events)
 	c.eventually("the new rows are delivered too", func() bool { return c.delivered() == 2*events })
 	if n, times := sink.delivered(); n != 2*events || times != 2*events {
@@ -184,9 +184,9 @@ func (c *cluster) changePlaces() {
 	c.Helper()
 	primary := rig{c.T, pgtest.Pool(c.T, c.primary.DSN("postgres"))}
 	c.eventually("the standby follows", func() bool {
-		return query[bool](primary, `select exists (select from pg_stat_replication where state = 'streaming')`)
+		return pgtest.Value[bool](primary, `select exists (select from pg_stat_replication where state = 'streaming')`)
 	})
-	primary.pool.Close()
+	primary.Pool.Close()
 	err := c.primary.Shutdown(c.Context())
 	if err == nil {
 		err = c.standby.Promote(c.Context())
@@ -210,8 +210,8 @@ func TestDemotion(t *testing.T) {
 	d := c.start(c.store(), sink, dispatcher.Config{BatchSize: 20, Concurrency: 4})
 	receive(t, "a third is delivered", sink.reached)
 	admin := rig{t, pgtest.Pool(t, c.primary.DSN("postgres"))}
-	admin.exec(`alter system set default_transaction_read_only = on`)
-	admin.exec(`select pg_reload_conf()`)
+	pgtest.Exec(admin, `alter system set default_transaction_read_only = on`)
+	pgtest.Exec(admin, `select pg_reload_conf()`)
 	close(sink.open)
 	c.awaitUnreachable(d, strconv.Itoa(c.primary.Port)+", ", "this server only reads", "if none does, promote one")
 	c.replicated()
@@ -223,7 +223,7 @@ func TestDemotion(t *testing.T) {
 		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
 	}
 	c.eventually("the connections to the old primary are closed", func() bool {
-		return query[int](admin, `select count(*) from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`) == 0
+		return pgtest.Value[int](admin, `select count(*) from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`) == 0
 	})
 }
 
@@ -259,7 +259,7 @@ func TestStandbyAlone(t *testing.T) {
 	c := newCluster(t)
 	c.enqueue("orders", 10)
 	c.replicated()
-	c.pool = dispatcherPool(t, hosts(c.standby))
+	c.Pool = dispatcherPool(t, hosts(c.standby))
 	d := c.start(c.store(), &book{}, dispatcher.Config{})
 	c.awaitUnreachable(d, "this server only reads; connect to the primary: name it, or all servers with commas")
 	if err := c.standby.Promote(t.Context()); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // One event in the middle of a topic is not admitted. Two workers deliver none of that type, spend no attempt on
@@ -23,7 +24,7 @@ func TestGateOnTheTable(t *testing.T) {
 		t.Run(fmt.Sprint("batch ", batch), func(t *testing.T) {
 			r := newRig(t)
 			r.enqueueKeys(events, keys)
-			r.exec("update outbox.outbox_events set event_type = case when seq % 300 = 150 then 'shipped' else 'placed' end")
+			pgtest.Exec(r, "update outbox.outbox_events set event_type = case when seq % 300 = 150 then 'shipped' else 'placed' end")
 			sink := &queue{batch: batch, keys: keys}
 			var open atomic.Bool
 			var early atomic.Int64
@@ -44,7 +45,7 @@ func TestGateOnTheTable(t *testing.T) {
 			}
 			held := func(w *running) bool { return len(w.Snapshot().Gated) == 1 }
 			r.eventually("the topic is paused", func() bool { return slices.ContainsFunc(workers, held) })
-			r.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values ($1, 'shop', 'refunds', 'placed', '{}')`, uuid.New())
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values ($1, 'shop', 'refunds', 'placed', '{}')`, uuid.New())
 			r.eventually("another topic flows", func() bool { return r.count("topic = 'refunds' and status = 'delivered'") == 1 })
 			if n := r.count("event_type = 'shipped' and status in ('delivered', 'dead')"); n != 0 || early.Load() != 0 {
 				t.Errorf("%d events of the type have an outcome, %d were delivered", n, early.Load())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // hang is a sink some of whose topics do not respond until they are released.
@@ -79,7 +80,7 @@ func TestHangOfOneTopic(t *testing.T) {
 				payload = `'x'::text`
 			}
 			for _, topic := range test.hung {
-				r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 					select gen_random_uuid(), 'shop', $1::text, (n % 100)::text, to_jsonb(`+payload+`) from generate_series(1, $2::integer) n`, topic, events)
 			}
 			r.enqueue("b", events)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A delivery that takes several leases keeps its row from a second worker that looks all the time.
@@ -65,7 +66,7 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 	d := r.start(r.store(), sink, dispatcher.Config{Lease: 3 * time.Second, Concurrency: 2, Observer: seen, Logger: log.logger()})
 	receive(t, "the first delivery begins", begun)
 	receive(t, "the second delivery begins", begun)
-	r.exec(steal)
+	pgtest.Exec(r, steal)
 	for range 2 {
 		if cause := receive(t, "the delivery is cut", cut); cause == nil || errors.Is(cause, context.Canceled) {
 			t.Errorf("the delivery was cut for %v, want a reason", cause)
@@ -100,7 +101,7 @@ func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.enqueue("orders", 1)
-			sink := &book{respond: func(context.Context, *dispatcher.Event) error { r.exec(steal); return outcome }}
+			sink := &book{respond: func(context.Context, *dispatcher.Event) error { pgtest.Exec(r, steal); return outcome }}
 			seen, log := &watcher{}, &logBook{}
 			got, err := r.once(sink, dispatcher.Config{Observer: seen, Logger: log.logger()}, 1)
 			if want := (engine.Outcome{Lost: 1}); got != want || err != nil {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // enqueueKeys commits n events of topic orders, in turn of so many keys: "0", "1", and so on.
 func (r rig) enqueueKeys(n, keys int) {
 	r.Helper()
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', 'orders', n % $2::integer, '{}'
 		from generate_series(0, $1::integer - 1) as n`, n, keys)
 }
@@ -153,7 +154,7 @@ func holdsItsKeyAlone(t *testing.T, result error, unspent int) {
 	const events, keys = 60, 3
 	r := newRig(t)
 	r.enqueueKeys(events, keys)
-	r.exec(`update outbox.outbox_events set created_at = now() - interval '1 hour'`)
+	pgtest.Exec(r, `update outbox.outbox_events set created_at = now() - interval '1 hour'`)
 	refuse := make(chan struct{})
 	sink := &queue{keys: keys, respond: func(_ context.Context, e *dispatcher.Event) error {
 		select {
@@ -179,7 +180,7 @@ func holdsItsKeyAlone(t *testing.T, result error, unspent int) {
 		t.Errorf("of the key %v were begun, want the first two", got)
 	}
 	close(refuse)
-	r.exec(`update outbox.outbox_events set next_attempt_at = now() where seq = 4`)
+	pgtest.Exec(r, `update outbox.outbox_events set next_attempt_at = now() where seq = 4`)
 	r.eventually("the key continues", func() bool { return r.count("status = 'delivered'") == events })
 	if got := sink.order("0"); len(got) != 21 || !slices.IsSorted(got) {
 		t.Errorf("the key was delivered as %v, want each once, in order, and the failed one twice", got)
@@ -201,7 +202,7 @@ func TestLostLeaseDelaysItsKey(t *testing.T) {
 	}}
 	d := r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, Lease: 600 * time.Millisecond})
 	receive(t, "the first delivery begins", begun)
-	r.exec(`update outbox.outbox_events set locked_by = gen_random_uuid(), attempts = attempts + 1,
+	pgtest.Exec(r, `update outbox.outbox_events set locked_by = gen_random_uuid(), attempts = attempts + 1,
 		locked_until = now() + interval '1 hour' where seq = 1`)
 	receive(t, "the delivery is cut", cut)
 	r.eventually("the others are given back", func() bool {
@@ -233,7 +234,7 @@ func TestOnDead(t *testing.T) {
 				r.eventually("the other key is delivered", func() bool { return r.count("status = 'delivered'") == 11 })
 				r.eventually("the event is dead", func() bool { return r.count("status = 'dead'") == 1 })
 				r.eventually("the key waits", func() bool { return r.count("status = 'pending' and attempts = 0") == 8 })
-				r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 					values (gen_random_uuid(), 'shop', 'orders', '1', '{}')`)
 				r.eventually("a later event is delivered", func() bool { return r.count("status = 'delivered'") == 12 })
 				if n := r.count("status = 'pending' and attempts = 0"); n != 8 {
@@ -246,7 +247,7 @@ func TestOnDead(t *testing.T) {
 				if got := sink.order("0"); !slices.Equal(got, []int64{1, 3}) {
 					t.Errorf("of the key %v were begun, want the first two", got)
 				}
-				r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
+				pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
 			}
 			r.eventually("the key continues", func() bool { return r.count("live") == 0 })
 			if n := r.count("status = 'dead'"); n != 1 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // sites is a sink whose topics each have a destination of their own. A probe is of the destination as a whole.
@@ -52,7 +53,7 @@ var never = dispatcher.ExponentialBackoff(time.Hour, time.Hour)
 
 func (r rig) makeDue() {
 	r.Helper()
-	r.exec("update outbox.outbox_events set next_attempt_at = now() where status = 'pending' and next_attempt_at > now()")
+	pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now() where status = 'pending' and next_attempt_at > now()")
 }
 
 // One of three topics is unreachable the whole time. The others deliver everything; the paused one spends no
@@ -249,6 +250,6 @@ func TestOutageEndsWithoutRows(t *testing.T) {
 	d := r.start(r.store(), sink, dispatcher.Config{})
 	r.eventually("the breaker notices", func() bool { return d.Snapshot().Breaker == dispatcher.BreakerUnreachable })
 	r.eventually("the rows are free", func() bool { return r.count("status = 'pending'") == 100 })
-	r.exec("update outbox.outbox_events set status = 'delivered'")
+	pgtest.Exec(r, "update outbox.outbox_events set status = 'delivered'")
 	r.eventually("nothing is held", func() bool { s := d.Snapshot(); return s.Breaker == dispatcher.BreakerClosed && s.Sink.OK })
 }

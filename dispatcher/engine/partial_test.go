@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // One event finds its destination unreachable, and the others of its topic are delivered: a partition without a leader. It waits
@@ -34,12 +35,12 @@ func TestOutageOfOneEvent(t *testing.T) {
 	began := time.Now()
 	for n := range waves { // one after the other: each is an occasion to claim the bad one
 		if n == 1 {
-			r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, bad)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, bad)
 		}
 		r.enqueue("orders", 10)
 		r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 10*(n+1) })
 	}
-	r.exec(`update outbox.outbox_events set created_at = now() - interval '1 hour' where id = $1`, bad)
+	pgtest.Exec(r, `update outbox.outbox_events set created_at = now() - interval '1 hour' where id = $1`, bad)
 	r.eventually("it waits with its attempt", func() bool {
 		return r.count("status = 'pending' and attempts = 0 and next_attempt_at > now() + interval '10 seconds' and last_error <> ''") == 1
 	})

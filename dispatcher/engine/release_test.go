@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // deaf is a store whose first release is done, and says that it failed.
@@ -69,7 +70,7 @@ func TestReleaseTriedAgain(t *testing.T) {
 			r.enqueue("orders", 1)
 			good := uuid.New()
 			if delivered {
-				r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, good)
+				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, good)
 			}
 			events := r.count("live")
 			store := &deaf{Store: r.store(), claimed: make(chan struct{}, 1000), done: make(chan struct{})}

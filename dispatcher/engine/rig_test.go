@@ -28,7 +28,7 @@ const waitTimeout = 60 * time.Second
 // rig is an outbox in a database of its own.
 type rig struct {
 	*testing.T
-	pool *pgxpool.Pool
+	*pgxpool.Pool
 }
 
 func newRig(t *testing.T) rig {
@@ -39,36 +39,20 @@ func newRig(t *testing.T) rig {
 
 // store returns a store for a new worker.
 func (r rig) store() *pgstore.Store {
-	return pgstore.New(r.pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
+	return pgstore.New(r.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
 }
 
 // enqueue commits n events.
 func (r rig) enqueue(topic string, n int) {
 	r.Helper()
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select gen_random_uuid(), 'shop', $1::text, '{"card": "4111-1111"}' from generate_series(1, $2::integer)`, topic, n)
-}
-
-func (r rig) exec(sql string, args ...any) {
-	r.Helper()
-	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
-		r.Fatal(err)
-	}
 }
 
 // count returns the number of events that the condition holds for.
 func (r rig) count(where string) (n int) {
 	r.Helper()
-	return query[int](r, `select count(*) from outbox.outbox_events where `+where)
-}
-
-// query returns the one value that sql selects.
-func query[T any](r rig, sql string, args ...any) (value T) {
-	r.Helper()
-	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&value); err != nil {
-		r.Fatal(err)
-	}
-	return value
+	return pgtest.Value[int](r, `select count(*) from outbox.outbox_events where `+where)
 }
 
 // eventually waits until the condition holds.

@@ -9,6 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 func TestRunOnce(t *testing.T) {
@@ -32,7 +33,7 @@ func TestRunOnce(t *testing.T) {
 // Every topic gets its turn, also with more topics than rows in a claim.
 func TestRunOnceFindsEveryTopic(t *testing.T) {
 	r := newRig(t)
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select gen_random_uuid(), 'shop', 'topic-' || n % 30, '{}' from generate_series(1, 60) as n`)
 	got, err := r.once(&book{}, dispatcher.Config{BatchSize: 7}, 1000)
 	if got.Delivered != 60 || err != nil {
@@ -199,7 +200,7 @@ func TestTopicsShare(t *testing.T) {
 func TestInFlightIsBounded(t *testing.T) {
 	const size, maxBytes = 100_000, 1_000_000
 	r := newRig(t)
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', $1::integer - 2)) from generate_series(1, 100)`, size)
 	r.enqueue("small", 1000)
 	step := make(chan struct{})
@@ -227,7 +228,7 @@ func TestInFlightIsBounded(t *testing.T) {
 // An event that is larger than all of MaxBytes is delivered all the same.
 func TestLargeEventIsNotStuck(t *testing.T) {
 	r := newRig(t)
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		values (gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 100000)))`)
 	if got, err := r.once(&book{}, dispatcher.Config{MaxBytes: 1000}, 5); got.Delivered != 1 || err != nil {
 		t.Errorf("RunOnce returned %+v, %v; want one delivered", got, err)
@@ -238,7 +239,7 @@ func TestLargeEventIsNotStuck(t *testing.T) {
 // CONTRACT: C-82
 func TestClaimedTypesAreReported(t *testing.T) {
 	r := newRig(t)
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, event_type, payload)
 		select gen_random_uuid(), 'shop', 'orders', case when n % 2 = 0 then 'order.placed' else 'order.paid' end, '{}' from generate_series(1, 20) as n`)
 	d := r.start(r.store(), &book{}, dispatcher.Config{})
 	r.eventually("both types are reported", func() bool {

@@ -61,7 +61,7 @@ func TestDatabaseRestart(t *testing.T) {
 	receive(t, "a third is delivered", held)
 	restarted := make(chan error, 1)
 	go func() { restarted <- srv.Restart(t.Context()) }()
-	r.eventually("the database is unreachable", func() bool { return r.pool.Ping(t.Context()) != nil })
+	r.eventually("the database is unreachable", func() bool { return r.Pool.Ping(t.Context()) != nil })
 	close(release)
 	if err := receive(t, "the database has recovered", restarted); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestDatabaseCrash(t *testing.T) {
 	const events = 600
 	r, srv := ownServer(t)
 	r.enqueue("orders", events)
-	r.exec("checkpoint")
+	pgtest.Exec(r, "checkpoint")
 	sink, third := &book{}, make(chan struct{}, 1)
 	sink.respond = func(context.Context, *dispatcher.Event) error {
 		if n, _ := sink.delivered(); n == events/3 {
@@ -107,7 +107,7 @@ func TestDatabaseCrash(t *testing.T) {
 
 // delivered counts the delivered rows, or returns -1 while the database is unreachable.
 func (r rig) delivered() (n int) {
-	if r.pool.QueryRow(r.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n) != nil {
+	if r.Pool.QueryRow(r.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n) != nil {
 		return -1
 	}
 	return n

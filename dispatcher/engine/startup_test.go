@@ -30,7 +30,7 @@ func TestStartOnBacklog(t *testing.T) {
 		backlog = n
 	}
 	r := newRig(t)
-	r.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+	pgtest.Exec(r, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
 	once := func(c rig) {
 		sink := &book{}
 		if _, err := c.once(sink, dispatcher.Config{}, 500); err != nil {
@@ -72,7 +72,7 @@ func TestStartOnBacklog(t *testing.T) {
 	r.eventually("it claims no more", func() bool {
 		held := rows
 		rows = d.Snapshot().InFlightRows
-		return rows == held && query[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'`) == 0
+		return rows == held && pgtest.Value[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'`) == 0
 	})
 	grown := heap() - before
 	t.Logf("it holds %d rows and %d KiB", rows, grown>>10)
@@ -93,21 +93,21 @@ func must(t *testing.T, err error) {
 // that has just started. A session hands in its count at its end.
 func (r rig) buffers(with func(rig)) int {
 	r.Helper()
-	pool, err := pgxpool.NewWithConfig(r.Context(), r.pool.Config())
+	pool, err := pgxpool.NewWithConfig(r.Context(), r.Pool.Config())
 	if err != nil {
 		r.Fatal(err)
 	}
-	pgtest.HandIn(r, r.pool)
+	pgtest.HandIn(r, r.Pool)
 	const count = `select (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::integer
 		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`
-	before := query[int](r, count)
+	before := pgtest.Value[int](r, count)
 	with(rig{r.T, pool})
 	pool.Close()
 	r.eventually("the sessions end", func() bool {
-		return query[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state is not null`) == int(r.pool.Stat().TotalConns())-1
+		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state is not null`) == int(r.Pool.Stat().TotalConns())-1
 	})
-	pgtest.HandIn(r, r.pool)
-	return query[int](r, count) - before
+	pgtest.HandIn(r, r.Pool)
+	return pgtest.Value[int](r, count) - before
 }
 
 // heap is what the process has in memory, without garbage.

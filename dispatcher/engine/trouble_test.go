@@ -24,7 +24,7 @@ func TestTerminatedSessions(t *testing.T) {
 	const events, times = 1000, 5
 	r := newRig(t)
 	r.enqueue("orders", events)
-	dispatchers := rig{t, dispatcherPool(t, r.pool.Config().ConnString())}
+	dispatchers := rig{t, dispatcherPool(t, r.Pool.Config().ConnString())}
 	sink := &book{}
 	again := make(chan struct{}, times)
 	sink.respond = func(context.Context, *dispatcher.Event) error {
@@ -39,7 +39,7 @@ func TestTerminatedSessions(t *testing.T) {
 	d := dispatchers.start(dispatchers.store(), sink, dispatcher.Config{Lease: 2 * time.Second, BatchSize: 20, Concurrency: 1})
 	for range times {
 		receive(t, "some more are delivered", again)
-		r.exec(`select pg_terminate_backend(pid) ` + sessionsOfDispatcher + ` and datname = current_database()`)
+		pgtest.Exec(r, `select pg_terminate_backend(pid) `+sessionsOfDispatcher+` and datname = current_database()`)
 	}
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
 	r.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
@@ -52,13 +52,13 @@ func TestTerminatedSessions(t *testing.T) {
 // CONTRACT: C-101
 func TestDatabaseTroubles(t *testing.T) {
 	r, srv := ownServer(t)
-	r.exec(`create role modest login password 'test' connection limit 1`)
+	pgtest.Exec(r, `create role modest login password 'test' connection limit 1`)
 	for _, sql := range migrations.Grants(pgtest.Schema, "modest", migrations.Dispatcher) {
-		r.exec(sql)
+		pgtest.Exec(r, sql)
 	}
 	dsn := srv.DSN("postgres")
 	locked := func() (end func()) {
-		tx, err := r.pool.Begin(t.Context())
+		tx, err := r.Pool.Begin(t.Context())
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `lock table outbox.outbox_events`)
 		}
@@ -83,8 +83,8 @@ func TestDatabaseTroubles(t *testing.T) {
 			return func() { _ = conn.Close(context.Background()) }
 		}, `too many connections for role "modest"; raise the server's max_connections or the login's connection limit`},
 		{"no login for a while", modest, func() func() {
-			r.exec(`alter role modest nologin`)
-			return func() { r.exec(`alter role modest login`) }
+			pgtest.Exec(r, `alter role modest nologin`)
+			return func() { pgtest.Exec(r, `alter role modest login`) }
 		}, `role "modest" is not permitted to log in; correct the user`},
 	} {
 		t.Run(trouble.name, func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestDatabaseTroubles(t *testing.T) {
 			own.eventually("every row is delivered", func() bool { return r.delivered() == before+10 })
 			own.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
 			d.stop()
-			own.pool.Close()
-			own.eventually("its sessions end", func() bool { return query[int](r, `select count(*) `+sessionsOfDispatcher) == 0 })
+			own.Pool.Close()
+			own.eventually("its sessions end", func() bool { return pgtest.Value[int](r, `select count(*) `+sessionsOfDispatcher) == 0 })
 		})
 	}
 }
@@ -121,11 +121,11 @@ func TestDatabaseShutsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.eventually("the engine's sessions are gone, also one that was just made", func() bool {
-		r.exec(`select pg_terminate_backend(pid) ` + sessionsOfDispatcher)
+		pgtest.Exec(r, `select pg_terminate_backend(pid) `+sessionsOfDispatcher)
 		return !d.Snapshot().Source.OK
 	})
 	own.awaitUnreachable(d, "the database system is shutting down; wait until the server is ready")
-	r.pool.Reset()
+	r.Pool.Reset()
 	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestDatabaseShutsDown(t *testing.T) {
 // postmaster is the process id of the server.
 func (r rig) postmaster() int {
 	r.Helper()
-	text, err := os.ReadFile(filepath.Join(query[string](r, `show data_directory`), "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(pgtest.Value[string](r, `show data_directory`), "postmaster.pid"))
 	if err != nil {
 		r.Fatal(err)
 	}

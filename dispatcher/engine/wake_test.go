@@ -47,7 +47,7 @@ func TestProducerWakesDispatcher(t *testing.T) {
 			d := r.start(store, &book{}, asleep(topics...))
 			r.listen(dsn, "shop", d.Wake, log)
 			r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
-			waker := producer.NewWaker(r.pool, producer.WakerOptions{})
+			waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
 			for round := range 3 {
 				r.enqueue("orders", 10)
 				waker.Wake("shop")
@@ -68,8 +68,8 @@ func TestListenHearsItsNamespace(t *testing.T) {
 	r, log, woken := rig{t, pgtest.Pool(t, dsn)}, &logBook{}, make(chan struct{}, 100)
 	r.listen(dsn, "shop", func() { woken <- struct{}{} }, log)
 	receive(t, "it wakes for what was missed before it listened", woken)
-	r.exec("select pg_notify('outbox', 'store'), pg_notify('another', 'shop'), pg_notify('outbox', '')")
-	r.exec("select pg_notify('outbox', 'shop')")
+	pgtest.Exec(r, "select pg_notify('outbox', 'store'), pg_notify('another', 'shop'), pg_notify('outbox', '')")
+	pgtest.Exec(r, "select pg_notify('outbox', 'shop')")
 	receive(t, "it wakes", woken)
 	if n := len(woken); n != 0 {
 		t.Errorf("it woke %d times more", n)
@@ -83,7 +83,7 @@ func TestListenConnectsAgain(t *testing.T) {
 	r, log := rig{t, pgtest.Pool(t, dsn)}, &logBook{}
 	d := r.start(r.store(), &book{}, asleep("orders"))
 	r.listen(dsn, "shop", d.Wake, log)
-	waker := producer.NewWaker(r.pool, producer.WakerOptions{})
+	waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
 	const listeners = `from pg_stat_activity where datname = current_database() and query ilike 'listen%' or query = 'select pg_backend_pid()'`
 	r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
 	for round := range 3 {
@@ -91,7 +91,7 @@ func TestListenConnectsAgain(t *testing.T) {
 		waker.Wake("shop")
 		r.eventually("the event is delivered", func() bool { return r.count("status = 'delivered'") == 2*round+1 })
 		r.enqueue("orders", 1) // no wake-up is sent for this one
-		if n := query[int](r, "select count(pg_terminate_backend(pid)) "+listeners); n == 0 {
+		if n := pgtest.Value[int](r, "select count(pg_terminate_backend(pid)) "+listeners); n == 0 {
 			t.Fatal("no listener was found")
 		}
 		r.eventually("it is delivered when the listener has recovered", func() bool { return r.count("status = 'delivered'") == 2*round+2 })
@@ -164,7 +164,7 @@ func TestWakeIsFollowedByASmallClaim(t *testing.T) {
 			r.eventually("it has looked, and sleeps", func() bool { _, before = store.since(0); return before > 0 && r.count("live") == 0 })
 			r.enqueue("orders", test.rows)
 			if test.change != "" {
-				r.exec(`update outbox.outbox_events set ` + test.change + ` where live`)
+				pgtest.Exec(r, `update outbox.outbox_events set `+test.change+` where live`)
 			}
 			d.Wake()
 			r.eventually("nothing is left", func() bool { return r.count("live") == 0 })

@@ -55,7 +55,7 @@ func TestBudgets(t *testing.T) {
 			p, _ := newServer(t)
 			p.deletes = test.deletes
 			if test.journal {
-				p.exec(`select outbox.outbox_journal_set(true)`)
+				pgtest.Exec(p, `select outbox.outbox_journal_set(true)`)
 			}
 			p.wantBudget(test.written, test.each)
 		})
@@ -71,10 +71,10 @@ func (p planned) wantBudget(written, each int64) {
 	// 200 bytes of payload, no dedupe key.
 	inserted := p.wal(func() {
 		for range batches {
-			p.exec(`select outbox.enqueue('shop', 'orders', jsonb_build_object('k', repeat('x', 191))) from generate_series(1, $1::integer)`, batch)
+			pgtest.Exec(p, `select outbox.enqueue('shop', 'orders', jsonb_build_object('k', repeat('x', 191))) from generate_series(1, $1::integer)`, batch)
 		}
 	})
-	if size := scalar[int](p.outbox, `select max(size_bytes) from outbox.outbox_events`); size != 200 {
+	if size := pgtest.Value[int](p.outbox, `select max(size_bytes) from outbox.outbox_events`); size != 200 {
 		p.Fatalf("the payload and empty headers have %d bytes, want 200", size)
 	}
 
@@ -90,8 +90,8 @@ func (p planned) wantBudget(written, each int64) {
 		}
 	})
 	pgtest.HandIn(p, p.Pool)
-	hot := scalar[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
-	updated := scalar[int](p.outbox, `select n_tup_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
+	hot := pgtest.Value[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
+	updated := pgtest.Value[int](p.outbox, `select n_tup_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
 
 	acked := p.wal(func() {
 		for _, leases := range held {
@@ -116,9 +116,9 @@ func (p planned) wantBudget(written, each int64) {
 func (p planned) wal(work func()) int64 {
 	p.Helper()
 	const position = `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
-	before := scalar[int64](p.outbox, position)
+	before := pgtest.Value[int64](p.outbox, position)
 	work()
-	return scalar[int64](p.outbox, position) - before
+	return pgtest.Value[int64](p.outbox, position) - before
 }
 
 // Claims of a backlog stay as cheap as the first, even when a long transaction keeps the entries of
@@ -130,7 +130,7 @@ func TestBacklogBehindSnapshot(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	p := newPlanned(t, dsn)
-	if scalar[int](p.outbox, `select current_setting('server_version_num')::integer`) < 15_0000 {
+	if pgtest.Value[int](p.outbox, `select current_setting('server_version_num')::integer`) < 15_0000 {
 		t.Skip("before 15 a server reports what a session read after a second, in which the claims change")
 	}
 	p.fill(20_000, "orders")

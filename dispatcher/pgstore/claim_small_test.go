@@ -36,7 +36,7 @@ func TestSmallClaim(t *testing.T) {
 		for _, e := range claimed.Events {
 			seqs = append(seqs, e.Seq)
 		}
-		if n := scalar[int](o, `select count(*) from outbox.outbox_events where seq = any ($1) and locked_until > now() + interval '30 seconds'`, seqs); n != len(seqs) {
+		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where seq = any ($1) and locked_until > now() + interval '30 seconds'`, seqs); n != len(seqs) {
 			t.Errorf("%d of the rows %v are leased for a minute", n, seqs)
 		}
 		if lost, err := store.Extend(t.Context(), leasesOf(claimed.Events), time.Minute); err != nil || len(lost) > 0 {
@@ -44,13 +44,13 @@ func TestSmallClaim(t *testing.T) {
 		}
 		return seqs, len(claimed.Dead)
 	}
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')`)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')`)
 	if got, _ := claim(true); !slices.Equal(got, []int64{1}) {
 		t.Errorf("the first claim of the topics returned %v", got) // it is an ordinary one
 	}
 	claim(false)
 
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'shop', case when n > 10 then 'others' else 'orders' end, '{}'
 		from generate_series(2, 12) as n`)
 	for _, change := range []string{
@@ -64,9 +64,9 @@ func TestSmallClaim(t *testing.T) {
 		`namespace = 'store' where seq = 9`,
 		`headers = '{"a": "b"}', attempts = 2 where seq = 10`,
 	} {
-		o.exec(`update outbox.outbox_events set ` + change)
+		pgtest.Exec(o, `update outbox.outbox_events set `+change)
 	}
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')`)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')`)
 	locked, err := o.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestSmallClaim(t *testing.T) {
 	if got, _ := claim(true); len(got) > 0 {
 		t.Errorf("the third returned %v", got)
 	}
-	if attempts := scalar[string](o, `select string_agg(attempts::text, ' ' order by seq) from outbox.outbox_events where seq > 1`); attempts != "3 0 1 3 2 0 0 0 3 1 1 0" {
+	if attempts := pgtest.Value[string](o, `select string_agg(attempts::text, ' ' order by seq) from outbox.outbox_events where seq > 1`); attempts != "3 0 1 3 2 0 0 0 3 1 1 0" {
 		t.Errorf("attempts are %s", attempts)
 	}
 	if err := locked.Rollback(t.Context()); err != nil {
@@ -108,15 +108,15 @@ func TestSmallClaimPlan(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fill(20_000, "orders", "others")
-	p.exec(`update outbox.outbox_events set status = 'delivered'`)
-	p.exec(`vacuum analyze outbox.outbox_events`) // of no live rows
-	p.exec(`prepare few as ` + pgstore.ClaimSmallSQL())
+	pgtest.Exec(p, `update outbox.outbox_events set status = 'delivered'`)
+	pgtest.Exec(p, `vacuum analyze outbox.outbox_events`) // of no live rows
+	pgtest.Exec(p, `prepare few as `+pgstore.ClaimSmallSQL())
 	p.fill(2000, "orders", "others")
 	few := func(from string) plan {
 		return p.explain(fmt.Sprintf(`execute few ('shop', '{orders,others}', %s, 20, 10, 1000, '%s', '1 minute')`, from, worker))
 	}
 	for from, rows := range map[string]int{"- interval '5 years'": 20, "- interval '1 hour'": 20, "": 0} {
-		plan := few("'" + scalar[string](p.outbox, `select (now() `+from+`)::text`) + "'::timestamptz")
+		plan := few("'" + pgtest.Value[string](p.outbox, `select (now() `+from+`)::text`) + "'::timestamptz")
 		if !plan.indexes()["outbox_events_live"] || plan.has("Seq Scan") || plan.has("Sort") {
 			t.Errorf("the plan uses %v", plan.indexes())
 		}

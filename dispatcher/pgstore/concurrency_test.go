@@ -22,7 +22,7 @@ import (
 func (o outbox) fill(n int, topics ...string) {
 	o.Helper()
 	for _, topic := range topics {
-		o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+		pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload)
 			select (lpad(to_hex(n), 8, '0') || substr(md5(random()::text), 1, 24))::uuid, 'shop', $1, '{}'
 			from generate_series(1, $2::integer) as n`, topic, n)
 	}
@@ -93,7 +93,7 @@ func TestWorkers(t *testing.T) {
 			t.Errorf("row %s was claimed %d times", id, n)
 		}
 	}
-	if n := scalar[int](o, `select count(*) from outbox.outbox_events where status = 'delivered' and attempts = 1`); n != rows || len(seen) != rows {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'delivered' and attempts = 1`); n != rows || len(seen) != rows {
 		t.Errorf("%d rows were claimed and %d delivered at the first attempt, want %d", len(seen), n, rows)
 	}
 }
@@ -181,7 +181,7 @@ func TestWrongClock(t *testing.T) {
 		between("updated_at", o.Row(e.ID).UpdatedAt, 0)
 	}
 	for _, column := range []string{"created_at", "updated_at", "next_attempt_at", "locked_until"} {
-		if n := scalar[int](o, `select count(*) from outbox.outbox_events where `+column+` < $1`, from.Add(-time.Hour)); n != 0 {
+		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where `+column+` < $1`, from.Add(-time.Hour)); n != 0 {
 			t.Errorf("%d rows have a %s of the wrong clock", n, column)
 		}
 	}
@@ -209,7 +209,7 @@ func TestProtocols(t *testing.T) {
 			t.Cleanup(pool.Close)
 			const settings = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings`
 			one := outbox{T: t, Pool: pool, stores: pool}
-			before := scalar[string](one, settings)
+			before := pgtest.Value[string](one, settings)
 			useAll(t, one.Store("shop", uuid.New()))
 			one.pastRow(idOf(one.Now(), 1), "shop", "a", 0, 1)
 			all, _, _ := one.past(pgstore.Past{Last: 10})
@@ -217,7 +217,7 @@ func TestProtocols(t *testing.T) {
 			if len(all) != 7 || !slices.Equal(ids, []int{1}) {
 				t.Errorf("Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
 			}
-			if after := scalar[string](one, settings); after != before {
+			if after := pgtest.Value[string](one, settings); after != before {
 				t.Errorf("the session's settings changed from\n%s\nto\n%s", before, after)
 			}
 		})

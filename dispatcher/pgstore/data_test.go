@@ -29,14 +29,14 @@ func (o outbox) serve(ago time.Duration, namespace string, topics ...string) uui
 	o.Helper()
 	worker := uuid.New()
 	check(o.T, "Heartbeat", o.Store(namespace, worker).(*pgstore.Store).Heartbeat(o.Context(), pgstore.WorkerInfo{Dispatcher: "orders", Topics: topics}))
-	o.exec(`update outbox.outbox_workers set seen_at = now() - $2::interval where worker = $1`, worker, ago)
+	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - $2::interval where worker = $1`, worker, ago)
 	return worker
 }
 
 // add adds rows of a topic that have been due so long. A lease that ends after that time makes them processing.
 func (o outbox) add(n int, namespace, topic string, due time.Duration, worker uuid.UUID, lease time.Duration) {
 	o.Helper()
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at, status, locked_by, locked_until)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at, status, locked_by, locked_until)
 		select gen_random_uuid(), $2, $3, '{}', now() - $4::interval, case when $5::uuid is null then 'pending' else 'processing' end, $5::uuid,
 			case when $5::uuid is not null then now() + $6::interval end
 		from generate_series(1, $1::integer)`, n, namespace, topic, due, nullable(worker), lease)
@@ -114,13 +114,13 @@ func TestOutcomes(t *testing.T) {
 	say("shop", "others", [2]int64{100, 100}, [2]int64{100, 100})
 	say("bank", "orders", [2]int64{100, 100}, [2]int64{100, 100})
 	stopped := say("shop", "orders", [2]int64{100, 100}, [2]int64{100, 100})
-	o.exec(`update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where worker = $1`, stopped)
+	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where worker = $1`, stopped)
 	again := say("shop", "orders", [2]int64{0, 0}, [2]int64{0, 0})
 	check(t, "Heartbeat", o.Store("shop", again).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: "orders", Delivered: [2]int64{21, 91}, Failed: [2]int64{1, 11}}))
 	o.add(5, "shop", "orders", time.Hour, uuid.Nil, 0)
-	o.exec(`delete from outbox.outbox_events`)
+	pgtest.Exec(o, `delete from outbox.outbox_events`)
 	becomeDead := func(n int, namespace, topic string, ago time.Duration) {
-		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, dead_at)
+		pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, dead_at)
 			select gen_random_uuid(), $2, $3, 'poison_message', 1, now() - $4::interval from generate_series(1, $1::integer)`, n, namespace, topic, ago)
 	}
 	becomeDead(2, "shop", "orders", 0)
@@ -128,7 +128,7 @@ func TestOutcomes(t *testing.T) {
 	becomeDead(4, "shop", "orders", 61*time.Minute)
 	becomeDead(7, "shop", "returns", 0)
 	becomeDead(7, "bank", "orders", 0)
-	o.exec(`update outbox.outbox_dead_letters set resolution = 'replayed', resolved_at = now(), resolved_by = 'me' where topic = 'orders'`)
+	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolution = 'replayed', resolved_at = now(), resolved_by = 'me' where topic = 'orders'`)
 
 	want := []dispatcher.Outcomes{
 		{Window: 5 * time.Minute, Delivered: 30, Failed: 10, Dead: dispatcher.Count{N: 2}},
@@ -160,19 +160,19 @@ func TestDataPlans(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	orphans, outcomes := pgstore.DataSQL()
-	p.exec(`alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
-	p.exec(`prepare orphans as ` + orphans)
-	p.exec(`prepare outcomes as ` + outcomes)
+	pgtest.Exec(p, `alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
+	pgtest.Exec(p, `prepare orphans as `+orphans)
+	pgtest.Exec(p, `prepare outcomes as `+outcomes)
 	const rows = 100_000
 	p.add(rows, "shop", "orders", time.Hour, uuid.Nil, 0)
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
 		select gen_random_uuid(), 'shop', 'topic-' || n % 300, '{}', now() - interval '1 hour' from generate_series(1, 60000) as n`)
-	p.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, dead_at)
+	pgtest.Exec(p, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, dead_at)
 		select gen_random_uuid(), 'shop', 'topic-' || n % 300, 'poison_message', 1, now() - n * interval '1 second' from generate_series(1, $1::integer) as n`, rows)
 	for _, statistics := range []string{"none", "fresh"} {
 		if statistics == "fresh" {
-			p.exec(`analyze`)
-			p.exec(`discard plans`)
+			pgtest.Exec(p, `analyze`)
+			pgtest.Exec(p, `discard plans`)
 		}
 		for name, c := range map[string]struct {
 			sql     string
@@ -201,7 +201,7 @@ func TestDataPlans(t *testing.T) {
 	if d := got.Windows[1].Dead; d.Estimated || d.N < 11 || d.N > 13 {
 		t.Errorf("%+v became dead, want the 12 of 3,600", d)
 	}
-	p.exec(`update outbox.outbox_dead_letters set dead_at = now() where id <= 20000`)
+	pgtest.Exec(p, `update outbox.outbox_dead_letters set dead_at = now() where id <= 20000`)
 	if d := p.data().Windows[0].Dead; !d.Estimated || d.N != dispatcher.DepthCap+1 {
 		t.Errorf("%+v of 20,000 dead letters", d)
 	}

@@ -16,16 +16,16 @@ func TestDepthCap(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	const n = dispatcher.DepthCap
 	o.fill(n, "pending", "scheduled")
-	o.exec(`update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
 		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, n)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
 		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1, 'replayed', now(), 'me' from generate_series(1, 1000)`)
 	o.wantCounts(0, false)
 
 	o.fill(2*n, "pending", "scheduled")
-	o.exec(`update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
 		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, 2*n)
 	o.wantCounts(2*n/10, true)
 }
@@ -44,7 +44,7 @@ func (o outbox) wantCounts(off int64, estimated bool) {
 	for topic, count := range map[string]dispatcher.Count{
 		"pending": got["pending"].Pending, "scheduled": got["scheduled"].Scheduled, "dead": got["dead"].Dead,
 	} {
-		want := scalar[int64](o, `select (select count(*) from outbox.outbox_events where topic = $1)
+		want := pgtest.Value[int64](o, `select (select count(*) from outbox.outbox_events where topic = $1)
 			+ (select count(*) from outbox.outbox_dead_letters where topic = $1 and resolution is null)`, topic)
 		if count.Estimated != estimated || max(count.N-want, want-count.N) > off {
 			o.Errorf("%s is %+v, want %d, estimated: %t", topic, count, want, estimated)

@@ -18,13 +18,13 @@ func TestPlansOfDrained(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	fill := func(n int, topic string) { // in the same order each time, which is not that of seq
-		p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+		pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 			select md5(concat($1::text, n, '-', $2::integer))::uuid, 'shop', $1, 'key ' || n % 1000, '{}' from generate_series(1, $2::integer) as n`, topic, n)
 	}
 	fill(20_000, "big")
-	p.exec(`update outbox.outbox_events set status = 'delivered'`)
-	p.exec(`vacuum analyze outbox.outbox_events`)
-	if n := scalar[int](p.outbox, `select relpages from pg_class where relname = 'outbox_events_live' and reltuples = 0`); n < 50 {
+	pgtest.Exec(p, `update outbox.outbox_events set status = 'delivered'`)
+	pgtest.Exec(p, `vacuum analyze outbox.outbox_events`)
+	if n := pgtest.Value[int](p.outbox, `select relpages from pg_class where relname = 'outbox_events_live' and reltuples = 0`); n < 50 {
 		t.Fatalf("the index of live rows has %d pages: the test does not show what it is for", n)
 	}
 	p.prepare()

@@ -9,6 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A crash of the database does not undo a dead letter that was reported done. An ack it may undo: the event is
@@ -18,9 +19,9 @@ import (
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	p, srv := newServer(t)
-	p.exec(`alter system set wal_writer_delay = '10s'`)
-	p.exec(`alter system set wal_writer_flush_after = '1GB'`)
-	p.exec(`select pg_reload_conf()`)
+	pgtest.Exec(p, `alter system set wal_writer_delay = '10s'`)
+	pgtest.Exec(p, `alter system set wal_writer_flush_after = '1GB'`)
+	pgtest.Exec(p, `select pg_reload_conf()`)
 	crash := crash{p, srv, p.Store("shop", uuid.New())}
 
 	undone := false
@@ -40,7 +41,7 @@ func TestCrash(t *testing.T) {
 	}
 
 	id, _ = crash.hold()
-	p.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second' where id = $1`, id)
+	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second' where id = $1`, id)
 	claimed, err := crash.store.Claim(t.Context(), dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: "orders", Limit: 1}}, Lease: time.Hour, MaxAttempts: 1,
 	})
@@ -61,13 +62,13 @@ type crash struct {
 // hold makes an outbox of one row that is leased, and this durable.
 func (c crash) hold() (uuid.UUID, []dispatcher.Lease) {
 	c.Helper()
-	c.exec(`delete from outbox.outbox_events`)
+	pgtest.Exec(c, `delete from outbox.outbox_events`)
 	c.fill(1, "orders")
 	claimed, err := c.store.Claim(c.Context(), share("orders", 1))
 	if err != nil || len(claimed.Events) != 1 {
 		c.Fatalf("claimed %v, %v", claimed, err)
 	}
-	c.exec(`comment on table outbox.outbox_events is 'a commit that waits for the disk, and all before it'`)
+	pgtest.Exec(c, `comment on table outbox.outbox_events is 'a commit that waits for the disk, and all before it'`)
 	return claimed.Events[0].ID, leasesOf(claimed.Events)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // planned is an outbox that is looked at through one connection, without autovacuum: what the
@@ -30,7 +31,7 @@ func newPlanned(t *testing.T, dsn string) planned {
 	}
 	t.Cleanup(pool.Close)
 	p := planned{outbox{T: t, Pool: pool, stores: pool}}
-	p.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+	pgtest.Exec(p, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
 	return p
 }
 
@@ -100,9 +101,9 @@ func (p plan) indexes() map[string]bool {
 // prepare makes the plans of claim and ack as of now. They are kept until the next prepare.
 func (p planned) prepare() {
 	p.Helper()
-	p.exec(`deallocate all`)
-	p.exec(`prepare claim as ` + pgstore.ClaimSQL())
-	p.exec(`prepare ack as ` + pgstore.AckSQL())
+	pgtest.Exec(p, `deallocate all`)
+	pgtest.Exec(p, `prepare claim as `+pgstore.ClaimSQL())
+	pgtest.Exec(p, `prepare ack as `+pgstore.AckSQL())
 	p.claim("none", 1)
 	p.ack("none")
 }
@@ -120,8 +121,8 @@ func (p planned) claim(topic string, limit int) plan {
 func (p planned) ack(topic string) plan {
 	p.Helper()
 	const leased = `from outbox.outbox_events where live and namespace = 'shop' and topic = $1 and status = 'processing'`
-	ids := scalar[string](p.outbox, `select coalesce(array_agg(id order by id)::text, '{}') `+leased, topic)
-	number := scalar[int64](p.outbox, `select coalesce(max(lease), 1) `+leased, topic)
+	ids := pgtest.Value[string](p.outbox, `select coalesce(array_agg(id order by id)::text, '{}') `+leased, topic)
+	number := pgtest.Value[int64](p.outbox, `select coalesce(max(lease), 1) `+leased, topic)
 	return p.explain(fmt.Sprintf(`execute ack ('%s', %d, '%s')`, ids, number, worker))
 }
 

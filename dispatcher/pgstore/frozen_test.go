@@ -28,7 +28,7 @@ func TestFrozenReader(t *testing.T) {
 			const rows, lease = 80, 3 * time.Second
 			dsn := pgtest.Migrated(t)
 			o := newOutbox(t, dsn)
-			o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 				select gen_random_uuid(), 'shop', 'orders', (n % 40)::text, to_jsonb(repeat('x', 250000)) from generate_series(1, $1::integer) as n`, rows)
 
 			through := newProxy(t, dsn)

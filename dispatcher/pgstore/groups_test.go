@@ -15,7 +15,7 @@ import (
 // that is resolved.
 func (o outbox) manyDeadLetters(topic string, records, groups int) {
 	o.Helper()
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, class, code, attempts, dead_at, resolution, resolved_at, resolved_by)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, class, code, attempts, dead_at, resolution, resolved_at, resolved_by)
 		select gen_random_uuid(), 'shop', $1, 'permanent_failure', 'http', (n % $3::integer)::text, 1, now() - n * interval '1 second',
 			resolution, case when resolution <> '' then now() end, case when resolution <> '' then 'me' end
 		from generate_series(1, $2::integer) as n cross join (values (null), ('discarded')) as r (resolution)`, topic, records, groups)
@@ -31,18 +31,18 @@ func TestGroupsPlan(t *testing.T) {
 	}
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
-	p.exec(`alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
-	p.exec(`prepare groups as ` + pgstore.GroupsSQL())
+	pgtest.Exec(p, `alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
+	pgtest.Exec(p, `prepare groups as `+pgstore.GroupsSQL())
 	groups := func() plan { return p.explain(`execute groups ('shop', '{orders,none}', 1000, 10000, 20000, 20)`) }
 	groups() // makes the plan of an empty table
 	p.manyDeadLetters("orders", 100_000, 30)
 	for _, statistics := range []string{"of an empty table", "none", "new"} {
 		switch statistics {
 		case "none":
-			p.exec(`deallocate groups; prepare groups as ` + pgstore.GroupsSQL())
+			pgtest.Exec(p, `deallocate groups; prepare groups as `+pgstore.GroupsSQL())
 		case "new":
-			p.exec(`vacuum analyze outbox.outbox_dead_letters`)
-			p.exec(`deallocate groups; prepare groups as ` + pgstore.GroupsSQL())
+			pgtest.Exec(p, `vacuum analyze outbox.outbox_dead_letters`)
+			pgtest.Exec(p, `deallocate groups; prepare groups as `+pgstore.GroupsSQL())
 		}
 		plan := groups()
 		t.Logf("statistics %s: %d groups, %d buffers in %.1f ms", statistics, plan.Rows, plan.buffers(), plan.millis)

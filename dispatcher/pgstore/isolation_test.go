@@ -32,7 +32,7 @@ func TestRepeatableReadLogin(t *testing.T) {
 			dsn := o.login(migrations.Dispatcher)
 			config, err := pgxpool.ParseConfig(dsn)
 			check(t, "parse", err)
-			o.exec(`alter role ` + config.ConnConfig.User + ` set default_transaction_isolation = 'repeatable read'`)
+			pgtest.Exec(o, `alter role `+config.ConnConfig.User+` set default_transaction_isolation = 'repeatable read'`)
 			var lost serializationErrors
 			config.ConnConfig.Tracer = &lost
 			config.MaxConns = 6
@@ -52,7 +52,7 @@ func TestRepeatableReadLogin(t *testing.T) {
 func drain(t *testing.T, o outbox, keys *dispatcher.KeyOrder) {
 	t.Helper()
 	const rows = 2000
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select gen_random_uuid(), 'shop', 'orders', (n % 500)::text, '{}' from generate_series(1, $1::integer) as n`, rows)
 	var group errgroup.Group
 	var delivered atomic.Int64
@@ -104,12 +104,12 @@ func TestLostTransactionIsTriedThreeTimes(t *testing.T) {
 	store := o.Store("shop", uuid.New())
 	claimed, err := store.Claim(t.Context(), share("orders", 1))
 	check(t, "Claim", err)
-	o.exec(`create sequence fires`)
-	o.exec(`create function lose() returns trigger language plpgsql as $$
+	pgtest.Exec(o, `create sequence fires`)
+	pgtest.Exec(o, `create function lose() returns trigger language plpgsql as $$
 		begin perform nextval('fires'); raise exception 'lost to another transaction' using errcode = '40P01'; end $$`)
-	o.exec(`create trigger lose before update on outbox.outbox_events for each row execute function lose()`)
+	pgtest.Exec(o, `create trigger lose before update on outbox.outbox_events for each row execute function lose()`)
 	_, err = store.Ack(t.Context(), leasesOf(claimed.Events))
-	if n := scalar[int](o, `select last_value from fires`); n != 3 || err == nil || dispatcher.IsRefused(err) {
+	if n := pgtest.Value[int](o, `select last_value from fires`); n != 3 || err == nil || dispatcher.IsRefused(err) {
 		t.Errorf("it was tried %d times, and then: %v", n, err)
 	}
 }

@@ -29,10 +29,10 @@ func TestDeadLettersBlockInEachRead(t *testing.T) {
 		} {
 			t.Run(how+"/"+test.what, func(t *testing.T) {
 				o := outbox{T: t, Pool: pool, stores: pool}
-				o.exec(`truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
+				pgtest.Exec(o, `truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
 				o.fillKeys(6, 2, "orders") // "key 1" has the rows 1, 3, 5
-				o.exec(`update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where seq = $1`, test.dead)
-				o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, resolution, resolved_at, resolved_by)
+				pgtest.Exec(o, `update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where seq = $1`, test.dead)
+				pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, resolution, resolved_at, resolved_by)
 					select id, namespace, topic, seq, key_hash, dead_reason, 1, $2::text, case when $2 is not null then now() end, case when $2 is not null then 'alice' end
 					from outbox.outbox_events where seq = $1`, test.dead, test.resolution)
 				want := test.want

@@ -78,7 +78,7 @@ func TestDenseClaims(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := outbox{T: t, Pool: pool, stores: pgtest.Pool(t, pool.Config().ConnString())}
-			o.exec(`truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
+			pgtest.Exec(o, `truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
 			o.fillKeys(60, test.keys, "orders")
 			o.dense(test)
 		})
@@ -94,7 +94,7 @@ func (o outbox) dense(test denseCase) {
 	o.Helper()
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 10}}
 	if test.topics {
-		o.exec(`update outbox.outbox_events set topic = 'others' where seq % 2 = 0`)
+		pgtest.Exec(o, `update outbox.outbox_events set topic = 'others' where seq % 2 = 0`)
 		shares = append(shares, dispatcher.Share{Topic: "others", Limit: 10})
 	}
 	store := o.Store("shop", uuid.New())
@@ -132,7 +132,7 @@ func (o outbox) dense(test denseCase) {
 		held = nil
 	}
 	if test.change != "" {
-		o.exec(test.change)
+		pgtest.Exec(o, test.change)
 	}
 	tx, err := o.Begin(o.Context())
 	if err != nil {
@@ -159,7 +159,7 @@ func (o outbox) dense(test denseCase) {
 	}
 	_ = tx.Rollback(o.Context())
 
-	if dead := scalar[int](o, `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`); dead != len(test.dead) {
+	if dead := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`); dead != len(test.dead) {
 		o.Errorf("%d dead letters, want %d", dead, len(test.dead))
 	}
 
@@ -174,7 +174,7 @@ func (o outbox) dense(test denseCase) {
 	if done != 60-test.blocked {
 		o.Errorf("%d rows came in all, want %d", done, 60-test.blocked)
 	}
-	if wait := scalar[int](o, `select count(*) from outbox.outbox_events where live`); wait != test.blocked {
+	if wait := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where live`); wait != test.blocked {
 		o.Errorf("%d rows are left, want %d", wait, test.blocked)
 	}
 }
@@ -186,8 +186,8 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(10, 100, "orders")
-	o.exec(`update outbox.outbox_events set aggregate_id = 'key 1' where seq = 3`)
-	o.exec(`update outbox.outbox_events set topic = 'others' where seq > 8`)
+	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'key 1' where seq = 3`)
+	pgtest.Exec(o, `update outbox.outbox_events set topic = 'others' where seq > 8`)
 	tx, err := o.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -225,10 +225,10 @@ func TestKeysLeftOut(t *testing.T) {
 	for how, read := range map[string]keyedRead{"far": {limit: 10}, "near": {limit: 10, near: true}, "dense": {limit: 10, dense: true}, "again": {}} {
 		t.Run(how, func(t *testing.T) {
 			o := outbox{T: t, Pool: pool, stores: pool}
-			o.exec(`truncate outbox.outbox_events restart identity`)
+			pgtest.Exec(o, `truncate outbox.outbox_events restart identity`)
 			o.fillKeys(8, 4, "orders") // "key 1" has the rows 1, 5
-			o.exec(`update outbox.outbox_events set aggregate_id = null where seq in (4, 8)`)
-			read.except = scalar[[]int64](o, `select array_agg(distinct key_hash) from outbox.outbox_events where seq in (1, 2)`)
+			pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = null where seq in (4, 8)`)
+			read.except = pgtest.Value[[]int64](o, `select array_agg(distinct key_hash) from outbox.outbox_events where seq in (1, 2)`)
 			want := []int64{3, 4, 7, 8}
 			switch how {
 			case "dense":
@@ -250,7 +250,7 @@ func TestHotKey(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(2000, 1000, "orders")
-	o.exec(`update outbox.outbox_events set aggregate_id = 'hot' where seq % 2 = 0`)
+	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'hot' where seq % 2 = 0`)
 	store := o.Store("shop", uuid.New())
 	full, hot, last, claims := 0, 0, int64(0), 0
 	for done, others := 0, 0; done < 2000; claims++ {

@@ -15,9 +15,9 @@ import (
 // prepareKeyed makes the plans of the claims in order per key as of now.
 func (p planned) prepareKeyed() {
 	p.Helper()
-	p.exec(`deallocate all`)
-	p.exec(`prepare keyed as ` + pgstore.ClaimKeyedSQL())
-	p.exec(`prepare dense as ` + pgstore.ClaimDenseSQL())
+	pgtest.Exec(p, `deallocate all`)
+	pgtest.Exec(p, `prepare keyed as `+pgstore.ClaimKeyedSQL())
+	pgtest.Exec(p, `prepare dense as `+pgstore.ClaimDenseSQL())
 	p.claimKeyed("none", 1, 1, far)
 	p.claimKeyed("none", 1, 1, dense)
 }
@@ -74,12 +74,12 @@ func TestKeyedPlans(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fillKeys(10, 10, "small")
-	p.exec(`vacuum analyze outbox.outbox_events`)
+	pgtest.Exec(p, `vacuum analyze outbox.outbox_events`)
 	p.prepareKeyed() // on a table of one page: the plan is kept
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select gen_random_uuid(), 'shop', topic, 'key ' || n, '{}' from generate_series(1, 2000) as n, unnest('{alone,behind}'::text[]) as topic`)
 	alone := p.claimKeyed("alone", 100, 125, far)
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
 		select gen_random_uuid(), 'shop', 'behind', 'hot', '{}', now() - interval '1 hour' from generate_series(1, 100000) as n`)
 	check := func(when string) {
 		t.Helper()
@@ -103,7 +103,7 @@ func TestKeyedPlans(t *testing.T) {
 		}
 	}
 	check("plan kept from a table of one page")
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select ('01900000-0000-7000-8' || lpad(t::text, 3, '0') || '-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', topic, 'key ' || n % 100, '{}'
 		from generate_series(1, 2000) as n, unnest($1::text[]) with ordinality as reads (topic, t)`, []string{far, near, dense})
 	for read, want := range map[string]int{far: 500, near: 500, dense: 100} { // the dense one takes the first of each key
@@ -115,12 +115,12 @@ func TestKeyedPlans(t *testing.T) {
 	}
 	p.prepareKeyed()
 	check("stale statistics")
-	p.exec(`delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
-	p.exec(`update pg_class set reltuples = -1, relpages = 0 where oid in (
+	pgtest.Exec(p, `delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
+	pgtest.Exec(p, `update pg_class set reltuples = -1, relpages = 0 where oid in (
 		select 'outbox.outbox_events'::regclass union select indexrelid from pg_index where indrelid = 'outbox.outbox_events'::regclass)`)
 	p.prepareKeyed()
 	check("empty statistics")
-	p.exec(`analyze outbox.outbox_events`)
+	pgtest.Exec(p, `analyze outbox.outbox_events`)
 	p.prepareKeyed()
 	check("fresh statistics")
 }
@@ -139,14 +139,14 @@ func TestKeyedBudget(t *testing.T) {
 	for i, key := range []string{`null`, `n::text`} {
 		inserted[i] = p.wal(func() {
 			for range batches {
-				p.exec(`select outbox.enqueue('shop', $2, jsonb_build_object('k', repeat('x', 191)), p_aggregate_id => `+key+`)
+				pgtest.Exec(p, `select outbox.enqueue('shop', $2, jsonb_build_object('k', repeat('x', 191)), p_aggregate_id => `+key+`)
 					from generate_series(1, $1::integer) as n`, batch, []string{"bare", "keyed"}[i])
 			}
 		})
 	}
 	pgtest.HandIn(p, p.Pool)
 	size := func(index string) int64 {
-		return scalar[int64](p.outbox, `select pg_relation_size($1::regclass)`, index)
+		return pgtest.Value[int64](p.outbox, `select pg_relation_size($1::regclass)`, index)
 	}
 	t.Logf("WAL bytes of an insert: %d without a key, %d with one; the index of keys has %d bytes", inserted[0]/events, inserted[1]/events, size("outbox.outbox_events_key"))
 	if more := (inserted[1] - inserted[0]) / events; more > 110 {
@@ -172,7 +172,7 @@ func TestKeyedBudget(t *testing.T) {
 		}
 	})
 	pgtest.HandIn(p, p.Pool)
-	hot := scalar[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
+	hot := pgtest.Value[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
 	t.Logf("%d events: %d WAL bytes to claim and ack; %d HOT updates", done, claimed/int64(done), hot)
 	if hot < done*95/100 {
 		t.Errorf("%d of %d claims were HOT", hot, done)

@@ -101,7 +101,7 @@ func (o outbox) claimAround(read keyedRead, meanwhile func()) (seqs []int64, err
 		seqs, err = o.claimGated(read)
 		done <- err
 	}()
-	for !scalar[bool](o, `select exists (select from pg_locks where locktype = 'advisory' and not granted
+	for !pgtest.Value[bool](o, `select exists (select from pg_locks where locktype = 'advisory' and not granted
 			and database = (select oid from pg_database where datname = current_database()))`) {
 		if len(done) > 0 {
 			o.Fatalf("the claim did not wait: %v", <-done)
@@ -145,7 +145,7 @@ func TestKeysWhoseFirstRowChanged(t *testing.T) {
 		for what, change := range changes {
 			t.Run(how+"/"+what, func(t *testing.T) {
 				o := outbox{T: t, Pool: pool, stores: pool}
-				o.exec(`truncate outbox.outbox_events restart identity`)
+				pgtest.Exec(o, `truncate outbox.outbox_events restart identity`)
 				o.fillKeys(6, 2, "orders") // "key 1" has the rows 1, 3, 5
 				want, changed := []int64{1, 2, 3, 4, 5, 6}, []int64{2, 4, 6}
 				if read.dense { // the first of each key

@@ -44,9 +44,9 @@ func TestLookBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := outbox{T: t, Pool: pool, stores: pgtest.Pool(t, pool.Config().ConnString())}
-			o.exec(`truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
+			pgtest.Exec(o, `truncate outbox.outbox_events, outbox.outbox_dead_letters restart identity`)
 			o.fillKeys(2000, 1000, "orders")
-			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, resolution, resolved_at, resolved_by)
+			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, resolution, resolved_at, resolved_by)
 				select gen_random_uuid(), namespace, topic, 0, key_hash, 'poison_message', 1, 'discarded', now(), 'test' from outbox.outbox_events where seq = 1`)
 			claim := func(store dispatcher.Store, limit int) (seqs []int64, dead int) {
 				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
@@ -70,7 +70,7 @@ func TestLookBack(t *testing.T) {
 				pgstore.NoPass(other)
 			}
 			for change := range strings.SplitSeq(test.change, ";") {
-				o.exec(change)
+				pgtest.Exec(o, change)
 			}
 			if seqs, dead := claim(other, 100); slices.Min(seqs) <= 10 || dead > 0 {
 				t.Fatalf("a claim that does not look back has rows %v: they lie above the floor", seqs)
@@ -162,21 +162,21 @@ func TestLookBackPlan(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fillKeys(10, 10, "small")
-	p.exec(`vacuum analyze outbox.outbox_events`)
+	pgtest.Exec(p, `vacuum analyze outbox.outbox_events`)
 	look := func() plan {
 		return p.explain(fmt.Sprintf(`execute returned ('shop', '{orders}', '{%s}', '{ffffffff-ffff-ffff-ffff-ffffffffffff}', %d, true, 1000)`,
 			time.Now().UTC().Format(time.RFC3339), pgstore.ReturnedRows))
 	}
 	prepare := func() {
-		p.exec(`deallocate all`)
-		p.exec(`prepare returned as ` + pgstore.ReturnedSQL())
+		pgtest.Exec(p, `deallocate all`)
+		pgtest.Exec(p, `prepare returned as `+pgstore.ReturnedSQL())
 		look()
 	}
 	prepare() // on a table of one page: the plan is kept
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
 		select gen_random_uuid(), 'shop', 'orders', 'key ' || n % 1000, '{}', now() - interval '1 hour' + n * interval '1 ms' from generate_series(1, 100000) as n`)
 	const came = 500 // and a hundred that wait for the first of their keys
-	p.exec(`update outbox.outbox_events set lease = 1 where topic = 'orders' and (seq <= 10 + $1::integer or seq between 1500 and 1599)`, came)
+	pgtest.Exec(p, `update outbox.outbox_events set lease = 1 where topic = 'orders' and (seq <= 10 + $1::integer or seq between 1500 and 1599)`, came)
 	check := func(when string) {
 		t.Helper()
 		got := look()
@@ -203,12 +203,12 @@ func TestLookBackPlan(t *testing.T) {
 	check("plan kept from a table of one page")
 	prepare()
 	check("stale statistics")
-	p.exec(`delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
-	p.exec(`update pg_class set reltuples = -1, relpages = 0 where oid in (
+	pgtest.Exec(p, `delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
+	pgtest.Exec(p, `update pg_class set reltuples = -1, relpages = 0 where oid in (
 		select 'outbox.outbox_events'::regclass union select indexrelid from pg_index where indrelid = 'outbox.outbox_events'::regclass)`)
 	prepare()
 	check("empty statistics")
-	p.exec(`analyze outbox.outbox_events`)
+	pgtest.Exec(p, `analyze outbox.outbox_events`)
 	prepare()
 	check("fresh statistics")
 }

@@ -19,7 +19,7 @@ import (
 // fillKeys commits n due events of a topic, in turn of so many keys, in one statement.
 func (o outbox) fillKeys(n, keys int, topic string) {
 	o.Helper()
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', $1, 'key ' || n % $3::integer, '{}'
 		from generate_series(1, $2::integer) as n`, topic, n, keys)
 }
@@ -179,7 +179,7 @@ func TestKeysUnderFire(t *testing.T) {
 				if err := book.work(ctx, store, claimed.Events, rnd); err != nil {
 					return err
 				}
-				if len(claimed.Events) == 0 && scalar[int](o, left) == 0 {
+				if len(claimed.Events) == 0 && pgtest.Value[int](o, left) == 0 {
 					return nil
 				}
 			}

@@ -79,7 +79,7 @@ func TestClaimsThatWait(t *testing.T) {
 			req := dispatcher.ClaimRequest{Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1}}
 			for i, rows := range test.rows {
 				topic := fmt.Sprint("orders ", i)
-				o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+				pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
 					select gen_random_uuid(), 'shop', $1, 'key ' || n % 5, '{}', now() - $3::interval from generate_series(1, $2::integer) as n`, topic, rows+5, test.age)
 				req.Shares = append(req.Shares, dispatcher.Share{Topic: topic, Limit: 17})
 			}
@@ -110,7 +110,7 @@ func TestKeysNextToDenseRanges(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(1600, 1600, "orders")
-	o.exec(`update outbox.outbox_events set topic = case when seq % 4 < 2 then 'orders' else 'others' end,
+	pgtest.Exec(o, `update outbox.outbox_events set topic = case when seq % 4 < 2 then 'orders' else 'others' end,
 		aggregate_id = case when seq % 2 = 0 then 'hot' else aggregate_id end`)
 	made := o.count()
 	store := o.Store("shop", uuid.New())

@@ -45,13 +45,13 @@ func (m m10) take() []*dispatcher.Event {
 // work claims with a worker, and returns the tokens of what it has.
 func (m m10) work() (tokens []int64) {
 	m.Helper()
-	m.exec(`select m10_recovery.claim_outbox_events('w')`)
-	return scalar[[]int64](m.outbox, `select coalesce(array_agg(lease order by seq), '{}') from outbox.outbox_events where locked_by = (select worker from m10_recovery.processors)`)
+	pgtest.Exec(m, `select m10_recovery.claim_outbox_events('w')`)
+	return pgtest.Value[[]int64](m.outbox, `select coalesce(array_agg(lease order by seq), '{}') from outbox.outbox_events where locked_by = (select worker from m10_recovery.processors)`)
 }
 
 func (m m10) again(change string) {
 	m.Helper()
-	m.exec(`update outbox.outbox_events set next_attempt_at = now()` + change)
+	pgtest.Exec(m, `update outbox.outbox_events set next_attempt_at = now()`+change)
 }
 
 // Dispatchers and M10 workers take events from each other, with tokens that rise, and never have one together. Whoever
@@ -61,7 +61,7 @@ func (m m10) again(change string) {
 func TestM10AndDispatcherShareATable(t *testing.T) {
 	t.Parallel()
 	m := newM10(t)
-	m.exec(`select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
+	pgtest.Exec(m, `select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
 	const over = `, locked_until = now() - interval '1 microsecond'`
 	var tokens []int64
 	for range 3 {
@@ -78,7 +78,7 @@ func TestM10AndDispatcherShareATable(t *testing.T) {
 		if n := len(m.work()); n > 0 {
 			t.Fatalf("a worker claimed %d events, which a dispatcher has", n)
 		}
-		m.exec(`select m10_recovery.complete_outbox_event(1, 'w', true)`) // it has lost it
+		pgtest.Exec(m, `select m10_recovery.complete_outbox_event(1, 'w', true)`) // it has lost it
 		m.again(over)
 		tokens = append(tokens, m.work()...)
 		lost, err := m.Ack(t.Context(), []dispatcher.Lease{events[0].Lease()})
@@ -90,7 +90,7 @@ func TestM10AndDispatcherShareATable(t *testing.T) {
 	if len(tokens) != 9 || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != 9 {
 		t.Errorf("tokens %v, want nine that rise", tokens)
 	}
-	if status := scalar[string](m.outbox, `select status from outbox.outbox_events`); status != "processing" {
+	if status := pgtest.Value[string](m.outbox, `select status from outbox.outbox_events`); status != "processing" {
 		t.Errorf("it is %s; those who had lost it changed it", status)
 	}
 }
@@ -101,13 +101,13 @@ func TestM10AndDispatcherShareATable(t *testing.T) {
 func TestM10EventsAreNotMarkedDead(t *testing.T) {
 	t.Parallel()
 	m := newM10(t)
-	m.exec(`select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
-	m.exec(`select * from outbox.enqueue('shop', 'm10', '{}', p_options => '{"maxAttempts": 2}')`)
+	pgtest.Exec(m, `select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
+	pgtest.Exec(m, `select * from outbox.enqueue('shop', 'm10', '{}', p_options => '{"maxAttempts": 2}')`)
 	for range 5 {
 		if n := len(m.work()); n != 2 {
 			t.Fatalf("the worker claimed %d events, want 2", n)
 		}
-		m.exec(`select m10_recovery.complete_outbox_event(seq, 'w', false, 'refused') from outbox.outbox_events`)
+		pgtest.Exec(m, `select m10_recovery.complete_outbox_event(seq, 'w', false, 'refused') from outbox.outbox_events`)
 		m.again("")
 		events := m.take()
 		if len(events) != 2 {
@@ -123,7 +123,7 @@ func TestM10EventsAreNotMarkedDead(t *testing.T) {
 		}
 		m.again(`, locked_until = now() - interval '1 second'`)
 	}
-	if n := scalar[int](m.outbox, `select count(*) from outbox.outbox_dead_letters`); n > 0 {
+	if n := pgtest.Value[int](m.outbox, `select count(*) from outbox.outbox_dead_letters`); n > 0 {
 		t.Errorf("%d events are dead, want 0", n)
 	}
 }

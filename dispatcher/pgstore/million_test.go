@@ -34,7 +34,7 @@ func TestMillion(t *testing.T) {
 	}
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fill(5, "first")
-	p.exec(`vacuum analyze outbox.outbox_events`)
+	pgtest.Exec(p, `vacuum analyze outbox.outbox_events`)
 	p.prepare() // on a table of one page: these plans are kept, as a dispatcher's are
 	p.fill(1000, "before", "after")
 	alone := p.claim("before", 100)
@@ -57,12 +57,12 @@ func TestMillion(t *testing.T) {
 		t.Errorf("a claim reads %d buffers among rows that are not due or delivered, and %d without them", dead.buffers(), alone.buffers())
 	}
 
-	p.exec(`delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
-	p.exec(`update pg_class set reltuples = -1, relpages = 0 where oid in (
+	pgtest.Exec(p, `delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
+	pgtest.Exec(p, `update pg_class set reltuples = -1, relpages = 0 where oid in (
 		select 'outbox.outbox_events'::regclass union select indexrelid from pg_index where indrelid = 'outbox.outbox_events'::regclass)`)
 	p.prepare()
 	p.wantIndexPlans("empty statistics")
-	p.exec(`analyze outbox.outbox_events`)
+	pgtest.Exec(p, `analyze outbox.outbox_events`)
 	p.prepare()
 	p.wantIndexPlans("fresh statistics")
 }
@@ -70,10 +70,10 @@ func TestMillion(t *testing.T) {
 // markDead adds n rows of a topic that are due in an hour or more, and n that are delivered.
 func (p planned) markDead(topic string, n int) {
 	p.Helper()
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
 		select (lpad(to_hex(n), 8, 'a') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', now() + make_interval(hours => 1, secs => n)
 		from generate_series(1, $2::integer) as n`, topic, n)
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts)
 		select (lpad(to_hex(n), 8, 'b') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', 'delivered', 1
 		from generate_series(1, $2::integer) as n`, topic, n)
 }
@@ -112,10 +112,10 @@ func (p planned) wantIndexPlans(when string) {
 func (p planned) wantExpiredCheap() {
 	p.Helper()
 	fresh := p.claim("big", 100)
-	p.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second' where live and status = 'processing' and topic = 'big'`)
+	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second' where live and status = 'processing' and topic = 'big'`)
 	expired := p.claim("big", 100)
 	p.Logf("claim of 100 expired of a million: %d buffers, %.1f ms", expired.buffers(), expired.millis)
-	if n := scalar[int](p.outbox, `select count(*) from outbox.outbox_events where topic = 'big' and attempts = 2`); n != 100 {
+	if n := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where topic = 'big' and attempts = 2`); n != 100 {
 		p.Errorf("%d rows were claimed again, want 100", n)
 	}
 	if expired.buffers() > 2*fresh.buffers() {
@@ -129,7 +129,7 @@ func (p planned) wantExpiredCheap() {
 func (p planned) wantDepth(topic string) {
 	p.Helper()
 	store := p.Store("shop", uuid.New())
-	exact := scalar[int64](p.outbox, `select count(*) from outbox.outbox_events where topic = $1 and status = 'pending'`, topic)
+	exact := pgtest.Value[int64](p.outbox, `select count(*) from outbox.outbox_events where topic = $1 and status = 'pending'`, topic)
 	before := p.blocks()
 	depth, err := store.Depth(p.Context(), []string{topic})
 	if err != nil {
@@ -150,6 +150,6 @@ func (p planned) wantDepth(topic string) {
 func (p planned) blocks() int64 {
 	p.Helper()
 	pgtest.HandIn(p, p.Pool)
-	return scalar[int64](p.outbox, `select heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit
+	return pgtest.Value[int64](p.outbox, `select heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit
 		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`)
 }

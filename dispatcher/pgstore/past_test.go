@@ -18,7 +18,7 @@ import (
 // pastRow adds a row with an id and a payload, as old as its id says.
 func (o outbox) pastRow(id uuid.UUID, namespace, topic string, age time.Duration, bytes int) {
 	o.Helper()
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, headers, payload, created_at, status, attempts, lease)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, headers, payload, created_at, status, attempts, lease)
 		values ($1, $2, $3, '{"a": 1}', to_jsonb(repeat('x', $4)), now() - $5::interval, 'delivered', 3, 9)`, id, namespace, topic, bytes, age)
 }
 
@@ -87,8 +87,8 @@ func TestPastRowsAreWhole(t *testing.T) {
 	id := uuid.MustParse("01900000-0000-7000-8000-000000000001")
 	o.pastRow(id, "shop", "orders", time.Hour, 3)
 	o.pastRow(uuid.MustParse("01900000-0000-7000-8000-000000000002"), "shop", "orders", time.Hour, 3)
-	o.exec(`update outbox.outbox_events set event_type = 'Placed', aggregate_id = 'a', status = 'dead', dead_reason = 'permanent_failure' where id = $1`, id)
-	o.exec(`update outbox.outbox_events set headers = '[]' where id <> $1`, id)
+	pgtest.Exec(o, `update outbox.outbox_events set event_type = 'Placed', aggregate_id = 'a', status = 'dead', dead_reason = 'permanent_failure' where id = $1`, id)
+	pgtest.Exec(o, `update outbox.outbox_events set headers = '[]' where id <> $1`, id)
 	var rows []pgstore.PastRow
 	_, err := o.Store("shop", uuid.New()).(*pgstore.Store).Past(t.Context(), pgstore.Past{Last: 9}, func(page []pgstore.PastRow) error {
 		rows = append(rows, page...)
@@ -118,14 +118,14 @@ func TestPastIsBounded(t *testing.T) {
 	if ids, pages, _ := o.past(pgstore.Past{Last: 100}); !slices.Equal(pages, []int{2, 1, 2, 1}) || len(ids) != 6 {
 		t.Errorf("pages of %v rows, of %v", pages, ids)
 	}
-	o.exec(`delete from outbox.outbox_events`)
+	pgtest.Exec(o, `delete from outbox.outbox_events`)
 	o.fill(2500, "orders")
 	if ids, pages, looked := o.past(pgstore.Past{Last: 2100}); len(ids) != 2100 || slices.Max(pages) != 100 || !looked.All {
 		t.Errorf("%d rows in pages of %v, looked at %+v", len(ids), pages, looked)
 	}
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select ('00000000-0000-7000-8000-' || lpad(to_hex(n + 5000), 12, '0'))::uuid, 'bank', 'orders', '{}' from generate_series(1, 110000) as n`)
-	o.exec(`update outbox.outbox_events set namespace = 'bank' where namespace = 'shop'`)
+	pgtest.Exec(o, `update outbox.outbox_events set namespace = 'bank' where namespace = 'shop'`)
 	if ids, _, looked := o.past(pgstore.Past{Last: 10}); len(ids) != 0 || looked != (pgstore.Looked{Rows: 100_100}) {
 		t.Errorf("%d rows, looked at %+v; want it to end after 100100", len(ids), looked)
 	}
@@ -139,16 +139,16 @@ func TestPastReadsThePrimaryKey(t *testing.T) {
 	for _, statistics := range []string{"none", "fresh"} {
 		p.fill(20_000, statistics)
 		if statistics == "fresh" {
-			p.exec(`vacuum analyze outbox.outbox_events`)
+			pgtest.Exec(p, `vacuum analyze outbox.outbox_events`)
 		}
-		p.exec(`deallocate all`)
-		p.exec(`prepare past as ` + pgstore.PastSQL())
-		p.exec(`prepare past_rows as ` + pgstore.PastRowsSQL())
+		pgtest.Exec(p, `deallocate all`)
+		pgtest.Exec(p, `prepare past as `+pgstore.PastSQL())
+		pgtest.Exec(p, `prepare past_rows as `+pgstore.PastRowsSQL())
 		look := p.explain(`execute past ('shop', null, null, 'ffffffff-ffff-ffff-ffff-ffffffffffff', '00000000-0000-0000-0000-000000000000', 100)`)
 		if !look.indexes()["outbox_events_pkey"] || look.has("Seq Scan") || look.has("Sort") || look.buffers() > 400 {
 			t.Errorf("statistics %s: a look of 100 rows reads %d buffers: %+v", statistics, look.buffers(), look)
 		}
-		ids := scalar[string](p.outbox, `select array_agg(id)::text from (select id from outbox.outbox_events limit 100) as e`)
+		ids := pgtest.Value[string](p.outbox, `select array_agg(id)::text from (select id from outbox.outbox_events limit 100) as e`)
 		if rows := p.explain(`execute past_rows ('` + ids + `')`); rows.has("Seq Scan") || rows.Rows != 100 || rows.buffers() > 1000 {
 			t.Errorf("statistics %s: a page of %d rows reads %d buffers: %+v", statistics, rows.Rows, rows.buffers(), rows)
 		}
@@ -162,7 +162,7 @@ func TestPastOnlyReads(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fill(300, "orders")
 	// A function in a place that the statements read would be the only way to write.
-	o.exec(`alter table outbox.outbox_events rename to real;
+	pgtest.Exec(o, `alter table outbox.outbox_events rename to real;
 		create function outbox.touch() returns boolean language sql volatile as $$ update outbox.real set attempts = 0 returning true $$;
 		create view outbox.outbox_events as select * from outbox.real where outbox.touch()`)
 	store := o.Store("shop", uuid.New()).(*pgstore.Store)
@@ -170,7 +170,7 @@ func TestPastOnlyReads(t *testing.T) {
 	if _, err := store.Past(t.Context(), pgstore.Past{Last: 9}, nothing); err == nil || !strings.Contains(err.Error(), "read-only transaction") {
 		t.Errorf("error %v; want that of a transaction that only reads", err)
 	}
-	o.exec(`drop view outbox.outbox_events; alter table outbox.real rename to outbox_events`)
+	pgtest.Exec(o, `drop view outbox.outbox_events; alter table outbox.real rename to outbox_events`)
 	stop, calls := errors.New("stop"), 0
 	_, err := store.Past(t.Context(), pgstore.Past{Last: 300}, func([]pgstore.PastRow) error {
 		calls++

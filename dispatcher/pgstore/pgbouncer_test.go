@@ -20,7 +20,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 	srv := pgtest.Server(t)
 	bouncer := pgtest.Bouncer(t, srv)
 	admin := newOutbox(t, srv.DSN("postgres"))
-	admin.exec(`create database template`)
+	pgtest.Exec(admin, `create database template`)
 	conn, err := pgx.Connect(t.Context(), srv.DSN("template"))
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 	t.Run("Exercise", func(t *testing.T) {
 		storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
 			name := "test_" + strings.ToLower(rand.Text())
-			admin.exec(`create database ` + name + ` template template`)
+			pgtest.Exec(admin, `create database `+name+` template template`)
 			o := newOutbox(t, srv.DSN(name))
 			stores, err := database.Pool(t.Context(), config.Database{DSN: bouncer.DSN(name)}, "orders")
 			if err != nil {

@@ -36,7 +36,7 @@ func TestReadmeOnDeadEvents(t *testing.T) {
 	p := newOutbox(t, pgtest.Migrated(t))
 	store := p.Store("shop", uuid.New())
 	request := dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 1}
-	p.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, 3)`)
 	claimed, err := store.Claim(t.Context(), request)
 	if err != nil || len(claimed.Events) != 3 {
@@ -50,16 +50,16 @@ func TestReadmeOnDeadEvents(t *testing.T) {
 		t.Fatal(lost, err)
 	}
 	for i, statement := range statements {
-		p.exec(strings.ReplaceAll(statement, "'ID'", "'"+failures[i].Lease.ID.String()+"'"))
+		pgtest.Exec(p, strings.ReplaceAll(statement, "'ID'", "'"+failures[i].Lease.ID.String()+"'"))
 	}
 	again, err := store.Claim(t.Context(), request)
 	if err != nil || len(again.Events) != 1 || again.Events[0].ID != failures[0].Lease.ID || again.Events[0].Attempt != 1 {
 		t.Errorf("after the replay %+v were claimed, %v", again.Events, err)
 	}
-	if n := scalar[int](p, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 1 {
+	if n := pgtest.Value[int](p, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 1 {
 		t.Errorf("%d dead letters are open, want the one that is open", n)
 	}
-	if n := scalar[int](p, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 2 {
+	if n := pgtest.Value[int](p, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 2 {
 		t.Errorf("%d events are dead, want the discarded one and the one that is open", n)
 	}
 }

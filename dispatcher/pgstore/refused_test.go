@@ -105,10 +105,10 @@ func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, pgtest.Migrated(t))
 			const others = 30
-			o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, attempts, next_attempt_at)
+			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, attempts, next_attempt_at)
 				select gen_random_uuid(), 'shop', 'orders', n::text, '{}', case n when 1 then 3 else 0 end, now() - case n when 1 then interval '1 minute' else '0' end
 				from generate_series(1, $1::integer) as n`, others+1)
-			o.exec(raising(`raise exception 'not in this table'`))
+			pgtest.Exec(o, raising(`raise exception 'not in this table'`))
 			store := o.Store("shop", uuid.New())
 			claim := func() dispatcher.Claimed {
 				t.Helper()
@@ -135,7 +135,7 @@ func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 				got += len(more.Events)
 				return got >= others
 			})
-			if n := scalar[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`); n != 1 || got != others {
+			if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`); n != 1 || got != others {
 				t.Errorf("%d rows were claimed and %d stayed as they were, want %d and 1", got, n, others)
 			}
 			pgstore.MarkDeadAgain(store)
@@ -147,7 +147,7 @@ func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 				return dispatcher.IsRefused(again.DeadRefused)
 			})
 
-			o.exec(`drop trigger refuse on outbox.outbox_dead_letters`)
+			pgtest.Exec(o, `drop trigger refuse on outbox.outbox_dead_letters`)
 			pgstore.MarkDeadAgain(store)
 			o.eventually("the row is marked dead", func() bool { return len(claim().Dead) == 1 })
 		})

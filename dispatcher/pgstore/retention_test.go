@@ -32,11 +32,11 @@ func TestClaimsDuringASweep(t *testing.T) {
 			if !sweeps {
 				continue
 			}
-			p.exec(`update outbox.outbox_sweeps set next_run = now()`)
+			pgtest.Exec(p, `update outbox.outbox_sweeps set next_run = now()`)
 			if ran, err := s.Sweep(t.Context()); err != nil || !ran {
 				t.Fatalf("the sweep ran: %v, %v", ran, err)
 			}
-			if n := scalar[int](p.outbox, `select count(*) from outbox.outbox_events where status = 'delivered'`); n != 0 {
+			if n := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where status = 'delivered'`); n != 0 {
 				t.Fatalf("%d delivered rows are there after a sweep", n)
 			}
 		}

@@ -31,7 +31,7 @@ func TestSchema(t *testing.T) {
 		{"no schema", `drop schema outbox cascade`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},
 	} {
 		if test.sql != "" {
-			o.exec(test.sql)
+			pgtest.Exec(o, test.sql)
 		}
 		got, err := o.Store("shop", uuid.New()).Schema(t.Context())
 		if err != nil || got.State != test.state || got.Version != test.version || got.Required != migrations.Version {

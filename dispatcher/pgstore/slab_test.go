@@ -17,7 +17,7 @@ import (
 func TestSlowEventKeepsItsOwnMemory(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	const events, size = 60, 1 << 20
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, headers)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, headers)
 		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', $2::integer)), jsonb_build_object('h', repeat('y', 60000))
 		from generate_series(1, $1::integer)`, events, size)
 	before := heap()
@@ -59,7 +59,7 @@ func TestClaimCountsHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, pgtest.Migrated(t))
-			o.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, headers)
+			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, headers)
 				select gen_random_uuid(), 'shop', 'orders', n::text, '{}', jsonb_build_object('h', `+value+`)
 				from generate_series(1, $1::integer) as n`, events, size)
 			store := o.Store("shop", uuid.New())

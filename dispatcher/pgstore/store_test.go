@@ -129,7 +129,7 @@ func (o outbox) Row(id uuid.UUID) (row storetest.Row) {
 
 func (o outbox) Failures(id uuid.UUID) []storetest.Attempt {
 	o.Helper()
-	return scalar[[]storetest.Attempt](o, `select coalesce(failures, '[]') from outbox.outbox_events where id = $1`, id)
+	return pgtest.Value[[]storetest.Attempt](o, `select coalesce(failures, '[]') from outbox.outbox_events where id = $1`, id)
 }
 
 func (o outbox) DeadLetters(id uuid.UUID) []storetest.DeadLetter {
@@ -149,38 +149,22 @@ func (o outbox) DeadLetters(id uuid.UUID) []storetest.DeadLetter {
 
 func (o outbox) Revive(id uuid.UUID, attempts int) {
 	o.Helper()
-	o.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null, attempts = $2, updated_at = now()
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'pending', dead_reason = null, attempts = $2, updated_at = now()
 		where id = $1 and status = 'dead'`, id, attempts)
 }
 
 func (o outbox) Resolve(id uuid.UUID) {
 	o.Helper()
-	o.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'
+	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'
 		where event_id = $1 and resolution is null`, id)
 }
 
 func (o outbox) Due(id uuid.UUID) {
 	o.Helper()
-	o.exec(`update outbox.outbox_events set next_attempt_at = now() where id = $1 and status = 'pending'`, id)
+	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() where id = $1 and status = 'pending'`, id)
 }
 
 func (o outbox) Now() time.Time {
 	o.Helper()
-	return scalar[time.Time](o, `select clock_timestamp()`)
-}
-
-func (o outbox) exec(sql string, args ...any) {
-	o.Helper()
-	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// scalar returns the one value that sql selects.
-func scalar[T any](o outbox, sql string, args ...any) (value T) {
-	o.Helper()
-	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-	return value
+	return pgtest.Value[time.Time](o, `select clock_timestamp()`)
 }

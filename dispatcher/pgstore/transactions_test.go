@@ -49,9 +49,9 @@ func newHolders(t *testing.T) holders {
 	h := holders{outbox: newOutbox(t, srv.DSN("postgres")), srv: srv, own: new([]*pgx.Conn)}
 	h.store = h.as(h.login(migrations.Dispatcher))
 	seeing := h.login(migrations.Dispatcher)
-	h.exec(`grant pg_read_all_stats to ` + user(t, seeing))
+	pgtest.Exec(h, `grant pg_read_all_stats to `+user(t, seeing))
 	h.seeing = h.as(seeing)
-	h.exec(`checkpoint`)
+	pgtest.Exec(h, `checkpoint`)
 	return h
 }
 
@@ -129,7 +129,7 @@ func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name st
 // they first saw it. Nothing else is reported.
 func TestOldestTransactionOfSessions(t *testing.T) {
 	h := newHolders(t)
-	h.exec(`create database elsewhere`)
+	pgtest.Exec(h, `create database elsewhere`)
 	elsewhere, err := pgx.Connect(t.Context(), h.srv.DSN("elsewhere"))
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestOldestTransactionOfSessions(t *testing.T) {
 	analyst, late := h.session("analyst"), h.session("")
 	name := fmt.Sprintf("pid %d (analyst)", analyst.PgConn().PID())
 	h.run(analyst, `begin isolation level repeatable read; select 1`)
-	began := scalar[time.Time](h.outbox, `select xact_start from pg_stat_activity where application_name = 'analyst'`)
+	began := pgtest.Value[time.Time](h.outbox, `select xact_start from pg_stat_activity where application_name = 'analyst'`)
 	first := h.wants(h.store, dispatcher.HeldBySession, name)
 	h.run(late, `begin; create table late ()`)
 	if got := h.wants(h.seeing, dispatcher.HeldBySession, name); !got.Since.Equal(began) || got.Age <= 0 {
@@ -196,7 +196,7 @@ func TestOldestTransactionElsewhere(t *testing.T) {
 	}
 	h.run(preparer, `rollback prepared 'two-phase'`)
 
-	h.exec(`select pg_create_physical_replication_slot('kept')`)
+	pgtest.Exec(h, `select pg_create_physical_replication_slot('kept')`)
 	h.wants(h.store, "", "") // it holds WAL, and no rows
 	feedback := map[string]string{"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s", "cluster_name": "replica", "primary_slot_name": "kept"}
 	slotted := h.standby(feedback)
@@ -256,7 +256,7 @@ func (o outbox) eventually(what string, holds func() bool) {
 // A long vacuum looks like a session with an old snapshot, and holds nothing back.
 func TestOldestTransactionIgnoresVacuum(t *testing.T) {
 	h := newHolders(t)
-	h.exec(`create table wide as select repeat('x', 1000) from generate_series(1, 200)`)
+	pgtest.Exec(h, `create table wide as select repeat('x', 1000) from generate_series(1, 200)`)
 	vacuum := h.session("vacuum")
 	h.run(vacuum, `set vacuum_cost_delay = 100; set vacuum_cost_limit = 1`)
 	done := make(chan error, 1)
@@ -266,7 +266,7 @@ func TestOldestTransactionIgnoresVacuum(t *testing.T) {
 		done <- err
 	}()
 	h.eventually("the vacuum runs", func() bool {
-		return scalar[bool](h.outbox, `select exists (select from pg_stat_progress_vacuum join pg_stat_activity using (pid) where backend_xmin is not null)`)
+		return pgtest.Value[bool](h.outbox, `select exists (select from pg_stat_progress_vacuum join pg_stat_activity using (pid) where backend_xmin is not null)`)
 	})
 	h.wants(h.seeing, "", "")
 	h.wants(h.store, "", "")

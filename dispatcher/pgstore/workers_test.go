@@ -26,33 +26,33 @@ func TestHeartbeat(t *testing.T) {
 	}
 	beat(other, pgstore.WorkerInfo{Dispatcher: "others"})
 	for worker, ago := range map[uuid.UUID]time.Duration{lost: 23 * time.Hour, old: 25 * time.Hour} {
-		o.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace, started_at, seen_at) values ($1, 'gone', 'shop', now() - $2::interval, now() - $2::interval)`, worker, ago)
+		pgtest.Exec(o, `insert into outbox.outbox_workers (worker, dispatcher, namespace, started_at, seen_at) values ($1, 'gone', 'shop', now() - $2::interval, now() - $2::interval)`, worker, ago)
 	}
 	from := o.Now()
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Topics: []string{"orders", "returns"}})
 	first := o.Now()
 	const row = `select concat_ws(' ', dispatcher, namespace, topics, version) from outbox.outbox_workers where worker = $1`
-	if got := scalar[string](o, row, one); got != "orders shop {orders,returns} v1" {
+	if got := pgtest.Value[string](o, row, one); got != "orders shop {orders,returns} v1" {
 		t.Errorf("the row is %q", got)
 	}
-	if got := scalar[string](o, row, other); got != "others shop {} " {
+	if got := pgtest.Value[string](o, row, other); got != "others shop {} " {
 		t.Errorf("the other worker's row is %q", got)
 	}
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Blocks: true})
-	if !scalar[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
-		t.Errorf("after the second time the row is %s", scalar[string](o, `select w::text from outbox.outbox_workers as w where worker = $1`, one))
+	if !pgtest.Value[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
+		t.Errorf("after the second time the row is %s", pgtest.Value[string](o, `select w::text from outbox.outbox_workers as w where worker = $1`, one))
 	}
-	if n := scalar[int](o, `select count(*) from outbox.outbox_workers where worker = any ($1)`, []uuid.UUID{one, other, lost}); n != 3 || scalar[int](o, `select count(*) from outbox.outbox_workers`) != 3 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = any ($1)`, []uuid.UUID{one, other, lost}); n != 3 || pgtest.Value[int](o, `select count(*) from outbox.outbox_workers`) != 3 {
 		t.Errorf("%d of the 3 rows that must stay are there", n)
 	}
 
-	o.exec(`update outbox.outbox_workers set seen_at = now() - interval '2 days' where worker = $1`, one) // it was frozen
+	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 days' where worker = $1`, one) // it was frozen
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders"})
 	check(t, "Leave", o.Store("shop", one).(*pgstore.Store).Leave(t.Context()))
-	if n := scalar[int](o, `select count(*) from outbox.outbox_workers where worker = $1`, one); n != 0 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = $1`, one); n != 0 {
 		t.Error("the row is there after Leave")
 	}
-	if n := scalar[int](o, `select count(*) from outbox.outbox_workers`); n != 2 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers`); n != 2 {
 		t.Errorf("Leave left %d rows, want 2", n)
 	}
 }
@@ -73,7 +73,7 @@ func TestSharing(t *testing.T) {
 	beat("shop", "us/all")
 	beat("other", "eu/other")
 	beat("shop", "eu/gone", "orders")
-	o.exec(`update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where dispatcher = 'eu/gone'`)
+	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where dispatcher = 'eu/gone'`)
 	for _, c := range []struct {
 		name   string
 		topics []string

@@ -30,7 +30,7 @@ func TestManyRowsInOneTransaction(t *testing.T) {
 	r.step(adopt.Cutover, adopt.Live, true)
 	t.Logf("cutover: %v a row", time.Since(began)/(2*rows))
 	insert("after the cutover")
-	if events, open := scalar[int](r, `select count(*) from `+pgtest.Schema+`.outbox_events`), scalar[int](r, `select count(*) from outbox.events where `+r.old.open); events != 3*rows || open != 0 {
+	if events, open := pgtest.Value[int](r, `select count(*) from `+pgtest.Schema+`.outbox_events`), pgtest.Value[int](r, `select count(*) from outbox.events where `+r.old.open); events != 3*rows || open != 0 {
 		t.Errorf("after the cutover: %d events, %d open rows of theirs; want %d and 0", events, open, 3*rows)
 	}
 }

@@ -56,14 +56,14 @@ func newLogRig(t *testing.T) (rig, string) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	r := rig{t, pgtest.Pool(t, dsn), debeziumService()}
-	if scalar[string](r, `show wal_level`) != "logical" {
+	if pgtest.Value[string](r, `show wal_level`) != "logical" {
 		need.Missing(t, errors.New("the server's WAL cannot be decoded; start one with wal_level = logical"))
 	}
 	r.old.spec.Slot = "s_" + strings.ToLower(rand.Text())
 	r.exec(r.old.ddl)
 	r.exec(`select pg_create_logical_replication_slot($1, 'pgoutput')`, r.old.spec.Slot)
 	t.Cleanup(func() { // which a database cannot be dropped with
-		_, err := r.pool.Exec(context.WithoutCancel(t.Context()), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, r.old.spec.Slot)
+		_, err := r.Pool.Exec(context.WithoutCancel(t.Context()), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, r.old.spec.Slot)
 		if err != nil {
 			t.Error(err)
 		}
@@ -123,7 +123,7 @@ func (c *connector) close() {
 	c.stop()
 	<-c.done
 	_ = c.conn.Close(context.Background())
-	for until := time.Now().Add(time.Minute); c.Context().Err() == nil && scalar[bool](c.rig, `select active from pg_replication_slots where slot_name = $1`, c.old.spec.Slot); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); c.Context().Err() == nil && pgtest.Value[bool](c.rig, `select active from pg_replication_slots where slot_name = $1`, c.old.spec.Slot); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
 			c.Fatal("the slot is active a minute after its reader has ended")
 		}

@@ -21,7 +21,7 @@ func TestBackOfADroppedTable(t *testing.T) {
 	if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "the table was renamed, with the trigger: name it back") {
 		t.Errorf("of a table that was renamed: %v", err)
 	}
-	conn, err := r.pool.Acquire(t.Context())
+	conn, err := r.Pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +40,8 @@ func TestBackOfADroppedTable(t *testing.T) {
 	if want := "Table m10_recovery.outbox was dropped, and what was kept of its adoption is removed. 1 events of it are not delivered yet: they stay in the outbox, and a dispatcher of namespace " + r.old.spec.Namespace + " delivers them."; result.Next != want {
 		t.Errorf("says %q", result.Next)
 	}
-	kept := scalar[int](r, `select (select count(*) from outbox.outbox_adoptions) + (select count(*) from outbox.outbox_adopted) + (select count(*) from pg_proc where proname like 'outbox_adopt\_m10%')`)
-	if waiting := scalar[int](r, `select count(*) from outbox.outbox_events where status = 'pending'`); kept != 0 || waiting != 1 {
+	kept := pgtest.Value[int](r, `select (select count(*) from outbox.outbox_adoptions) + (select count(*) from outbox.outbox_adopted) + (select count(*) from pg_proc where proname like 'outbox_adopt\_m10%')`)
+	if waiting := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'pending'`); kept != 0 || waiting != 1 {
 		t.Errorf("%d rows and functions are kept, %d events wait", kept, waiting)
 	}
 	r.step(adopt.Back, adopt.None, false)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
@@ -45,7 +46,7 @@ func (r rig) playLedger() {
 	if s := r.status(); !s.OK() || s.Theirs == 0 || s.Theirs != s.Ours || s.Refused != 0 || s.State != adopt.Shadow {
 		r.Errorf("in the shadow: %+v", s)
 	}
-	if n := scalar[int](r, `select count(*) from outbox.outbox_events`); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events`); n != 0 {
 		r.Errorf("%d events in the shadow", n)
 	}
 	moved := r.step(adopt.Cutover, adopt.Live, true)
@@ -70,13 +71,13 @@ func (r rig) playLedger() {
 	wait()
 	r.eventually("their worker has delivered the rest", func() bool {
 		r.exec(fmt.Sprintf(`update %[1]s set %[2]s = now() where %[2]s > now() and %[3]s`, r.old.table(), r.old.due, r.old.open))
-		return scalar[int](r, `select count(*) from `+r.old.table()+` where `+r.old.open) == 0
+		return pgtest.Value[int](r, `select count(*) from `+r.old.table()+` where `+r.old.open) == 0
 	})
 	stopWorker()
 	r.check(l)
 	r.step(adopt.Back, adopt.None, false)
-	if n := scalar[int](r, `select count(*) from outbox.outbox_events where live`) + scalar[int](r, `select count(*) from outbox.outbox_adopted`) +
-		scalar[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`) + scalar[int](r, `select count(*) from pg_proc where proname like 'outbox\_adopt\_'||$1`, r.old.spec.Layout); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) + pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`) +
+		pgtest.Value[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`) + pgtest.Value[int](r, `select count(*) from pg_proc where proname like 'outbox\_adopt\_'||$1`, r.old.spec.Layout); n != 0 {
 		r.Errorf("%d things are left after the way back", n)
 	}
 	r.Logf("committed %d, rolled back %d; moved %d, returned %d; delivered by theirs %d, ours %d at the end of the cut-over, %d and %d in all",
@@ -91,7 +92,7 @@ func (r rig) deliverAll() {
 	r.Helper()
 	r.eventually("the dispatcher has delivered all", func() bool {
 		r.exec(`update outbox.outbox_events set next_attempt_at = now() where live and status = 'pending' and next_attempt_at > now()`)
-		return scalar[int](r, `select count(*) from outbox.outbox_events where live`) == 0
+		return pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) == 0
 	})
 }
 
@@ -133,7 +134,7 @@ func (r rig) check(l *ledger) {
 			r.Errorf("event %d was rolled back, and delivered", n)
 		}
 	}
-	if n := scalar[int](r, `select count(*) from (select from outbox.outbox_events group by payload having count(*) > 1) as twice`); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from (select from outbox.outbox_events group by payload having count(*) > 1) as twice`); n != 0 {
 		r.Errorf("%d events were added twice", n)
 	}
 }
@@ -175,7 +176,7 @@ func (p *producers) one(n int) {
 	if n%16 < 4 && p.old.aggregates == 0 {
 		level = pgx.RepeatableRead
 	}
-	tx, err := p.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
+	tx, err := p.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
 	if err != nil {
 		p.Errorf("a producer got %v", err)
 		return

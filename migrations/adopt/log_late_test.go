@@ -15,7 +15,7 @@ import (
 // uncommitted inserts an event in a transaction that does not wait for the disk when it commits.
 func (r rig) uncommitted(n int) pgx.Tx {
 	r.Helper()
-	tx, err := r.pool.Begin(r.Context())
+	tx, err := r.Pool.Begin(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (r rig) stepDuring(step adopt.Step, tx pgx.Tx) (result adopt.Result) {
 		done <- err
 	}()
 	r.eventually("the step waits", func() bool {
-		return len(done) > 0 || scalar[bool](r, `select exists (select from pg_locks where relation = 'outboxevent'::regclass and not granted)`)
+		return len(done) > 0 || pgtest.Value[bool](r, `select exists (select from pg_locks where relation = 'outboxevent'::regclass and not granted)`)
 	})
 	if err := tx.Commit(r.Context()); err != nil {
 		r.Error(err)
@@ -53,7 +53,7 @@ func (r rig) stepDuring(step adopt.Step, tx pgx.Tx) (result adopt.Result) {
 // held are the numbers of the rows that the slot has, in its order, as "4 2 4".
 func (r rig) held() string {
 	r.Helper()
-	return scalar[string](r, `select coalesce(string_agg(row -> 'payload' ->> 'n', ' ' order by at), '')
+	return pgtest.Value[string](r, `select coalesce(string_agg(row -> 'payload' ->> 'n', ' ' order by at), '')
 		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') with ordinality as l (row, at)`, r.old.spec.Slot)
 }
 
@@ -167,7 +167,7 @@ func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 || r.held() != "1 2 3 4" {
 		t.Errorf("returned %d, and the slot has %s", result.Returned, r.held())
 	}
-	if got := scalar[string](r, `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`); got != "fixedtrue Ttrue Ttrue" {
+	if got := pgtest.Value[string](r, `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`); got != "fixedtrue Ttrue Ttrue" {
 		t.Errorf("their table has %s", got)
 	}
 }

@@ -40,7 +40,7 @@ func TestDebeziumLedger(t *testing.T) {
 		return n > 700
 	})
 	unconfirmed := connector.crash(l)
-	if n := scalar[int](r, `select count(*) from outbox.outbox_events`) + scalar[int](r, `select count(*) from outbox.outbox_adopted`); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events`) + pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`); n != 0 {
 		t.Errorf("%d events and notes in the shadow", n)
 	}
 	moved := r.step(adopt.Cutover, adopt.Live, true)
@@ -86,12 +86,12 @@ func TestDebeziumLedger(t *testing.T) {
 			t.Errorf("the connector has sent event %d again", n)
 		}
 	}
-	if n := scalar[int](r, `select count(*) from outbox.outbox_events where live`) + scalar[int](r, `select count(*) from outbox.outbox_adopted`) +
-		scalar[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) + pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`) +
+		pgtest.Value[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`); n != 0 {
 		t.Errorf("%d things are left after the way back", n)
 	}
 	// A row whose producer has deleted it is deleted again.
-	if n := scalar[int](r, `select count(*) from outboxevent where (payload ->> 'n')::integer % 2 = 0`); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from outboxevent where (payload ->> 'n')::integer % 2 = 0`); n != 0 {
 		t.Errorf("%d rows are there again", n)
 	}
 	t.Logf("committed %d, rolled back %d; moved %d, returned %d, both %d; delivered by theirs %d, ours %d at the end of the cut-over, %d and %d in all",
@@ -110,7 +110,7 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	l := newLedger()
 	connector := r.connect(dsn, l, 1)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
-	late, err := r.pool.Begin(t.Context())
+	late, err := r.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,10 +121,10 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	if err := r.old.produce(t.Context(), late, 2); err != nil {
 		t.Fatal(err)
 	}
-	inserted := scalar[string](r, `select pg_current_wal_insert_lsn()::text`)
+	inserted := pgtest.Value[string](r, `select pg_current_wal_insert_lsn()::text`)
 	r.produce(t.Context(), 1)
 	r.eventually("the connector has confirmed what came later", func() bool {
-		return scalar[bool](r, `select confirmed_flush_lsn > $1::text::pg_lsn from pg_replication_slots where slot_name = $2`, inserted, r.old.spec.Slot)
+		return pgtest.Value[bool](r, `select confirmed_flush_lsn > $1::text::pg_lsn from pg_replication_slots where slot_name = $2`, inserted, r.old.spec.Slot)
 	})
 	connector.close()
 	if err := late.Commit(t.Context()); err != nil {
@@ -138,7 +138,7 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	}
 	const as = `select (id, namespace, topic, event_type, aggregate_type, aggregate_id, dedupe_key)
 		= (md5('2')::uuid, 'shop', 'Order', 'OrderCreated', 'Order', '2', md5('2')::uuid::text) from outbox.outbox_events`
-	if !scalar[bool](r, as) {
+	if !pgtest.Value[bool](r, as) {
 		t.Error("the event is not that of the row")
 	}
 }
@@ -169,17 +169,17 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	}
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '4'`)
 	const rows = `select coalesce(string_agg(to_jsonb(o)::text, ' ' order by id), '') from outboxevent as o`
-	before := scalar[string](r, rows)
+	before := pgtest.Value[string](r, rows)
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 {
 		t.Errorf("returned %d, want 4", result.Returned)
 	}
-	if after := scalar[string](r, rows); after != before {
+	if after := pgtest.Value[string](r, rows); after != before {
 		t.Errorf("their table has\n%s\nwant\n%s", after, before)
 	}
-	held := scalar[string](r, `select string_agg(row::text, ' ' order by row ->> 'id')
+	held := pgtest.Value[string](r, `select string_agg(row::text, ' ' order by row ->> 'id')
 		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') as row`, r.old.spec.Slot)
 	for _, id := range []string{"shadow", "open", "live", "none"} {
-		if n := strings.Count(held, scalar[string](r, `select md5($1)::uuid::text`, id)); n != 1 {
+		if n := strings.Count(held, pgtest.Value[string](r, `select md5($1)::uuid::text`, id)); n != 1 {
 			t.Errorf("the slot has row %s %d times", id, n)
 		}
 	}
@@ -208,7 +208,7 @@ func TestDebeziumNotesArePruned(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'dead', dead_reason = 'test' where (payload ->> 'n')::integer < 150`)
 	r.exec(`update outbox.outbox_events set status = 'delivered' where (payload ->> 'n')::integer between 150 and 279`)
 	produce(300, 380)
-	got := scalar[string](r, `select string_agg(status || ' ' || n, ', ' order by status) from (
+	got := pgtest.Value[string](r, `select string_agg(status || ' ' || n, ', ' order by status) from (
 		select e.status, count(*) as n from outbox.outbox_adopted as a join outbox.outbox_events as e on e.id = a.event_id group by e.status) as s`)
 	if want := "dead 150, pending 100"; got != want {
 		t.Errorf("notes of %s, want %s", got, want)
@@ -244,7 +244,7 @@ func TestDebeziumErrors(t *testing.T) {
 	login := r.old.spec.Slot
 	r.exec(`create role ` + login + ` login password 'plain'; grant ` + login + ` to current_user; alter schema outbox owner to ` + login + `; alter table outboxevent owner to ` + login)
 	t.Cleanup(func() {
-		_, _ = r.pool.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
+		_, _ = r.Pool.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
 	})
 	conn, err := pgx.Connect(t.Context(), strings.Replace(dsn, pgUser(t, dsn), login+":plain", 1))
 	if err != nil {

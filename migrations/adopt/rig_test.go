@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 // rig is a database with an outbox and a table of theirs.
 type rig struct {
 	*testing.T
-	pool *pgxpool.Pool
-	old  oldService
+	*pgxpool.Pool
+	old oldService
 }
 
 func newRig(t *testing.T, old oldService) rig {
@@ -44,23 +44,15 @@ func newRig(t *testing.T, old oldService) rig {
 func (r rig) exec(sql string, args ...any) {
 	r.Helper()
 	args = append([]any{pgx.QueryExecModeSimpleProtocol}, args...)
-	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
+	if _, err := r.Pool.Exec(r.Context(), sql, args...); err != nil {
 		r.Fatalf("%.200s: %v", sql, err)
 	}
-}
-
-func scalar[T any](r rig, sql string, args ...any) (value T) {
-	r.Helper()
-	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&value); err != nil {
-		r.Fatalf("%.200s: %v", sql, err)
-	}
-	return value
 }
 
 // try does a step on a connection of its own.
 func (r rig) try(step adopt.Step, o adopt.Options) (result adopt.Result, err error) {
 	r.Helper()
-	conn, err := r.pool.Acquire(r.Context())
+	conn, err := r.Pool.Acquire(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -84,7 +76,7 @@ func (r rig) step(step adopt.Step, state adopt.State, changed bool) adopt.Result
 // status is that of the only adoption.
 func (r rig) status() adopt.Status {
 	r.Helper()
-	conn, err := r.pool.Acquire(r.Context())
+	conn, err := r.Pool.Acquire(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -99,7 +91,7 @@ func (r rig) status() adopt.Status {
 // produce commits an event with the number.
 func (r rig) produce(ctx context.Context, n int) {
 	r.Helper()
-	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return r.old.produce(ctx, tx, n) })
+	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return r.old.produce(ctx, tx, n) })
 	if err != nil {
 		r.Fatalf("a producer got %v", err)
 	}
@@ -157,7 +149,7 @@ func number(payload string) int {
 // dispatch runs a dispatcher until the function that it returns is called.
 func (r rig) dispatch(l *ledger) (stop func()) {
 	r.Helper()
-	store := pgstore.New(r.pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
+	store := pgstore.New(r.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
 	d, err := engine.New(store, l, dispatcher.Config{Ordering: dispatcher.OrderingKey, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		r.Fatal(err)
@@ -186,7 +178,7 @@ func (r rig) work(l *ledger, passes int) (stop func()) {
 				return
 			case <-time.After(5 * time.Millisecond):
 			}
-			if err := r.old.work(r.Context(), r.pool, l, pass); err != nil {
+			if err := r.old.work(r.Context(), r.Pool, l, pass); err != nil {
 				done <- err
 				return
 			}

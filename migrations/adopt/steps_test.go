@@ -8,13 +8,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
 // payloads are the numbers of the events, in the order of seq.
 func (r rig) numbers() string {
 	r.Helper()
-	return scalar[string](r, `select coalesce(string_agg(payload ->> 'n', ' ' order by seq), '') from outbox.outbox_events`)
+	return pgtest.Value[string](r, `select coalesce(string_agg(payload ->> 'n', ' ' order by seq), '') from outbox.outbox_events`)
 }
 
 // A transaction that has written before the cut-over is waited for, and its row comes along. One that has a snapshot from
@@ -26,7 +27,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	begin := func(level pgx.TxIsoLevel) pgx.Tx {
 		t.Helper()
-		tx, err := r.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		tx, err := r.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `select count(*) from pg_class`)
 		}
@@ -55,7 +56,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 		done <- err
 	}()
 	r.eventually("the cut-over waits for the table", func() bool {
-		return scalar[bool](r, `select exists (select from pg_locks where not granted and relation = 'm10_recovery.outbox'::regclass)`)
+		return pgtest.Value[bool](r, `select exists (select from pg_locks where not granted and relation = 'm10_recovery.outbox'::regclass)`)
 	})
 	commit(open)
 	if err := <-done; err != nil {
@@ -77,7 +78,7 @@ func TestReadersDoNotWaitForASecondLock(t *testing.T) {
 	r := newRig(t, storageService())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.old.spec.Topic = "memories"
-	reader, err := r.pool.Begin(t.Context())
+	reader, err := r.Pool.Begin(t.Context())
 	if err == nil {
 		_, err = reader.Exec(t.Context(), `select from storage_outbox`)
 	}
@@ -117,11 +118,11 @@ func TestMovedRows(t *testing.T) {
 		t.Errorf("events %q, want those that are open, in the order of their creation", got)
 	}
 	want := "0 0 f, 1 30 t, 2 0 t"
-	if got := scalar[string](r, `select string_agg(concat_ws(' ', payload ->> 'n', attempts, next_attempt_at in ('2100-01-01Z', '2099-01-01 00:05Z')), ', ' order by payload ->> 'n')
+	if got := pgtest.Value[string](r, `select string_agg(concat_ws(' ', payload ->> 'n', attempts, next_attempt_at in ('2100-01-01Z', '2099-01-01 00:05Z')), ', ' order by payload ->> 'n')
 		from outbox.outbox_events where status = 'pending' and max_attempts = 32767 and retry = '{"strategy": "PowerOfTwo"}'`); got != want {
 		t.Errorf("events %q, want %q", got, want)
 	}
-	if got := scalar[string](r, `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events`); got != "m10/2 m10/3 m10/1" {
+	if got := pgtest.Value[string](r, `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events`); got != "m10/2 m10/3 m10/1" {
 		t.Errorf("dedupe keys %q", got)
 	}
 	r.exec(`update outbox.outbox_events set attempts = 31 where dedupe_key = 'm10/2'`)
@@ -129,7 +130,7 @@ func TestMovedRows(t *testing.T) {
 		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
 	}
 	want = "1 0, 2 31 2100, 3 0 2099"
-	if got := scalar[string](r, `select string_agg(concat_ws(' ', id, retry_count, nullif(extract(year from process_after at time zone 'UTC'), extract(year from now()))), ', ' order by id)
+	if got := pgtest.Value[string](r, `select string_agg(concat_ws(' ', id, retry_count, nullif(extract(year from process_after at time zone 'UTC'), extract(year from now()))), ', ' order by id)
 		from m10_recovery.outbox where processed_at is null and claimed_by is null`); got != want {
 		t.Errorf("open rows %q, want %q", got, want)
 	}
@@ -195,10 +196,10 @@ func TestRowsThatChange(t *testing.T) {
 	if got := r.numbers(); got != "1 2 3 12 3" {
 		t.Errorf("events %q after two rows were opened again", got)
 	}
-	if got := scalar[int](r, `select count(distinct dedupe_key) from outbox.outbox_events`); got != 5 {
+	if got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events`); got != 5 {
 		t.Errorf("%d dedupe keys", got)
 	}
-	if n := scalar[int](r, `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`); n != 3 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`); n != 3 {
 		t.Errorf("%d events have the id of their row, want 3", n)
 	}
 	if s := r.status(); !s.OK() || s.Theirs != 3 || s.Ours != 3 || s.TheirsWaiting != 0 || s.OursWaiting != 4 {
@@ -208,7 +209,7 @@ func TestRowsThatChange(t *testing.T) {
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 {
 		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
 	}
-	if got := scalar[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`); got != "1 12 3" {
+	if got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`); got != "1 12 3" {
 		t.Errorf("open rows %q", got)
 	}
 }
@@ -232,7 +233,7 @@ func TestBackWaitsForLeases(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
 	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where payload ->> 'n' = '2'`)
 	r.step(adopt.Back, adopt.None, true)
-	if got := scalar[string](r, `select string_agg((payload ->> 'n') || ' ' || retry_count, ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "0 0, 2 1, 3 0" {
+	if got := pgtest.Value[string](r, `select string_agg((payload ->> 'n') || ' ' || retry_count, ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "0 0, 2 1, 3 0" {
 		t.Errorf("open rows %q", got)
 	}
 }
@@ -242,7 +243,7 @@ func TestDryRun(t *testing.T) {
 	r := newRig(t, storageService())
 	r.produce(t.Context(), 1)
 	sum := func() string {
-		return scalar[string](r, `select concat_ws(' ', (select count(*) from pg_class), (select count(*) from pg_proc), (select count(*) from pg_trigger),
+		return pgtest.Value[string](r, `select concat_ws(' ', (select count(*) from pg_class), (select count(*) from pg_proc), (select count(*) from pg_trigger),
 			(select count(*) from outbox.outbox_events), (select string_agg(s.*::text, ',') from storage_outbox as s))`)
 	}
 	states := map[adopt.Step]adopt.State{adopt.ToShadow: adopt.Shadow, adopt.Cutover: adopt.Live, adopt.Back: adopt.None}
@@ -263,7 +264,7 @@ func TestDryRun(t *testing.T) {
 			continue
 		}
 		r.step(adopt.Back, adopt.None, false)
-		if n := scalar[int](r, `select count(*) from storage_outbox where delivery_status = 'pending'`); n != 1 {
+		if n := pgtest.Value[int](r, `select count(*) from storage_outbox where delivery_status = 'pending'`); n != 1 {
 			t.Errorf("%d rows are open", n)
 		}
 	}
@@ -272,7 +273,7 @@ func TestDryRun(t *testing.T) {
 // Errors name the object, the cause and the remedy.
 func TestStepsRefused(t *testing.T) {
 	r := newRig(t, m10Service())
-	conn, err := r.pool.Acquire(t.Context())
+	conn, err := r.Pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +333,7 @@ func TestStepsRefused(t *testing.T) {
 		}
 	}
 	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
-	t.Cleanup(func() { _, _ = r.pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
+	t.Cleanup(func() { _, _ = r.Pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
 	if _, err := conn.Exec(t.Context(), `set role adopt_app`); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +356,7 @@ var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecMo
 // connectIn makes a connection in a mode.
 func (r rig) connectIn(mode pgx.QueryExecMode) *pgx.Conn {
 	r.Helper()
-	config := r.pool.Config().ConnConfig
+	config := r.Pool.Config().ConnConfig
 	config.DefaultQueryExecMode = mode
 	conn, err := pgx.ConnectConfig(r.Context(), config)
 	if err != nil {

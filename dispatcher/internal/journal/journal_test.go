@@ -37,28 +37,13 @@ func newOutbox(t *testing.T) outbox {
 	o.reads = pgtest.Pool(t, pgtest.Login(t, o.Pool, migrations.Dispatcher))
 	o.role = o.reads.Config().ConnConfig.User
 	o.enqueue(1) // from before
-	o.exec(`select outbox.outbox_journal_set(true)`)
+	pgtest.Exec(o, `select outbox.outbox_journal_set(true)`)
 	return o
-}
-
-func (o outbox) exec(sql string, args ...any) {
-	o.Helper()
-	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func scalar[T any](o outbox, sql string, args ...any) (value T) {
-	o.Helper()
-	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-	return value
 }
 
 func (o outbox) enqueue(n int) {
 	o.Helper()
-	o.exec(`select outbox.enqueue('shop', 'orders', '{}') from generate_series(1, $1::integer)`, n)
+	pgtest.Exec(o, `select outbox.enqueue('shop', 'orders', '{}') from generate_series(1, $1::integer)`, n)
 }
 
 // check compares, with a dispatcher's rights.
@@ -129,11 +114,11 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	o.done(store.Nack(ctx, []dispatcher.Failure{{Lease: all[2].Lease(), Error: "503"}, {Lease: all[3].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure},
 		{Lease: all[4].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure}}))
 	o.done(store.Release(ctx, []dispatcher.Return{{Lease: all[5].Lease()}}))
-	o.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = $1`, all[4].ID)
+	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = $1`, all[4].ID)
 	id := uuid.New()
-	o.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering) values ($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 0, 'none')`, id)
-	o.exec(`insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq) select $1, id, event_id, seq from outbox.outbox_dead_letters where resolution is null`, id)
-	o.exec(`select outbox.outbox_resolve($1, array(select dead_letter_id from outbox.outbox_replay_items))`, id)
+	pgtest.Exec(o, `insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering) values ($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 0, 'none')`, id)
+	pgtest.Exec(o, `insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq) select $1, id, event_id, seq from outbox.outbox_dead_letters where resolution is null`, id)
+	pgtest.Exec(o, `select outbox.outbox_resolve($1, array(select dead_letter_id from outbox.outbox_replay_items))`, id)
 	o.want()
 
 	// Leases end; a row without an attempt left is buried; rows that are not kept are removed at their ack.
@@ -149,7 +134,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		t.Fatalf("swept %v, %v", ran, err)
 	}
 	report := o.want()
-	if report.Events != 7 || report.Records != scalar[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`) {
+	if report.Events != 7 || report.Records != pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`) {
 		t.Errorf("looked at %d events and %d records", report.Events, report.Records)
 	}
 	const story = `select string_agg(operation || coalesce(' ' || reason, ''), ', ' order by lsn) from outbox.outbox_journal where event_id = $1`
@@ -161,14 +146,14 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		"insert, claim, dead permanent_failure, discard permanent_failure, delete",
 		"insert, claim, release, claim, claim, ack",
 	} {
-		if got := scalar[string](o, story, all[i].ID); got != want {
+		if got := pgtest.Value[string](o, story, all[i].ID); got != want {
 			t.Errorf("event %d: %s, want %s", i, got, want)
 		}
 	}
-	if n := scalar[int](o, `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role); n != 0 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role); n != 0 {
 		t.Errorf("%d claims do not say who, with which lease, and in which transaction", n)
 	}
-	if n := scalar[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`); n != 0 {
+	if n := pgtest.Value[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`); n != 0 {
 		t.Error("the journal has a payload")
 	}
 }
@@ -202,8 +187,8 @@ func TestChangesByHandAreFound(t *testing.T) {
 			o := newOutbox(t)
 			o.enqueue(1)
 			o.want()
-			id := scalar[string](o, `select id::text from outbox.outbox_events order by seq desc limit 1`)
-			o.exec("begin; " + strings.ReplaceAll(c.change, "$1", id) + "; commit")
+			id := pgtest.Value[string](o, `select id::text from outbox.outbox_events order by seq desc limit 1`)
+			pgtest.Exec(o, "begin; "+strings.ReplaceAll(c.change, "$1", id)+"; commit")
 			report := o.want(c.want...)
 			for _, d := range report.Differences {
 				if d.What == "" || d.Kind == journal.Illegal && (d.Event != id || d.Login == "" || d.Transaction == "" || d.At.IsZero()) {
@@ -221,7 +206,7 @@ func TestChangesByHandAreFound(t *testing.T) {
 func TestDifferencesAreBounded(t *testing.T) {
 	o := newOutbox(t)
 	o.enqueue(20)
-	o.exec(`update outbox.outbox_events set payload = '1'`)
+	pgtest.Exec(o, `update outbox.outbox_events set payload = '1'`)
 	report := o.check(journal.Options{Limit: 5})
 	if report.Found != 21 || len(report.Differences) != 5 {
 		t.Errorf("told %d of %d differences, want 5 of 21", len(report.Differences), report.Found)
@@ -229,7 +214,7 @@ func TestDifferencesAreBounded(t *testing.T) {
 	if got := o.check(journal.Options{Since: time.Nanosecond}); got.Found != 0 || got.Events != 0 {
 		t.Errorf("of the last moment: %+v", got)
 	}
-	o.exec(`select outbox.outbox_journal_set(false)`)
+	pgtest.Exec(o, `select outbox.outbox_journal_set(false)`)
 	if _, err := journal.Check(t.Context(), o.reads, journal.Options{}); !errors.Is(err, journal.ErrOff) || !strings.Contains(err.Error(), "migrate up") {
 		t.Errorf("off: %v", err)
 	}
@@ -243,7 +228,7 @@ func TestDifferencesAreBounded(t *testing.T) {
 func TestModes(t *testing.T) {
 	o := newOutbox(t)
 	o.enqueue(3)
-	o.exec(`update outbox.outbox_events set payload = '1' where seq = 2`)
+	pgtest.Exec(o, `update outbox.outbox_events set payload = '1' where seq = 2`)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		config := o.reads.Config().ConnConfig
 		config.DefaultQueryExecMode = mode
@@ -269,17 +254,17 @@ func TestManyRows(t *testing.T) {
 	}
 	o := newOutbox(t)
 	const n = 100_000
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload) select md5(n::text)::uuid, 'shop', 'orders', '{}' from generate_series(1, $1::integer) as n`, n)
-	o.exec(`update outbox.outbox_events set status = 'processing', lease = 1, attempts = attempts + 1, locked_by = id, locked_until = now(), updated_at = now()`)
-	o.exec(`update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null, updated_at = now()`)
-	o.exec(`begin; set local session_replication_role = replica; update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where id = md5('77')::uuid; commit`)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) select md5(n::text)::uuid, 'shop', 'orders', '{}' from generate_series(1, $1::integer) as n`, n)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'processing', lease = 1, attempts = attempts + 1, locked_by = id, locked_until = now(), updated_at = now()`)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null, updated_at = now()`)
+	pgtest.Exec(o, `begin; set local session_replication_role = replica; update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where id = md5('77')::uuid; commit`)
 	began := time.Now()
 	report := o.want(journal.StateDiffers)
 	t.Logf("%d records of %d events in %s", report.Records, report.Events, time.Since(began).Round(time.Millisecond))
 	if report.Events != n+1 || report.Records != 3*n+2 || report.Partial {
 		t.Errorf("looked at %d events and %d records", report.Events, report.Records)
 	}
-	if want := fmt.Sprint(uuid.UUID(scalar[[16]byte](o, `select md5('77')::uuid`))); report.Differences[0].Event != want {
+	if want := fmt.Sprint(uuid.UUID(pgtest.Value[[16]byte](o, `select md5('77')::uuid`))); report.Differences[0].Event != want {
 		t.Errorf("found %+v, want event %s", report.Differences, want)
 	}
 	part := o.check(journal.Options{MaxRecords: 20_000})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // However an event died, the address is told once, by two processes: what died, why and what to do, and nothing of
@@ -29,7 +30,7 @@ func TestEachDeathIsTold(t *testing.T) {
 	o.nack(s, "nack")
 	for topic, keys := range map[string]*dispatcher.KeyOrder{"claim": nil, "claim-keyed": {PerKey: 3}} {
 		o.claim(s, topic, keys)
-		o.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
+		pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
 		if claimed := o.claim(s, topic, keys); len(claimed.Dead) != 1 {
 			t.Fatalf("%s: %d died of the claim, want 1", topic, len(claimed.Dead))
 		}
@@ -55,8 +56,8 @@ func TestEachDeathIsTold(t *testing.T) {
 		}
 		if m.Event != died[m.Topic].String() || m.Dispatcher != "team/orders" || m.Namespace != "shop" || m.Type != "OrderPlaced" || m.AggregateType != "order" ||
 			m.AggregateID != "42" || !strings.HasPrefix(m.Tenant, "7f3a9c21-") || m.Attempts != 1 || m.DeadAt.IsZero() || m.Advice == "" ||
-			m.ID != scalar[int64](o, `select id from outbox.outbox_dead_letters where event_id = $1`, m.Event) ||
-			m.Group != scalar[string](o, `select fingerprint from outbox.outbox_dead_letters where event_id = $1`, m.Event) {
+			m.ID != pgtest.Value[int64](o, `select id from outbox.outbox_dead_letters where event_id = $1`, m.Event) ||
+			m.Group != pgtest.Value[string](o, `select fingerprint from outbox.outbox_dead_letters where event_id = $1`, m.Event) {
 			t.Errorf("%s: the notification is %+v", m.Topic, m.Notification)
 		}
 		reason, cause := dispatcher.ReasonProcessingTimeout, dispatcher.Cause{Class: dispatcher.ClassLease}
@@ -77,7 +78,7 @@ func TestOnlyItsTopics(t *testing.T) {
 		o.enqueue(topic)
 		o.nack(o.store(true), topic)
 	}
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at) values (gen_random_uuid(), 'bank', 'orders', 'poison_message', 1, now())`)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at) values (gen_random_uuid(), 'bank', 'orders', 'poison_message', 1, now())`)
 	n := o.notifier(func(opts *notify.Options) { opts.Topics = []string{"orders"} })
 	if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 || w.Oldest == nil || w.Seconds < 0 {
 		t.Errorf("waiting is %+v, %v, want 1", w, err)
@@ -103,7 +104,7 @@ func TestOffMarksNothing(t *testing.T) {
 	o.expire(o.store(false), "claim", nil)
 	o.enqueue("keyed")
 	o.expire(o.store(false), "keyed", &dispatcher.KeyOrder{PerKey: 1})
-	if n := scalar[int](o, `select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) = 0`); n != 3 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) = 0`); n != 3 {
 		t.Errorf("%d dead letters without a mark, want 3", n)
 	}
 	// The setting ends with its transaction, and does not stay in the session.
@@ -120,7 +121,7 @@ func TestOffMarksNothing(t *testing.T) {
 	one.nack(one.store(true), "marked")
 	one.enqueue("after")
 	one.nack(one.store(false), "after")
-	if marked := scalar[string](o, `select string_agg(topic, ' ') from outbox.outbox_dead_letters where notify_at is not null`); marked != "marked" {
+	if marked := pgtest.Value[string](o, `select string_agg(topic, ' ') from outbox.outbox_dead_letters where notify_at is not null`); marked != "marked" {
 		t.Errorf("marked are %q", marked)
 	}
 }
@@ -130,7 +131,7 @@ func TestOffMarksNothing(t *testing.T) {
 func TestToldWhenTheAddressIsBack(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() from generate_series(1, 150)`)
 	o.to.answers(func(*http.Request, told) int { return http.StatusServiceUnavailable })
 	n := o.notifier(nil)
@@ -145,7 +146,7 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 	first := o.to.all()
 	o.to.answers(nil)
 	o.await("all are told", func() bool {
-		o.exec(`update outbox.outbox_dead_letters set notify_at = now() where notify_at > now() + interval '10 seconds' and notify_at < now() + interval '90 seconds'`)
+		pgtest.Exec(o, `update outbox.outbox_dead_letters set notify_at = now() where notify_at > now() + interval '10 seconds' and notify_at < now() + interval '90 seconds'`)
 		return o.notified() == 150
 	})
 	o.await("the problem is over", func() bool { return n.Problem() == "" }) // it is told after the dead letters are written
@@ -172,7 +173,7 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 func TestOneThatIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, dead_at)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, dead_at)
 		select gen_random_uuid(), 'shop', case n when 1 then 'refused' else 'orders' end, 'poison_message', 1, now() - make_interval(secs => n), now() - interval '1 hour' from generate_series(1, 20) as n`)
 	o.to.answers(func(_ *http.Request, m told) int {
 		if m.Topic == "refused" {
@@ -184,9 +185,9 @@ func TestOneThatIsRefused(t *testing.T) {
 	o.run(n)
 	o.await("the others are told", func() bool { return o.notified() == 19 })
 	o.await("the refusal is written", func() bool {
-		return n.Counts().Failed == 1 && scalar[bool](o, `select bool_and(notify_at is null or topic = 'refused') from outbox.outbox_dead_letters`)
+		return n.Counts().Failed == 1 && pgtest.Value[bool](o, `select bool_and(notify_at is null or topic = 'refused') from outbox.outbox_dead_letters`)
 	})
-	if wait := scalar[float64](o, `select extract(epoch from notify_at - now()) from outbox.outbox_dead_letters where topic = 'refused'`); wait < 60 || wait > 300 {
+	if wait := pgtest.Value[float64](o, `select extract(epoch from notify_at - now()) from outbox.outbox_dead_letters where topic = 'refused'`); wait < 60 || wait > 300 {
 		t.Errorf("it waits %.0f s, want 300", wait)
 	}
 }
@@ -199,7 +200,7 @@ func TestSecondDeath(t *testing.T) {
 	o.nack(o.store(true), "orders")
 	o.run(o.notifier(nil))
 	o.await("the first is told", func() bool { return o.notified() == 1 })
-	o.exec(`update outbox.outbox_events set status = 'pending', attempts = 0, dead_reason = null, next_attempt_at = now() where id = $1`, id)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'pending', attempts = 0, dead_reason = null, next_attempt_at = now() where id = $1`, id)
 	o.nack(o.store(true), "orders")
 	o.await("the second is told", func() bool { return o.notified() == 2 })
 	if all := o.to.all(); len(all) != 2 || all[0].id == all[1].id || all[0].Event != all[1].Event || all[0].ID == all[1].ID {
@@ -211,7 +212,7 @@ func TestSecondDeath(t *testing.T) {
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts, dead_at)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts, dead_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now(), 7, now() - make_interval(hours => n) from generate_series(23, 25, 2) as n`)
 	n := o.notifier(nil)
 	o.run(n)
@@ -219,7 +220,7 @@ func TestGivenUp(t *testing.T) {
 	if all := o.to.all(); len(all) != 1 || all[0].attempt != "8" {
 		t.Errorf("told %+v", all)
 	}
-	if left := scalar[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
+	if left := pgtest.Value[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
 		t.Errorf("the dead letters say %s", left)
 	}
 }
@@ -240,7 +241,7 @@ func TestStop(t *testing.T) {
 	stop := o.run(n)
 	<-asked
 	stop()
-	if !scalar[bool](o, `select notify_at <= now() and notified_at is null from outbox.outbox_dead_letters`) {
+	if !pgtest.Value[bool](o, `select notify_at <= now() and notified_at is null from outbox.outbox_dead_letters`) {
 		t.Error("it is not due")
 	}
 	if n.Counts() != (notify.Counts{}) || n.Problem() != "" {
@@ -252,7 +253,7 @@ func TestStop(t *testing.T) {
 func TestShared(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() from generate_series(1, 500)`)
 	for range 3 {
 		o.run(o.notifier(nil))
@@ -276,7 +277,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			o := newOutbox(t)
-			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 				select gen_random_uuid(), 'shop', topic, 'poison_message', 1, now() from unnest('{good,bad}'::text[]) as topic`)
 			o.to.answers(func(_ *http.Request, m told) int { return map[string]int{"good": 200, "bad": 500}[m.Topic] })
 			config := o.login.Config()
@@ -302,12 +303,12 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
-	o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+	pgtest.Exec(o, `alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, case when n % 2000 = 0 then now() end from generate_series(1, 20000) as n`)
 	for _, analyze := range []bool{false, true} {
 		if analyze {
-			o.exec(`analyze outbox.outbox_dead_letters`)
+			pgtest.Exec(o, `analyze outbox.outbox_dead_letters`)
 		}
 		for name, want := range map[string]struct{ args, uses string }{
 			"take":    {`'shop', '{orders}', 100, '1 minute', '1 day'`, "outbox_dead_letters_notify"},

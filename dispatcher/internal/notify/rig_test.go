@@ -42,21 +42,6 @@ func newOutbox(t *testing.T) outbox {
 	return o
 }
 
-func (o outbox) exec(sql string, args ...any) {
-	o.Helper()
-	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func scalar[T any](o outbox, sql string, args ...any) (value T) {
-	o.Helper()
-	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-	return value
-}
-
 // store is that of a worker whose dispatcher has an address, or none.
 func (o outbox) store(notify bool) *pgstore.Store {
 	return pgstore.New(o.login, pgstore.Options{Namespace: "shop", Notify: notify})
@@ -65,7 +50,7 @@ func (o outbox) store(notify bool) *pgstore.Store {
 // enqueue adds an event with an aggregate.
 func (o outbox) enqueue(topic string) (id uuid.UUID) {
 	o.Helper()
-	return scalar[uuid.UUID](o, `select id from outbox.enqueue('shop', $1, jsonb_build_object('card', $2::text), p_event_type => 'OrderPlaced',
+	return pgtest.Value[uuid.UUID](o, `select id from outbox.enqueue('shop', $1, jsonb_build_object('card', $2::text), p_event_type => 'OrderPlaced',
 		p_aggregate_type => 'order', p_aggregate_id => '42', p_tenant_id => '7f3a9c21-0000-4000-8000-00000000000a',
 		p_headers => jsonb_build_object('authorization', $2::text))`, topic, secret)
 }
@@ -102,7 +87,7 @@ func (o outbox) nack(s *pgstore.Store, topic string) {
 func (o outbox) expire(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder) {
 	o.Helper()
 	o.claim(s, topic, keys)
-	o.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
+	pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
 	if claimed := o.claim(o.store(false), topic, keys); len(claimed.Events) > 0 {
 		o.Fatalf("claimed %d events of %s again", len(claimed.Events), topic)
 	}
@@ -152,12 +137,12 @@ func (o outbox) await(what string, condition func() bool) {
 // notified counts dead letters that the address has taken, and waiting those that it has not.
 func (o outbox) notified() int {
 	o.Helper()
-	return scalar[int](o, `select count(*) from outbox.outbox_dead_letters where notified_at is not null and notify_at is null`)
+	return pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notified_at is not null and notify_at is null`)
 }
 
 func (o outbox) waiting() int {
 	o.Helper()
-	return scalar[int](o, `select count(*) from outbox.outbox_dead_letters where notify_at is not null`)
+	return pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notify_at is not null`)
 }
 
 // told is one request.

@@ -17,11 +17,11 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
 			r := newRig(t)
 			for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
-				r.exec(`alter table outbox.` + table + ` set (autovacuum_enabled = off)`)
+				pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
 			}
 			r.dead(5000, keys)
 			o := request()
-			config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
+			config, err := pgxpool.ParseConfig(r.Pool.Config().ConnString())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,8 +40,8 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 				total := func() int64 {
 					t.Helper()
 					pgtest.HandIn(t, one)
-					return query[int64](r, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`) +
-						query[int64](r, `select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables where relname = 'outbox_replay_items'`)
+					return pgtest.Value[int64](r, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`) +
+						pgtest.Value[int64](r, `select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables where relname = 'outbox_replay_items'`)
 				}
 				before := total()
 				if err := do(); err != nil {
@@ -71,13 +71,13 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
-		r.exec(`alter table outbox.` + table + ` set (autovacuum_enabled = off)`)
+		pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
 	}
 	const n = 20_000
 	r.dead(n, 2000)
-	r.exec(`update outbox.outbox_dead_letters set dead_at = dead_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
-	r.exec(`vacuum full outbox.outbox_dead_letters`)
-	config, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set dead_at = dead_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
+	pgtest.Exec(r, `vacuum full outbox.outbox_dead_letters`)
+	config, err := pgxpool.ParseConfig(r.Pool.Config().ConnString())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,15 +88,15 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	}
 	defer one.Close()
 	replays := replay.New(one, replay.Options{})
-	pgtest.HandIn(t, r.pool) // what it did until now
+	pgtest.HandIn(t, r.Pool) // what it did until now
 	costs := func(what string, do func() error, rows, pages int64) {
 		t.Helper()
 		total := func() (rows, pages int64) {
 			t.Helper()
 			pgtest.HandIn(t, one)
-			return query[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ 'events|dead_letters|items')::bigint
+			return pgtest.Value[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ 'events|dead_letters|items')::bigint
 					from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`),
-				query[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ 'events|dead_letters|items'`)
+				pgtest.Value[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ 'events|dead_letters|items'`)
 		}
 		rows0, pages0 := total()
 		if err := do(); err != nil {
@@ -111,7 +111,7 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), request())) }, 3, 7)
 	costs("to begin", func() error { return second(replays.Begin(t.Context(), request())) }, 4, 14)
 	// An index that grows at its end has full pages, others are filled by two thirds.
-	ends := query[int64](r, `select sum(pg_relation_size(indexrelid))::bigint from pg_stat_user_indexes where indexrelname in ('outbox_replay_items_pkey', 'outbox_replay_items_state')`)
+	ends := pgtest.Value[int64](r, `select sum(pg_relation_size(indexrelid))::bigint from pg_stat_user_indexes where indexrelname in ('outbox_replay_items_pkey', 'outbox_replay_items_state')`)
 	t.Logf("two indexes of %d bytes for each dead letter", ends/n)
 	if ends > 115*n {
 		t.Errorf("two indexes have %d bytes for each dead letter: they did not grow at their end", ends/n)

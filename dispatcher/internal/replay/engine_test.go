@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // fenced is a Sink to a consumer that fences on the token: it refuses one that is not higher than the last of the
@@ -72,7 +73,7 @@ func (*fenced) Close(context.Context) error { return nil }
 // engine runs a dispatcher with order per key until the test ends.
 func (r rig) engine(sink dispatcher.Sink, onDead dispatcher.OnDead) {
 	r.Helper()
-	d, err := engine.New(pgstore.New(r.pool, pgstore.Options{Namespace: "shop"}), sink, dispatcher.Config{
+	d, err := engine.New(pgstore.New(r.Pool, pgstore.Options{Namespace: "shop"}), sink, dispatcher.Config{
 		Ordering: dispatcher.OrderingKey, OnDead: onDead, BatchSize: 20, Concurrency: 4, Lease: 30 * time.Second,
 		PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -100,7 +101,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			r := newRig(t)
 			const keys, events = 5, 60
 			enqueue := func() {
-				r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 					select gen_random_uuid(), 'shop', 'orders', n % $1::integer, '{}' from generate_series(1, $2::integer) as n`, keys, events)
 			}
 			broken, again := true, int64(3) // an event of key 3 dies again
@@ -114,8 +115,8 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 				dead = events / 2
 			}
 			eventually(t, "they are dead", func() bool {
-				return query[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`) == dead &&
-					(onDead == dispatcher.OnDeadBlock || query[int](r, `select count(*) from outbox.outbox_events where live`) == 0)
+				return pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`) == dead &&
+					(onDead == dispatcher.OnDeadBlock || pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) == 0)
 			})
 			sink.mu.Lock()
 			broken = false
@@ -137,7 +138,9 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			if onDead == dispatcher.OnDeadBlock {
 				blocked = 2*events/keys - 1
 			}
-			eventually(t, "the others are delivered", func() bool { return query[int](r, `select count(*) from outbox.outbox_events where live`) == blocked })
+			eventually(t, "the others are delivered", func() bool {
+				return pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) == blocked
+			})
 			r.checkOrder(sink, onDead, events/2)
 		})
 	}

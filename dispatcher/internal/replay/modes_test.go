@@ -19,7 +19,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t)
 			r.dead(3, 2)
-			settings, err := pgxpool.ParseConfig(r.pool.Config().ConnString())
+			settings, err := pgxpool.ParseConfig(r.Pool.Config().ConnString())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Replays that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
@@ -75,7 +76,7 @@ func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
 		t.Errorf("%d rows went back %d times, want %d", different, times, died)
 	}
 	for resolution, want := range map[string]int64{"replayed": died, "discarded": discarded, "open": died} {
-		if n := query[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
+		if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
 			t.Errorf("%d dead letters are %s, want %d: the open ones are of second deaths", n, resolution, want)
 		}
 	}
@@ -88,7 +89,7 @@ func TestKilledInABatch(t *testing.T) {
 	o := request()
 	r.begin(o)
 	r.step(o, 5, 5)
-	hold, err := r.pool.Begin(t.Context())
+	hold, err := r.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +100,8 @@ func TestKilledInABatch(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() { _, err := r.replays.Step(context.Background(), o.ID, 5); failed <- err }()
 	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_resolve%'`
-	eventually(t, "the batch waits for the row", func() bool { return query[int](r, `select count(*) `+waits) == 1 })
-	r.exec(`select pg_terminate_backend(pid) ` + waits)
+	eventually(t, "the batch waits for the row", func() bool { return pgtest.Value[int](r, `select count(*) `+waits) == 1 })
+	pgtest.Exec(r, `select pg_terminate_backend(pid) `+waits)
 	if err := <-failed; err == nil {
 		t.Fatal("the batch was done")
 	}
@@ -108,7 +109,7 @@ func TestKilledInABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.tells(r.observe(o), "5 of 20 done, 5 not delivered yet")
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
 		t.Errorf("%d open dead letters, want 15", n)
 	}
 	if p, err := r.replays.Run(t.Context(), o.ID, replay.Running{}); err != nil || p.Pending != 20 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A row goes back with its id, its dedupe key and its lease, and with its whole retry budget. The dead letter says what
@@ -16,21 +17,21 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	r := newRig(t)
 	r.dead(1, 0)
 	const kept = `select (id, seq, dedupe_key, lease)::text from outbox.outbox_events`
-	before := query[string](r, kept)
+	before := pgtest.Value[string](r, kept)
 	o := request()
 	r.tells(r.begin(o), "0 of 1 done")
-	if n := query[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 1 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 1 {
 		t.Error("to begin moved the row")
 	}
 	r.step(o, 10, 1)
 	r.step(o, 10, 0)
-	if after := query[string](r, kept); after != before {
+	if after := pgtest.Value[string](r, kept); after != before {
 		t.Errorf("the row was %s and is %s", before, after)
 	}
-	if row := query[string](r, `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`); row != "(pending,0,,,,,t)" {
+	if row := pgtest.Value[string](r, `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`); row != "(pending,0,,,,,t)" {
 		t.Errorf("the row is %s", row)
 	}
-	deadLetter := query[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
+	deadLetter := pgtest.Value[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
 	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; deadLetter != want {
 		t.Errorf("the dead letter is %s, want %s", deadLetter, want)
 	}
@@ -48,7 +49,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 func TestDiscardLeavesTheRowDead(t *testing.T) {
 	r := newRig(t)
 	r.dead(3, 0)
-	r.exec(`delete from outbox.outbox_events where seq = 2`)
+	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
 	o := request()
 	o.Action = config.ActionDiscard
 	r.begin(o)
@@ -58,10 +59,10 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	if p.FinishedAt.IsZero() {
 		t.Error("it is not finished")
 	}
-	if n := query[int](r, `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`); n != 2 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`); n != 2 {
 		t.Errorf("%d dead rows, want 2", n)
 	}
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`); n != 3 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`); n != 3 {
 		t.Errorf("%d dead letters are discarded, want 3", n)
 	}
 }
@@ -72,14 +73,14 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	r := newRig(t)
 	r.dead(10, 0)
-	r.exec(`update outbox.outbox_events set topic = 'bills' where seq = 1`)
-	r.exec(`update outbox.outbox_dead_letters set topic = 'bills' where seq = 1`)
-	r.exec(`update outbox.outbox_dead_letters set namespace = 'else' where seq = 2`)
-	r.exec(`update outbox.outbox_dead_letters set error = 'no such customer' where seq = 3`)
-	r.exec(`delete from outbox.outbox_events where seq = 4`)
-	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 5`)
-	r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 6`)
-	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it is dead again
+	pgtest.Exec(r, `update outbox.outbox_events set topic = 'bills' where seq = 1`)
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set topic = 'bills' where seq = 1`)
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set namespace = 'else' where seq = 2`)
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set error = 'no such customer' where seq = 3`)
+	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 4`)
+	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 5`)
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 6`)
+	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it is dead again
 	r.die("seq = 7")
 	for _, test := range []struct {
 		what   string
@@ -98,7 +99,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", test.what, err)
 		}
-		if n := query[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID); n != 0 {
+		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID); n != 0 {
 			t.Errorf("%s: the dry run added a replay", test.what)
 		}
 		r.tells(would, test.want)
@@ -121,15 +122,15 @@ func TestSkipsSayWhy(t *testing.T) {
 	r.dead(4, 0)
 	o := request()
 	r.begin(o)
-	r.exec(`delete from outbox.outbox_events where seq = 1`)
-	r.exec(`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 2`)
-	r.exec(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 3`)
+	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 1`)
+	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 2`)
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 3`)
 	r.step(o, 10, 4)
 	r.tells(r.observe(o), "4 of 4 done, 1 not delivered yet, 1 skipped: already_resolved, 1 skipped: gone, 1 skipped: not_dead")
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2)`); n != 2 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2)`); n != 2 {
 		t.Errorf("%d dead letters of skipped items are open, want 2", n)
 	}
-	if by := query[string](r, `select resolved_by from outbox.outbox_dead_letters where seq = 3`); by != "bob" {
+	if by := pgtest.Value[string](r, `select resolved_by from outbox.outbox_dead_letters where seq = 3`); by != "bob" {
 		t.Errorf("what bob resolved is now %s's", by)
 	}
 }
@@ -143,7 +144,7 @@ func TestOutcomes(t *testing.T) {
 	r.begin(o)
 	r.step(o, 10, 5)
 	r.deliver("seq = 1")
-	r.exec(`delete from outbox.outbox_events where seq = 2`)
+	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
 	r.die("seq in (3, 4)")
 	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
 	again := request()
@@ -177,7 +178,7 @@ func TestOrderOfKeys(t *testing.T) {
 	r.begin(o)
 	pending := func(want string) {
 		t.Helper()
-		if got := query[string](r, `select coalesce(string_agg(seq::text, ' ' order by seq), '') from outbox.outbox_events where status = 'pending'`); got != want {
+		if got := pgtest.Value[string](r, `select coalesce(string_agg(seq::text, ' ' order by seq), '') from outbox.outbox_events where status = 'pending'`); got != want {
 			t.Errorf("the rows %s are pending, want %s", got, want)
 		}
 	}
@@ -199,7 +200,7 @@ func TestOrderOfKeys(t *testing.T) {
 	// What another replay has put back goes first too.
 	other, later := request(), request()
 	other.Filter.Topic, later.Filter.Topic = "orders", "orders"
-	first := query[string](r, `select event_id::text from outbox.outbox_dead_letters where seq = 2 and resolution is null`)
+	first := pgtest.Value[string](r, `select event_id::text from outbox.outbox_dead_letters where seq = 2 and resolution is null`)
 	other.Filter.IDs = []string{first}
 	r.begin(other)
 	r.begin(later)

@@ -22,47 +22,31 @@ const patience = 2 * time.Minute
 // rig is an outbox in a database of its own, and its replays, which have the rights of a replay login and no others.
 type rig struct {
 	*testing.T
-	pool    *pgxpool.Pool // of the owner
-	replays *replay.Replays
+	*pgxpool.Pool // of the owner
+	replays       *replay.Replays
 }
 
 func newRig(t *testing.T) rig {
 	t.Helper()
 	t.Parallel()
-	r := rig{T: t, pool: pgtest.Pool(t, pgtest.Migrated(t))}
+	r := rig{T: t, Pool: pgtest.Pool(t, pgtest.Migrated(t))}
 	// Each time that a row goes back to pending is written down.
-	r.exec(`create table public.requeued (id uuid, reason text);
+	pgtest.Exec(r, `create table public.requeued (id uuid, reason text);
 		create function public.note() returns trigger language plpgsql security definer as
 			$$ begin insert into public.requeued values (new.id); return new; end $$;
 		create trigger note after update on outbox.outbox_events for each row
 			when (old.status = 'dead' and new.status = 'pending') execute function public.note()`)
-	r.replays = replay.New(pgtest.Pool(t, pgtest.Login(t, r.pool, migrations.ReplayLogin)), replay.Options{})
+	r.replays = replay.New(pgtest.Pool(t, pgtest.Login(t, r.Pool, migrations.ReplayLogin)), replay.Options{})
 	return r
-}
-
-func (r rig) exec(sql string, args ...any) {
-	r.Helper()
-	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
-		r.Fatal(err)
-	}
-}
-
-// query returns the one value that sql selects.
-func query[T any](r rig, sql string, args ...any) (value T) {
-	r.Helper()
-	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&value); err != nil {
-		r.Fatal(err)
-	}
-	return value
 }
 
 // dead commits n dead events of topic orders with their dead letters, of keys "0", "1" and so on in turn, or of none.
 func (r rig) dead(n, keys int) {
 	r.Helper()
-	r.exec(`insert into outbox.outbox_events (id, namespace, topic, aggregate_id, dedupe_key, payload, attempts, lease, status, dead_reason, last_error, failures)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, dedupe_key, payload, attempts, lease, status, dead_reason, last_error, failures)
 		select gen_random_uuid(), 'shop', 'orders', case when $2::integer > 0 then n % $2::integer end, 'key ' || gen_random_uuid(), '{}', 20, n, 'dead', 'max_retries_exceeded', '422', '[{"attempt": 20}]'
 		from generate_series(1, $1::integer) as n`, n, keys)
-	r.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error, failures)
+	pgtest.Exec(r, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error, failures)
 		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error, failures
 		from outbox.outbox_events where status = 'dead' and id not in (select event_id from outbox.outbox_dead_letters) order by seq`)
 }
@@ -70,8 +54,8 @@ func (r rig) dead(n, keys int) {
 // die makes the pending rows of a condition die again, as an engine would.
 func (r rig) die(where string) {
 	r.Helper()
-	r.exec(`with died as (
-			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = 'again' where status = 'pending' and ` + where + ` returning *
+	pgtest.Exec(r, `with died as (
+			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = 'again' where status = 'pending' and `+where+` returning *
 		)
 		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
 		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died order by seq`)
@@ -80,7 +64,7 @@ func (r rig) die(where string) {
 // deliver makes the pending rows of a condition delivered.
 func (r rig) deliver(where string) {
 	r.Helper()
-	r.exec(`update outbox.outbox_events set status = 'delivered' where status = 'pending' and ` + where)
+	pgtest.Exec(r, `update outbox.outbox_events set status = 'delivered' where status = 'pending' and `+where)
 }
 
 // order is one that is complete.
@@ -125,7 +109,7 @@ func (r rig) tells(p status.Replay, want string) {
 // requeued is how often rows went back, and how many rows.
 func (r rig) requeued() (times, rows int) {
 	r.Helper()
-	if err := r.pool.QueryRow(r.Context(), `select count(*), count(distinct id) from public.requeued`).Scan(&times, &rows); err != nil {
+	if err := r.Pool.QueryRow(r.Context(), `select count(*), count(distinct id) from public.requeued`).Scan(&times, &rows); err != nil {
 		r.Fatal(err)
 	}
 	return times, rows

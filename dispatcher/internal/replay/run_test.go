@@ -11,6 +11,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Stopped half-way, what waits is skipped, and its dead letters stay open. What was put back keeps its outcome.
@@ -26,7 +27,7 @@ func TestStopLeavesTheRest(t *testing.T) {
 	}
 	r.tells(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
 	r.step(o, 10, 0)
-	if n := query[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
 		t.Errorf("%d open dead letters, want 20", n)
 	}
 	r.deliver("true")
@@ -74,7 +75,7 @@ func TestCanary(t *testing.T) {
 				r.step(o, 100, 0)
 			}
 			// Not all outcomes are known: nothing happens yet.
-			r.exec(`create view firsts as select id, row_number() over (order by seq) as n from outbox.outbox_events`)
+			pgtest.Exec(r, `create view firsts as select id, row_number() over (order by seq) as n from outbox.outbox_events`)
 			r.die(`id in (select id from firsts where n = 1)`)
 			if p := r.observe(o); p.Stopped != "" {
 				t.Errorf("it stopped after one outcome: %v", p)

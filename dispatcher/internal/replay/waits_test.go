@@ -10,12 +10,13 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // worker says that a dispatcher runs which serves topics.
 func (r rig) worker(topics string, blocks bool) {
 	r.Helper()
-	r.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks) values (gen_random_uuid(), 'd', 'shop', $1::text[], $2)`, topics, blocks)
+	pgtest.Exec(r, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks) values (gen_random_uuid(), 'd', 'shop', $1::text[], $2)`, topics, blocks)
 }
 
 // A replay says what it waits for when that is not of its set: nobody serves the topic, or an earlier event of the
@@ -33,7 +34,7 @@ func TestWaits(t *testing.T) {
 		{"no dispatcher serves the topic", func(r rig) { r.worker("{bills}", false) }, "", 6, 2, "no_dispatcher 2 1"},
 		{"dispatchers that are gone do not serve", func(r rig) {
 			r.worker("{}", false)
-			r.exec(`update outbox.outbox_workers set seen_at = now() - interval '2 minutes'`)
+			pgtest.Exec(r, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes'`)
 		}, "", 6, 2, "no_dispatcher 2 1"},
 		{"what is served is only slow", func(r rig) { r.worker("{orders}", true) }, "", 6, 2, ""},
 		{"a dead event outside the set blocks the key", func(r rig) { r.worker("{}", true) }, "", 5, 2, "earlier_dead 1 1"},
@@ -46,7 +47,7 @@ func TestWaits(t *testing.T) {
 			r.dead(6, 2)
 			test.workers(r)
 			if test.before != "" {
-				r.exec(test.before)
+				pgtest.Exec(r, test.before)
 			}
 			o := request()
 			if test.items == 5 {
@@ -57,7 +58,7 @@ func TestWaits(t *testing.T) {
 			p := r.observe(o)
 			var got string
 			for _, wait := range p.WaitingFor {
-				got += strings.TrimSpace(query[string](r, `select concat_ws(' ', $1::text, $2::bigint, seq) from outbox.outbox_events where id = $3`, wait.Reason, wait.Count, wait.Event))
+				got += strings.TrimSpace(pgtest.Value[string](r, `select concat_ws(' ', $1::text, $2::bigint, seq) from outbox.outbox_events where id = $3`, wait.Reason, wait.Count, wait.Event))
 			}
 			if got != test.want {
 				t.Errorf("it waits for %q, want %q", got, test.want)
@@ -84,7 +85,7 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 	r.dead(3, 0)
 	o := request()
 	r.begin(o)
-	bills := replay.New(r.pool, replay.Options{Namespace: "bills"})
+	bills := replay.New(r.Pool, replay.Options{Namespace: "bills"})
 	taken := request()
 	taken.ID, taken.Namespace = o.ID, "bills"
 	for what, err := range map[string]error{
@@ -99,7 +100,7 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	shop := replay.New(r.pool, replay.Options{Namespace: "shop"})
+	shop := replay.New(r.Pool, replay.Options{Namespace: "shop"})
 	p, err := shop.Progress(t.Context(), o.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 func TestCountsOutliveTheSet(t *testing.T) {
 	r := newRig(t)
 	r.dead(6, 0)
-	r.exec(`delete from outbox.outbox_events where seq = 1`)
+	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 1`)
 	watched, left := request(), request()
 	watched.Filter.IDs, left.Filter.IDs = []string{"1", "2", "3", "4"}, []string{"5", "6"}
 	for _, o := range []config.ReplayRequest{watched, left} {
@@ -133,7 +134,7 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	r.step(left, 2, 2)
 	r.deliver("seq = 5")
 	r.observe(left)
-	r.exec(`delete from outbox.outbox_replay_items`)
+	pgtest.Exec(r, `delete from outbox.outbox_replay_items`)
 	for range 2 {
 		after := r.observe(watched)
 		r.tells(after, want)
@@ -148,6 +149,6 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	r.begin(discarded)
 	r.step(discarded, 10, 3)
 	r.observe(discarded)
-	r.exec(`delete from outbox.outbox_replay_items`)
+	pgtest.Exec(r, `delete from outbox.outbox_replay_items`)
 	r.tells(r.observe(discarded), "3 of 3 done, 3 discarded")
 }

@@ -25,9 +25,9 @@ import (
 func TestOneSweepsAtATime(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', now() - interval '8 days' from generate_series(1, 300)`)
-	pages := scalar[int64](o, `select pg_relation_size('outbox.outbox_events') / 8192`)
+	pages := pgtest.Value[int64](o, `select pg_relation_size('outbox.outbox_events') / 8192`)
 	ctx, die := context.WithCancel(t.Context())
 	defer die()
 	first, frozen, goOn := uuid.New(), make(chan struct{}), make(chan struct{})
@@ -49,7 +49,7 @@ func TestOneSweepsAtATime(t *testing.T) {
 		ended <- ran
 	}()
 	<-frozen
-	left := scalar[int](o, `select count(*) from outbox.outbox_events`)
+	left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
 	for name, other := range map[string]*retention.Sweeper{
 		"the same sweep":    o.sweeper(nil),
 		"another sweep too": o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "shop" }),
@@ -58,18 +58,18 @@ func TestOneSweepsAtATime(t *testing.T) {
 			t.Errorf("%s ran beside it: %v, %v", name, ran, err)
 		}
 	}
-	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != left || n == 300 || n == 0 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); n != left || n == 300 || n == 0 {
 		t.Errorf("%d rows are left, and %d when the first one had read five pages", n, left)
 	}
-	if !scalar[bool](o, `select holder = $1 and held_until > now() + interval '30 seconds' from outbox.outbox_sweeps where name = 'retention'`, first) {
+	if !pgtest.Value[bool](o, `select holder = $1 and held_until > now() + interval '30 seconds' from outbox.outbox_sweeps where name = 'retention'`, first) {
 		t.Error("the lease is not the first one's")
 	}
-	position := scalar[int64](o, `select position from outbox.outbox_sweeps where name = 'retention'`)
+	position := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps where name = 'retention'`)
 	if position != 4 { // the fifth is not noted yet
 		t.Errorf("it is noted that page %d is next, want 4", position)
 	}
 
-	o.exec(`update outbox.outbox_sweeps set held_until = now() - interval '1 second'`)
+	pgtest.Exec(o, `update outbox.outbox_sweeps set held_until = now() - interval '1 second'`)
 	second := o.sweeper(nil)
 	second.Page()
 	read := int64(0)
@@ -80,14 +80,14 @@ func TestOneSweepsAtATime(t *testing.T) {
 	if read != pages-position+3 { // and the dead letters, the replays, and the journal
 		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+3)
 	}
-	if n := scalar[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
 	if state, err := second.State(t.Context()); err != nil || state.Running || state.Removed.Delivered < 300-60 || !state.Next.After(*state.Ended) {
 		t.Errorf("after it: %+v, %v", state, err)
 	}
 
-	o.exec(`update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`) // a third one's
+	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`) // a third one's
 	close(goOn)
 	if <-ended {
 		t.Error("the first one goes on, and the lease is another's")
@@ -95,7 +95,7 @@ func TestOneSweepsAtATime(t *testing.T) {
 	if state, err := second.State(t.Context()); err != nil || state.Removed.Delivered != 300 {
 		t.Errorf("in all %+v were removed, %v; want 300", state.Removed, err)
 	}
-	if scalar[bool](o, `select holder is null from outbox.outbox_sweeps where name = 'retention'`) {
+	if pgtest.Value[bool](o, `select holder is null from outbox.outbox_sweeps where name = 'retention'`) {
 		t.Error("the first one has given back the lease of another")
 	}
 }
@@ -111,8 +111,8 @@ func TestNextRun(t *testing.T) {
 			t.Errorf("run %d: %v, %v", i, ran, err)
 		}
 	}
-	if !scalar[bool](o, `select next_run - ended_at = interval '6 hours' and holder is null from outbox.outbox_sweeps`) {
-		t.Errorf("the row is %s", scalar[string](o, `select s::text from outbox.outbox_sweeps as s`))
+	if !pgtest.Value[bool](o, `select next_run - ended_at = interval '6 hours' and holder is null from outbox.outbox_sweeps`) {
+		t.Errorf("the row is %s", pgtest.Value[string](o, `select s::text from outbox.outbox_sweeps as s`))
 	}
 	for want, opts := range map[time.Duration]retention.Options{
 		6 * time.Hour:    {Delivered: 7 * day, DeadResolved: 30 * day},
@@ -127,14 +127,14 @@ func TestNextRun(t *testing.T) {
 	}
 
 	o.add("delivered", 8, "")
-	o.exec(`update outbox.outbox_sweeps set next_run = now()`)
+	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
 	stopping, stop := context.WithCancel(t.Context())
 	s.Rest(func(context.Context, time.Duration) { stop() })
 	if ran, err := s.Sweep(stopping); ran || err == nil {
 		t.Errorf("a run that is stopped: %v, %v", ran, err)
 	}
-	if !scalar[bool](o, `select holder is null and began_at is not null and delivered = 1 from outbox.outbox_sweeps`) {
-		t.Errorf("after a stop the row is %s", scalar[string](o, `select s::text from outbox.outbox_sweeps as s`))
+	if !pgtest.Value[bool](o, `select holder is null and began_at is not null and delivered = 1 from outbox.outbox_sweeps`) {
+		t.Errorf("after a stop the row is %s", pgtest.Value[string](o, `select s::text from outbox.outbox_sweeps as s`))
 	}
 	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the next one: %v, %v", ran, err)
@@ -154,7 +154,7 @@ func TestYields(t *testing.T) {
 		}
 	}
 	o := newOutbox(t)
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status)
 		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered' from generate_series(1, 100)`)
 	asked, rests := 0, 0
 	s := o.sweeper(func(opts *retention.Options) { opts.Busy = func() bool { asked++; return true } })
@@ -165,7 +165,7 @@ func TestYields(t *testing.T) {
 		}
 	})
 	o.sweep(s)
-	if pages := scalar[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the dead letters, the replays, and the journal
+	if pages := pgtest.Value[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the dead letters, the replays, and the journal
 		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
 	}
 }
@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 	o := newOutbox(t)
 	row := o.add("delivered", 8, "")
 	role := o.sweeps.Config().ConnConfig.User
-	o.exec(`revoke all on outbox.outbox_sweeps from ` + role)
+	pgtest.Exec(o, `revoke all on outbox.outbox_sweeps from `+role)
 	var log lines
 	var ready atomic.Bool
 	looked := make(chan struct{}, 100)
@@ -207,7 +207,7 @@ func TestRun(t *testing.T) {
 	for range 5 {
 		<-looked
 	}
-	o.exec(`grant select, insert, update on outbox.outbox_sweeps to ` + role)
+	pgtest.Exec(o, `grant select, insert, update on outbox.outbox_sweeps to `+role)
 	wait(t, "the run", func() bool { return s.Problem() == "" && !o.row(row) })
 	wait(t, "the log", func() bool { return strings.Contains(log.String(), "retention works again") })
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {

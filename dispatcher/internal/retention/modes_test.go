@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A run does its work however the driver sends the statements: as is set for PgBouncer before 1.21, too.
@@ -38,7 +39,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.deadLetters(unresolved) != "expired" {
 				t.Errorf("rows stay: %v %v %v; the dead letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.deadLetters(unresolved))
 			}
-			if n := scalar[int](o, `select count(*) from outbox.outbox_replay_items`); n != 0 {
+			if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replay_items`); n != 0 {
 				t.Errorf("%d items stay", n)
 			}
 			if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, DeadLetters: 1, Expired: 1}) || state.Next.Before(time.Now()) {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Whatever the planner knows of the tables, pages are read by their numbers, dead letters by an index, and nothing is
@@ -18,20 +19,20 @@ func TestPlans(t *testing.T) {
 	for _, analyzed := range []string{"empty", "small", "large"} {
 		o := newOutbox(t)
 		fill := func(n int) {
-			o.exec(`insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 				select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, n)
-			o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
 				select id, 'shop', 'orders', 'poison_message', 1 from outbox.outbox_events`)
 			o.replay(n, "requeued", 31, -1)
 		}
 		switch analyzed {
 		case "small":
 			fill(10)
-			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
+			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
 			fill(20_000)
 		case "large":
 			fill(20_000)
-			o.exec(`analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
+			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
 		default:
 			fill(20_000)
 		}

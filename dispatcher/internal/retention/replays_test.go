@@ -7,16 +7,17 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // replay adds a replay with items of a state, which began and finished some days ago; -1 for never.
 func (o outbox) replay(items int, state string, began, finished int) (id uuid.UUID) {
 	o.Helper()
 	id = uuid.New()
-	o.exec(`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering, began_at, finished_at)
+	pgtest.Exec(o, `insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering, began_at, finished_at)
 		values ($1, $2, 'replay', 'CHG-812', 'ada', '{}', 1, 0, 0, 'key', now() - make_interval(days => $3),
 			case when $4::integer >= 0 then now() - make_interval(days => $4) end)`, id, o.namespace, began, finished)
-	o.exec(`insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq, state)
+	pgtest.Exec(o, `insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq, state)
 		select $1, n, gen_random_uuid(), n, case n when 1 then 'requeued' else $3::text end from generate_series(1, $2::integer) as n`, id, items, state)
 	return id
 }
@@ -44,7 +45,7 @@ func TestItemsOfReplaysGo(t *testing.T) {
 	check := func(what string, want func(month, hour int) int) {
 		t.Helper()
 		for name, op := range replays {
-			if n, want := scalar[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, op.id), want(op.month, op.hour); n != want {
+			if n, want := pgtest.Value[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, op.id), want(op.month, op.hour); n != want {
 				t.Errorf("%s: a replay that %s has %d items, want %d", what, name, n, want)
 			}
 		}
@@ -55,11 +56,11 @@ func TestItemsOfReplaysGo(t *testing.T) {
 		opts.Namespace, opts.Name, opts.DeadResolved = o.namespace, "dispatcher shop", time.Hour
 	}))
 	check("an hour", func(_, hour int) int { return hour })
-	if n := scalar[int](o, `select count(*) from outbox.outbox_replays`); n != len(replays) {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays`); n != len(replays) {
 		t.Errorf("%d replays are there, want all %d", n, len(replays))
 	}
 	o.sweep(o.sweeper(nil))
-	if n := scalar[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, replays["of another namespace"].id); n != 0 {
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, replays["of another namespace"].id); n != 0 {
 		t.Errorf("a sweep of the whole tables left %d items of another namespace", n)
 	}
 }

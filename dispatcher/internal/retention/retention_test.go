@@ -28,24 +28,9 @@ type outbox struct {
 func newOutbox(t *testing.T) outbox {
 	t.Helper()
 	o := outbox{T: t, Pool: pgtest.Pool(t, pgtest.Migrated(t)), namespace: "shop"}
-	o.exec(`alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+	pgtest.Exec(o, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
 	o.sweeps = pgtest.Pool(t, pgtest.Login(t, o.Pool, migrations.Dispatcher))
 	return o
-}
-
-func (o outbox) exec(sql string, args ...any) {
-	o.Helper()
-	if _, err := o.Exec(o.Context(), sql, args...); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func scalar[T any](o outbox, sql string, args ...any) (value T) {
-	o.Helper()
-	if err := o.QueryRow(o.Context(), sql, args...).Scan(&value); err != nil {
-		o.Fatalf("%s: %v", sql, err)
-	}
-	return value
 }
 
 const day = 24 * time.Hour
@@ -62,7 +47,7 @@ func (o outbox) sweeper(change func(*retention.Options)) *retention.Sweeper {
 // sweep makes a run due, and does it.
 func (o outbox) sweep(s *retention.Sweeper) {
 	o.Helper()
-	o.exec(`update outbox.outbox_sweeps set next_run = now()`)
+	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
 	if ran, err := s.Sweep(o.Context()); err != nil || !ran {
 		o.Fatalf("a run that is due ran: %v, %v", ran, err)
 	}
@@ -72,7 +57,7 @@ func (o outbox) sweep(s *retention.Sweeper) {
 func (o outbox) add(status string, days int, key string) (id uuid.UUID) {
 	o.Helper()
 	id = uuid.New()
-	o.exec(`insert into outbox.outbox_events (id, namespace, topic, partition_key, payload, status, dead_reason, locked_by, locked_until, updated_at)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, partition_key, payload, status, dead_reason, locked_by, locked_until, updated_at)
 		values ($1, $5, 'orders', nullif($4, ''), '{}', $2::text, case $2::text when 'dead' then 'poison_message' end,
 			case $2::text when 'processing' then gen_random_uuid() end, case $2::text when 'processing' then now() end, now() - make_interval(days => $3))`,
 		id, status, days, key, o.namespace)
@@ -82,7 +67,7 @@ func (o outbox) add(status string, days int, key string) (id uuid.UUID) {
 // dead letter adds a death of an event some days ago, resolved some days ago; -1 for never.
 func (o outbox) deadLetter(id uuid.UUID, died, resolved int) (deadLetter int64) {
 	o.Helper()
-	return scalar[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
+	return pgtest.Value[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
 		select $1, $4, 'orders', e.seq, e.key_hash, 'poison_message', 1, now() - make_interval(days => $2),
 			case when $3::integer >= 0 then 'discarded' end, case when $3::integer >= 0 then now() - make_interval(days => $3) end, case when $3::integer >= 0 then 'ada' end
 		from (select) as one left join outbox.outbox_events as e on e.id = $1
@@ -91,19 +76,19 @@ func (o outbox) deadLetter(id uuid.UUID, died, resolved int) (deadLetter int64) 
 
 func (o outbox) row(id uuid.UUID) bool {
 	o.Helper()
-	return scalar[bool](o, `select exists (select from outbox.outbox_events where id = $1)`, id)
+	return pgtest.Value[bool](o, `select exists (select from outbox.outbox_events where id = $1)`, id)
 }
 
 // dead letters are the resolutions of an event's dead letters, in their order.
 func (o outbox) deadLetters(id uuid.UUID) string {
 	o.Helper()
-	return scalar[string](o, `select coalesce(string_agg(coalesce(resolution, 'open'), ' ' order by id), '') from outbox.outbox_dead_letters where event_id = $1`, id)
+	return pgtest.Value[string](o, `select coalesce(string_agg(coalesce(resolution, 'open'), ' ' order by id), '') from outbox.outbox_dead_letters where event_id = $1`, id)
 }
 
 // serve notes a worker of all topics of the namespace.
 func (o outbox) serve(blocks bool) {
 	o.Helper()
-	o.exec(`insert into outbox.outbox_workers (worker, dispatcher, namespace, blocks) values (gen_random_uuid(), 'shop', $2, $1)`, blocks, o.namespace)
+	pgtest.Exec(o, `insert into outbox.outbox_workers (worker, dispatcher, namespace, blocks) values (gen_random_uuid(), 'shop', $2, $1)`, blocks, o.namespace)
 }
 
 // What goes and what stays, row by row.
@@ -202,13 +187,13 @@ func TestLiveRowsAreNeverTouched(t *testing.T) {
 	for round := range 5 {
 		o := newOutbox(t)
 		o.serve(random.IntN(2) == 0)
-		o.exec(`select setseed($1)`, random.Float64())
-		o.exec(`insert into outbox.outbox_events (id, namespace, topic, partition_key, payload, status, dead_reason, locked_by, locked_until, updated_at)
+		pgtest.Exec(o, `select setseed($1)`, random.Float64())
+		pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, partition_key, payload, status, dead_reason, locked_by, locked_until, updated_at)
 			select gen_random_uuid(), 'ns' || n % 3, 'topic' || n % 5, case when random() < 0.3 then 'k' || n % 20 end, to_jsonb(repeat('x', n % 700)), s,
 				case s when 'dead' then 'poison_message' end, case s when 'processing' then gen_random_uuid() end, case s when 'processing' then now() end,
 				now() - random() * interval '20 days'
 			from (select n, (array['pending', 'processing', 'delivered', 'dead'])[1 + floor(random() * 4)::integer] as s from generate_series(1, 4000) as n) as made`)
-		o.exec(`insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
+		pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
 			select id, namespace, topic, seq, key_hash, 'poison_message', 1, now() - interval '90 days', case when ok then 'replayed' end,
 				case when ok then now() - random() * interval '60 days' end, case when ok then 'ada' end
 			from (select *, random() < 0.7 as ok from outbox.outbox_events, generate_series(1, 2) as n where status = 'dead' or random() < 0.1) as e`)
@@ -216,20 +201,20 @@ func TestLiveRowsAreNeverTouched(t *testing.T) {
 		const mustGo = `select id from outbox.outbox_events as e where namespace = 'ns1' and (
 			status = 'delivered' and updated_at < now() - interval '7 days'
 			or status = 'dead' and (select bool_and(coalesce(resolved_at < now() - interval '30 days', false)) from outbox.outbox_dead_letters where event_id = e.id))`
-		before := scalar[string](o, live)
-		o.exec(`create table public.gone as ` + mustGo)
-		o.exec(`create table public.kept as select id from outbox.outbox_events where id not in (select id from public.gone)`)
-		if n := scalar[int](o, `select count(*) from public.gone`); n < 100 {
+		before := pgtest.Value[string](o, live)
+		pgtest.Exec(o, `create table public.gone as `+mustGo)
+		pgtest.Exec(o, `create table public.kept as select id from outbox.outbox_events where id not in (select id from public.gone)`)
+		if n := pgtest.Value[int](o, `select count(*) from public.gone`); n < 100 {
 			t.Fatalf("%d rows are to go: the test shows nothing", n)
 		}
 		o.sweep(o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "ns1" }))
-		if after := scalar[string](o, live); after != before {
+		if after := pgtest.Value[string](o, live); after != before {
 			t.Errorf("round %d, seed %d: live rows were touched", round, seed)
 		}
-		if n := scalar[int](o, `select count(*) from public.gone join outbox.outbox_events using (id)`); n > 0 {
+		if n := pgtest.Value[int](o, `select count(*) from public.gone join outbox.outbox_events using (id)`); n > 0 {
 			t.Errorf("round %d, seed %d: %d rows that must go are there", round, seed, n)
 		}
-		if n := scalar[int](o, `select count(*) from public.kept left join outbox.outbox_events as e using (id) where e.id is null`); n > 0 {
+		if n := pgtest.Value[int](o, `select count(*) from public.kept left join outbox.outbox_events as e using (id) where e.id is null`); n > 0 {
 			t.Errorf("round %d, seed %d: %d rows that must stay are gone", round, seed, n)
 		}
 	}
@@ -321,8 +306,8 @@ func TestReplayMeanwhile(t *testing.T) {
 		}
 	}
 	const lost = `select count(*) from outbox.outbox_dead_letters as l where resolution is null and not exists (select from outbox.outbox_events where id = l.event_id)`
-	if n := scalar[int](o, lost); n > 0 {
+	if n := pgtest.Value[int](o, lost); n > 0 {
 		t.Errorf("%d events that are dead again are gone, and nobody has resolved that", n)
 	}
-	t.Logf("%d of 200 rows were swept, the others replayed", 200-scalar[int](o, `select count(*) from outbox.outbox_events`))
+	t.Logf("%d of 200 rows were swept, the others replayed", 200-pgtest.Value[int](o, `select count(*) from outbox.outbox_events`))
 }
