@@ -10,8 +10,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A step, and a look for its outcomes, read what they are about and not the whole set, also when the planner knows
-// nothing of the tables.
+// A step, and an observation of its outcomes, read their items and not the whole set, even when the tables were never
+// analyzed.
 func TestStepReadsItsBatchAlone(t *testing.T) {
 	for _, keys := range []int{0, 5000} {
 		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
@@ -60,14 +60,14 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 					return err
 				}, 1500)
 			}
-			r.die("seq % 4 = 0")
+			r.makeDead("seq % 4 = 0")
 			reads("a look at 100 outcomes, with the count of the set,", func() error { return second(replays.Observe(t.Context(), o.ID)) }, 5000+1500)
 		})
 	}
 }
 
-// To begin, and a dry run, look up each dead letter, its event and what died later once, and the indexes of the set grow at
-// their end, also when the planner knows nothing of the tables. The counts are rows and pages.
+// Begin and a dry run look up once each dead letter, its event and later dead letters of the event. The indexes of the set
+// grow at their end. Both hold even when the tables were never analyzed. The counts are rows and pages.
 func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {

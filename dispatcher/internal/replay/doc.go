@@ -14,11 +14,11 @@
 //
 // A replay and its set are rows of the database, and everything that is done of it is a transaction there that
 // waits for the disk. A process that is killed at any moment has done a batch or has not; the next [Replays.Run] of
-// the same id goes on after it. A dead letter is locked, looked at and resolved in one transaction, so that replays
+// the same id continues after it. A dead letter is locked, looked at and resolved in one transaction, so that replays
 // that overlap do each row once: the second one skips it, and says so.
 //
 // A row is put back with its id, its dedupe key and its place in the order. Its retry budget is whole again, and its
-// fencing token goes on rising: a consumer that fences on the token takes the replay (CONTRACT C-27).
+// fencing token keeps rising: a consumer that fences on the token accepts the replay (CONTRACT C-27).
 //
 // # Order per key
 //
@@ -31,6 +31,6 @@
 //
 // # Outcome
 //
-// Delivered means delivered, and not put back: [Replays.Run] looks at the rows until each has an outcome. An event
-// that fails again dies again when its retries are used up, which takes the dispatcher hours with the defaults.
+// Delivered means delivered, and not put back: [Replays.Run] reads the rows until each has an outcome. An event
+// that fails again is dead again when its retries are used up, which takes the dispatcher hours with the defaults.
 package replay

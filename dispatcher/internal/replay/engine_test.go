@@ -44,7 +44,7 @@ func (f *fenced) deliver(e *dispatcher.Event) error {
 		f.tokens, f.running, f.delivered = map[uuid.UUID]int64{}, map[string]bool{}, map[string][]int64{}
 	}
 	if f.running[e.AggregateID] {
-		f.faults = append(f.faults, fmt.Sprintf("seq %d of key %s is delivered beside another", e.Seq, e.AggregateID))
+		f.faults = append(f.faults, fmt.Sprintf("seq %d of key %s is delivered during another", e.Seq, e.AggregateID))
 	}
 	if e.LeaseNumber <= f.tokens[e.ID] {
 		f.faults = append(f.faults, fmt.Sprintf("seq %d has the token %d after %d", e.Seq, e.LeaseNumber, f.tokens[e.ID]))
@@ -91,9 +91,9 @@ func (r rig) engine(sink dispatcher.Sink, onDead dispatcher.OnDead) {
 	})
 }
 
-// Two dispatchers go on with new events while the dead ones are replayed, and a consumer that fences on the token
-// takes all. Of each key the replayed events come in order. With onDead Block a key's later events come after them,
-// so the order of the key is whole; of a key whose event dies again nothing later comes.
+// Two dispatchers deliver new events while the dead ones are replayed, and a consumer that fences on the token accepts
+// all. Of each key the replayed events arrive in order. With onDead Block a key's later events arrive after them, so the
+// order of the key is complete. No later event of a key arrives when one is dead again.
 // CONTRACT: C-27, C-42, C-50
 func TestReplayWithConcurrentDispatchers(t *testing.T) {
 	for _, onDead := range []dispatcher.OnDead{dispatcher.OnDeadContinue, dispatcher.OnDeadBlock} {
@@ -104,7 +104,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 					select gen_random_uuid(), 'shop', 'orders', n % $1::integer, '{}' from generate_series(1, $2::integer) as n`, keys, events)
 			}
-			broken, again := true, int64(3) // an event of key 3 dies again
+			broken, again := true, int64(3) // an event of key 3 is dead again
 			sink := &fenced{}
 			sink.refuse = func(e *dispatcher.Event) bool { return broken && e.Seq <= events/2 || e.Seq == again }
 			enqueue()
@@ -158,7 +158,7 @@ func (r rig) checkOrder(sink *fenced, onDead dispatcher.OnDead, dead int64) {
 		var last int64
 		for _, seq := range seqs {
 			if onDead == dispatcher.OnDeadContinue && seq > dead {
-				continue // those that went on, and new ones
+				continue // those that were not blocked, and new ones
 			}
 			if seq <= last {
 				r.Errorf("of key %s seq %d is delivered after %d", key, seq, last)
@@ -166,7 +166,7 @@ func (r rig) checkOrder(sink *fenced, onDead dispatcher.OnDead, dead int64) {
 			last = seq
 		}
 		if key == "3" && last != 0 {
-			r.Errorf("key 3 went on to seq %d behind an event that is dead again", last)
+			r.Errorf("seq %d of key 3 is delivered after an event that is dead again, want none", last)
 		}
 	}
 }

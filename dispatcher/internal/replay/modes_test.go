@@ -42,7 +42,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			if done, err := replays.Step(t.Context(), o.ID, 10); err != nil || done == 0 {
 				t.Fatalf("step: %d, %v", done, err)
 			}
-			r.die("true")
+			r.makeDead("true")
 			if p, err := replays.Observe(t.Context(), o.ID); err != nil || p.DeadAgain == 0 {
 				t.Fatalf("observe: %v, %v", p, err)
 			}

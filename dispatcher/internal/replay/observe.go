@@ -10,9 +10,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// Observe looks for the outcomes of what was put back, and tells how far the replay is. In the same transaction
-// it draws the consequences: the later items of a key whose event is dead again are skipped, and a replay of which
-// too many are dead again is stopped. When no outcome is new, it says what the replay waits for.
+// Observe reads the outcomes of the events that were put back, and returns the progress. In the same transaction it
+// skips the later items of a key whose event is dead again, and stops a replay of which too many events are dead again.
+// When no outcome is new, the progress says what the replay waits for.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("look for the outcomes of replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
@@ -23,12 +23,12 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 		if _, err := tx.Exec(ctx, lookups); err != nil {
 			return err
 		}
-		died, news, err := r.outcomes(ctx, tx, id)
+		deadAgain, changed, err := r.outcomes(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		if len(died) > 0 && o.ordered {
-			if _, err := tx.Exec(ctx, r.sql.skipLater, id, died); err != nil {
+		if len(deadAgain) > 0 && o.ordered {
+			if _, err := tx.Exec(ctx, r.sql.skipLater, id, deadAgain); err != nil {
 				return err
 			}
 		}
@@ -41,7 +41,7 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 		switch why := o.abort(p); {
 		case why != "":
 			p, err = r.giveUp(ctx, tx, id, why)
-		case !news:
+		case !changed:
 			p.WaitingFor, err = r.waits(ctx, tx, p)
 		}
 		return err
@@ -49,8 +49,8 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 	return p, err
 }
 
-// outcomes notes the outcomes that are new, if there are any, and returns the dead letters of events that are dead again.
-func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died []int64, news bool, err error) {
+// outcomes stores the outcomes that are new, and returns the dead letters of the events that are dead again.
+func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (deadAgain []int64, changed bool, err error) {
 	rows, err := tx.Query(ctx, r.sql.observe, id)
 	if err != nil {
 		return nil, false, err
@@ -71,11 +71,11 @@ func (r *Replays) outcomes(ctx context.Context, tx pgx.Tx, id uuid.UUID) (died [
 	return found[StateDeadAgain], len(found) > 0, nil
 }
 
-// abort says why a replay must stop, or "".
+// abort returns why a replay must stop, or "".
 func (o replay) abort(p status.Replay) string {
 	known, least := p.Delivered+p.DeadAgain, int64(o.canary)
 	if least == 0 {
-		least = enough
+		least = minOutcomes
 	}
 	if o.abortAt == 0 || p.Waiting == 0 || known < least || p.DeadAgain*100 < int64(o.abortAt)*known {
 		return ""

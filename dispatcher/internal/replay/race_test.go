@@ -11,35 +11,35 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Replays that overlap, two replays and two discards with two processes for each, do each row once. Meanwhile what
-// was put back dies again: a dead row alone is no reason to put it back.
+// Overlapping runs, two replays and two discards with two processes for each, resolve each row once. Meanwhile the events
+// that were put back become dead again: a dead row alone does not suffice to put it back.
 // CONTRACT: C-42
-func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
+func TestOverlappingReplaysResolveEachRowOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
-	var orders []config.ReplayRequest
+	var requests []config.ReplayRequest
 	for i := range 4 {
 		o := request()
 		if i%2 > 0 {
 			o.Action = config.ActionDiscard
 		}
 		r.begin(o)
-		orders = append(orders, o)
+		requests = append(requests, o)
 	}
-	work, dying := sync.WaitGroup{}, sync.WaitGroup{}
+	work, failing := sync.WaitGroup{}, sync.WaitGroup{}
 	stop := make(chan struct{})
-	dying.Go(func() {
+	failing.Go(func() {
 		for {
 			select {
 			case <-stop:
 				return
 			default:
-				r.die("true")
+				r.makeDead("true")
 			}
 		}
 	})
-	for _, o := range orders {
+	for _, o := range requests {
 		for range 2 {
 			work.Go(func() {
 				for {
@@ -56,12 +56,12 @@ func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
 	}
 	work.Wait()
 	close(stop)
-	dying.Wait()
-	r.die("true")
-	var died, discarded, skipped int64
-	for _, o := range orders {
+	failing.Wait()
+	r.makeDead("true")
+	var deadAgain, discarded, skipped int64
+	for _, o := range requests {
 		p := r.observe(o)
-		died, discarded = died+p.DeadAgain, discarded+p.Discarded
+		deadAgain, discarded = deadAgain+p.DeadAgain, discarded+p.Discarded
 		for _, s := range p.Skipped {
 			if s.Reason != status.SkippedResolved {
 				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
@@ -69,21 +69,21 @@ func TestOverlappingReplaysDoEachRowOnce(t *testing.T) {
 			skipped += s.Count
 		}
 	}
-	if died+discarded != rows || skipped != 3*rows {
-		t.Errorf("%d dead again, %d were discarded and %d skipped, want %d for the first two and %d", died, discarded, skipped, rows, 3*rows)
+	if deadAgain+discarded != rows || skipped != 3*rows {
+		t.Errorf("%d dead again, %d were discarded and %d skipped, want %d for the first two and %d", deadAgain, discarded, skipped, rows, 3*rows)
 	}
-	if times, different := r.requeued(); int64(times) != died || int64(different) != died {
-		t.Errorf("%d rows went back %d times, want %d", different, times, died)
+	if times, different := r.requeued(); int64(times) != deadAgain || int64(different) != deadAgain {
+		t.Errorf("%d rows went back %d times, want %d", different, times, deadAgain)
 	}
-	for resolution, want := range map[string]int64{"replayed": died, "discarded": discarded, "open": died} {
+	for resolution, want := range map[string]int64{"replayed": deadAgain, "discarded": discarded, "open": deadAgain} {
 		if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
-			t.Errorf("%d dead letters are %s, want %d: the open ones are of second deaths", n, resolution, want)
+			t.Errorf("%d dead letters are %s, want %d: the open ones are those of events that are dead again", n, resolution, want)
 		}
 	}
 }
 
-// A process that is killed in a batch has done nothing of it, and the next one goes on.
-func TestKilledInABatch(t *testing.T) {
+// A batch is rolled back when its process is killed, and the next process continues.
+func TestKilledBatchRolledBack(t *testing.T) {
 	r := newRig(t)
 	r.dead(20, 0)
 	o := request()
@@ -108,7 +108,7 @@ func TestKilledInABatch(t *testing.T) {
 	if err := hold.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.tells(r.observe(o), "5 of 20 done, 5 not delivered yet")
+	r.checkProgress(r.observe(o), "5 of 20 done, 5 not delivered yet")
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
 		t.Errorf("%d open dead letters, want 15", n)
 	}

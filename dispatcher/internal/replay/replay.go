@@ -27,7 +27,7 @@ type DB interface {
 type Options struct {
 	// Schema is where the outbox is. Defaults to "outbox".
 	Schema string
-	// Namespace is the outbox namespace whose replays may be looked at, run and stopped by their ids. Defaults to
+	// Namespace is the outbox namespace whose replays may be read, run and stopped by their ids. Defaults to
 	// empty: all.
 	Namespace string
 }
@@ -54,15 +54,15 @@ var ErrNotFound = errors.New("there is no replay of this id; `dispatcher dead re
 // ErrNamespace is the error for a replay of another namespace than that of [Options], or of the request.
 var ErrNamespace = errors.New("the replay is of another namespace")
 
-// of refuses a replay of another namespace.
-func of(id uuid.UUID, namespace, want string) error {
+// checkNamespace refuses a replay of another namespace.
+func checkNamespace(id uuid.UUID, namespace, want string) error {
 	if want == "" || namespace == want {
 		return nil
 	}
 	return fmt.Errorf("replay %s: %w: of %q, and not of %q; name the file of a dispatcher of %[3]q", id, ErrNamespace, namespace, want)
 }
 
-// DryRun tells what [Replays.Begin] would choose, and changes nothing. What would have its turn is Waiting.
+// DryRun counts what [Replays.Begin] would choose, and changes nothing. Waiting is what would have its turn.
 // It fails for a request that is not valid, and when the database does.
 func (r *Replays) DryRun(ctx context.Context, request config.ReplayRequest) (p status.Replay, err error) {
 	if request, err = complete(request); err != nil {
@@ -96,14 +96,14 @@ func (r *Replays) matched(statement string, request config.ReplayRequest, args .
 	return strings.Replace(statement, "/* dead_letters */", strings.Replace(r.sql.matched, "CONDITION", condition, 1), 1), args
 }
 
-// Begin fixes the set of a request, in one transaction, and moves none of it yet. When there is a replay of its
-// id already, that one is told, and nothing is changed.
+// Begin fixes the set of a request, in one transaction, and puts none of it back yet. When a replay of its id exists, it
+// returns the progress of that one, and changes nothing.
 // It fails for a request that is not valid, and when the database does.
 func (r *Replays) Begin(ctx context.Context, request config.ReplayRequest) (p status.Replay, err error) {
 	if request, err = complete(request); err != nil {
 		return p, err
 	}
-	asked, err := json.Marshal(struct {
+	filter, err := json.Marshal(struct {
 		Topics []string `json:"topics,omitempty"`
 		config.DeadLetterFilter
 	}{request.Topics, request.Filter})
@@ -116,7 +116,7 @@ func (r *Replays) Begin(ctx context.Context, request config.ReplayRequest) (p st
 	}
 	err = r.transaction(ctx, fmt.Sprintf("begin %s %s", request.Action, request.ID), pgx.ReadWrite, func(tx pgx.Tx) error {
 		added, err := tx.Exec(ctx, r.sql.add, request.ID, request.Namespace, string(request.Action), request.Reason, request.RequestedBy,
-			string(asked), request.Rate, request.Canary, request.AbortAt, ordering)
+			string(filter), request.Rate, request.Canary, request.AbortAt, ordering)
 		if err != nil {
 			return err
 		}
@@ -127,14 +127,14 @@ func (r *Replays) Begin(ctx context.Context, request config.ReplayRequest) (p st
 			p, err = r.read(ctx, tx, request.ID)
 		}
 		if err == nil {
-			err = of(request.ID, p.Namespace, request.Namespace)
+			err = checkNamespace(request.ID, p.Namespace, request.Namespace)
 		}
 		return err
 	})
 	return p, err
 }
 
-// fix writes down the set of a request.
+// fix inserts the set of a request.
 func (r *Replays) fix(ctx context.Context, tx pgx.Tx, request config.ReplayRequest) error {
 	if _, err := tx.Exec(ctx, oneByOne); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (r *Replays) fix(ctx context.Context, tx pgx.Tx, request config.ReplayReque
 	return err
 }
 
-// Progress tells how far a replay is, as its last [Replays.Observe] left it, and what it waits for.
+// Progress returns how far a replay is, as its last [Replays.Observe] left it, and what it waits for.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p status.Replay, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("read replay %s", id), pgx.ReadOnly, func(tx pgx.Tx) error {
@@ -184,7 +184,7 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (status.Rep
 		return p, ErrNotFound
 	}
 	if err == nil {
-		err = of(id, p.Namespace, r.namespace)
+		err = checkNamespace(id, p.Namespace, r.namespace)
 	}
 	if finished != nil {
 		p.FinishedAt = *finished
@@ -194,7 +194,7 @@ func (r *Replays) read(ctx context.Context, tx pgx.Tx, id uuid.UUID) (status.Rep
 	return p, err
 }
 
-// Stop gives up what waits: it is skipped. A batch that is under way is done first. What was put back stays so. An
+// Stop skips what waits. A batch that is under way is done first. What was put back stays so. A
 // replay that is finished, or was stopped before, stays as it is.
 // It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p status.Replay, err error) {
@@ -233,20 +233,20 @@ type replay struct {
 	ordered         bool
 }
 
-// lock holds the replay until the transaction ends: whoever works on it, its steps come one after the other.
+// lock locks the replay until the transaction ends, so that its steps run one after the other.
 func (r *Replays) lock(ctx context.Context, tx pgx.Tx, id uuid.UUID) (o replay, err error) {
 	err = tx.QueryRow(ctx, r.sql.lock, id).Scan(&o.namespace, (*string)(&o.action), &o.canary, &o.abortAt, &o.ordered)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrNotFound
 	}
 	if err == nil {
-		err = of(id, o.namespace, r.namespace)
+		err = checkNamespace(id, o.namespace, r.namespace)
 	}
 	return o, err
 }
 
-// oneByOne has the planner look up each dead letter of a set, and its event, by an index, whatever it knows of the tables: what a
-// set costs is then known by its size. The dead letters themselves are found as their filter asks for.
+// oneByOne has the planner look up each dead letter of a set, and its event, by an index, even when the tables were never
+// analyzed: a set costs what its size says. The planner is free in how it finds the dead letters of the filter.
 const oneByOne = `select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 
 // lookups keeps the planner to indexes for the rest of a transaction. The sets are new, so that it knows nothing of

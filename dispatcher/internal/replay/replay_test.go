@@ -19,7 +19,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	const kept = `select (id, seq, dedupe_key, lease)::text from outbox.outbox_events`
 	before := pgtest.Value[string](r, kept)
 	o := request()
-	r.tells(r.begin(o), "0 of 1 done")
+	r.checkProgress(r.begin(o), "0 of 1 done")
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 1 {
 		t.Error("to begin moved the row")
 	}
@@ -35,10 +35,10 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; deadLetter != want {
 		t.Errorf("the dead letter is %s, want %s", deadLetter, want)
 	}
-	r.tells(r.observe(o), "1 of 1 done, 1 not delivered yet")
+	r.checkProgress(r.observe(o), "1 of 1 done, 1 not delivered yet")
 	r.deliver("true")
 	p := r.observe(o)
-	r.tells(p, "1 of 1 done, 1 delivered")
+	r.checkProgress(p, "1 of 1 done, 1 delivered")
 	if p.FinishedAt.IsZero() || p.FinishedAt.Before(p.BeganAt) {
 		t.Errorf("it began at %v and finished at %v", p.BeganAt, p.FinishedAt)
 	}
@@ -55,7 +55,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	r.begin(o)
 	r.step(o, 10, 3)
 	p := r.observe(o)
-	r.tells(p, "3 of 3 done, 3 discarded")
+	r.checkProgress(p, "3 of 3 done, 3 discarded")
 	if p.FinishedAt.IsZero() {
 		t.Error("it is not finished")
 	}
@@ -70,7 +70,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 // The set is fixed when the replay begins: open dead letters of the filter, the last of each event. What cannot be put
 // back is skipped, and a dry run says the same and changes nothing.
 // CONTRACT: C-42
-func TestDryRunTellsWhatBeginFixes(t *testing.T) {
+func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 	r := newRig(t)
 	r.dead(10, 0)
 	pgtest.Exec(r, `update outbox.outbox_events set topic = 'bills' where seq = 1`)
@@ -81,7 +81,7 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 5`)
 	pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 6`)
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 7`) // by hand, and it is dead again
-	r.die("seq = 7")
+	r.makeDead("seq = 7")
 	for _, test := range []struct {
 		what   string
 		change func(*config.ReplayRequest)
@@ -102,8 +102,8 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID); n != 0 {
 			t.Errorf("%s: the dry run added a replay", test.what)
 		}
-		r.tells(would, test.want)
-		r.tells(r.begin(o), test.want)
+		r.checkProgress(would, test.want)
+		r.checkProgress(r.begin(o), test.want)
 		if finished := !r.begin(o).FinishedAt.IsZero(); finished != (test.what == "none") {
 			t.Errorf("%s: finished is %v at the beginning", test.what, finished)
 		}
@@ -113,11 +113,11 @@ func TestDryRunTellsWhatBeginFixes(t *testing.T) {
 	before := r.begin(o)
 	r.dead(5, 0)
 	r.step(o, 100, int(before.Waiting))
-	r.tells(r.begin(o), "8 of 8 done, 6 not delivered yet, 1 skipped: gone, 1 skipped: not_dead")
+	r.checkProgress(r.begin(o), "8 of 8 done, 6 not delivered yet, 1 skipped: gone, 1 skipped: not_dead")
 }
 
-// What became of a dead letter between beginning and its turn is seen.
-func TestSkipsSayWhy(t *testing.T) {
+// An item is skipped, with the reason, when its dead letter or row changed after the replay began.
+func TestSkippedItemsHaveReasons(t *testing.T) {
 	r := newRig(t)
 	r.dead(4, 0)
 	o := request()
@@ -126,7 +126,7 @@ func TestSkipsSayWhy(t *testing.T) {
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 2`)
 	pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where seq = 3`)
 	r.step(o, 10, 4)
-	r.tells(r.observe(o), "4 of 4 done, 1 not delivered yet, 1 skipped: already_resolved, 1 skipped: gone, 1 skipped: not_dead")
+	r.checkProgress(r.observe(o), "4 of 4 done, 1 not delivered yet, 1 skipped: already_resolved, 1 skipped: gone, 1 skipped: not_dead")
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2)`); n != 2 {
 		t.Errorf("%d dead letters of skipped items are open, want 2", n)
 	}
@@ -135,9 +135,9 @@ func TestSkipsSayWhy(t *testing.T) {
 	}
 }
 
-// Delivered is told from the row, also when delivered rows are deleted at once, and dead again from a later dead letter,
-// also when somebody has handled that one too.
-func TestOutcomes(t *testing.T) {
+// The row says that an event is delivered, also when delivered rows are deleted at once. A later dead letter says that it is
+// dead again, also when that one is resolved.
+func TestOutcomesReadFromRows(t *testing.T) {
 	r := newRig(t)
 	r.dead(5, 0)
 	o := request()
@@ -145,32 +145,32 @@ func TestOutcomes(t *testing.T) {
 	r.step(o, 10, 5)
 	r.deliver("seq = 1")
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
-	r.die("seq in (3, 4)")
-	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
+	r.makeDead("seq in (3, 4)")
+	r.checkProgress(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
 	again := request()
 	r.begin(again)
 	r.step(again, 10, 2)
 	r.deliver("seq = 3")
-	r.tells(r.observe(again), "2 of 2 done, 1 delivered, 1 not delivered yet")
-	r.tells(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
+	r.checkProgress(r.observe(again), "2 of 2 done, 1 delivered, 1 not delivered yet")
+	r.checkProgress(r.observe(o), "5 of 5 done, 2 delivered, 2 dead again, 1 not delivered yet")
 
 	late := request() // it looks when the second replay has delivered what is dead again
 	r.dead(1, 0)
 	late.Filter.Topic = "orders"
 	r.begin(late)
 	r.step(late, 10, 1)
-	r.die("seq = 6")
+	r.makeDead("seq = 6")
 	again = request()
 	r.begin(again)
 	r.step(again, 10, 1)
 	r.deliver("seq = 6")
-	r.tells(r.observe(late), "1 of 1 done, 1 dead again")
+	r.checkProgress(r.observe(late), "1 of 1 done, 1 dead again")
 }
 
 // A key's dead letters go lowest first, the next when the one before is delivered; when it is dead again the others are
 // skipped. Events without a key go at once.
 // CONTRACT: C-42, C-50
-func TestOrderOfKeys(t *testing.T) {
+func TestKeysReplayedInOrder(t *testing.T) {
 	r := newRig(t)
 	r.dead(6, 2) // of key 1 the rows 1, 3 and 5, of key 0 the rows 2, 4 and 6
 	r.dead(2, 0)
@@ -186,7 +186,7 @@ func TestOrderOfKeys(t *testing.T) {
 	pending("1 2 7 8")
 	r.step(o, 100, 0)
 	r.deliver("seq = 1")
-	r.die("seq = 2")
+	r.makeDead("seq = 2")
 	r.observe(o)
 	r.step(o, 100, 1)
 	pending("3 7 8")
@@ -195,7 +195,7 @@ func TestOrderOfKeys(t *testing.T) {
 	r.step(o, 100, 1)
 	pending("5")
 	r.deliver("true")
-	r.tells(r.observe(o), "8 of 8 done, 5 delivered, 1 dead again, 2 skipped: earlier_dead")
+	r.checkProgress(r.observe(o), "8 of 8 done, 5 delivered, 1 dead again, 2 skipped: earlier_dead")
 
 	// What another replay has put back goes first too.
 	other, later := request(), request()
@@ -216,12 +216,12 @@ func TestOrderOfKeys(t *testing.T) {
 	free := request()
 	free.AnyOrder = true
 	r.dead(6, 2)
-	r.tells(r.begin(free), "0 of 7 done")
+	r.checkProgress(r.begin(free), "0 of 7 done")
 	r.step(free, 100, 7)
 }
 
-// What is wrong with a request is told, all of it, before the database is asked.
-func TestOrderValidate(t *testing.T) {
+// A request is refused with everything that is wrong with it, before the database is queried.
+func TestInvalidRequestRefused(t *testing.T) {
 	t.Parallel()
 	bad := config.ReplayRequest{
 		Action: "edit", Reason: " ", RequestedBy: strings.Repeat("x", 1025), Rate: -1, Canary: -1, AbortAt: 101,
@@ -229,7 +229,7 @@ func TestOrderValidate(t *testing.T) {
 	}
 	_, err := replay.New(nil, replay.Options{}).Begin(t.Context(), bad)
 	if err == nil {
-		t.Fatal("it was taken")
+		t.Fatal("the request was accepted, want an error")
 	}
 	for _, want := range []string{"namespace: ", "action: ", "reason: ", "requestedBy: ", "rate: ", "canary: ", "abortAt: ", "filter: dead letters", "filter: group: "} {
 		if !strings.Contains(err.Error(), want) {

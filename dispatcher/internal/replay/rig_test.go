@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience bounds what must happen soon. Only a test that fails waits for it.
-const patience = 2 * time.Minute
+// waitTimeout bounds what must happen soon. Only a test that fails waits for it.
+const waitTimeout = 2 * time.Minute
 
 // rig is an outbox in a database of its own, and its replays, which have the rights of a replay login and no others.
 type rig struct {
@@ -51,14 +51,14 @@ func (r rig) dead(n, keys int) {
 		from outbox.outbox_events where status = 'dead' and id not in (select event_id from outbox.outbox_dead_letters) order by seq`)
 }
 
-// die makes the pending rows of a condition die again, as an engine would.
-func (r rig) die(where string) {
+// makeDead makes the pending rows of a condition dead again, as an engine would.
+func (r rig) makeDead(where string) {
 	r.Helper()
-	pgtest.Exec(r, `with died as (
+	pgtest.Exec(r, `with failed as (
 			update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', last_error = 'again' where status = 'pending' and `+where+` returning *
 		)
 		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
-		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from died order by seq`)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from failed order by seq`)
 }
 
 // deliver makes the pending rows of a condition delivered.
@@ -67,7 +67,7 @@ func (r rig) deliver(where string) {
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'delivered' where status = 'pending' and `+where)
 }
 
-// order is one that is complete.
+// request returns a valid request that chooses all.
 func request() config.ReplayRequest {
 	return config.ReplayRequest{ID: uuid.New(), Namespace: "shop", Action: config.ActionReplay, Reason: "CHG-812", RequestedBy: "alice", Rate: config.MaxReplayRate}
 }
@@ -98,11 +98,11 @@ func (r rig) observe(o config.ReplayRequest) status.Replay {
 	return p
 }
 
-// tells checks the progress in its one line.
-func (r rig) tells(p status.Replay, want string) {
+// checkProgress checks the progress in its one line.
+func (r rig) checkProgress(p status.Replay, want string) {
 	r.Helper()
 	if p.String() != want {
-		r.Errorf("it tells %q, want %q", p, want)
+		r.Errorf("the progress is %q, want %q", p, want)
 	}
 }
 
@@ -119,9 +119,9 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !holds(); {
+	for deadline := time.Now().Add(waitTimeout); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen in %v: %s", patience, what)
+			t.Fatalf("it did not happen in %v: %s", waitTimeout, what)
 		}
 		<-tick.C
 	}

@@ -11,22 +11,22 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// Running says how [Replays.Run] goes on with a replay.
+// Running are the options of [Replays.Run].
 type Running struct {
-	// Wait goes on until each outcome is known. Defaults to false: until each item had its turn.
+	// Wait continues until each outcome is known. Defaults to false: until each item had its turn.
 	Wait bool
 	// Timeout ends a Run in which nothing has happened for so long: no item had its turn, and no outcome was new. The
-	// error is [ErrTimeout]; the replay stays as it is, and the next Run goes on with it. Defaults to 0: never.
+	// error is [ErrTimeout]; the replay stays as it is, and the next Run continues it. Defaults to 0: never.
 	Timeout time.Duration
-	// Report is told the progress at the beginning, after each look, and at the end. Defaults to none.
+	// Report is called with the progress at the beginning, after each observation, and at the end. Defaults to none.
 	Report func(status.Replay)
-	// Poll is the least time between two looks for outcomes. Defaults to 1s.
+	// Poll is the least time between two observations. Defaults to 1s.
 	Poll time.Duration
 
 	pause func(context.Context, time.Duration) error // in tests
 }
 
-// DefaultTimeout is the Timeout of the commands. An event with the defaults dies within 8 hours of its replay.
+// DefaultTimeout is the Timeout of the commands. With the defaults an event is dead again within 8 hours of its replay.
 const DefaultTimeout = 24 * time.Hour
 
 // ErrTimeout is the error of a Run in which nothing has happened for long.
@@ -44,7 +44,7 @@ func timeout(p status.Replay, after time.Duration) error {
 // maxBatch is the most items of one step.
 const maxBatch = 500
 
-// Run moves a replay at its rate until it is done, or stopped, or ctx ends. It goes on where another Run has
+// Run moves a replay at its rate until it is done, or stopped, or ctx ends. It continues where another Run
 // stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
 // the next Run. It fails as [Replays.Step] does, at the end of the timeout, and with the error of ctx.
 func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p status.Replay, err error) {
@@ -54,16 +54,16 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 	if running.pause == nil {
 		running.pause = pause
 	}
-	news := time.Now()
+	lastChange := time.Now()
 	for next := (looks{poll: running.Poll}); ; {
 		if begin := time.Now(); !begin.Before(next.at) {
 			before := p
 			if p, err = r.Observe(ctx, id); err != nil {
 				return p, err
 			}
-			came := p.Delivered+p.DeadAgain > before.Delivered+before.DeadAgain
-			if next.looked(time.Since(begin), came); came {
-				news = time.Now()
+			changed := p.Delivered+p.DeadAgain > before.Delivered+before.DeadAgain
+			if next.looked(time.Since(begin), changed); changed {
+				lastChange = time.Now()
 			}
 			if running.Report != nil {
 				running.Report(p)
@@ -72,7 +72,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 		if !p.FinishedAt.IsZero() || p.Waiting == 0 && !running.Wait {
 			return p, nil
 		}
-		if quiet := time.Since(news); running.Timeout > 0 && quiet >= running.Timeout {
+		if quiet := time.Since(lastChange); running.Timeout > 0 && quiet >= running.Timeout {
 			return p, timeout(p, running.Timeout)
 		}
 		done, err := r.Step(ctx, id, batchOf(p.Rate))
@@ -82,7 +82,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 		wait := time.Duration(done) * time.Second / time.Duration(p.Rate)
 		if p.Waiting -= int64(done); done == 0 {
 			wait = time.Until(next.at)
-		} else if news = time.Now(); p.Waiting <= 0 {
+		} else if lastChange = time.Now(); p.Waiting <= 0 {
 			next.at = time.Time{}
 		}
 		if err := running.pause(ctx, wait); err != nil {
@@ -91,15 +91,15 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 	}
 }
 
-// looks says when to look for outcomes again: soon while they come, else after poll. With many outcomes open a look
-// takes the database time, and it gets a tenth of it at most.
+// looks schedules observations: soon while outcomes are new, else after poll. An observation of many open outcomes takes
+// the database time, so observations get a tenth of the time at most.
 type looks struct {
 	poll, wait time.Duration
 	at         time.Time
 }
 
-func (l *looks) looked(took time.Duration, came bool) {
-	if l.wait = min(2*l.wait, l.poll); came || l.wait == 0 {
+func (l *looks) looked(took time.Duration, changed bool) {
+	if l.wait = min(2*l.wait, l.poll); changed || l.wait == 0 {
 		l.wait = l.poll / 20
 	}
 	l.at = time.Now().Add(max(l.wait, 10*took))

@@ -15,7 +15,7 @@ import (
 )
 
 // Stopped half-way, what waits is skipped, and its dead letters stay open. What was put back keeps its outcome.
-func TestStopLeavesTheRest(t *testing.T) {
+func TestStopSkipsWaitingItems(t *testing.T) {
 	r := newRig(t)
 	r.dead(30, 0)
 	o := request()
@@ -25,7 +25,7 @@ func TestStopLeavesTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.tells(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
+	r.checkProgress(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
 	r.step(o, 10, 0)
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
 		t.Errorf("%d open dead letters, want 20", n)
@@ -48,15 +48,15 @@ func TestStopLeavesTheRest(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A canary goes alone until its outcomes are known. The replay stops when too many are dead again, then or later.
-func TestCanary(t *testing.T) {
+// A canary is replayed alone until its outcomes are known. The replay stops when too many are dead again, then or later.
+func TestCanaryStopsReplay(t *testing.T) {
 	for _, test := range []struct {
 		what                  string
-		canary, abortAt, dies int // of the first 5
+		canary, abortAt, fail int // of the first 5
 		want                  string
 	}{
-		{"half die", 5, 0, 3, "40 of 40 done, 2 delivered, 3 dead again, 35 skipped: stopped; stopped: 3 of 5 events are dead again, which is 50 % or more"},
-		{"fewer die", 5, 0, 2, "5 of 40 done, 3 delivered, 2 dead again"},
+		{"half are dead again", 5, 0, 3, "40 of 40 done, 2 delivered, 3 dead again, 35 skipped: stopped; stopped: 3 of 5 events are dead again, which is 50 % or more"},
+		{"fewer are dead again", 5, 0, 2, "5 of 40 done, 3 delivered, 2 dead again"},
 		{"one is too many", 5, 1, 1, "40 of 40 done, 4 delivered, 1 dead again, 35 skipped: stopped; stopped: 1 of 5 events are dead again, which is 1 % or more"},
 		{"no canary, too few known", 0, 10, 5, "5 of 40 done, 5 dead again"},
 		{"never stop", 0, 0, 5, "5 of 40 done, 5 dead again"},
@@ -76,36 +76,36 @@ func TestCanary(t *testing.T) {
 			}
 			// Not all outcomes are known: nothing happens yet.
 			pgtest.Exec(r, `create view firsts as select id, row_number() over (order by seq) as n from outbox.outbox_events`)
-			r.die(`id in (select id from firsts where n = 1)`)
+			r.makeDead(`id in (select id from firsts where n = 1)`)
 			if p := r.observe(o); p.Stopped != "" {
 				t.Errorf("it stopped after one outcome: %v", p)
 			}
 			if test.canary > 0 {
 				r.step(o, 100, 0)
 			}
-			for n := 2; n <= test.dies; n++ {
-				r.die(`id in (select id from firsts where n = ` + string(rune('0'+n)) + `)`)
+			for n := 2; n <= test.fail; n++ {
+				r.makeDead(`id in (select id from firsts where n = ` + string(rune('0'+n)) + `)`)
 			}
 			r.deliver("true")
 			p := r.observe(o)
-			r.tells(p, test.want)
+			r.checkProgress(p, test.want)
 			if p.Stopped != "" {
 				r.step(o, 100, 0)
 				return
 			}
-			// Later: 15 more, which all die.
+			// Later: 15 more, which all are dead again.
 			r.step(o, 15, 15)
-			r.die("true")
+			r.makeDead("true")
 			later := r.observe(o)
 			if stops := test.what != "never stop"; stops != (later.Stopped != "") {
-				t.Errorf("after 15 more deaths: %v", later)
+				t.Errorf("after 15 more are dead again: %v", later)
 			}
 		})
 	}
 }
 
-// Run keeps the rate, goes on after a process that was killed, and waits for outcomes when it is told to.
-func TestRun(t *testing.T) {
+// Run keeps the rate, continues after a process that was killed, and with Wait waits for outcomes.
+func TestRunKeepsRateAndContinues(t *testing.T) {
 	r := newRig(t)
 	r.dead(100, 0)
 	o := request()
@@ -146,7 +146,7 @@ func TestRun(t *testing.T) {
 		ended <- err
 	}()
 	r.deliver("seq <= 50")
-	eventually(t, "it tells the outcomes", func() bool { return seen.Load() == 50 })
+	eventually(t, "it reports the outcomes", func() bool { return seen.Load() == 50 })
 	select {
 	case err := <-ended:
 		t.Fatalf("it ended before all was delivered: %v", err)
@@ -158,8 +158,8 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
-		t.Fatal("it did not end")
+	case <-time.After(waitTimeout):
+		t.Fatal("Run did not end after the last outcome")
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,7 +12,7 @@ import (
 // their turn, also those that it skipped. 0 means that there is nothing to do now: all is done, or what waits must
 // wait for the outcome of others (see [Replays.Observe]).
 //
-// Whatever runs beside, each row is put back once. The dead letters are locked first: of two replays with the same
+// Each row is put back once, whatever else runs. The dead letters are locked first: of two replays with the same
 // dead letter the second finds it resolved. It fails with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, err error) {
 	err = r.transaction(ctx, fmt.Sprintf("step of replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {

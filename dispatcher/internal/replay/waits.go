@@ -8,10 +8,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// maxWaits is how many items are looked at that were put back, and how many that wait, for what they wait for.
+// maxWaits is how many items that were put back are examined for what they wait for, and how many that wait.
 const maxWaits = 1000
 
-// waits says what a replay waits for.
+// waits returns what a replay waits for.
 func (r *Replays) waits(ctx context.Context, tx pgx.Tx, p status.Replay) ([]status.Wait, error) {
 	if p.Waiting+p.Pending == 0 {
 		return nil, nil

@@ -19,10 +19,10 @@ func (r rig) worker(topics string, blocks bool) {
 	pgtest.Exec(r, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks) values (gen_random_uuid(), 'd', 'shop', $1::text[], $2)`, topics, blocks)
 }
 
-// A replay says what it waits for when that is not of its set: nobody serves the topic, or an earlier event of the
-// key is dead, or is not delivered yet. Then it ends, and leaves itself as it is.
+// A replay reports what it waits for outside of its set: no dispatcher serves the topic, or an earlier event of the key is
+// dead, or is not delivered yet. Run ends at its timeout, and leaves the replay as it is.
 // CONTRACT: C-42
-func TestWaits(t *testing.T) {
+func TestProgressReportsCausesOfWaiting(t *testing.T) {
 	for _, test := range []struct {
 		what    string
 		workers func(rig)
@@ -64,7 +64,7 @@ func TestWaits(t *testing.T) {
 				t.Errorf("it waits for %q, want %q", got, test.want)
 			}
 			if again, err := r.replays.Progress(t.Context(), o.ID); err != nil || len(again.WaitingFor) != len(p.WaitingFor) {
-				t.Errorf("the progress tells %+v, %v", again, err)
+				t.Errorf("the progress is %+v, %v", again, err)
 			}
 
 			left, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Timeout: time.Nanosecond, Poll: time.Millisecond})
@@ -105,15 +105,15 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.tells(p, "0 of 3 done")
+	r.checkProgress(p, "0 of 3 done")
 	if _, err := bills.Progress(t.Context(), uuid.New()); !errors.Is(err, replay.ErrNotFound) {
 		t.Errorf("of a replay that is not there: %v", err)
 	}
 }
 
-// What a replay did is told when retention has removed its set; what nobody looked for before is told as that.
+// The counts of a replay stay when retention has removed its set. Outcomes that were never read are unknown.
 // CONTRACT: C-42, C-60
-func TestCountsOutliveTheSet(t *testing.T) {
+func TestCountsKeptWhenSetRemoved(t *testing.T) {
 	r := newRig(t)
 	r.dead(6, 0)
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 1`)
@@ -124,24 +124,24 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	}
 	r.step(watched, 2, 2)
 	r.deliver("seq = 2")
-	r.die("seq = 3")
+	r.makeDead("seq = 3")
 	if _, err := r.replays.Stop(t.Context(), watched.ID, "enough"); err != nil {
 		t.Fatal(err)
 	}
 	const want = "4 of 4 done, 1 delivered, 1 dead again, 1 skipped: gone, 1 skipped: stopped; stopped: enough"
 	before := r.observe(watched)
-	r.tells(before, want)
+	r.checkProgress(before, want)
 	r.step(left, 2, 2)
 	r.deliver("seq = 5")
 	r.observe(left)
 	pgtest.Exec(r, `delete from outbox.outbox_replay_items`)
 	for range 2 {
 		after := r.observe(watched)
-		r.tells(after, want)
+		r.checkProgress(after, want)
 		if after.FinishedAt.IsZero() || !after.FinishedAt.Equal(before.FinishedAt) {
 			t.Errorf("it finished at %v, and now at %v", before.FinishedAt, after.FinishedAt)
 		}
-		r.tells(r.observe(left), "2 of 2 done, 2 with an unknown outcome")
+		r.checkProgress(r.observe(left), "2 of 2 done, 2 with an unknown outcome")
 	}
 
 	discarded := request()
@@ -150,5 +150,5 @@ func TestCountsOutliveTheSet(t *testing.T) {
 	r.step(discarded, 10, 3)
 	r.observe(discarded)
 	pgtest.Exec(r, `delete from outbox.outbox_replay_items`)
-	r.tells(r.observe(discarded), "3 of 3 done, 3 discarded")
+	r.checkProgress(r.observe(discarded), "3 of 3 done, 3 discarded")
 }

@@ -1,5 +1,5 @@
 -- Chooses the next items of a replay that may go, in the order of insertion. The caller holds the replay's
--- row, so nobody else chooses of them.
+-- row, so no other process chooses of them.
 -- $1 replay; $2 how many; $3 whether the order per key is kept.
 --
 -- With order, an item goes when its key has no earlier one that waits or whose outcome is open, of this

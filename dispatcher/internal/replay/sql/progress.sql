@@ -1,4 +1,4 @@
--- Tells how far a replay is: from its set until it is finished, and then from its own row.
+-- Reads how far a replay is: from its set until it is finished, and then from its own row.
 -- $1 id.
 select replay.action, replay.namespace, replay.rate, replay.began_at, replay.finished_at, coalesce(replay.stopped_reason, ''),
     replay.matched, coalesce(counted.state, ''), coalesce(counted.skipped, ''), coalesce(counted.n, 0)
