@@ -1,18 +1,18 @@
-// Package notify tells an address of each death of an event: one CloudEvent over HTTP for each dead letter of a
-// dispatcher that has deadLetters.notify.
+// Package notify sends a CloudEvent over HTTP for each dead letter of a dispatcher that has deadLetters.notify.
 //
 // # Guarantees
 //
-// At least once. The transaction of the death marks the dead letter (outbox_dead_letters.notify_at, which pgstore has the
-// column's default set), and the mark goes when the address has answered 2xx. A process that is killed between the two
-// leaves the mark: another one sends the same notification again, with the same id. A dispatcher without an address
-// marks nothing, so what died before there was one is never told.
+// At least once. The transaction that makes an event dead marks the dead letter (outbox_dead_letters.notify_at; pgstore
+// enables the column's default), and the mark is removed when the address has responded 2xx. A process that is killed
+// between the two leaves the mark: another one sends the same notification again, with the same id. A dispatcher without
+// an address marks nothing, so there are no notifications of dead letters from before it had one.
 //
-// A notification that is not taken is tried again for [GiveUpAfter], counted from the death: after half the time that
-// has passed since, within 5 seconds and 5 minutes, and no sooner than the address asks for by Retry-After. Then it is
-// given up, counted and logged: the dead letter stays, with notify_attempts and without notified_at.
+// A notification that the address does not accept is tried again for [GiveUpAfter], counted from when the event became
+// dead: after half the time that has passed since, at least 5 seconds and at most 5 minutes, and no sooner than the
+// response's Retry-After. Then it is given up, counted and logged: the dead letter stays, with notify_attempts and
+// without notified_at.
 //
-// Delivery never waits for it. Each process takes some dead letters at a time for itself (FOR UPDATE SKIP LOCKED, until
+// Delivery never waits for notifications. Each process takes some dead letters at a time for itself (FOR UPDATE SKIP LOCKED, until
 // notify_at), so any number of processes share the work, and nothing is kept in a session.
 //
 // # The message
@@ -22,11 +22,11 @@
 //	attribute     value
 //	------------  ---------------------------------------------------------------------------
 //	id            a UUID made of the event's id and the dead letter's: the same at each attempt, and another
-//	              for another death of the same event
+//	              for another dead letter of the same event
 //	type          dev.outbox.deadletter.created
 //	source        /outbox/<namespace>/<topic>
 //	subject       the aggregate's id, if the event has one
-//	time          when the event died
+//	time          when the event became dead
 //	sequence      the dead letter's id
 //	attempt       the number of the attempt to send it; fencingtoken is the same
 //

@@ -12,35 +12,35 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// Options say whose deaths are told.
+// Options say which dead letters are notified.
 type Options struct {
 	// Schema is where the outbox is. Defaults to "outbox".
 	Schema string
-	// Namespace and Topics are whose deaths are told. No topics means all of the namespace.
+	// Namespace and Topics are those of the dead letters. No topics means all of the namespace.
 	Namespace string
 	Topics    []string
-	// Dispatcher is the name that the notifications have of the dispatcher.
+	// Dispatcher is the dispatcher's name in notifications.
 	Dispatcher string
-	// Ready reports whether the outbox can be worked with. While it cannot, nothing is done. Defaults to always.
+	// Ready reports whether the outbox can be used. While it cannot, a Notifier does nothing. Defaults to always.
 	Ready func() bool
 	// Logger defaults to one that discards.
 	Logger *slog.Logger
-	// LookEvery is how often a Notifier looks whether there is something to tell. Defaults to 5s.
-	LookEvery time.Duration
+	// PollEvery is how often a Notifier queries for dead letters that are due. Defaults to 5s.
+	PollEvery time.Duration
 }
 
-// GiveUpAfter is how long after a death its notification is tried.
+// GiveUpAfter is how long after an event became dead its notification is tried.
 const GiveUpAfter = 24 * time.Hour
 
 const (
-	// most is how many dead letters are taken at a time, and atOnce how many requests are under way.
-	most, atOnce = 100, 8
-	// held is for how long they are taken. None is begun in its second half, and a request ends after 10 seconds.
-	held = 2 * time.Minute
-	// longestPause bounds the pause of a Notifier whose address takes nothing.
-	longestPause = time.Minute
+	// batchSize is how many dead letters are taken at a time, and maxRequests how many requests run at once.
+	batchSize, maxRequests = 100, 8
+	// leaseTime is for how long they are taken. No request starts in its second half, and each ends after 10 seconds.
+	leaseTime = 2 * time.Minute
+	// maxPause bounds the pause of a Notifier whose address accepts nothing.
+	maxPause = time.Minute
 	// The bounds of the time until a notification is tried again.
-	soonest, latest = 5 * time.Second, 5 * time.Minute
+	minRetry, maxRetry = 5 * time.Second, 5 * time.Minute
 	// writeTimeout bounds a statement.
 	writeTimeout = 5 * time.Second
 )
@@ -69,30 +69,30 @@ func New(pool *pgxpool.Pool, sink dispatcher.Sink, opts Options) *Notifier {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if opts.LookEvery == 0 {
-		opts.LookEvery = 5 * time.Second
+	if opts.PollEvery == 0 {
+		opts.PollEvery = 5 * time.Second
 	}
 	return &Notifier{pool: pool, sink: sink, opts: opts, sql: load(opts.Schema)}
 }
 
-// Run sends what is to be told until ctx ends, which ends requests under way too: their notifications are sent again.
+// Run sends notifications until ctx ends, which also ends running requests: their notifications are sent again.
 func (n *Notifier) Run(ctx context.Context) {
 	for pause := time.Duration(0); ctx.Err() == nil; {
-		wait := n.opts.LookEvery
+		wait := n.opts.PollEvery
 		if n.opts.Ready() {
 			p, err := n.pass(ctx, pause > 0)
 			if err == nil {
 				err = p.err
 			}
-			n.tell(ctx, p, err)
+			n.report(ctx, p, err)
 			switch {
 			case p.sent > 0:
 				pause = 0
-				if p.full {
+				if p.more {
 					wait = 0
 				}
 			case err != nil:
-				pause = min(max(2*pause, wait), longestPause)
+				pause = min(max(2*pause, wait), maxPause)
 				wait = pause
 			}
 		}
@@ -100,31 +100,31 @@ func (n *Notifier) Run(ctx context.Context) {
 	}
 }
 
-// pass is what one look came to.
+// pass is the result of one query for dead letters that are due.
 type pass struct {
 	sent, failed, givenUp int
-	full                  bool  // there may be more that is due
-	err                   error // of one that failed
+	more                  bool  // more may be due
+	err                   error // of a notification that failed
 }
 
-// pass takes some dead letters, and sends what is to be said of them. It takes few while the address takes nothing.
+// pass takes some dead letters, and sends their notifications. It takes few while the address accepts nothing.
 func (n *Notifier) pass(ctx context.Context, failing bool) (p pass, err error) {
-	limit := most
+	limit := batchSize
 	if failing {
-		limit = atOnce
+		limit = maxRequests
 	}
-	deaths, err := n.take(ctx, limit)
+	taken, err := n.take(ctx, limit)
 	if err != nil {
 		return p, err
 	}
-	p.full = len(deaths) == limit
-	deaths, p.givenUp = split(deaths)
+	p.more = len(taken) == limit
+	taken, p.givenUp = dropGivenUp(taken)
 	n.givenUp.Add(int64(p.givenUp))
-	if len(deaths) == 0 {
+	if len(taken) == 0 {
 		return p, nil
 	}
-	n.send(ctx, deaths)
-	for _, d := range deaths {
+	n.send(ctx, taken)
+	for _, d := range taken {
 		switch {
 		case d.sent:
 			p.sent++
@@ -135,12 +135,12 @@ func (n *Notifier) pass(ctx context.Context, failing bool) (p pass, err error) {
 	}
 	n.sent.Add(int64(p.sent))
 	n.failed.Add(int64(p.failed))
-	return p, n.write(ctx, deaths)
+	return p, n.write(ctx, taken)
 }
 
-// split takes out those that are given up, and counts them.
-func split(deaths []*death) (due []*death, givenUp int) {
-	for _, d := range deaths {
+// dropGivenUp returns the notifications that are due, and counts those that are given up.
+func dropGivenUp(taken []*notification) (due []*notification, givenUp int) {
+	for _, d := range taken {
 		if d.givenUp {
 			givenUp++
 		} else {
@@ -150,33 +150,33 @@ func split(deaths []*death) (due []*death, givenUp int) {
 	return due, givenUp
 }
 
-// send sends notifications, some at once. It begins no more when the first ones fail and none was taken.
-func (n *Notifier) send(ctx context.Context, deaths []*death) {
-	ctx, cancel := context.WithTimeout(ctx, held/2)
+// send sends notifications, some at once. It starts no more when the first ones fail and the address accepted none.
+func (n *Notifier) send(ctx context.Context, due []*notification) {
+	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
 	defer cancel()
 	var group sync.WaitGroup
-	var taken, refused atomic.Bool
-	slots := make(chan struct{}, atOnce)
-	for _, d := range deaths {
+	var accepted, failed atomic.Bool
+	slots := make(chan struct{}, maxRequests)
+	for _, d := range due {
 		slots <- struct{}{}
-		if ctx.Err() != nil || refused.Load() && !taken.Load() {
+		if ctx.Err() != nil || failed.Load() && !accepted.Load() {
 			break
 		}
-		d.begun = true
+		d.started = true
 		group.Go(func() {
 			defer func() { <-slots }()
 			if d.err = n.deliver(ctx, d); d.err != nil {
-				refused.Store(true)
+				failed.Store(true)
 				return
 			}
 			d.sent = true
-			taken.Store(true)
+			accepted.Store(true)
 		})
 	}
 	group.Wait()
 }
 
-func (n *Notifier) deliver(ctx context.Context, d *death) error {
+func (n *Notifier) deliver(ctx context.Context, d *notification) error {
 	event, err := d.event(n.opts)
 	if err != nil {
 		return err
@@ -184,10 +184,10 @@ func (n *Notifier) deliver(ctx context.Context, d *death) error {
 	return n.sink.Deliver(ctx, []*dispatcher.Event{event})[0]
 }
 
-// tell logs what was given up, and a failure that is new, and its end.
-func (n *Notifier) tell(ctx context.Context, p pass, err error) {
+// report logs what was given up, a new failure, and its end.
+func (n *Notifier) report(ctx context.Context, p pass, err error) {
 	if p.givenUp > 0 {
-		n.opts.Logger.Warn("deaths were not told within a day, and are told no more; their dead letters have no notified_at", "deadLetters", p.givenUp)
+		n.opts.Logger.Warn("gave up notifications after a day; their dead letters have no notified_at", "deadLetters", p.givenUp)
 	}
 	if ctx.Err() != nil || err == nil && p.sent == 0 {
 		return // nothing is known of the address
@@ -202,9 +202,9 @@ func (n *Notifier) tell(ctx context.Context, p pass, err error) {
 	n.mu.Unlock()
 	switch {
 	case text != "" && before == "":
-		n.opts.Logger.Warn("the address is not told of deaths; trying again", "error", text)
+		n.opts.Logger.Warn("the address is not notified of dead letters; trying again", "error", text)
 	case text == "" && before != "":
-		n.opts.Logger.Info("the address is told of deaths again")
+		n.opts.Logger.Info("the address is notified of dead letters again")
 	}
 }
 
@@ -217,12 +217,11 @@ func (n *Notifier) Problem() string {
 
 // Counts are numbers of notifications of this process.
 type Counts struct {
-	// Sent are those that the address took, Failed attempts that did not come to that, and GivenUp those that are tried
-	// no more.
+	// Sent are those that the address accepted, Failed the failed attempts, and GivenUp those that are not tried any more.
 	Sent, Failed, GivenUp int64
 }
 
-// Counts returns what this process has done.
+// Counts returns those since this process started.
 func (n *Notifier) Counts() Counts {
 	return Counts{Sent: n.sent.Load(), Failed: n.failed.Load(), GivenUp: n.givenUp.Load()}
 }

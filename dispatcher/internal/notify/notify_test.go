@@ -16,23 +16,23 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// However an event died, the address is told once, by two processes: what died, why and what to do, and nothing of
-// what the event holds. CONTRACT: C-43, C-73
+// However an event became dead, two processes send one notification: which event, why and what to do, and nothing of
+// its content. CONTRACT: C-43, C-73
 // REQUIREMENT: STORAGE-43
-func TestEachDeathIsTold(t *testing.T) {
+func TestEachDeadLetterIsNotifiedOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	s := o.store(true)
-	died := map[string]uuid.UUID{}
+	dead := map[string]uuid.UUID{}
 	for _, topic := range []string{"nack", "claim", "claim-keyed", "dead-before"} {
-		died[topic] = o.enqueue(topic)
+		dead[topic] = o.enqueue(topic)
 	}
 	o.nack(s, "nack")
 	for topic, keys := range map[string]*dispatcher.KeyOrder{"claim": nil, "claim-keyed": {PerKey: 3}} {
 		o.claim(s, topic, keys)
 		pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
 		if claimed := o.claim(s, topic, keys); len(claimed.Dead) != 1 {
-			t.Fatalf("%s: %d died of the claim, want 1", topic, len(claimed.Dead))
+			t.Fatalf("%s: %d became dead by the claim, want 1", topic, len(claimed.Dead))
 		}
 	}
 	o.nack(o.store(false), "dead-before") // by a dispatcher without an address
@@ -41,20 +41,20 @@ func TestEachDeathIsTold(t *testing.T) {
 	}
 	one, other := o.notifier(nil), o.notifier(nil)
 	stopOne, stopOther := o.run(one), o.run(other)
-	o.await("three are told", func() bool { return o.notified() == 3 })
+	o.await("three notifications are accepted", func() bool { return o.notified() == 3 })
 	stopOne()
 	stopOther()
 	if sent := one.Counts().Sent + other.Counts().Sent; sent != 3 || len(o.to.all()) != 3 {
-		t.Errorf("%d counted, and %d told, want 3", sent, len(o.to.all()))
+		t.Errorf("%d counted, and %d requests, want 3", sent, len(o.to.all()))
 	}
 	for _, m := range o.to.all() {
 		if m.typ != notify.EventType || m.source != "/outbox/shop/"+m.Topic || m.subject != "42" || m.attempt != "1" {
 			t.Errorf("%s: type %q, source %q, subject %q, attempt %q", m.Topic, m.typ, m.source, m.subject, m.attempt)
 		}
 		if strings.Contains(m.raw, secret) {
-			t.Errorf("%s: it has what the event holds: %s", m.Topic, m.raw)
+			t.Errorf("%s: it has content of the event: %s", m.Topic, m.raw)
 		}
-		if m.Event != died[m.Topic].String() || m.Dispatcher != "team/orders" || m.Namespace != "shop" || m.Type != "OrderPlaced" || m.AggregateType != "order" ||
+		if m.Event != dead[m.Topic].String() || m.Dispatcher != "team/orders" || m.Namespace != "shop" || m.Type != "OrderPlaced" || m.AggregateType != "order" ||
 			m.AggregateID != "42" || !strings.HasPrefix(m.Tenant, "7f3a9c21-") || m.Attempts != 1 || m.DeadAt.IsZero() || m.Advice == "" ||
 			m.ID != pgtest.Value[int64](o, `select id from outbox.outbox_dead_letters where event_id = $1`, m.Event) ||
 			m.Group != pgtest.Value[string](o, `select fingerprint from outbox.outbox_dead_letters where event_id = $1`, m.Event) {
@@ -64,14 +64,14 @@ func TestEachDeathIsTold(t *testing.T) {
 		if m.Topic == "nack" {
 			reason, cause = dispatcher.ReasonPermanentFailure, dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"}
 		}
-		if m.Reason != reason || m.Cause != cause || (m.Error == "the consumer answered 422") != (m.Topic == "nack") {
-			t.Errorf("%s: died of %s, %+v, %q", m.Topic, m.Reason, m.Cause, m.Error)
+		if m.Reason != reason || m.Cause != cause || (m.Error == "the consumer responded 422") != (m.Topic == "nack") {
+			t.Errorf("%s: dead of %s, %+v, %q", m.Topic, m.Reason, m.Cause, m.Error)
 		}
 	}
 }
 
-// Only the deaths of the namespace and the topics are told.
-func TestOnlyItsTopics(t *testing.T) {
+// Only dead letters of the namespace and the topics are notified.
+func TestOnlyItsTopicsAreNotified(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	for _, topic := range []string{"orders", "bills"} {
@@ -84,18 +84,18 @@ func TestOnlyItsTopics(t *testing.T) {
 		t.Errorf("waiting is %+v, %v, want 1", w, err)
 	}
 	stop := o.run(n)
-	o.await("one is told", func() bool { return o.notified() == 1 })
+	o.await("one notification is accepted", func() bool { return o.notified() == 1 })
 	stop()
 	if all := o.to.all(); len(all) != 1 || all[0].Topic != "orders" {
-		t.Errorf("told of %+v", all)
+		t.Errorf("the requests are %+v, want one of orders", all)
 	}
 	if w, err := n.Waiting(t.Context()); err != nil || w != (notify.Waiting{}) {
 		t.Errorf("waiting is %+v, %v, want none", w, err)
 	}
 }
 
-// A dispatcher without an address marks no dead letter: what died then is never told. CONTRACT: C-43
-func TestOffMarksNothing(t *testing.T) {
+// A dispatcher without an address marks no dead letter, so it is never notified. CONTRACT: C-43
+func TestStoreWithoutNotifyMarksNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	o.enqueue("nack")
@@ -133,30 +133,30 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() from generate_series(1, 150)`)
-	o.to.answers(func(*http.Request, told) int { return http.StatusServiceUnavailable })
+	o.to.respond(func(*http.Request, request) int { return http.StatusServiceUnavailable })
 	n := o.notifier(nil)
 	o.run(n)
 	o.await("a second look failed", func() bool { return n.Counts().Failed > 8 })
-	if !strings.Contains(n.Problem(), "answered 503") {
+	if !strings.Contains(n.Problem(), "responded 503") {
 		t.Errorf("the problem is %q", n.Problem())
 	}
 	if n := o.notified(); n != 0 {
-		t.Errorf("%d are told by then", n)
+		t.Errorf("%d notifications are accepted, want none", n)
 	}
 	first := o.to.all()
-	o.to.answers(nil)
-	o.await("all are told", func() bool {
+	o.to.respond(nil)
+	o.await("all notifications are accepted", func() bool {
 		pgtest.Exec(o, `update outbox.outbox_dead_letters set notify_at = now() where notify_at > now() + interval '10 seconds' and notify_at < now() + interval '90 seconds'`)
 		return o.notified() == 150
 	})
-	o.await("the problem is over", func() bool { return n.Problem() == "" }) // it is told after the dead letters are written
+	o.await("the problem is over", func() bool { return n.Problem() == "" }) // the problem ends after the dead letters are written
 	if n.Counts().Sent != 150 {
 		t.Errorf("counted %+v", n.Counts())
 	}
 	ids, attempts := map[int64]string{}, map[string]int{}
 	for _, m := range o.to.all() {
 		if id := ids[m.ID]; id != "" && id != m.id {
-			t.Errorf("dead letter %d was told as %s and as %s", m.ID, id, m.id)
+			t.Errorf("dead letter %d has the ids %s and %s", m.ID, id, m.id)
 		}
 		ids[m.ID] = m.id
 		attempts[m.id]++
@@ -165,17 +165,17 @@ func TestToldWhenTheAddressIsBack(t *testing.T) {
 		}
 	}
 	if len(ids) != 150 || len(attempts) != 150 || attempts[first[0].id] != 2 {
-		t.Errorf("%d dead letters were told with %d ids; the first one %d times", len(ids), len(attempts), attempts[first[0].id])
+		t.Errorf("%d dead letters have %d ids, and the first one %d attempts; want 150, 150 and 2", len(ids), len(attempts), attempts[first[0].id])
 	}
 }
 
-// One that the address refuses does not hold up the others, and waits longer than they take.
-func TestOneThatIsRefused(t *testing.T) {
+// A notification that the address refuses does not delay the others, and waits longer than they take.
+func TestRefusedNotificationDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, dead_at)
 		select gen_random_uuid(), 'shop', case n when 1 then 'refused' else 'orders' end, 'poison_message', 1, now() - make_interval(secs => n), now() - interval '1 hour' from generate_series(1, 20) as n`)
-	o.to.answers(func(_ *http.Request, m told) int {
+	o.to.respond(func(_ *http.Request, m request) int {
 		if m.Topic == "refused" {
 			return http.StatusUnprocessableEntity
 		}
@@ -183,7 +183,7 @@ func TestOneThatIsRefused(t *testing.T) {
 	})
 	n := o.notifier(nil)
 	o.run(n)
-	o.await("the others are told", func() bool { return o.notified() == 19 })
+	o.await("the others are accepted", func() bool { return o.notified() == 19 })
 	o.await("the refusal is written", func() bool {
 		return n.Counts().Failed == 1 && pgtest.Value[bool](o, `select bool_and(notify_at is null or topic = 'refused') from outbox.outbox_dead_letters`)
 	})
@@ -192,54 +192,54 @@ func TestOneThatIsRefused(t *testing.T) {
 	}
 }
 
-// After a replay, a second death of the event is another notification. CONTRACT: C-41
-func TestSecondDeath(t *testing.T) {
+// An event that is dead again after a replay has another notification. CONTRACT: C-41
+func TestDeadAgainIsAnotherNotification(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	id := o.enqueue("orders")
 	o.nack(o.store(true), "orders")
 	o.run(o.notifier(nil))
-	o.await("the first is told", func() bool { return o.notified() == 1 })
+	o.await("the first is accepted", func() bool { return o.notified() == 1 })
 	pgtest.Exec(o, `update outbox.outbox_events set status = 'pending', attempts = 0, dead_reason = null, next_attempt_at = now() where id = $1`, id)
 	o.nack(o.store(true), "orders")
-	o.await("the second is told", func() bool { return o.notified() == 2 })
+	o.await("the second is accepted", func() bool { return o.notified() == 2 })
 	if all := o.to.all(); len(all) != 2 || all[0].id == all[1].id || all[0].Event != all[1].Event || all[0].ID == all[1].ID {
-		t.Errorf("told %+v", all)
+		t.Errorf("the requests are %+v", all)
 	}
 }
 
-// A death of which the address could not be told within a day is told no more, and counted.
-func TestGivenUp(t *testing.T) {
+// A notification that was not accepted within a day is given up, and counted.
+func TestNotificationIsGivenUpAfterADay(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts, dead_at)
 		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now(), 7, now() - make_interval(hours => n) from generate_series(23, 25, 2) as n`)
 	n := o.notifier(nil)
 	o.run(n)
-	o.await("one is told and one given up", func() bool { return n.Counts() == (notify.Counts{Sent: 1, GivenUp: 1}) && o.waiting() == 0 })
+	o.await("one is accepted and one given up", func() bool { return n.Counts() == (notify.Counts{Sent: 1, GivenUp: 1}) && o.waiting() == 0 })
 	if all := o.to.all(); len(all) != 1 || all[0].attempt != "8" {
-		t.Errorf("told %+v", all)
+		t.Errorf("the requests are %+v", all)
 	}
 	if left := pgtest.Value[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
 		t.Errorf("the dead letters say %s", left)
 	}
 }
 
-// A stop waits for no answer, and what was not answered is due again at once.
-func TestStop(t *testing.T) {
+// A stop waits for no response, and a notification without one is due again at once.
+func TestStopInterruptsRequests(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	o.enqueue("orders")
 	o.nack(o.store(true), "orders")
-	asked := make(chan struct{}, 1)
-	o.to.answers(func(r *http.Request, _ told) int {
-		asked <- struct{}{}
+	requested := make(chan struct{}, 1)
+	o.to.respond(func(r *http.Request, _ request) int {
+		requested <- struct{}{}
 		<-r.Context().Done()
 		return http.StatusOK
 	})
 	n := o.notifier(nil)
 	stop := o.run(n)
-	<-asked
+	<-requested
 	stop()
 	if !pgtest.Value[bool](o, `select notify_at <= now() and notified_at is null from outbox.outbox_dead_letters`) {
 		t.Error("it is not due")
@@ -249,8 +249,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Two processes share the dead letters, and neither takes what the other has.
-func TestShared(t *testing.T) {
+// Processes share the dead letters, and none takes what another has.
+func TestProcessesShareTheDeadLetters(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
@@ -258,7 +258,7 @@ func TestShared(t *testing.T) {
 	for range 3 {
 		o.run(o.notifier(nil))
 	}
-	o.await("all are told", func() bool { return o.notified() == 500 })
+	o.await("all notifications are accepted", func() bool { return o.notified() == 500 })
 	ids := map[string]bool{}
 	for _, m := range o.to.all() {
 		ids[m.id] = true
@@ -268,8 +268,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// Statements run however the driver sends them: as is set for PgBouncer before 1.21, too.
-func TestEveryModeOfTheDriver(t *testing.T) {
+// A notifier works in every mode of the driver, also in the one for PgBouncer before 1.21.
+func TestNotifierWorksInEveryModeOfTheDriver(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
@@ -279,7 +279,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			o := newOutbox(t)
 			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 				select gen_random_uuid(), 'shop', topic, 'poison_message', 1, now() from unnest('{good,bad}'::text[]) as topic`)
-			o.to.answers(func(_ *http.Request, m told) int { return map[string]int{"good": 200, "bad": 500}[m.Topic] })
+			o.to.respond(func(_ *http.Request, m request) int { return map[string]int{"good": 200, "bad": 500}[m.Topic] })
 			config := o.login.Config()
 			config.ConnConfig.DefaultQueryExecMode = mode
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -290,7 +290,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 			o.login = pool
 			n := o.notifier(nil)
 			stop := o.run(n)
-			o.await("one is told and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
+			o.await("one is accepted and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
 			stop()
 			if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 {
 				t.Errorf("waiting is %+v, %v", w, err)
@@ -299,8 +299,8 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 	}
 }
 
-// Whatever the planner knows of the table, what is due is found by its own index, and nothing is read from end to end or sorted.
-func TestPlans(t *testing.T) {
+// Whatever the planner knows of the table, what is due is found by its own index, without a sequential scan or a sort.
+func TestStatementsUseIndexes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	pgtest.Exec(o, `alter table outbox.outbox_dead_letters set (autovacuum_enabled = off)`)
@@ -332,12 +332,12 @@ func (o outbox) explain(sql, args string) string {
 		o.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(o.Context())) }()
-	for _, statement := range []string{strings.ReplaceAll(notify.Settings, "$1", "'5000'"), `set local plan_cache_mode = force_generic_plan`, `prepare asked as ` + sql} {
+	for _, statement := range []string{strings.ReplaceAll(notify.Settings, "$1", "'5000'"), `set local plan_cache_mode = force_generic_plan`, `prepare checked as ` + sql} {
 		if _, err := tx.Exec(o.Context(), statement); err != nil {
 			o.Fatalf("%s: %v", statement, err)
 		}
 	}
-	rows, err := tx.Query(o.Context(), `explain execute asked (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
+	rows, err := tx.Query(o.Context(), `explain execute checked (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -345,7 +345,7 @@ func (o outbox) explain(sql, args string) string {
 	if err != nil {
 		o.Fatal(err)
 	}
-	if _, err := tx.Exec(o.Context(), `deallocate asked`); err != nil {
+	if _, err := tx.Exec(o.Context(), `deallocate checked`); err != nil {
 		o.Fatal(err)
 	}
 	return strings.Join(lines, "\n")

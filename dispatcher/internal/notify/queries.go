@@ -26,27 +26,27 @@ func load(schema string) queries {
 }
 
 // settings of a transaction. The statements have one good plan, and the planner must not think otherwise of a small
-// table. Nothing waits for the disk: what a crash of the database brings back is sent again.
+// table. Nothing waits for the disk: what a crash of the database undoes is sent again.
 const settings = `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', '500', true), set_config('jit', 'off', true),
 	set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
 	set_config('synchronous_commit', 'off', true)`
 
 func timeout() string { return fmt.Sprint(writeTimeout.Milliseconds()) }
 
-// take takes dead letters that are due, the ones due first.
-func (n *Notifier) take(ctx context.Context, limit int) (deaths []*death, err error) {
+// take takes dead letters that are due, the earliest due first.
+func (n *Notifier) take(ctx context.Context, limit int) (taken []*notification, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
-	batch.Queue(n.sql.take, n.opts.Namespace, n.opts.Topics, limit, held, GiveUpAfter).Query(func(rows pgx.Rows) error {
-		var d death
-		_, err := pgx.ForEachRow(rows, []any{&d.givenUp, &d.at, &d.attempts, &d.ID, &d.eventID, &d.Group, &d.Topic, &d.Seq, &d.Type, &d.AggregateType,
+	batch.Queue(n.sql.take, n.opts.Namespace, n.opts.Topics, limit, leaseTime, GiveUpAfter).Query(func(rows pgx.Rows) error {
+		var d notification
+		_, err := pgx.ForEachRow(rows, []any{&d.givenUp, &d.takenAt, &d.attempts, &d.ID, &d.eventID, &d.Group, &d.Topic, &d.Seq, &d.Type, &d.AggregateType,
 			&d.AggregateID, &d.tenant, (*string)(&d.Reason), &d.Class, &d.Code, &d.Place, &d.Error, &d.Attempts, &d.DeadAt}, func() error {
 			one := d
 			one.Event, one.DeadAt, one.Advice = d.eventID.String(), d.DeadAt.UTC(), dispatcher.Recovery(d.Reason, d.Class)
 			if one.tenant.Valid {
 				one.Tenant = d.tenant.String()
 			}
-			deaths = append(deaths, &one)
+			taken = append(taken, &one)
 			return nil
 		})
 		return err
@@ -54,25 +54,25 @@ func (n *Notifier) take(ctx context.Context, limit int) (deaths []*death, err er
 	if err := n.pool.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, n.wrap(err)
 	}
-	return deaths, nil
+	return taken, nil
 }
 
-// write writes back what became of dead letters, also at a stop: else nobody tried them again for as long as they are held.
-func (n *Notifier) write(ctx context.Context, deaths []*death) error {
+// write writes back what became of dead letters, also at a stop: else no process would try them again until leaseTime is over.
+func (n *Notifier) write(ctx context.Context, taken []*notification) error {
 	stopped := ctx.Err() != nil
 	var sent, ids []int64
-	var attempts, returned []int32
+	var attempts, attemptsBack []int32
 	var delays []time.Duration
-	for _, d := range deaths {
+	for _, d := range taken {
 		if d.sent {
 			sent = append(sent, d.ID)
 			continue
 		}
 		back := int32(1)
-		if d.begun {
+		if d.started {
 			back = 0
 		}
-		ids, attempts, delays, returned = append(ids, d.ID), append(attempts, int32(d.attempts)), append(delays, d.delay(stopped)), append(returned, back)
+		ids, attempts, delays, attemptsBack = append(ids, d.ID), append(attempts, int32(d.attempts)), append(delays, d.delay(stopped)), append(attemptsBack, back)
 	}
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
@@ -80,23 +80,23 @@ func (n *Notifier) write(ctx context.Context, deaths []*death) error {
 		batch.Queue(n.sql.sent, sent)
 	}
 	if len(ids) > 0 {
-		batch.Queue(n.sql.again, ids, attempts, delays, returned)
+		batch.Queue(n.sql.again, ids, attempts, delays, attemptsBack)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	return n.wrap(n.pool.SendBatch(ctx, &batch).Close())
 }
 
-// Waiting is what the address is still to be told of, whichever process tells it.
+// Waiting are the notifications that are still to be sent, by any process.
 type Waiting struct {
-	// DeadLetters are at most [dispatcher.DepthCap] and one; then there may be more.
+	// DeadLetters counts them up to one more than [dispatcher.DepthCap]; then there may be more.
 	DeadLetters int64
-	// Oldest is the time of the first of these deaths, and Seconds its age on the database's clock; nil and 0 for none.
+	// Oldest is when the first of these events became dead, and Seconds its age on the database's clock; nil and 0 for none.
 	Oldest  *time.Time
 	Seconds float64
 }
 
-// Waiting asks the database. It fails when the database does.
+// Waiting reads them. It fails when the database does.
 func (n *Notifier) Waiting(ctx context.Context) (w Waiting, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
@@ -106,7 +106,7 @@ func (n *Notifier) Waiting(ctx context.Context) (w Waiting, err error) {
 	return w, n.wrap(n.pool.SendBatch(ctx, &batch).Close())
 }
 
-// wrap says what failed, and what to do where that is known.
+// wrap adds to an error what failed, and what to do where that is known.
 func (n *Notifier) wrap(err error) error {
 	if err == nil {
 		return nil
@@ -118,7 +118,7 @@ func (n *Notifier) wrap(err error) error {
 		case "42501":
 			remedy = `; have the owner run what "dispatcher migrate grants" prints`
 		case "42P01", "3F000", "42703":
-			remedy = `; the schema is older than this dispatcher: run "dispatcher migrate up", or create it anew`
+			remedy = `; the schema is older than this dispatcher: run "dispatcher migrate up", or create it again`
 		}
 	}
 	return fmt.Errorf("notifications in schema %q: %w%s", n.opts.Schema, err, remedy)

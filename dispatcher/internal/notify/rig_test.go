@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // secret is in every payload and header of an event.
 const secret = "s3cr3t"
 
-// outbox is a migrated database, and an address that is told of deaths.
+// outbox is a migrated database, and an address that gets the notifications.
 type outbox struct {
 	*testing.T
 	*pgxpool.Pool               // of the owner
@@ -42,7 +42,7 @@ func newOutbox(t *testing.T) outbox {
 	return o
 }
 
-// store is that of a worker whose dispatcher has an address, or none.
+// store is a worker's whose dispatcher has an address, or none.
 func (o outbox) store(notify bool) *pgstore.Store {
 	return pgstore.New(o.login, pgstore.Options{Namespace: "shop", Notify: notify})
 }
@@ -67,7 +67,7 @@ func (o outbox) claim(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder)
 	return claimed
 }
 
-// nack has an event die of a refusal.
+// nack makes an event dead by a refusal.
 func (o outbox) nack(s *pgstore.Store, topic string) {
 	o.Helper()
 	claimed := o.claim(s, topic, nil)
@@ -75,7 +75,7 @@ func (o outbox) nack(s *pgstore.Store, topic string) {
 		o.Fatalf("claimed %d events of %s, want 1", len(claimed.Events), topic)
 	}
 	lost, err := s.Nack(o.Context(), []dispatcher.Failure{{
-		Lease: claimed.Events[0].Lease(), Error: "the consumer answered 422", Reason: dispatcher.ReasonPermanentFailure,
+		Lease: claimed.Events[0].Lease(), Error: "the consumer responded 422", Reason: dispatcher.ReasonPermanentFailure,
 		Cause: dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"}, Response: "no such item " + secret,
 	}})
 	if err != nil || len(lost) > 0 {
@@ -83,7 +83,7 @@ func (o outbox) nack(s *pgstore.Store, topic string) {
 	}
 }
 
-// expire has an event die of its lease's end: the next claim finds no attempt left.
+// expire makes an event dead by the end of its lease: the next claim finds no attempt left.
 func (o outbox) expire(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder) {
 	o.Helper()
 	o.claim(s, topic, keys)
@@ -93,7 +93,7 @@ func (o outbox) expire(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder
 	}
 }
 
-// notifier tells the address of the namespace's deaths.
+// notifier sends the notifications of the namespace.
 func (o outbox) notifier(change func(*notify.Options)) *notify.Notifier {
 	o.Helper()
 	n := config.Notify{URL: o.to.URL}
@@ -102,7 +102,7 @@ func (o outbox) notifier(change func(*notify.Options)) *notify.Notifier {
 		o.Fatal(err)
 	}
 	o.Cleanup(func() { _ = sink.Close(context.Background()) })
-	opts := notify.Options{Namespace: "shop", Dispatcher: "team/orders", LookEvery: 10 * time.Millisecond}
+	opts := notify.Options{Namespace: "shop", Dispatcher: "team/orders", PollEvery: 10 * time.Millisecond}
 	if change != nil {
 		change(&opts)
 	}
@@ -134,7 +134,7 @@ func (o outbox) await(what string, condition func() bool) {
 	}
 }
 
-// notified counts dead letters that the address has taken, and waiting those that it has not.
+// notified counts dead letters whose notification was accepted, and waiting those whose was not.
 func (o outbox) notified() int {
 	o.Helper()
 	return pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notified_at is not null and notify_at is null`)
@@ -145,19 +145,19 @@ func (o outbox) waiting() int {
 	return pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notify_at is not null`)
 }
 
-// told is one request.
-type told struct {
+// request is one that the address got.
+type request struct {
 	id, typ, source, subject, attempt string
 	raw                               string // all of its headers, and the body
 	notify.Notification
 }
 
-// address is told of deaths.
+// address is a server that gets notifications.
 type address struct {
 	*httptest.Server
-	mu     sync.Mutex
-	told   []told
-	answer func(*http.Request, told) int // of a request; nil for 204
+	mu       sync.Mutex
+	requests []request
+	status   func(*http.Request, request) int // of the response; nil for 204
 }
 
 func listen(t *testing.T) *address {
@@ -165,7 +165,7 @@ func listen(t *testing.T) *address {
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		raw, _ := json.Marshal(r.Header)
-		one := told{
+		one := request{
 			id: r.Header.Get("Ce-Id"), typ: r.Header.Get("Ce-Type"), source: r.Header.Get("Ce-Source"), subject: r.Header.Get("Ce-Subject"),
 			attempt: r.Header.Get("Ce-Attempt"), raw: string(raw) + string(body),
 		}
@@ -173,12 +173,12 @@ func listen(t *testing.T) *address {
 			t.Errorf("%s with the body %q: %v", r.Method, body, err)
 		}
 		a.mu.Lock()
-		a.told = append(a.told, one)
-		answer := a.answer
+		a.requests = append(a.requests, one)
+		respond := a.status
 		a.mu.Unlock()
 		status := http.StatusNoContent
-		if answer != nil {
-			status = answer(r, one)
+		if respond != nil {
+			status = respond(r, one)
 		}
 		w.WriteHeader(status)
 	}))
@@ -186,15 +186,15 @@ func listen(t *testing.T) *address {
 	return a
 }
 
-// answers has the address answer otherwise from now on.
-func (a *address) answers(answer func(*http.Request, told) int) {
+// respond sets the status of responses from now on.
+func (a *address) respond(status func(*http.Request, request) int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answer = answer
+	a.status = status
 }
 
-func (a *address) all() []told {
+func (a *address) all() []request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return append([]told{}, a.told...)
+	return append([]request{}, a.requests...)
 }

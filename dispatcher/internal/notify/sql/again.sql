@@ -2,7 +2,7 @@
 -- $1 ids of the dead letters; $2 their attempts; $3 how long they wait; $4 how many attempts are given back.
 --
 -- The conditions are written so that there is one way to join, each looks up its dead letter: with "=" the planner may
--- read all that is to be told, or hash the attempts.
+-- read all that is to be sent, or hash the attempts.
 update outbox.outbox_dead_letters as dead_letter
 set notify_at = now() + back.delay, notify_attempts = dead_letter.notify_attempts - back.returned
 from unnest($1::bigint[], $2::integer[], $3::interval[], $4::integer[]) as back (id, attempts, delay, returned)

@@ -1,4 +1,4 @@
--- Notes that the address has taken notifications.
+-- Marks notifications that the address has accepted.
 -- $1 ids of the dead letters.
 update outbox.outbox_dead_letters
 set notify_at = null, notified_at = now()

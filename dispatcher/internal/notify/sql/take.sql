@@ -1,5 +1,5 @@
--- Takes notifications that are due: for a time nobody else takes them. Those of deaths too long ago are given up.
--- $1 namespace; $2 topics, none for all; $3 how many; $4 for how long; $5 the age of a death at which it is given up.
+-- Takes notifications that are due: for a time no other process takes them. Those of events dead for too long are given up.
+-- $1 namespace; $2 topics, none for all; $3 how many; $4 for how long; $5 the age at which a dead letter is given up.
 with due as materialized (
     select id
     from outbox.outbox_dead_letters

@@ -1,4 +1,4 @@
--- Counts the deaths that the address is still to be told of, and says when the first of them was, and its age.
+-- Counts the dead letters whose notification is still to be sent, with the time and the age of the first.
 -- $1 namespace; $2 topics, none for all; $3 how many are counted.
 select count(*), min(dead_at), coalesce(extract(epoch from now() - min(dead_at)), 0)::float8
 from (
