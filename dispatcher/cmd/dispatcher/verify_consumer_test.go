@@ -287,7 +287,7 @@ func TestVerifyConsumerFailures(t *testing.T) {
 		"refused":          {[]string{"--url", status(422)}, []string{"the first event is refused", "422", "--payload", `"finished": false`}},
 		"no login":         {[]string{"--url", status(401)}, []string{"401"}},
 		"mode":             {[]string{"--url", idle, "--content-mode", "Batch"}, []string{"set it to Binary or Structured"}},
-		"no object":        {[]string{"--url", idle, "--payload", list}, []string{"holds no JSON object"}},
+		"no object":        {[]string{"--url", idle, "--payload", list}, []string{"does not hold a JSON object"}},
 		"no such field":    {[]string{"--url", idle, "--optional", "currency"}, []string{"--optional currency: the payload has no such field"}},
 		"two probes":       {[]string{"--url", idle, "--probe", "a{id}", "--probe-command", "b"}, []string{"set one of them"}},
 		"probe of nothing": {[]string{"--url", idle, "--probe", idle + "/effects"}, []string{"has no {id}"}},

@@ -11,7 +11,7 @@ import (
 // The changes that are legal are those of the table in the documentation of package dispatcher, and what producers and
 // retention do.
 func TestRulesAreTheTable(t *testing.T) {
-	table, err := model.Read("../doc.go")
+	table, err := model.Read("../../doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}
