@@ -54,9 +54,7 @@ func TestSetJournal(t *testing.T) {
 		t.Errorf("the settings are %s", got)
 	}
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
-	if _, err := d.Exec(t.Context(), `update outbox.outbox_events set status = 'delivered'; delete from outbox.outbox_events; truncate outbox.outbox_events`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(d, `update outbox.outbox_events set status = 'delivered'; delete from outbox.outbox_events; truncate outbox.outbox_events`)
 	const all = `select string_agg(concat_ws(' ', operation, seq, before, after), ', ' order by lsn, seq) from outbox.outbox_journal`
 	if got, want := pgtest.Value[string](d, all), "checkpoint, insert 2 pending, change 1 pending delivered, change 2 pending delivered, "+
 		"delete 1 delivered, delete 2 delivered, truncate"; got != want {

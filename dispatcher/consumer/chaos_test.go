@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -39,9 +38,9 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 		events = n
 	}
 	dsn := pgtest.Migrated(t)
-	pool := pgtest.Pool(t, dsn)
-	execute(t, pool, "create table effects (tracking_id uuid, consumer text)")
-	execute(t, pool, consumer.SQL(""))
+	pool := pgtest.Open(t, dsn)
+	pgtest.Exec(pool, "create table effects (tracking_id uuid, consumer text)")
+	pgtest.Exec(pool, consumer.SQL(""))
 	const insert = `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select gen_random_uuid(), 'shop', 'orders', 'key-' || n % 100, '{"order": 1}' from generate_series(1, $1::integer) as n`
 	tx, err := pool.Begin(t.Context())
@@ -49,7 +48,7 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	_, err = tx.Exec(t.Context(), insert, events/10)
 	check(t, err)
 	check(t, tx.Rollback(t.Context()))
-	execute(t, pool, insert, events)
+	pgtest.Exec(pool, insert, events)
 
 	process := &child{t: t, dsn: dsn}
 	payments := &provider{every: events / 8, charged: map[string]int{}, kill: process.restart}
@@ -66,9 +65,9 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	between.copies.Wait()
 	replayed := between.replay(t)
 
-	committed := count(t, pool, "select count(*) from outbox.outbox_events where status = 'delivered'")
-	effects := count(t, pool, "select count(*) from effects")
-	distinct := count(t, pool, "select count(*) from effects e join outbox.outbox_events o on o.id = e.tracking_id where exists (select from processed_events p where p.tracking_id = o.id)")
+	committed := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events where status = 'delivered'")
+	effects := pgtest.Value[int](pool, "select count(*) from effects")
+	distinct := pgtest.Value[int](pool, "select count(*) from effects e join outbox.outbox_events o on o.id = e.tracking_id where exists (select from processed_events p where p.tracking_id = o.id)")
 	if committed != events || effects != events || distinct != events {
 		t.Errorf("%d events are delivered, with %d effects, %d of them of committed events; want %d of each", committed, effects, distinct, events)
 	}
@@ -79,7 +78,7 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	}
 	// In one statement: a hundred thousand would take longer than all else.
 	const charged = `select count(*) from (select tracking_id from effects group by tracking_id having count(*) = 1) as e where tracking_id::text = any ($1)`
-	if n := count(t, pool, charged, keys); n != len(keys) {
+	if n := pgtest.Value[int](pool, charged, keys); n != len(keys) {
 		t.Errorf("%d of %d charges are of an event with one effect", n, len(keys))
 	}
 	if len(payments.charged) != events {
@@ -184,11 +183,11 @@ func (n *network) replay(t *testing.T) (done int) {
 }
 
 // runDispatcher delivers until every row is delivered.
-func runDispatcher(t *testing.T, pool *pgxpool.Pool, url string, events int) {
+func runDispatcher(t *testing.T, pool pgtest.DB, url string, events int) {
 	sink, err := httpsink.New(config.HTTPSink{URL: url}, nil)
 	check(t, err)
 	defer func() { check(t, sink.Close(context.Background())) }()
-	d, err := engine.New(pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()}), sink, dispatcher.Config{
+	d, err := engine.New(pgstore.New(pool.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()}), sink, dispatcher.Config{
 		Topics: []string{"orders"}, MaxAttempts: 1000, Concurrency: 16, Backoff: dispatcher.ExponentialBackoff(50*time.Millisecond, time.Second),
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -204,7 +203,7 @@ func runDispatcher(t *testing.T, pool *pgxpool.Pool, url string, events int) {
 	defer stop()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for count(t, pool, "select count(*) from (select from outbox.outbox_events where live limit 1) as one") > 0 {
+	for pgtest.Value[int](pool, "select count(*) from (select from outbox.outbox_events where live limit 1) as one") > 0 {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

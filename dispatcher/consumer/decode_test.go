@@ -220,25 +220,24 @@ func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 //
 // CONTRACT: C-80
 func TestInbox(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Empty(t))
+	pool := pgtest.Open(t, pgtest.Empty(t))
 	ddl, err := os.ReadFile("../internal/sinks/postgressink/inbox.sql")
 	check(t, err)
-	execute(t, pool, string(ddl))
+	pgtest.Exec(pool, string(ddl))
 	_, want := sent()
-	execute(t, pool, `insert into inbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key,
+	pgtest.Exec(pool, `insert into inbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key,
 		sequence, fencing_token, headers, payload, created_at, aggregate_sequence) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		want.ID, want.Namespace, want.Topic, want.EventType, want.AggregateType, want.AggregateID, want.PartitionKey, want.TenantID, want.DedupeKey,
 		want.Sequence, want.FencingToken, `{"correlation_id": "c 7 %20 ü", "Schema-Version": "2", "source": "till", "traceparent": "`+traceparent+`", "empty": ""}`,
 		`{"n": 9007199254740993}`, want.CreatedAt, want.AggregateSequence)
-	var row []byte
-	check(t, pool.QueryRow(t.Context(), "select to_jsonb(e) from inbox_events e").Scan(&row))
+	row := pgtest.Value[[]byte](pool, "select to_jsonb(e) from inbox_events e")
 	got, err := consumer.FromInbox(row)
 	check(t, err)
 	want.Attempt, want.Payload, want.CreatedAt, got.CreatedAt = 0, []byte(`{"n": 9007199254740993}`), want.CreatedAt.UTC(), got.CreatedAt.UTC()
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got  %+v\nwant %+v", *got, want)
 	}
-	execute(t, pool, "update inbox_events set event_type = null, tenant_id = null, headers = '{}'")
+	pgtest.Exec(pool, "update inbox_events set event_type = null, tenant_id = null, headers = '{}'")
 	check(t, pool.QueryRow(t.Context(), "select to_jsonb(e) from inbox_events e").Scan(&row))
 	if got, err = consumer.FromInbox(row); err != nil || got.EventType != "" || got.TenantID.Valid || len(got.Headers) != 0 {
 		t.Errorf("%+v, %v", got, err)

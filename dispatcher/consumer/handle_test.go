@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -25,7 +24,7 @@ var errEffect = errors.New("the effect failed")
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-001, RULE-010-002
 func TestDuplicatesAreSkipped(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{})
 		e := newEvent()
 		got, err := c.handle(t.Context(), e, effect(e))
@@ -36,10 +35,10 @@ func TestDuplicatesAreSkipped(t *testing.T) {
 			got, err := c.handle(t.Context(), &again, func(execer) error { t.Error("the effect ran again"); return nil })
 			expect(t, got, err, consumer.AlreadyHandled, nil)
 		}
-		if n := count(t, pool, "select count(*) from effects"); n != 1 {
+		if n := pgtest.Value[int](pool, "select count(*) from effects"); n != 1 {
 			t.Errorf("%d effects, want 1", n)
 		}
-		if n := count(t, pool, "select count(*) from processed_events where tracking_id = $1 and consumer_id = 'billing' and fencing_token = 7", e.ID); n != 1 {
+		if n := pgtest.Value[int](pool, "select count(*) from processed_events where tracking_id = $1 and consumer_id = 'billing' and fencing_token = 7", e.ID); n != 1 {
 			t.Errorf("%d records, want 1", n)
 		}
 	})
@@ -51,7 +50,7 @@ func TestDuplicatesAreSkipped(t *testing.T) {
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-012, RULE-010-032
 func TestFailureChangesNothing(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		var log bytes.Buffer
 		c := newSide(consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		e := newEvent()
@@ -82,7 +81,7 @@ func TestFailureChangesNothing(t *testing.T) {
 		if got != consumer.Failed || err == nil {
 			t.Errorf("a transaction that PostgreSQL had aborted is %v, %v", got, err)
 		}
-		if n := count(t, pool, "select count(*) from effects") + count(t, pool, "select count(*) from processed_events"); n != 0 {
+		if n := pgtest.Value[int](pool, "select count(*) from effects") + pgtest.Value[int](pool, "select count(*) from processed_events"); n != 0 {
 			t.Errorf("%d rows were left behind", n)
 		}
 		if lines := strings.Count(log.String(), "\n"); lines != 3 {
@@ -104,8 +103,8 @@ func TestFailureChangesNothing(t *testing.T) {
 // No effect before the check. Neither runs where the record cannot be written.
 // REQUIREMENT: RULE-010-031
 func TestNoEffectWithoutTheRecord(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
-		execute(t, pool, "drop table processed_events")
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
+		pgtest.Exec(pool, "drop table processed_events")
 		e := newEvent()
 		got, err := newSide(consumer.Options{}).handle(t.Context(), e, func(execer) error { t.Error("the effect ran"); return nil })
 		if got != consumer.Failed || err == nil || !strings.Contains(err.Error(), "run Migrate") {
@@ -130,7 +129,7 @@ func TestConsumerNeedsAnID(t *testing.T) {
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-022
 func TestConsumersDoNotBlockEachOther(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail", Wait: time.Millisecond})
 		e := newEvent()
 		got, err := billing.handle(t.Context(), e, func(run execer) error {
@@ -139,7 +138,7 @@ func TestConsumersDoNotBlockEachOther(t *testing.T) {
 			return effect(e)(run)
 		})
 		expect(t, got, err, consumer.Handled, nil)
-		if n := count(t, pool, "select count(*) from effects"); n != 2 {
+		if n := pgtest.Value[int](pool, "select count(*) from effects"); n != 2 {
 			t.Errorf("%d effects of 2 consumers", n)
 		}
 	})
@@ -161,7 +160,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 		{errEffect, time.Minute, consumer.Handled, nil},
 		{nil, time.Millisecond, consumer.Failed, consumer.ErrBusy},
 	} {
-		each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+		each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 			c := newSide(consumer.Options{Wait: test.waits})
 			e := newEvent()
 			var second sync.WaitGroup
@@ -175,7 +174,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 					second.Wait()
 					return test.first
 				}
-				for count(t, pool, "select count(*) from pg_locks where not granted and locktype = 'transactionid'"+
+				for pgtest.Value[int](pool, "select count(*) from pg_locks where not granted and locktype = 'transactionid'"+
 					" and pid in (select pid from pg_stat_activity where datname = current_database())") == 0 {
 					if t.Context().Err() != nil {
 						return t.Context().Err()
@@ -188,7 +187,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 			}
 			second.Wait()
 			expect(t, got, gotErr, test.want, test.wantErr)
-			if n := count(t, pool, "select count(*) from effects"); n != 1 {
+			if n := pgtest.Value[int](pool, "select count(*) from effects"); n != 1 {
 				t.Errorf("%d effects, want 1", n)
 			}
 		})
@@ -197,7 +196,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 
 // CONTRACT: C-27, C-80
 func TestFenceRefusesOlderTokens(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{Fence: true})
 		e := newEvent()
 		deliver := func(token int64, effect func(execer) error) (consumer.Outcome, error) {
@@ -212,7 +211,7 @@ func TestFenceRefusesOlderTokens(t *testing.T) {
 		expect(t, got, err, consumer.OlderToken, consumer.ErrOlderToken)
 		got, err = deliver(9, fails) // a batch that comes again event by event has the same token
 		expect(t, got, err, consumer.Failed, errEffect)
-		if n := count(t, pool, "select count(*) from processed_events"); n != 0 {
+		if n := pgtest.Value[int](pool, "select count(*) from processed_events"); n != 0 {
 			t.Fatalf("%d records of an event that was not handled", n)
 		}
 		got, err = deliver(10, effect(e))
@@ -220,7 +219,7 @@ func TestFenceRefusesOlderTokens(t *testing.T) {
 		// After the effect any delivery is acknowledged: after a crash of the outbox's database tokens may repeat.
 		got, err = deliver(8, effect(e))
 		expect(t, got, err, consumer.AlreadyHandled, nil)
-		if n := count(t, pool, "select fencing_token from event_tokens"); n != 10 {
+		if n := pgtest.Value[int](pool, "select fencing_token from event_tokens"); n != 10 {
 			t.Errorf("the highest token is %d, want 10", n)
 		}
 	})
@@ -230,7 +229,7 @@ func TestFenceRefusesOlderTokens(t *testing.T) {
 //
 // CONTRACT: C-27, C-80
 func TestFenceSeesTokensThatCameWhileItWaited(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{Fence: true, Wait: time.Minute})
 		e := newEvent()
 		var second sync.WaitGroup
@@ -242,13 +241,13 @@ func TestFenceSeesTokensThatCameWhileItWaited(t *testing.T) {
 				later.FencingToken = 8
 				got, gotErr = c.handle(t.Context(), &later, effect(e))
 			})
-			for count(t, pool, "select count(*) from pg_locks where not granted and locktype = 'transactionid'"+
+			for pgtest.Value[int](pool, "select count(*) from pg_locks where not granted and locktype = 'transactionid'"+
 				" and pid in (select pid from pg_stat_activity where datname = current_database())") == 0 {
 				if t.Context().Err() != nil {
 					return t.Context().Err()
 				}
 			}
-			execute(t, pool, "update event_tokens set fencing_token = 9")
+			pgtest.Exec(pool, "update event_tokens set fencing_token = 9")
 			return errEffect
 		})
 		if !errors.Is(err, errEffect) {
@@ -286,8 +285,8 @@ func TestMigrate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Empty(t)
-			pool := pgtest.Pool(t, dsn)
-			execute(t, pool, `create schema "odd "" one"; create table effects (tracking_id uuid, consumer text)`)
+			pool := pgtest.Open(t, dsn)
+			pgtest.Exec(pool, `create schema "odd "" one"; create table effects (tracking_id uuid, consumer text)`)
 			c := driver(t, dsn, consumer.Options{ID: "billing", Schema: `odd " one`, Fence: true, Logger: quiet})
 			var all sync.WaitGroup
 			for range 4 {
@@ -300,10 +299,10 @@ func TestMigrate(t *testing.T) {
 			all.Wait()
 			const keys = `select count(*) from pg_index i join pg_attribute a on a.attrelid = i.indexrelid
 				where indrelid = '"odd "" one".processed_events'::regclass and indisprimary and attname in ('tracking_id', 'consumer_id')`
-			if n := count(t, pool, keys); n != 2 {
+			if n := pgtest.Value[int](pool, keys); n != 2 {
 				t.Errorf("the primary key has %d of 2 ids", n)
 			}
-			if n := count(t, pool, `select count(*) from pg_indexes where indexname = 'idx_processed_events_ttl' and indexdef like '%processed_at%'`); n != 1 {
+			if n := pgtest.Value[int](pool, `select count(*) from pg_indexes where indexname = 'idx_processed_events_ttl' and indexdef like '%processed_at%'`); n != 1 {
 				t.Errorf("%d indexes on processed_at", n)
 			}
 			e := newEvent()
@@ -319,7 +318,7 @@ func TestMigrate(t *testing.T) {
 
 // A delivery whose time ends is a failure, and leaves nothing.
 func TestCancelledDeliveryChangesNothing(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{})
 		e := newEvent()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -331,7 +330,7 @@ func TestCancelledDeliveryChangesNothing(t *testing.T) {
 		if got != consumer.Failed || err == nil {
 			t.Errorf("%v, %v", got, err)
 		}
-		if n := count(t, pool, "select count(*) from effects") + count(t, pool, "select count(*) from processed_events"); n != 0 {
+		if n := pgtest.Value[int](pool, "select count(*) from effects") + pgtest.Value[int](pool, "select count(*) from processed_events"); n != 0 {
 			t.Errorf("%d rows", n)
 		}
 	})

@@ -39,8 +39,8 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 // CONTRACT: C-32, C-73, C-80
 // REQUIREMENT: RULE-010-032
 func TestHTTPStatusOfEachFailure(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Empty(t))
-	execute(t, pool, consumer.SQL(""))
+	pool := pgtest.Open(t, pgtest.Empty(t))
+	pgtest.Exec(pool, consumer.SQL(""))
 	const secret = "s3cret"
 	for _, test := range []struct {
 		name       string
@@ -74,7 +74,7 @@ func TestHTTPStatusOfEachFailure(t *testing.T) {
 		if failed != strings.Contains(log.String(), e.ID.String()) || failed != strings.Contains(w.Body.String(), e.ID.String()) {
 			t.Errorf("%s: logged %q and responded %q", test.name, &log, w.Body)
 		}
-		if n := count(t, pool, "select count(*) from processed_events where tracking_id = $1", e.ID); failed == (n == 1) {
+		if n := pgtest.Value[int](pool, "select count(*) from processed_events where tracking_id = $1", e.ID); failed == (n == 1) {
 			t.Errorf("%s: %d records", test.name, n)
 		}
 		if !failed {
@@ -86,7 +86,7 @@ func TestHTTPStatusOfEachFailure(t *testing.T) {
 }
 
 func TestHTTPRefusesOtherRequests(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Empty(t))
+	pool := pgtest.Open(t, pgtest.Empty(t))
 	h := consumer.New(consumer.Options{ID: "billing", MaxBytes: 20, Logger: quiet}).HTTP(pool, func(context.Context, pgx.Tx, *consumer.Event) error {
 		t.Error("the effect ran")
 		return nil
@@ -112,8 +112,8 @@ func TestHTTPRefusesOtherRequests(t *testing.T) {
 // CONTRACT: C-33, C-80
 // REQUIREMENT: RULE-010-022
 func TestHTTPBatch(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Empty(t))
-	execute(t, pool, consumer.SQL(""))
+	pool := pgtest.Open(t, pgtest.Empty(t))
+	pgtest.Exec(pool, consumer.SQL(""))
 	failures, calls := map[string]error{}, 0
 	h := consumer.New(consumer.Options{ID: "billing", Logger: quiet}).HTTP(pool, func(_ context.Context, _ pgx.Tx, e *consumer.Event) error {
 		calls++

@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Events processed by result, duplicates skipped, latency, and the distribution of retries; of several
@@ -17,7 +17,7 @@ import (
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-041
 func TestMetrics(t *testing.T) {
-	each(t, func(t *testing.T, _ *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, _ pgtest.DB, newSide func(consumer.Options) side) {
 		registry := prometheus.NewRegistry()
 		metrics := consumer.NewMetrics(registry)
 		billing := newSide(consumer.Options{Metrics: metrics, Fence: true})

@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 const day = 24 * time.Hour
@@ -44,24 +43,24 @@ func TestPolicyIsChecked(t *testing.T) {
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-011
 func TestSweep(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{})
 		fill := func(n int, id, age string) {
-			execute(t, pool, "insert into processed_events (tracking_id, consumer_id, processed_at) select gen_random_uuid(), $2, now() - $3::interval from generate_series(1, $1)", n, id, age)
+			pgtest.Exec(pool, "insert into processed_events (tracking_id, consumer_id, processed_at) select gen_random_uuid(), $2, now() - $3::interval from generate_series(1, $1)", n, id, age)
 		}
 		fill(4100, "billing", "31 days") // more than two transactions take
 		fill(3, "billing", "29 days")
 		fill(5, "mail", "90 days")
-		execute(t, pool, "insert into event_tokens select gen_random_uuid(), 'billing', 1, now() - interval '31 days'")
+		pgtest.Exec(pool, "insert into event_tokens select gen_random_uuid(), 'billing', 1, now() - interval '31 days'")
 		if _, err := c.sweep(consumer.Policy{Retention: 30 * day, Replay: 31 * day}); !errors.Is(err, consumer.ErrInvalid) || !strings.Contains(err.Error(), "consumer billing") {
 			t.Errorf("a policy that is too short: %v", err)
 		}
 		removed, err := c.sweep(consumer.Policy{Retention: 30 * day, Minimum: consumer.Financial, Replay: 30 * day})
 		check(t, err)
-		if left := count(t, pool, "select count(*) from processed_events"); removed != 4100 || left != 8 {
+		if left := pgtest.Value[int](pool, "select count(*) from processed_events"); removed != 4100 || left != 8 {
 			t.Errorf("%d removed and %d left, want 4100 and 8", removed, left)
 		}
-		if n := count(t, pool, "select count(*) from event_tokens"); n != 0 {
+		if n := pgtest.Value[int](pool, "select count(*) from event_tokens"); n != 0 {
 			t.Errorf("%d old tokens are left", n)
 		}
 	})
@@ -72,11 +71,11 @@ func TestSweep(t *testing.T) {
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-011
 func TestLegalHold(t *testing.T) {
-	each(t, func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail"})
 		sweep := func(c side, want int64) {
 			t.Helper()
-			execute(t, pool, "insert into processed_events select gen_random_uuid(), id, now() - interval '90 days' from unnest(array['billing', 'mail']) as id")
+			pgtest.Exec(pool, "insert into processed_events select gen_random_uuid(), id, now() - interval '90 days' from unnest(array['billing', 'mail']) as id")
 			removed, err := c.sweep(consumer.Policy{Replay: day})
 			if err != nil || removed != want {
 				t.Errorf("%d removed, %v; want %d", removed, err, want)
@@ -106,7 +105,7 @@ func TestLegalHold(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := count(t, pool, "select count(*) from processed_event_holds where released_at is not null and reason <> 'audit'"); n != 2 {
+		if n := pgtest.Value[int](pool, "select count(*) from processed_event_holds where released_at is not null and reason <> 'audit'"); n != 2 {
 			t.Errorf("%d of 2 holds are kept with what they were", n)
 		}
 	})

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
@@ -64,14 +63,14 @@ var drivers = map[string]func(t *testing.T, dsn string, o consumer.Options) side
 }
 
 // each runs a test with every driver, in a database with the tables and one for effects.
-func each(t *testing.T, test func(t *testing.T, pool *pgxpool.Pool, newSide func(consumer.Options) side)) {
+func each(t *testing.T, test func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side)) {
 	for name, driver := range drivers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Empty(t)
-			pool := pgtest.Pool(t, dsn)
-			execute(t, pool, "create table effects (tracking_id uuid, consumer text)")
-			execute(t, pool, consumer.SQL(""))
+			pool := pgtest.Open(t, dsn)
+			pgtest.Exec(pool, "create table effects (tracking_id uuid, consumer text)")
+			pgtest.Exec(pool, consumer.SQL(""))
 			test(t, pool, func(o consumer.Options) side {
 				if o.ID == "" {
 					o.ID = "billing"
@@ -99,19 +98,6 @@ func check(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func execute(t testing.TB, pool *pgxpool.Pool, statement string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), statement, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func count(t testing.TB, pool *pgxpool.Pool, query string, args ...any) (n int) {
-	t.Helper()
-	check(t, pool.QueryRow(t.Context(), query, args...).Scan(&n))
-	return n
 }
 
 // expect checks an outcome and its error, where nil is none.

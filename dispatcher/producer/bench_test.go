@@ -13,7 +13,7 @@ import (
 // One transaction, 200-byte payloads, one connection over TCP on this machine.
 func BenchmarkEnqueue(b *testing.B) {
 	ctx := b.Context()
-	pool := pgtest.Pool(b, pgtest.Migrated(b))
+	pool := pgtest.Open(b, pgtest.Migrated(b))
 	outbox := producer.New(producer.Options{})
 	e := event(func(e *producer.Event) {
 		e.AggregateID, e.Payload = "42", json.RawMessage(`{"text": "`+strings.Repeat("x", 188)+`"}`)

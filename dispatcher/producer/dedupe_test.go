@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -42,7 +41,7 @@ func TestDedupe(t *testing.T) {
 				t.Error("a key was taken for that of another topic")
 			}
 			check(t, tx.commit())
-			if n := count(t, pgtest.Pool(t, dsn), "select count(*) from outbox.outbox_events"); n != 5 {
+			if n := pgtest.Value[int](pgtest.Open(t, dsn), "select count(*) from outbox.outbox_events"); n != 5 {
 				t.Errorf("%d rows, want 5", n)
 			}
 		})
@@ -56,7 +55,7 @@ func TestConcurrentDedupe(t *testing.T) {
 		t.Run("the first "+first, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			pool := pgtest.Pool(t, pgtest.Migrated(t))
+			pool := pgtest.Open(t, pgtest.Migrated(t))
 			outbox := producer.New(producer.Options{})
 			one, two := begin(t, pool), begin(t, pool)
 			winner, err := outbox.Enqueue(ctx, one, keyed("a"))
@@ -86,14 +85,14 @@ func TestConcurrentDedupe(t *testing.T) {
 			if first == "rolls back" && (!second.Enqueued || second.ID == winner.ID) {
 				t.Errorf("the second got %+v, want a row of its own", second.Receipt)
 			}
-			if n := count(t, pool, "select count(*) from outbox.outbox_events"); n != 1 {
+			if n := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events"); n != 1 {
 				t.Errorf("%d rows, want 1", n)
 			}
 		})
 	}
 }
 
-func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
+func begin(t *testing.T, pool pgtest.DB) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	check(t, err)
@@ -103,7 +102,7 @@ func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 
 // waitUntilBlocked returns once the transaction waits for another one's lock. The database says so,
 // and each query costs a round trip: there is no need to sleep. The test's deadline ends it.
-func waitUntilBlocked(t *testing.T, pool *pgxpool.Pool, tx pgx.Tx) {
+func waitUntilBlocked(t *testing.T, pool pgtest.DB, tx pgx.Tx) {
 	t.Helper()
 	pid := tx.Conn().PgConn().PID()
 	for blocked := false; !blocked; {

@@ -15,7 +15,7 @@ import (
 // sent. CONTRACT: C-13
 func TestDefaultLimits(t *testing.T) {
 	const limit = 1 << 20
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{})
 	sized := func(bytes int) producer.Event { // the payload's two quotes count
 		return event(func(e *producer.Event) { e.Payload = strings.Repeat("x", bytes-2) })
@@ -31,7 +31,7 @@ func TestDefaultLimits(t *testing.T) {
 		t.Errorf("32 payloads of 1 MiB, and what is around them: %v, want ErrInvalid with the remedy", err)
 	}
 	check(t, tx.Commit(t.Context()))
-	if n := count(t, pool, "select count(*) from outbox.outbox_events"); n != 1 {
+	if n := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events"); n != 1 {
 		t.Errorf("%d rows, want the one within the limit", n)
 	}
 

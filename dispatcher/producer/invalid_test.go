@@ -64,7 +64,7 @@ func TestInvalidEvents(t *testing.T) {
 		"tenant in braces":      {key("{" + tenant.String() + "}/1"), "DedupeKey does not start with the tenant"},
 		"slash first":           {key("/" + tenant.String()), "DedupeKey does not start with the tenant"},
 	}
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{MaxPayloadBytes: 101})
 	unbounded := producer.New(producer.Options{})
 	tx := begin(t, pool)
@@ -89,14 +89,14 @@ func TestInvalidEvents(t *testing.T) {
 		t.Errorf("a payload of exactly the limit, and a transaction still usable: %v", err)
 	}
 	check(t, tx.Commit(t.Context()))
-	if n := count(t, pool, "select count(*) from outbox.outbox_events"); n != 1 {
+	if n := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events"); n != 1 {
 		t.Errorf("%d rows, want only the valid one", n)
 	}
 }
 
 // The tenant may be written in any of the forms that C-12 names. CONTRACT: C-12
 func TestTenantKeys(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	tenant := uuid.MustParse("0190b6c4-1f2e-7abc-8def-001122334455")
 	bare := strings.ReplaceAll(tenant.String(), "-", "")
 	for _, key := range []string{"", tenant.String() + "/", strings.ToUpper(tenant.String()) + "/1", bare + "/1/2", strings.ToUpper(bare) + "/1"} {
@@ -114,10 +114,9 @@ func TestTenantKeys(t *testing.T) {
 // Whatever passes the check is something that jsonb holds, and the check refuses little else: on
 // random texts made of JSON's difficult parts it agrees with PostgreSQL. CONTRACT: C-13
 func TestPayloadCheckAgreesWithPostgreSQL(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
-	_, err := pool.Exec(t.Context(), `create function holds(b bytea) returns boolean language plpgsql as $$
+	pool := pgtest.Open(t, pgtest.Migrated(t))
+	pgtest.Exec(pool, `create function holds(b bytea) returns boolean language plpgsql as $$
 		begin return convert_from(b, 'UTF8')::jsonb is not null; exception when others then return false; end $$`)
-	check(t, err)
 	parts := []string{"[", "]", "{", "}", ",", ":", `"a"`, `"`, `\`, `\u`, `\u0000`, `\\u0000`, `\ud800`, `\udc00`, `\uD83D\uDE00`,
 		`\u00e9`, "0000", "é", "\xff", "\x00", "\n", "1", "-", "0", ".5", "e5", "E-5", "e+400", "e400000", "true", "null", `"b":`}
 	random := rand.New(rand.NewPCG(1, 2))

@@ -26,7 +26,7 @@ func TestLockKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Migrated(t)
-			pool := pgtest.Pool(t, dsn)
+			pool := pgtest.Open(t, dsn)
 			first := begin(t, dsn)
 			_, err := first.enqueue(ofKey("a", true))
 			check(t, err)
@@ -72,7 +72,7 @@ func TestLockKey(t *testing.T) {
 // CONTRACT: C-50
 func TestLockKeyBatches(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{})
 	var group errgroup.Group
 	for worker := range 4 {
@@ -107,9 +107,8 @@ func TestLockKeyBatches(t *testing.T) {
 		})
 	}
 	check(t, group.Wait())
-	var wrong int
-	check(t, pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events a join outbox.outbox_events b using (key_hash)
-		where a.xmin = b.xmin and a.seq < b.seq and a.event_type > b.event_type`).Scan(&wrong))
+	wrong := pgtest.Value[int](pool, `select count(*) from outbox.outbox_events a join outbox.outbox_events b using (key_hash)
+		where a.xmin = b.xmin and a.seq < b.seq and a.event_type > b.event_type`)
 	if wrong > 0 {
 		t.Errorf("%d pairs of events of one key and batch changed places", wrong)
 	}

@@ -59,7 +59,7 @@ func TestRowSettings(t *testing.T) {
 // REQUIREMENT: STORAGE-11
 func TestRetryChecksAgree(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{})
 	for text, ok := range map[string]bool{
 		`{}`: true,

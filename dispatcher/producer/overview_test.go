@@ -14,7 +14,7 @@ import (
 // REQUIREMENT: OVERVIEW-17
 func TestDefaultNamespace(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{Namespace: "shop"})
 	events := []producer.Event{{Topic: "orders", Payload: 1}, {Namespace: "other", Topic: "orders", Payload: 2}}
 	tx := begin(t, pool)
@@ -38,7 +38,7 @@ func TestDefaultNamespace(t *testing.T) {
 // REQUIREMENT: OVERVIEW-14
 func TestObjectsOnly(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox, tx := producer.New(producer.Options{Namespace: "shop", ObjectsOnly: true}), begin(t, pool)
 	for _, payload := range []any{json.RawMessage(" \n\t\r{}"), map[string]int{"a": 1}, struct{ A []int }{}} {
 		if _, err := outbox.Enqueue(t.Context(), tx, producer.Event{Topic: "orders", Payload: payload}); err != nil {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.opentelemetry.io/otel/trace"
 
@@ -80,12 +79,6 @@ func event(change func(*producer.Event)) producer.Event {
 	return e
 }
 
-func count(t *testing.T, pool *pgxpool.Pool, query string) (n int) {
-	t.Helper()
-	check(t, pool.QueryRow(t.Context(), query).Scan(&n))
-	return n
-}
-
 // CONTRACT: C-10
 // REQUIREMENT: OVERVIEW-1, STORAGE-26
 func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
@@ -93,9 +86,8 @@ func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Migrated(t)
-			pool := pgtest.Pool(t, dsn)
-			_, err := pool.Exec(t.Context(), "create table work (n int)")
-			check(t, err)
+			pool := pgtest.Open(t, dsn)
+			pgtest.Exec(pool, "create table work (n int)")
 			for _, end := range []string{"rollback", "commit"} {
 				tx := begin(t, dsn)
 				check(t, tx.exec("insert into work values (1)"))
@@ -111,7 +103,7 @@ func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 				} else {
 					check(t, tx.rollback())
 				}
-				work, events := count(t, pool, "select count(*) from work"), count(t, pool, "select count(*) from outbox.outbox_events")
+				work, events := pgtest.Value[int](pool, "select count(*) from work"), pgtest.Value[int](pool, "select count(*) from outbox.outbox_events")
 				if work != want || events != want {
 					t.Errorf("after the %s: %d rows of work and %d events, want %d of each", end, work, events, want)
 				}
@@ -124,7 +116,7 @@ func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 func TestRow(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{})
 	tenant := uuid.New()
 	full := producer.Event{
@@ -210,7 +202,7 @@ func TestBatchKeepsOrderInOneStatement(t *testing.T) {
 // CONTRACT: C-70
 func TestTraceContextTravelsInHeaders(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	state, err := trace.ParseTraceState("vendor=1")
 	check(t, err)
 	traced := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
@@ -231,8 +223,7 @@ func TestTraceContextTravelsInHeaders(t *testing.T) {
 		if !maps.Equal(given, c.headers) {
 			t.Errorf("%s: the caller's map was changed to %v", name, c.headers)
 		}
-		var got map[string]string
-		check(t, pool.QueryRow(t.Context(), "select headers from outbox.outbox_events where id = $1", receipt.ID).Scan(&got))
+		got := pgtest.Value[map[string]string](pool, "select headers from outbox.outbox_events where id = $1", receipt.ID)
 		if !maps.Equal(got, c.want) {
 			t.Errorf("%s: headers %v, want %v", name, got, c.want)
 		}
@@ -242,7 +233,7 @@ func TestTraceContextTravelsInHeaders(t *testing.T) {
 func TestDatabaseErrorsNameTheRemedy(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	_, err := producer.New(producer.Options{Schema: "elsewhere"}).Enqueue(ctx, pool, event(nil))
 	if err == nil || !strings.Contains(err.Error(), "schema elsewhere") || !strings.Contains(err.Error(), "migrate up") || errors.Is(err, producer.ErrInvalid) {
 		t.Errorf("with the schema missing: %v", err)

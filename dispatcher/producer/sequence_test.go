@@ -28,7 +28,7 @@ func TestAggregateSequenceTurns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Migrated(t)
-			pool := pgtest.Pool(t, dsn)
+			pool := pgtest.Open(t, dsn)
 			first := begin(t, dsn)
 			_, err := first.enqueue(numberedIn("a", ""))
 			check(t, err)
@@ -54,7 +54,7 @@ func TestAggregateSequenceTurns(t *testing.T) {
 			}
 			check(t, first.rollback())
 			check(t, <-done)
-			if n := count(t, pool, `select aggregate_sequence::int from outbox.outbox_events`); n != 1 {
+			if n := pgtest.Value[int](pool, `select aggregate_sequence::int from outbox.outbox_events`); n != 1 {
 				t.Errorf("after the first transaction's rollback the second one's event has the number %d, want 1", n)
 			}
 		})
@@ -66,7 +66,7 @@ func TestAggregateSequenceTurns(t *testing.T) {
 // REQUIREMENT: STORAGE-27
 func TestAggregateSequenceIsDense(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{})
 	aggregates := strings.Split("abcd", "")
 	var group errgroup.Group
@@ -107,10 +107,10 @@ func TestAggregateSequenceIsDense(t *testing.T) {
 				count(*) over (partition by aggregate_id) as events, last
 			from outbox.outbox_events join outbox.outbox_aggregate_sequences using (namespace, aggregate_type, aggregate_id)) as e
 		where aggregate_sequence <> nth or events <> last`
-	if n := count(t, pool, wrong); n > 0 {
+	if n := pgtest.Value[int](pool, wrong); n > 0 {
 		t.Errorf("%d events have another number than their place in their aggregate", n)
 	}
-	if n := count(t, pool, `select count(*)::int from outbox.outbox_events where aggregate_sequence > 10`); n == 0 {
+	if n := pgtest.Value[int](pool, `select count(*)::int from outbox.outbox_events where aggregate_sequence > 10`); n == 0 {
 		t.Error("no aggregate has more than 10 events")
 	}
 }

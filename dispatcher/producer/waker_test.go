@@ -106,7 +106,7 @@ func TestWakerIsRateLimited(t *testing.T) {
 func TestWakerWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
-	pool := pgtest.Pool(t, srv.DSN("postgres"))
+	pool := pgtest.Open(t, srv.DSN("postgres"))
 	failures := make(chan error, 1000)
 	waker := producer.NewWaker(pool, producer.WakerOptions{OnError: func(err error) { failures <- err }})
 	srv.Kill()

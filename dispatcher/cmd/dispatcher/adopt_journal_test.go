@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // What an adoption moves and gives back is not a difference between the journal and the rows; the same by hand is.
@@ -55,8 +57,7 @@ func TestVerifyKnowsAnAdoption(t *testing.T) {
 	adopted("cutover")
 	produce(3)
 	illegal("after the cut-over", 0)
-	var marks int
-	check(t, a.admin.QueryRow(t.Context(), `select count(*) from outbox.outbox_journal where operation = 'adopt'`).Scan(&marks))
+	marks := pgtest.Value[int](a.admin, `select count(*) from outbox.outbox_journal where operation = 'adopt'`)
 	if marks != 2 {
 		t.Errorf("%d events are marked as moved, want those 2 with attempts", marks)
 	}

@@ -96,8 +96,7 @@ func TestDataReachesStatusAndMetrics(t *testing.T) {
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 minutes' where topic = 'refunds'`)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"topics: [orders]\n"))
 	await(t, "what it delivered is noted", func() bool {
-		var n int
-		check(t, o.admin.QueryRow(t.Context(), "select coalesce(sum(delivered_5m + delivered_1h), 0) from outbox.outbox_workers").Scan(&n))
+		n := pgtest.Value[int](o.admin, "select coalesce(sum(delivered_5m + delivered_1h), 0) from outbox.outbox_workers")
 		return n == 6
 	})
 	await(t, "/status shows it", func() bool {

@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -110,7 +108,7 @@ func (o output) ended(t testing.TB, code int, want ...string) {
 
 // outbox is a database with the three logins of a real installation, and their files.
 type outbox struct {
-	admin                       *pgxpool.Pool
+	admin                       pgtest.DB
 	dsn                         *url.URL
 	dir                         string
 	owner, dispatcher, producer string // roles
@@ -123,7 +121,7 @@ func newOutbox(t testing.TB, superuser string) *outbox {
 	check(t, err)
 	database := strings.TrimPrefix(u.Path, "/")
 	o := &outbox{
-		admin: pgtest.Pool(t, superuser), dsn: u, dir: t.TempDir(),
+		admin: pgtest.Open(t, superuser), dsn: u, dir: t.TempDir(),
 		owner: database + "_owner", dispatcher: database + "_dispatcher", producer: database + "_producer",
 	}
 	for _, role := range []string{o.owner, o.dispatcher, o.producer} {
@@ -151,8 +149,7 @@ func (o *outbox) login(t testing.TB, role, password string) {
 
 func (o *outbox) exec(t testing.TB, sql string) {
 	t.Helper()
-	_, err := o.admin.Exec(t.Context(), sql)
-	check(t, err)
+	pgtest.Exec(o.admin, sql)
 }
 
 func (o *outbox) count(t testing.TB, where string) (n int) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // nightEvents is how many events a night has. NIGHT_EVENTS=50000 is the whole one, which takes minutes.
@@ -79,8 +80,7 @@ func (n *night) agree(step string, want int) deadletters.Groups {
 	n.Helper()
 	var groups deadletters.Groups
 	n.until(step+": the counts are equal", func() string {
-		var open int64
-		check(n, n.admin.QueryRow(n.Context(), `select count(*) from outbox.outbox_dead_letters where resolution is null`).Scan(&open))
+		open := pgtest.Value[int64](n.admin, `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 		asJSON(n.T, run(n, "", "dead", "groups", "-f", n.file, "-o", "json"), &groups)
 		var grouped int64
 		for _, g := range groups.Groups {
@@ -207,9 +207,8 @@ func TestNightOnCall(t *testing.T) {
 		t.Error("not all of the rest was discarded")
 	}
 	n.agree("in the morning", 0)
-	var became string
-	check(t, n.admin.QueryRow(t.Context(), `select string_agg(resolution || ' ' || n, ', ' order by resolution) from (
-		select resolution, count(*) as n from outbox.outbox_dead_letters group by resolution) as became`).Scan(&became))
+	became := pgtest.Value[string](n.admin, `select string_agg(resolution || ' ' || n, ', ' order by resolution) from (
+		select resolution, count(*) as n from outbox.outbox_dead_letters group by resolution) as became`)
 	if want := fmt.Sprintf("discarded %d, replayed %d", invalid+1, refused+10); became != want {
 		t.Errorf("the dead letters are %s, want %s", became, want)
 	}

@@ -122,8 +122,7 @@ func TestDeadLettersAreNotMarkedWithoutAnAddress(t *testing.T) {
 	o.enqueue(t, 1)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 1\n"))
 	await(t, "it is dead", func() bool { return o.count(t, "status = 'dead'") == 1 })
-	var marked int
-	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) > 0").Scan(&marked))
+	marked := pgtest.Value[int](o.admin, "select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) > 0")
 	_, metrics := p.get(t, "/metrics")
 	if s := p.status(t); marked != 0 || s.Notifications != nil || strings.Contains(metrics, "outbox_dlq_notifications") {
 		t.Errorf("%d dead letters are marked, the status says %+v, want none", marked, s.Notifications)

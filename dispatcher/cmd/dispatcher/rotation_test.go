@@ -162,13 +162,9 @@ func rotateNATS(t *testing.T, m mounted, _ *outbox) rotation {
 func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 	u, err := url.Parse(pgtest.Empty(t))
 	check(t, err)
-	pool, role := pgtest.Pool(t, u.String()), "inbox_"+filepath.Base(u.Path)
-	exec := func(t *testing.T, sql string) {
-		_, err := pool.Exec(t.Context(), sql)
-		check(t, err)
-	}
+	pool, role := pgtest.Open(t, u.String()), "inbox_"+filepath.Base(u.Path)
 	for _, sql := range []string{fmt.Sprintf("create role %s login password '%s'", role, older), postgressink.Table, "grant select, insert on public.inbox_events to " + role} {
-		exec(t, sql)
+		pgtest.Exec(pool, sql)
 	}
 	t.Cleanup(func() {
 		_, err := pool.Exec(context.Background(), fmt.Sprintf("drop owned by %s; drop role %[1]s", role))
@@ -183,8 +179,8 @@ func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 		sink:   fmt.Sprintf("{postgres: {database: {dsnFile: %s}}}", m.file("dsn")),
 		before: dsn(older), after: dsn(newer),
 		rotate: func(t *testing.T) {
-			exec(t, fmt.Sprintf("alter role %s password '%s'", role, newer))
-			exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+role+"'")
+			pgtest.Exec(pool, fmt.Sprintf("alter role %s password '%s'", role, newer))
+			pgtest.Exec(pool, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+role+"'")
 		},
 	}
 }

@@ -61,8 +61,7 @@ func TestWorkerHasARowWhileItRuns(t *testing.T) {
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
-	var left int
-	check(t, o.admin.QueryRow(t.Context(), "select count(*) from outbox.outbox_workers").Scan(&left))
+	left := pgtest.Value[int](o.admin, "select count(*) from outbox.outbox_workers")
 	if left != 0 {
 		t.Errorf("%d rows are left after the stop", left)
 	}
@@ -257,11 +256,9 @@ func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
-	_, err := o.admin.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+	pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 		select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
-	check(t, err)
-	_, err = o.admin.Exec(t.Context(), `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
-	check(t, err)
+	pgtest.Exec(o.admin, `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 108h}\n"))
 	await(t, "the run is shown", func() bool {
 		r := p.status(t).Retention
@@ -277,8 +274,7 @@ func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 		}
 	}
 	await(t, "the worker says that it blocks", func() bool {
-		var blocks bool
-		check(t, o.admin.QueryRow(t.Context(), `select coalesce(bool_and(blocks), false) from outbox.outbox_workers`).Scan(&blocks))
+		blocks := pgtest.Value[bool](o.admin, `select coalesce(bool_and(blocks), false) from outbox.outbox_workers`)
 		return blocks
 	})
 }

@@ -173,13 +173,12 @@ func isThere(t *testing.T, err, missing error) bool {
 func inboxes(t *testing.T, dir, closed string) map[string]leak {
 	u, err := url.Parse(pgtest.Empty(t))
 	check(t, err)
-	pool, role := pgtest.Pool(t, u.String()), "inbox_"+strings.TrimPrefix(u.Path, "/")
+	pool, role := pgtest.Open(t, u.String()), "inbox_"+strings.TrimPrefix(u.Path, "/")
 	for _, sql := range []string{
 		fmt.Sprintf("create role %s login password 'password-%s'", role, secret),
 		postgressink.Table, "grant select, insert on public.inbox_events to " + role,
 	} {
-		_, err := pool.Exec(t.Context(), sql)
-		check(t, err)
+		pgtest.Exec(pool, sql)
 	}
 	t.Cleanup(func() {
 		_, err := pool.Exec(context.Background(), fmt.Sprintf("drop owned by %s; drop role %[1]s", role))
@@ -264,9 +263,8 @@ func plant(t *testing.T, c leak) {
 	for _, path := range []string{"/metrics", "/status", "/readyz", "/healthz", "/"} {
 		p.get(t, path) // looks for the secret
 	}
-	var kept string
-	check(t, o.admin.QueryRow(t.Context(), `select coalesce(string_agg(concat_ws(' ', last_error, dead_reason, (select string_agg(d::text, ' ') from outbox.outbox_dead_letters as d where d.event_id = e.id)), ' '), '')
-		from outbox.outbox_events as e`).Scan(&kept))
+	kept := pgtest.Value[string](o.admin, `select coalesce(string_agg(concat_ws(' ', last_error, dead_reason, (select string_agg(d::text, ' ') from outbox.outbox_dead_letters as d where d.event_id = e.id)), ' '), '')
+		from outbox.outbox_events as e`)
 	noSecret(t, kept)
 	p.stop(t)
 	for line := range strings.Lines(p.log.String()) {

@@ -90,8 +90,7 @@ func (o *outbox) versions(t testing.TB) (all string) {
 			from outbox.`+table+` as e`).Scan(&one))
 		all += table + " " + one + "\n"
 	}
-	var sequences string
-	check(t, o.admin.QueryRow(t.Context(), `select string_agg(concat_ws(' ', sequencename, last_value), ',' order by sequencename) from pg_sequences where schemaname = 'outbox'`).Scan(&sequences))
+	sequences := pgtest.Value[string](o.admin, `select string_agg(concat_ws(' ', sequencename, last_value), ',' order by sequencename) from pg_sequences where schemaname = 'outbox'`)
 	return all + sequences
 }
 
@@ -106,12 +105,11 @@ func (o *outbox) reader(t testing.TB) string {
 // past adds delivered rows whose ids count up from the first.
 func (o *outbox) past(t testing.TB, first, n int, namespace, topic, eventType, payload string) {
 	t.Helper()
-	_, err := o.admin.Exec(t.Context(), `
+	pgtest.Exec(o.admin, `
 		insert into outbox.outbox_events (id, created_at, namespace, topic, event_type, aggregate_id, headers, payload, attempts, lease, status)
 		select ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, timestamptz '2026-01-01 00:00:00Z' + n * interval '1 second',
 			$3, $4, $5, 'a' || n % 7, '{"correlation-id": "s3cr3t"}', $6::jsonb, 1, n, 'delivered'
 		from generate_series($1::int, $1 + $2::int - 1) as n`, first, n, namespace, topic, eventType, payload)
-	check(t, err)
 }
 
 // planted fills an outbox with 1,000 rows, of which 54 come out otherwise, and some around them that are not tried.

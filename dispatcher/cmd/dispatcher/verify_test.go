@@ -18,8 +18,7 @@ func TestMigrateSetsTheJournal(t *testing.T) {
 	if again := up(""); strings.Contains(again.out, "journal") {
 		t.Errorf("without journal in the file:\n%s", again.out)
 	}
-	var is string
-	check(t, o.admin.QueryRow(t.Context(), `select enabled || ' ' || retention from outbox.outbox_journal_settings`).Scan(&is))
+	is := pgtest.Value[string](o.admin, `select enabled || ' ' || retention from outbox.outbox_journal_settings`)
 	if is != "true 720:00:00" {
 		t.Errorf("the journal is %s", is)
 	}
@@ -43,8 +42,7 @@ func TestVerifyNamesARowThatDiffers(t *testing.T) {
 	run(t, "", "once", "-f", file, "-n", "10").ok(t, "delivered 2, failed 0")
 	run(t, "", "verify", "-f", file).ok(t, "6 records of 2 events", ": no difference\n")
 
-	var id string
-	check(t, o.admin.QueryRow(t.Context(), `select id::text from outbox.outbox_events order by seq limit 1`).Scan(&id))
+	id := pgtest.Value[string](o.admin, `select id::text from outbox.outbox_events order by seq limit 1`)
 	run(t, "", "events", "show", "-f", file, id).ok(t, "journal", "insert: none -> pending, attempts 0, token 0, login "+o.producer,
 		"claim: pending -> processing, attempts 1, token 1, worker ", "ack: processing -> delivered", ", login "+o.dispatcher+", transaction ", ", LSN ")
 	tx, err := o.admin.Begin(t.Context())

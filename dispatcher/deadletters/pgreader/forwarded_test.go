@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A forwarded port changes no row: each method at each path of the pod's server leaves every version of every row as it
@@ -63,7 +63,7 @@ func TestForwardedPortChangesNoRow(t *testing.T) {
 }
 
 // rows returns the versions of all rows of the schema. A row that is written again, even unchanged, has another version.
-func rows(t *testing.T, pool *pgxpool.Pool) string {
+func rows(t *testing.T, pool pgtest.DB) string {
 	t.Helper()
 	names, err := pool.Query(t.Context(), "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = 'outbox' order by 1")
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // An event's history has its records of the journal: the oldest first, a bounded number, also when its row is gone, and
@@ -14,7 +15,7 @@ import (
 func TestHistoryHasTheJournal(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t, "orders")
-	exec(t, pool, `select outbox.outbox_journal_set(true)`)
+	pgtest.Exec(pool, `select outbox.outbox_journal_set(true)`)
 	story(t, pool)
 	operations := func(id string) (all []string) {
 		t.Helper()
@@ -30,7 +31,7 @@ func TestHistoryHasTheJournal(t *testing.T) {
 		}
 		return all
 	}
-	exec(t, pool, `update outbox.outbox_events set status = 'processing', lease = 8, locked_by = id, locked_until = now() where id = $1`, eventID(6))
+	pgtest.Exec(pool, `update outbox.outbox_events set status = 'processing', lease = 8, locked_by = id, locked_until = now() where id = $1`, eventID(6))
 	if got := operations("key-6"); len(got) != 2 || got[0] != "insert" || got[1] != "claim" {
 		t.Errorf("the records are %v", got)
 	}
@@ -38,7 +39,7 @@ func TestHistoryHasTheJournal(t *testing.T) {
 	defer server.Close()
 	same(t, "over HTTP")(r.Event(t.Context(), eventID(6), false))(deadletters.Client{URL: server.URL}.Event(t.Context(), eventID(6), false))
 
-	exec(t, pool, `delete from outbox.outbox_events where id = $1`, eventID(6))
+	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(6))
 	if got := operations(eventID(6)); len(got) != 3 || got[2] != "ack" {
 		t.Errorf("of a row that is gone the records are %v", got)
 	}
@@ -48,7 +49,7 @@ func TestHistoryHasTheJournal(t *testing.T) {
 		}
 	}
 	for range deadletters.MaxRecords {
-		exec(t, pool, `update outbox.outbox_events set attempts = attempts + 1 where id = $1`, eventID(1))
+		pgtest.Exec(pool, `update outbox.outbox_events set attempts = attempts + 1 where id = $1`, eventID(1))
 	}
 	if got := operations(eventID(1)); len(got) != deadletters.MaxRecords || got[0] != "change" {
 		t.Errorf("%d records, the first is %s", len(got), got[0])

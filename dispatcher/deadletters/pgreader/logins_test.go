@@ -44,13 +44,13 @@ func TestReplayLoginReadsDeadLettersButNotEvents(t *testing.T) {
 	t.Parallel()
 	pool, _ := outbox(t)
 	story(t, pool)
-	login := pgtest.Login(t, pool, migrations.ReplayLogin)
+	login := pgtest.Login(t, pool.Pool, migrations.ReplayLogin)
 	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, login) }, Options{Namespace: "shop"})
 	deadLetter, err := r.Show(t.Context(), eventID(1), true)
 	if err != nil || deadLetter.Status != "dead" || deadLetter.Error == "" || len(deadLetter.Failures) != 1 || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "such as the dispatcher's") {
 		t.Errorf("show: %+v, %v", deadLetter, err)
 	}
-	exec(t, pool, `delete from outbox.outbox_events where id = $1`, eventID(1))
+	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(1))
 	if deadLetter, err = r.Show(t.Context(), eventID(1), false); err != nil || deadLetter.Status != "" || deadLetter.PayloadOmitted != "" {
 		t.Errorf("show, of an event whose row is gone: %+v, %v", deadLetter, err)
 	}

@@ -14,7 +14,7 @@ import (
 func TestReaderWorksInEveryModeOfTheDriver(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
-	story(t, pgtest.Pool(t, dsn))
+	story(t, pgtest.Open(t, dsn))
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,

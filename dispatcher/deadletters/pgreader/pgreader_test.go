@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -30,25 +29,18 @@ func eventID(n int) string { return fmt.Sprintf("0190a5c8-5d1e-7000-8000-%012d",
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // outbox is a database with a reader of the namespace shop.
-func outbox(t testing.TB, topics ...string) (*pgxpool.Pool, *Reader) {
+func outbox(t testing.TB, topics ...string) (pgtest.DB, *Reader) {
 	t.Helper()
 	dsn := pgtest.Migrated(t)
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }
-	return pgtest.Pool(t, dsn), New(connect, Options{Namespace: "shop", Topics: topics})
-}
-
-func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	return pgtest.Open(t, dsn), New(connect, Options{Namespace: "shop", Topics: topics})
 }
 
 const failure = `[{"at": "2026-03-01T12:00:00+01:00", "attempt": 20, "class": "http", "code": "422", "place": "/items/*/price", "error": "the consumer responded 422"}]`
 
 // story is an outbox with six dead letters of five events: 1 and 2 of one group, 3 of another topic, 4 that was dead twice, 5
 // of another namespace. Event 6 is pending.
-func story(t testing.TB, pool *pgxpool.Pool) {
+func story(t testing.TB, pool pgtest.DB) {
 	t.Helper()
 	for n := 1; n <= 6; n++ {
 		namespace, topic := "shop", "orders"
@@ -58,7 +50,7 @@ func story(t testing.TB, pool *pgxpool.Pool) {
 		if n == 5 {
 			namespace = "bank"
 		}
-		exec(t, pool, `insert into outbox.outbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, dedupe_key, tenant_id, payload,
+		pgtest.Exec(pool, `insert into outbox.outbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, dedupe_key, tenant_id, payload,
 				headers, status, dead_reason, attempts, lease, last_error, failures, created_at, updated_at, next_attempt_at)
 			values ($1, $2, $3, 'OrderPlaced', 'order', $4::integer::text, 'key-' || $4::integer, $5, '{"card": "s3cr3t"}', '{"trace": "s3cr3t"}',
 				case when $4::integer < 6 then 'dead' else 'pending' end, case when $4::integer < 6 then 'permanent_failure' end, 20, 7,
@@ -72,7 +64,7 @@ func story(t testing.TB, pool *pgxpool.Pool) {
 		if resolution == nil {
 			resolution = []any{nil, nil, nil, nil}
 		}
-		exec(t, pool, deadLetter, append([]any{eventID(n), namespace, topic, n, tenant, reason, dead, failure}, resolution...)...)
+		pgtest.Exec(pool, deadLetter, append([]any{eventID(n), namespace, topic, n, tenant, reason, dead, failure}, resolution...)...)
 	}
 	add(4, "shop", "orders", "permanent_failure", noon.Add(-time.Hour), "replayed", noon.Add(-30*time.Minute), "ada", "CHG-812")
 	add(1, "shop", "orders", "permanent_failure", noon)
@@ -190,7 +182,7 @@ func TestPagesHaveEachDeadLetterOnce(t *testing.T) {
 	for range 4 {
 		page, err := r.List(t.Context(), request)
 		pages = append(pages, numbers(t, page, err))
-		exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values ($1, 'shop', 'orders', 'poison_message', 1)`, eventID(9))
+		pgtest.Exec(pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values ($1, 'shop', 'orders', 'poison_message', 1)`, eventID(9))
 		if request.After = page.Next; page.Next == 0 {
 			break
 		}
@@ -229,11 +221,11 @@ func TestShowReturnsEverything(t *testing.T) {
 		t.Errorf("no id: %v", err)
 	}
 
-	exec(t, pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)) where id = $2`, deadletters.MaxPayload+1, eventID(1))
+	pgtest.Exec(pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)) where id = $2`, deadletters.MaxPayload+1, eventID(1))
 	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "read it in the database") {
 		t.Errorf("a large payload: %v, %v", deadLetter.PayloadOmitted, err)
 	}
-	exec(t, pool, `delete from outbox.outbox_events`)
+	pgtest.Exec(pool, `delete from outbox.outbox_events`)
 	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Status != "" || deadLetter.PayloadOmitted != "the event's row is gone" {
 		t.Errorf("an event that is gone: %+v, %v", deadLetter, err)
 	}
@@ -247,8 +239,8 @@ func TestEventIsFoundByItsDedupeKey(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
-	exec(t, pool, `update outbox.outbox_events set dedupe_key = $1 where id = $2`, eventID(77), eventID(1))
-	exec(t, pool, `update outbox.outbox_events set dedupe_key = 'key-2' where id = $1`, eventID(3))
+	pgtest.Exec(pool, `update outbox.outbox_events set dedupe_key = $1 where id = $2`, eventID(77), eventID(1))
+	pgtest.Exec(pool, `update outbox.outbox_events set dedupe_key = 'key-2' where id = $1`, eventID(3))
 	for key, want := range map[string]string{"key-6": eventID(6), eventID(77): eventID(1), eventID(6): eventID(6)} {
 		if history, err := r.Event(t.Context(), key, false); err != nil || history.Event == nil || history.Event.ID != want {
 			t.Errorf("%s: %+v, %v", key, history.Event, err)
@@ -312,7 +304,7 @@ func TestClientReturnsWhatTheReaderReturns(t *testing.T) {
 			same(t, "event "+id)(r.Event(t.Context(), id, payload))(c.Event(t.Context(), id, payload))
 		}
 	}
-	exec(t, pool, `update outbox.outbox_events set dedupe_key = 'a/b?c' where id = $1`, eventID(1))
+	pgtest.Exec(pool, `update outbox.outbox_events set dedupe_key = 'a/b?c' where id = $1`, eventID(1))
 	if h, err := c.Event(t.Context(), "a/b?c", false); err != nil || h.Event == nil || h.Event.ID != eventID(1) {
 		t.Errorf("a key with a slash: %+v, %v", h, err)
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -52,7 +51,7 @@ func (p plan) has(like func(plan) bool) bool {
 }
 
 // explain runs a statement, and returns its plan and the text of it.
-func explain(t *testing.T, pool *pgxpool.Pool, sql string, args []any) (plan, string) {
+func explain(t *testing.T, pool pgtest.DB, sql string, args []any) (plan, string) {
 	t.Helper()
 	var text string
 	args = append([]any{pgx.QueryExecModeExec}, args...)
@@ -75,23 +74,23 @@ func TestStatementsReadABoundedNumberOfRows(t *testing.T) {
 	}
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
-	pool := pgtest.Pool(t, dsn)
+	pool := pgtest.Open(t, dsn)
 	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }, Options{Namespace: "shop"})
-	exec(t, pool, `insert into outbox.outbox_events (id, namespace, topic, dedupe_key, payload, status, dead_reason)
+	pgtest.Exec(pool, `insert into outbox.outbox_events (id, namespace, topic, dedupe_key, payload, status, dead_reason)
 		select md5(n::text)::uuid, 'shop', 'topic-' || n % 10, 'key-' || n, '{}', 'dead', 'permanent_failure' from generate_series(1, 100000) as n`)
-	exec(t, pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, event_type, reason, class, code, attempts, dead_at, error, resolution, resolved_at, resolved_by)
+	pgtest.Exec(pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, event_type, reason, class, code, attempts, dead_at, error, resolution, resolved_at, resolved_by)
 		select md5(n::text)::uuid, 'shop', 'topic-' || n % 10, 'Type', 'permanent_failure', 'http', (n % 30)::text, 20, now() - interval '2 days' + n * interval '1 second',
 			repeat('the consumer responded 422 ', 20), case when n > 100000 then 'replayed' end, case when n > 100000 then now() end, case when n > 100000 then 'ada' end
 		from generate_series(1, 200000) as n`)
 
-	exec(t, pool, `insert into outbox.outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
+	pgtest.Exec(pool, `insert into outbox.outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
 		select now() - n % 7 * interval '1 day', '0/0'::pg_lsn + n, pg_current_xact_id(), md5((n % 40000)::text)::uuid, 'claim', 'shop', 'topic-0', 'ada' from generate_series(1, 200000) as n`)
 
 	for _, statistics := range []string{"missing", "fresh"} {
 		if statistics == "fresh" {
-			exec(t, pool, "vacuum analyze outbox.outbox_journal")
-			exec(t, pool, "vacuum analyze outbox.outbox_dead_letters")
-			exec(t, pool, "vacuum analyze outbox.outbox_events")
+			pgtest.Exec(pool, "vacuum analyze outbox.outbox_journal")
+			pgtest.Exec(pool, "vacuum analyze outbox.outbox_dead_letters")
+			pgtest.Exec(pool, "vacuum analyze outbox.outbox_events")
 		}
 		groups := func(f deadletters.Filter) (string, []any) {
 			return r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
@@ -137,7 +136,7 @@ func TestStatementsReadABoundedNumberOfRows(t *testing.T) {
 	}
 }
 
-func fingerprintOf(t *testing.T, pool *pgxpool.Pool) (group string) {
+func fingerprintOf(t *testing.T, pool pgtest.DB) (group string) {
 	t.Helper()
 	if err := pool.QueryRow(t.Context(), "select fingerprint from outbox.outbox_dead_letters order by id limit 1").Scan(&group); err != nil {
 		t.Fatal(err)
