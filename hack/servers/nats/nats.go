@@ -35,8 +35,8 @@ type Server struct {
 	port   int
 }
 
-// Start makes a new server and waits until it is ready. The binary is built from the module that
-// tools/go.mod pins when it is not in the user's cache, which takes a minute.
+// Start makes a new server and waits until it is ready. The binary is built when it is not in
+// the user's cache, which takes a minute.
 // It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	binary, err := tool(ctx, "nats-server")
