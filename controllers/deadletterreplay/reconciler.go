@@ -54,7 +54,7 @@ const Finalizer = "outbox.dev/stop"
 // +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays/status,verbs=patch
 
-// Reconcile does one pass.
+// Reconcile does one pass. It returns an error when the API server does, or what a later pass may overcome.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 	o := &v1alpha1.DeadLetterReplay{}
 	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 )
 
-// SetupWithManager starts the reconciler with the manager.
+// SetupWithManager starts the reconciler with the manager. It returns an error when a watch cannot be made.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.ReadyCondition)
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}

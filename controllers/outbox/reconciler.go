@@ -59,7 +59,7 @@ type Reconciler struct {
 // refIndex finds dispatchers by the name of their Outbox.
 const refIndex = "spec.outboxRef.name"
 
-// SetupWithManager starts the reconciler with the manager.
+// SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Applied: r.applied}
@@ -100,7 +100,7 @@ func soon(q queue, dispatchers ...client.Object) {
 	}
 }
 
-// Reconcile does one pass.
+// Reconcile does one pass. It returns an error when the API server does, or what a later pass may overcome.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 	outbox := &v1alpha1.Outbox{}
 	if err := r.Client.Get(ctx, req.NamespacedName, outbox); err != nil {

@@ -26,7 +26,7 @@ const (
 	all       = "*" // no name of an object
 )
 
-// SetupWithManager starts the reconciler with the manager.
+// SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
 	for name, keys := range map[string]func(*v1alpha1.OutboxConsumer) []string{

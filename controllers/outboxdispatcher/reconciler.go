@@ -92,7 +92,7 @@ const lookAgain = 2 * time.Minute
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// SetupWithManager starts the reconciler with the manager.
+// SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
 	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
@@ -125,7 +125,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Complete(r)
 }
 
-// Reconcile does one pass.
+// Reconcile does one pass. It returns an error when the API server does, or what a later pass may overcome.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	obd := &v1alpha1.OutboxDispatcher{}
 	if err := r.Client.Get(ctx, req.NamespacedName, obd); err != nil {

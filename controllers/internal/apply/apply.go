@@ -41,8 +41,8 @@ func New(c client.Client, live client.Reader, condition string) *Applier {
 	return &Applier{client: c, live: live, condition: condition, applied: map[types.NamespacedName]map[string]stamp{}}
 }
 
-// Apply makes the object as desired and reads it into current. An object of that name that is not
-// the owner's is left alone, which is a [problem.Problem].
+// Apply makes the object as desired and reads it into current. It returns a [problem.Problem] for an object of that name
+// that is not the owner's, which it leaves alone, and an error when the API server does.
 func (a *Applier) Apply(ctx context.Context, owner client.Object, want runtime.ApplyConfiguration, current client.Object) error {
 	wanted, err := identify(want)
 	if err != nil {

@@ -92,7 +92,8 @@ func (t Try) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 			WithTemplate(template)), nil
 }
 
-// ConfigMap holds the files that the Job loads, with which it goes.
+// ConfigMap holds the files that the Job loads. It is deleted with the Job. ConfigMap returns an error for a key that a
+// ConfigMap of the file lacks.
 func (t Try) ConfigMap(job *batchv1.Job) (*corev1ac.ConfigMapApplyConfiguration, error) {
 	data := map[string]string{keyConfig: render(Config(t.OutboxDispatcher))}
 	if t.RunningConfig != nil {

@@ -77,7 +77,8 @@ type Options struct {
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// New returns the operator, ready to start.
+// New returns the operator, ready to start. It returns an error for an option that is not valid, and when the API server
+// cannot be reached.
 func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
 	if o.DispatcherImage == "" {
 		return nil, errors.New("no dispatcher image; set --dispatcher-image to the image that dispatcher pods run")

@@ -30,7 +30,7 @@ type Runner struct {
 }
 
 // Run takes the owner's migration a step further: it makes the Job that is wanted (nil for none), again
-// after a failure, and deletes those that are not needed.
+// after a failure, and deletes those that are not needed. It returns an error when the API server does.
 func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (Migration, error) {
 	p, err := r.plan(ctx, owner, wanted)
 	if err != nil {
@@ -52,7 +52,7 @@ func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.M
 	return r.explain(ctx, owner, p)
 }
 
-// Look returns the state of a migration that another owner runs.
+// Look returns the state of a migration that another owner runs. It returns an error when the API server does.
 func (r *Runner) Look(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (Migration, error) {
 	p, err := r.plan(ctx, owner, wanted)
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Blocked is what keeps a Job from having a pod that runs, by Events that are read now: why no pod is made, or
-// which files the kubelet cannot mount. Empty for nothing. The cached reader is for [MountFailure].
+// Blocked returns what keeps a Job from having a pod that runs, by Events that are read now: why no pod is made, or
+// which files the kubelet cannot mount. Empty for nothing. The cached reader is for [MountFailure]. It returns an error
+// when Events cannot be read, as the others here do.
 func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, pods []corev1.Pod) (string, error) {
 	if len(pods) == 0 {
 		return NotCreated(ctx, live, job)
@@ -29,7 +30,8 @@ func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, 
 	return "Its pod waits for files: " + words, err
 }
 
-// NotCreated is why no pod of the Job was made last, by an Event that is read now. Empty for nothing.
+// NotCreated returns why no pod of the Job was made last, by an Event that is read now. Empty for nothing. It returns an error
+// when Events cannot be read.
 func NotCreated(ctx context.Context, live client.Reader, job *batchv1.Job) (string, error) {
 	last, err := event(ctx, live, job, client.MatchingFields{"reason": "FailedCreate", eventIndex: string(job.UID)})
 	if last.Message == "" {
@@ -48,15 +50,15 @@ const FailedMount = "FailedMount"
 // eventIndex finds Events by the object that they are about, in the cache and on the API server.
 const eventIndex = "involvedObject.uid"
 
-// IndexEvents lets the cache find the Events of a pod.
+// IndexEvents lets the cache find the Events of a pod. It returns an error when the cache takes no index.
 func IndexEvents(ctx context.Context, indexer client.FieldIndexer) error {
 	return indexer.IndexField(ctx, &corev1.Event{}, eventIndex, func(o client.Object) []string {
 		return []string{string(o.(*corev1.Event).InvolvedObject.UID)}
 	})
 }
 
-// MountFailure is what the kubelet said last of a pod that waits for files which it cannot mount, empty for
-// nothing. The cached reader has only the Events [FailedMount].
+// MountFailure returns the kubelet's last message about a pod that waits for files, empty for none. The cached reader
+// has only the Events [FailedMount]. It returns an error when Events cannot be read.
 func MountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod) (string, error) {
 	if !mounting(pod) {
 		return "", nil
@@ -70,8 +72,8 @@ func MountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod) (s
 // least. It records no Event when a retry succeeds.
 const missedFor = 8 * time.Minute
 
-// RemountFailure is the message of the kubelet's recent Event about a running pod whose files it cannot mount again,
-// empty for none. The pod keeps running with the files that it has.
+// RemountFailure returns the message of the kubelet's recent Event about a running pod whose files it cannot mount again,
+// empty for none. The pod keeps running with the files that it has. It returns an error when Events cannot be read.
 func RemountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod, now time.Time) (string, error) {
 	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
 	if at := last.LastTimestamp.Time; !at.After(started(pod)) || now.Sub(at) > missedFor {

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// List is the pods with the labels, by name.
+// List returns the pods with the labels, by name. It returns an error when they cannot be listed.
 func List(ctx context.Context, c client.Reader, namespace string, labels map[string]string) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := c.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(labels)); err != nil {

@@ -76,7 +76,7 @@ func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []
 }
 
 // Gone finds a reference that existed when the pods started, and does not any more; nil for none. The pods keep running
-// with what they have read.
+// with what they have read. It returns an error when Events cannot be read.
 func Gone(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
 	for i := range all {
 		pod := &all[i]

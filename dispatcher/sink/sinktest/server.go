@@ -15,9 +15,9 @@ import (
 
 // Server is a destination's server as a process of this test.
 type Server interface {
-	// Kill ends it with kill -9. Restart starts it on what it had written, at the same address, and returns
-	// an error unless it takes requests again.
+	// Kill ends it with kill -9.
 	Kill()
+	// Restart starts it on what it had written, at the same address. It returns an error unless it takes requests again.
 	Restart(context.Context) error
 	// Pause stops it: it keeps its connections, and does nothing until Resume.
 	Pause()

@@ -110,7 +110,7 @@ func DeadLetters(ctx context.Context, dsn string) (string, error) {
 	return text, err
 }
 
-// Err says what does not balance, or nil.
+// Err returns an error that says what does not balance.
 func (l *Ledger) Err() error {
 	if len(l.Lost)+len(l.Ghosts)+len(l.Unexplained) == 0 {
 		return nil

@@ -20,9 +20,9 @@ import (
 
 // Stage is where the story is played: a Kubernetes cluster, or plain processes.
 type Stage interface {
-	// Columns is what an operator looks at: the output of `kubectl get`, or its counterpart.
+	// Columns returns the output of `kubectl get`, or its counterpart, or an error when that fails.
 	Columns(ctx context.Context) (string, error)
-	// FreezeOne freezes one dispatcher.
+	// FreezeOne freezes one dispatcher. It returns an error when none runs.
 	FreezeOne(ctx context.Context) (Frozen, error)
 }
 

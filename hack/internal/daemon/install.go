@@ -12,7 +12,8 @@ import (
 )
 
 // Install gets one of Debian's packages, unless it is installed by now. Several test processes may
-// come here at once: one installs, the others wait and find it.
+// come here at once: one installs, the others wait and find it. It returns an error without root and apt-get, and when
+// the installation fails.
 func Install(ctx context.Context, pkg string, installed func() bool) error {
 	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
 		return errors.New("installing it here takes root and apt-get")

@@ -30,7 +30,7 @@ func NewServer(pattern string) (s Server, err error) {
 // Path is a file of the directory.
 func (s *Server) Path(name string) string { return filepath.Join(s.Dir, name) }
 
-// Run runs cmd, in the directory unless it has another, as [Serve] does.
+// Run runs cmd, in the directory unless it has another. It fails as [Serve] does.
 func (s *Server) Run(ctx context.Context, name string, cmd *exec.Cmd, owner *syscall.Credential, ready func(context.Context) error) (err error) {
 	cmd.Dir = cmp.Or(cmd.Dir, s.Dir)
 	s.process, err = Serve(ctx, name, cmd, owner, syscall.SIGKILL, s.Path("log"), ready)

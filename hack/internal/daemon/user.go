@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// UnprivilegedUser is who runs servers that refuse to run as root. nil means this process' own user.
+// UnprivilegedUser is the user that runs servers that refuse to run as root. nil means this process' own user.
+// It returns an error when this is root and the machine has no such user.
 func UnprivilegedUser() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
