@@ -126,9 +126,9 @@ func TestStoreWithoutNotifyMarksNothing(t *testing.T) {
 	}
 }
 
-// An address that answers 503 gets the same notifications later, with the same ids, and in between few requests.
+// An address that responds 503 gets the same notifications later, with the same ids, and few requests in between.
 // CONTRACT: C-43
-func TestToldWhenTheAddressIsBack(t *testing.T) {
+func TestNotificationsAreSentWhenTheAddressRecovers(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)

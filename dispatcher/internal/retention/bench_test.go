@@ -21,10 +21,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
-// BenchmarkBesideDelivery tells what a sweep costs delivery: the latency of events before, while and after as many
+// BenchmarkSweepDuringDelivery measures what a sweep costs delivery: the latency of events before, while and after as many
 // delivered rows are removed as OUTBOX_SWEEP_ROWS says (200,000), while OUTBOX_SWEEP_RATE (500) events flow in a second.
 // Run it with -benchtime 1x -timeout 1h. OUTBOX_SWEEP_PLOT names a file for a picture of it.
-func BenchmarkBesideDelivery(b *testing.B) {
+func BenchmarkSweepDuringDelivery(b *testing.B) {
 	rows, rate := fromEnv(b, "OUTBOX_SWEEP_ROWS", 200_000), fromEnv(b, "OUTBOX_SWEEP_RATE", 500)
 	srv := pgtest.Server(b)
 	conn, err := pgx.Connect(b.Context(), srv.DSN("postgres"))
@@ -57,7 +57,7 @@ func BenchmarkBesideDelivery(b *testing.B) {
 
 	var points []point
 	at := 0.0
-	tell := func(phase string, began time.Time, wal int64) {
+	report := func(phase string, began time.Time, wal int64) {
 		var bytes, now int64
 		if err := conn.QueryRow(b.Context(), `select pg_total_relation_size('outbox.outbox_events'), pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`).Scan(&bytes, &now); err != nil {
 			b.Fatal(err)
@@ -81,7 +81,7 @@ func BenchmarkBesideDelivery(b *testing.B) {
 			case <-until:
 				i = turns
 			}
-			tell(phase, began, wal)
+			report(phase, began, wal)
 		}
 	}
 	time.Sleep(5 * time.Second) // the pool fills

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Page has the sweeper read one page at a time, and note each.
+// Page makes the sweeper read one page at a time, and write its progress after each.
 func (s *Sweeper) Page() { s.maxPages, s.noteEvery = 1, 0 }
 
-// Rest has the sweeper call rest instead of resting.
-func (s *Sweeper) Rest(rest func(context.Context, time.Duration)) { s.rest = rest }
+// Pause makes the sweeper call pause instead of sleeping.
+func (s *Sweeper) Pause(pause func(context.Context, time.Duration)) { s.pause = pause }
 
 // Every is the time between two runs.
 func (s *Sweeper) Every() time.Duration { return s.every() }
 
-// RestAfter is how long a run rests after a piece of work.
-var RestAfter = restAfter
+// PauseAfter is the pause of a run after a piece of work.
+var PauseAfter = pauseAfter
 
 // Settings are those that statements run with; $1 is the statement timeout.
 const Settings = relaxed
@@ -23,7 +23,7 @@ const Settings = relaxed
 // DeliveredSQL is the statement that removes delivered rows, for schema "outbox".
 func DeliveredSQL() string { return load("outbox").delivered }
 
-// LettersSQL, LockSQL, ResolvedSQL and ExpiredSQL are those for dead letters.
+// DeadLettersSQL, LockSQL, ResolvedSQL and ExpiredSQL are those for dead letters.
 func DeadLettersSQL() string { return load("outbox").deadLetters }
 func LockSQL() string        { return load("outbox").lock }
 func ResolvedSQL() string    { return load("outbox").resolved }

@@ -19,25 +19,25 @@ import (
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
-// One sweeps at a time, whichever sweep it is. When it dies, another goes on where it was, once the lease has
-// ended on the database's clock; should it come back, it stops.
+// One process sweeps at a time, whichever sweep it is. When it is killed, another continues where it was, once the lease
+// has ended on the database's clock. When it returns, it stops.
 // CONTRACT: C-60
-func TestOneSweepsAtATime(t *testing.T) {
+func TestOneProcessSweepsAtATime(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', now() - interval '8 days' from generate_series(1, 300)`)
 	pages := pgtest.Value[int64](o, `select pg_relation_size('outbox.outbox_events') / 8192`)
-	ctx, die := context.WithCancel(t.Context())
-	defer die()
-	first, frozen, goOn := uuid.New(), make(chan struct{}), make(chan struct{})
+	ctx, kill := context.WithCancel(t.Context())
+	defer kill()
+	first, frozen, unfreeze := uuid.New(), make(chan struct{}), make(chan struct{})
 	one := o.sweeper(func(opts *retention.Options) { opts.Worker = first })
 	one.Page()
 	steps := 0
-	one.Rest(func(context.Context, time.Duration) {
+	one.Pause(func(context.Context, time.Duration) {
 		if steps++; steps == 5 {
 			close(frozen)
-			<-goOn
+			<-unfreeze
 		}
 	})
 	ended := make(chan bool, 1)
@@ -55,7 +55,7 @@ func TestOneSweepsAtATime(t *testing.T) {
 		"another sweep too": o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "shop" }),
 	} {
 		if ran, err := other.Sweep(t.Context()); ran || err != nil {
-			t.Errorf("%s ran beside it: %v, %v", name, ran, err)
+			t.Errorf("%s ran at the same time: %v, %v", name, ran, err)
 		}
 	}
 	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); n != left || n == 300 || n == 0 {
@@ -73,12 +73,12 @@ func TestOneSweepsAtATime(t *testing.T) {
 	second := o.sweeper(nil)
 	second.Page()
 	read := int64(0)
-	second.Rest(func(context.Context, time.Duration) { read++ })
+	second.Pause(func(context.Context, time.Duration) { read++ })
 	if ran, err := second.Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the second one did not take over: %v, %v", ran, err)
 	}
 	if read != pages-position+3 { // and the dead letters, the replays, and the journal
-		t.Errorf("the second one took %d steps, want %d: it goes on where the first was", read, pages-position+3)
+		t.Errorf("the second one took %d steps, want %d: it continues where the first was", read, pages-position+3)
 	}
 	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
 		t.Errorf("%d rows are left", n)
@@ -88,9 +88,9 @@ func TestOneSweepsAtATime(t *testing.T) {
 	}
 
 	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`) // a third one's
-	close(goOn)
+	close(unfreeze)
 	if <-ended {
-		t.Error("the first one goes on, and the lease is another's")
+		t.Error("the first one continues without the lease")
 	}
 	if state, err := second.State(t.Context()); err != nil || state.Removed.Delivered != 300 {
 		t.Errorf("in all %+v were removed, %v; want 300", state.Removed, err)
@@ -101,8 +101,8 @@ func TestOneSweepsAtATime(t *testing.T) {
 }
 
 // A run that ended is due again after a 24th of the shortest age; a worker that stops gives the lease back, and the
-// next one goes on.
-func TestNextRun(t *testing.T) {
+// next one continues.
+func TestNextRunIsDueAfterAShareOfTheShortestAge(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	s := o.sweeper(nil)
@@ -129,7 +129,7 @@ func TestNextRun(t *testing.T) {
 	o.add("delivered", 8, "")
 	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
 	stopping, stop := context.WithCancel(t.Context())
-	s.Rest(func(context.Context, time.Duration) { stop() })
+	s.Pause(func(context.Context, time.Duration) { stop() })
 	if ran, err := s.Sweep(stopping); ran || err == nil {
 		t.Errorf("a run that is stopped: %v, %v", ran, err)
 	}
@@ -141,37 +141,37 @@ func TestNextRun(t *testing.T) {
 	}
 }
 
-// While delivery has more to do than it can, a run takes a fiftieth of the time, else a fifth. It asks each time.
-func TestYields(t *testing.T) {
+// While delivery is saturated, a run takes a fiftieth of the time, else a fifth. It checks that before each statement.
+func TestSweepYieldsToDelivery(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration][2]time.Duration{
 		10 * time.Millisecond: {40 * time.Millisecond, 490 * time.Millisecond},
 		time.Second:           {4 * time.Second, 10 * time.Second},
 		time.Minute:           {10 * time.Second, 10 * time.Second},
 	} {
-		if free, busy := retention.RestAfter(took, false), retention.RestAfter(took, true); free != want[0] || busy != want[1] {
-			t.Errorf("after %s it rests for %s, and for %s when busy; want %v", took, free, busy, want)
+		if free, busy := retention.PauseAfter(took, false), retention.PauseAfter(took, true); free != want[0] || busy != want[1] {
+			t.Errorf("after %s it pauses for %s, and for %s when busy; want %v", took, free, busy, want)
 		}
 	}
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status)
 		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered' from generate_series(1, 100)`)
-	asked, rests := 0, 0
-	s := o.sweeper(func(opts *retention.Options) { opts.Busy = func() bool { asked++; return true } })
+	checks, pauses := 0, 0
+	s := o.sweeper(func(opts *retention.Options) { opts.Busy = func() bool { checks++; return true } })
 	s.Page()
-	s.Rest(func(_ context.Context, d time.Duration) {
-		if rests++; d <= 0 {
-			t.Errorf("it rests for %s", d)
+	s.Pause(func(_ context.Context, d time.Duration) {
+		if pauses++; d <= 0 {
+			t.Errorf("it pauses for %s", d)
 		}
 	})
 	o.sweep(s)
-	if pages := pgtest.Value[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); asked != pages+3 || rests != pages+3 { // and the dead letters, the replays, and the journal
-		t.Errorf("%d pages: it asked %d times and rested %d times", pages, asked, rests)
+	if pages := pgtest.Value[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); checks != pages+3 || pauses != pages+3 { // and the dead letters, the replays, and the journal
+		t.Errorf("%d pages: it checked %d times and paused %d times, want 3 more than pages", pages, checks, pauses)
 	}
 }
 
-// A failure is told with its remedy, once, and tried again; nothing is done before the outbox is ready.
-func TestRun(t *testing.T) {
+// A failure is logged once, with its remedy, and the run tried again; nothing is done before the outbox is ready.
+func TestRunLogsAFailureOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	row := o.add("delivered", 8, "")
@@ -179,12 +179,12 @@ func TestRun(t *testing.T) {
 	pgtest.Exec(o, `revoke all on outbox.outbox_sweeps from `+role)
 	var log lines
 	var ready atomic.Bool
-	looked := make(chan struct{}, 100)
+	checked := make(chan struct{}, 100)
 	s := o.sweeper(func(opts *retention.Options) {
-		opts.Logger, opts.LookEvery = slog.New(slog.NewTextHandler(&log, nil)), time.Millisecond
+		opts.Logger, opts.PollEvery = slog.New(slog.NewTextHandler(&log, nil)), time.Millisecond
 		opts.Ready = func() bool {
 			select {
-			case looked <- struct{}{}:
+			case checked <- struct{}{}:
 			default:
 			}
 			return ready.Load()
@@ -195,7 +195,7 @@ func TestRun(t *testing.T) {
 	go func() { defer close(ended); s.Run(ctx) }()
 	defer func() { stop(); <-ended }()
 	for range 5 {
-		<-looked
+		<-checked
 	}
 	if p := s.Problem(); p != "" {
 		t.Errorf("before the outbox is ready it says %q", p)
@@ -205,13 +205,13 @@ func TestRun(t *testing.T) {
 		return strings.Contains(s.Problem(), `have the owner run what "dispatcher migrate grants" prints`)
 	})
 	for range 5 {
-		<-looked
+		<-checked
 	}
 	pgtest.Exec(o, `grant select, insert, update on outbox.outbox_sweeps to `+role)
 	wait(t, "the run", func() bool { return s.Problem() == "" && !o.row(row) })
 	wait(t, "the log", func() bool { return strings.Contains(log.String(), "retention works again") })
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-		t.Errorf("the failure is told %d times:\n%s", n, log.String())
+		t.Errorf("the failure is logged %d times, want once:\n%s", n, log.String())
 	}
 }
 
@@ -243,9 +243,9 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// Behind PgBouncer in transaction mode a sweep works, lease and all.
+// A sweep and its lease work behind PgBouncer in transaction mode.
 // CONTRACT: C-60
-func TestBehindPgBouncer(t *testing.T) {
+func TestSweepBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))

@@ -11,8 +11,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A run does its work however the driver sends the statements: as is set for PgBouncer before 1.21, too.
-func TestEveryModeOfTheDriver(t *testing.T) {
+// A sweep works in every mode of the driver, also in the one for PgBouncer before 1.21.
+func TestSweepWorksInEveryModeOfTheDriver(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,

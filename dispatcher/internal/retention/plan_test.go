@@ -12,9 +12,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Whatever the planner knows of the tables, pages are read by their numbers, dead letters by an index, and nothing is
-// read from end to end or sorted as a whole table.
-func TestPlans(t *testing.T) {
+// Whatever the planner knows of the tables, pages are read by their numbers and dead letters by an index, without a
+// sequential scan.
+func TestStatementsUseIndexes(t *testing.T) {
 	t.Parallel()
 	for _, analyzed := range []string{"empty", "small", "large"} {
 		o := newOutbox(t)
@@ -70,13 +70,13 @@ func (o outbox) explain(sql, args string) (text string) {
 		_, err = tx.Exec(o.Context(), `set local plan_cache_mode = force_generic_plan`)
 	}
 	if err == nil {
-		_, err = tx.Exec(o.Context(), `prepare asked as `+sql)
+		_, err = tx.Exec(o.Context(), `prepare checked as `+sql)
 	}
 	if err == nil {
-		err = tx.QueryRow(o.Context(), `explain (format json) execute asked (`+args+`)`).Scan(&text)
+		err = tx.QueryRow(o.Context(), `explain (format json) execute checked (`+args+`)`).Scan(&text)
 	}
 	if err == nil {
-		_, err = tx.Exec(o.Context(), `deallocate asked`)
+		_, err = tx.Exec(o.Context(), `deallocate checked`)
 	}
 	if err != nil {
 		o.Fatalf("explain: %v", err)

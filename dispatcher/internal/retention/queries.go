@@ -31,11 +31,11 @@ func load(schema string) queries {
 }
 
 // Settings of a transaction. The statements have one good plan, and the planner must not think otherwise of a
-// small table. What waits for a lock of the table, as of ALTER TABLE, gives up soon: others queue behind it.
+// small table. A statement that waits for a lock of the table, as of ALTER TABLE, gives up soon: others queue behind it.
 const (
 	settings = `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', '500', true), set_config('jit', 'off', true),
 		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
-	// relaxed transactions do not wait for the disk: what a crash of the database brings back is removed again.
+	// relaxed transactions do not wait for the disk: what a crash of the database undoes is removed again.
 	relaxed = settings + `, set_config('synchronous_commit', 'off', true)`
 )
 
@@ -65,7 +65,7 @@ func (s *Sweeper) write(ctx context.Context, sql string, args ...any) error {
 
 func timeout() string { return fmt.Sprint(statementTimeout.Milliseconds()) }
 
-// wrap says what failed, and what to do where that is known.
+// wrap adds to an error what failed, and what to do where that is known.
 func (s *Sweeper) wrap(err error) error {
 	if err == nil {
 		return nil

@@ -22,10 +22,10 @@ func (o outbox) replay(items int, state string, began, finished int) (id uuid.UU
 	return id
 }
 
-// The set of a replay goes some time after its end, and its row stays. What may still have its turn stays, and so
-// does what somebody may be waiting for.
+// The items of a replay go some time after its end, and its row stays. Items that may still have their turn stay, and
+// so do those that a command may be waiting for.
 // CONTRACT: C-60
-func TestItemsOfReplaysGo(t *testing.T) {
+func TestItemsOfFinishedReplaysAreRemoved(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	elsewhere := o
@@ -34,13 +34,13 @@ func TestItemsOfReplaysGo(t *testing.T) {
 		id          uuid.UUID
 		month, hour int // items after a sweep of the namespace, resolved ones staying for a month, and for an hour
 	}{
-		"finished long ago, with many items":          {o.replay(5000, "delivered", 90, 31), 0, 0},
-		"finished long ago, again":                    {o.replay(3, "dead_again", 90, 31), 0, 0},
-		"finished lately":                             {o.replay(3, "delivered", 90, 29), 3, 0},
-		"waits since long":                            {o.replay(3, "waiting", 90, -1), 3, 3},
-		"nobody waited for it, and it began long ago": {o.replay(3, "requeued", 31, -1), 0, 0},
-		"nobody waited for it, and it began lately":   {o.replay(3, "requeued", 29, -1), 3, 3},
-		"of another namespace":                        {elsewhere.replay(3, "delivered", 90, 31), 3, 3},
+		"finished long ago, with many items":     {o.replay(5000, "delivered", 90, 31), 0, 0},
+		"finished long ago, again":               {o.replay(3, "dead_again", 90, 31), 0, 0},
+		"finished lately":                        {o.replay(3, "delivered", 90, 29), 3, 0},
+		"waits since long":                       {o.replay(3, "waiting", 90, -1), 3, 3},
+		"was not waited for, and began long ago": {o.replay(3, "requeued", 31, -1), 0, 0},
+		"was not waited for, and began lately":   {o.replay(3, "requeued", 29, -1), 3, 3},
+		"of another namespace":                   {elsewhere.replay(3, "delivered", 90, 31), 3, 3},
 	}
 	check := func(what string, want func(month, hour int) int) {
 		t.Helper()

@@ -14,11 +14,11 @@ import (
 type Options struct {
 	// Schema is where the outbox is. Defaults to "outbox".
 	Schema string
-	// Name is that of the sweep, in the table outbox_sweeps. Processes that sweep the same rows share one.
+	// Name is the sweep's in the table outbox_sweeps. Processes that sweep the same rows share one.
 	// Empty for the whole tables; then Namespace and Topics are empty too.
 	Name string
-	// Namespace and Topics are whose rows are removed. No topics means all of the namespace, and no namespace
-	// the whole tables.
+	// Namespace and Topics are those of the rows. No topics means all of the namespace, and no namespace the whole
+	// tables.
 	Namespace string
 	Topics    []string
 	// Worker is the name of this process in the lease. Defaults to a random one.
@@ -30,25 +30,25 @@ type Options struct {
 	// and the dead letters of a row that is delivered, or gone; and the items of a replay on dead letters that has
 	// finished, of the whole Namespace.
 	DeadResolved time.Duration
-	// DeadUnresolved is how long a dead row stays that nobody resolved. Then its dead letter is resolved as expired,
-	// and stays for DeadResolved. A dead letter that blocks its key stays open, and so its row: where a dispatcher
-	// has onDead Block, a key is freed by a person. Defaults to 0: for ever.
+	// DeadUnresolved is how long an unresolved dead row stays. Then its dead letter is resolved as expired, and stays for
+	// DeadResolved. A dead letter that blocks its key stays open, and so its row: where a dispatcher
+	// has onDead Block, a key is freed by a person. Defaults to 0: forever.
 	DeadUnresolved time.Duration
 
-	// Ready reports whether the outbox can be worked with. While it cannot, nothing is done. Defaults to always.
+	// Ready reports whether the outbox can be used. While it cannot, a Sweeper does nothing. Defaults to always.
 	Ready func() bool
-	// Busy reports whether delivery has more to do than it can: then a run takes a smaller share of the time.
-	// It is called before each statement. Defaults to never.
+	// Busy reports whether delivery is saturated: then a run takes a smaller share of the time. It is called before
+	// each statement. Defaults to never.
 	Busy func() bool
-	// Removed is told what was removed, by this process. Defaults to nobody.
+	// Removed is called with what this process has removed. Optional.
 	Removed func(Counts)
 	// Logger defaults to one that discards.
 	Logger *slog.Logger
-	// LookEvery is how often a Sweeper looks whether a run is due. Defaults to 30s.
-	LookEvery time.Duration
+	// PollEvery is how often a Sweeper checks whether a run is due. Defaults to 30s.
+	PollEvery time.Duration
 }
 
-// Counts are numbers of rows that were removed.
+// Counts are numbers of removed rows.
 type Counts struct {
 	// Delivered are delivered rows; Dead are dead rows, resolved or expired; DeadLetters are dead letters.
 	Delivered, Dead, DeadLetters int64
@@ -63,23 +63,23 @@ func (c *Counts) add(more Counts) {
 	c.DeadLetters += more.DeadLetters
 }
 
-// How a run goes.
+// The pace of a run.
 const (
-	// share is how many times as long as a statement took the database is left alone after it, and busyShare
-	// that while delivery has more to do than it can: a fifth of one session's time, and a fiftieth.
-	share     = 4
-	busyShare = 49
-	// restAtMost bounds a rest, so that a run goes on.
-	restAtMost = 10 * time.Second
+	// After a statement a run pauses for pauseFactor times as long as it took, and for busyPauseFactor times while
+	// delivery is saturated: it takes a fifth of one session's time, or a fiftieth.
+	pauseFactor     = 4
+	busyPauseFactor = 49
+	// maxPause bounds a pause, so that a run continues.
+	maxPause = 10 * time.Second
 	// maxPages and maxRows bound a statement. It reads fewer pages when it takes longer than slow, and more
 	// when it takes less than quick. A statement of [statementTimeout] is given up.
 	maxPages, maxRows = 1000, 2000
 	quick, slow       = 25 * time.Millisecond, 100 * time.Millisecond
 	statementTimeout  = 5 * time.Second
-	// readLetters is how many dead letters are read at a time.
+	// readDeadLetters is how many dead letters are read at a time.
 	readDeadLetters = 500
-	// held is how long the lease lasts, and noteEvery how often it is kept, with a note of how far the run is.
-	held      = time.Minute
+	// leaseTime is how long the lease lasts. Every noteEvery it is extended, and the run's progress written.
+	leaseTime = time.Minute
 	noteEvery = 10 * time.Second
 	// The time between two runs is a 24th of the shortest age, within these bounds.
 	minEvery, maxEvery = time.Minute, 6 * time.Hour
@@ -97,7 +97,7 @@ type Sweeper struct {
 	// What tests change.
 	maxPages  int64
 	noteEvery time.Duration
-	rest      func(context.Context, time.Duration)
+	pause     func(context.Context, time.Duration)
 }
 
 // New returns a Sweeper. It does not connect.
@@ -123,10 +123,10 @@ func New(pool *pgxpool.Pool, opts Options) *Sweeper {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if opts.LookEvery == 0 {
-		opts.LookEvery = 30 * time.Second
+	if opts.PollEvery == 0 {
+		opts.PollEvery = 30 * time.Second
 	}
-	return &Sweeper{pool: pool, opts: opts, sql: load(opts.Schema), maxPages: maxPages, noteEvery: noteEvery, rest: sleep}
+	return &Sweeper{pool: pool, opts: opts, sql: load(opts.Schema), maxPages: maxPages, noteEvery: noteEvery, pause: sleep}
 }
 
 // every is the time between two runs.
@@ -140,22 +140,22 @@ func (s *Sweeper) every() time.Duration {
 	return min(max(shortest/24, minEvery), maxEvery)
 }
 
-// Run sweeps whenever that is due and no other process does, until ctx ends. A failure is logged once, and
+// Run sweeps whenever a run is due and no other process sweeps, until ctx ends. A failure is logged once, and the run
 // tried again.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if !s.opts.Ready() {
-			sleep(ctx, min(time.Second, s.opts.LookEvery))
+			sleep(ctx, min(time.Second, s.opts.PollEvery))
 			continue
 		}
 		_, err := s.Sweep(ctx)
-		s.tell(ctx, err)
-		sleep(ctx, s.opts.LookEvery)
+		s.report(ctx, err)
+		sleep(ctx, s.opts.PollEvery)
 	}
 }
 
-// tell logs a failure that is new, and its end.
-func (s *Sweeper) tell(ctx context.Context, err error) {
+// report logs a new failure, and its end.
+func (s *Sweeper) report(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -175,7 +175,7 @@ func (s *Sweeper) tell(ctx context.Context, err error) {
 	}
 }
 
-// Problem says why the last look or run of this process failed; empty when it did not.
+// Problem says why the last check or run of this process failed; empty when it did not.
 func (s *Sweeper) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

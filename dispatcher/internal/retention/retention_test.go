@@ -64,14 +64,14 @@ func (o outbox) add(status string, days int, key string) (id uuid.UUID) {
 	return id
 }
 
-// dead letter adds a death of an event some days ago, resolved some days ago; -1 for never.
-func (o outbox) deadLetter(id uuid.UUID, died, resolved int) (deadLetter int64) {
+// deadLetter adds a dead letter from some days ago, resolved some days ago; -1 for never.
+func (o outbox) deadLetter(id uuid.UUID, dead, resolved int) (deadLetter int64) {
 	o.Helper()
 	return pgtest.Value[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, dead_at, resolution, resolved_at, resolved_by)
 		select $1, $4, 'orders', e.seq, e.key_hash, 'poison_message', 1, now() - make_interval(days => $2),
 			case when $3::integer >= 0 then 'discarded' end, case when $3::integer >= 0 then now() - make_interval(days => $3) end, case when $3::integer >= 0 then 'ada' end
 		from (select) as one left join outbox.outbox_events as e on e.id = $1
-		returning id`, id, died, resolved, o.namespace)
+		returning id`, id, dead, resolved, o.namespace)
 }
 
 func (o outbox) row(id uuid.UUID) bool {
@@ -79,22 +79,22 @@ func (o outbox) row(id uuid.UUID) bool {
 	return pgtest.Value[bool](o, `select exists (select from outbox.outbox_events where id = $1)`, id)
 }
 
-// dead letters are the resolutions of an event's dead letters, in their order.
+// deadLetters returns the resolutions of an event's dead letters, in their order.
 func (o outbox) deadLetters(id uuid.UUID) string {
 	o.Helper()
 	return pgtest.Value[string](o, `select coalesce(string_agg(coalesce(resolution, 'open'), ' ' order by id), '') from outbox.outbox_dead_letters where event_id = $1`, id)
 }
 
-// serve notes a worker of all topics of the namespace.
+// serve adds a worker of all topics of the namespace.
 func (o outbox) serve(blocks bool) {
 	o.Helper()
 	pgtest.Exec(o, `insert into outbox.outbox_workers (worker, dispatcher, namespace, blocks) values (gen_random_uuid(), 'shop', $2, $1)`, blocks, o.namespace)
 }
 
-// What goes and what stays, row by row.
+// Each row goes or stays by its status, its age and its dead letters.
 // CONTRACT: C-60
 // REQUIREMENT: STORAGE-54
-func TestWhatGoes(t *testing.T) {
+func TestRowsGoAfterTheirRetention(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	for name, test := range map[string]struct {
@@ -112,7 +112,7 @@ func TestWhatGoes(t *testing.T) {
 		"pending for long":           {status: "pending", days: 100, stays: true},
 		"leased for long":            {status: "processing", days: 100, stays: true},
 		"replayed, and live":         {status: "pending", days: 100, deadLetters: [][2]int{{90, 80}}, stays: true, left: "discarded"},
-		"nobody resolved":            {status: "dead", days: 3000, deadLetters: [][2]int{{3000, -1}}, stays: true, left: "open"},
+		"unresolved":                 {status: "dead", days: 3000, deadLetters: [][2]int{{3000, -1}}, stays: true, left: "open"},
 		"resolved of late":           {status: "dead", days: 90, deadLetters: [][2]int{{90, 29}}, stays: true, left: "discarded"},
 		"resolved long ago":          {status: "dead", days: 90, deadLetters: [][2]int{{90, 31}}},
 		"dead again, not resolved":   {status: "dead", days: 90, deadLetters: [][2]int{{90, 80}, {79, -1}}, stays: true, left: "discarded open"},
@@ -134,7 +134,7 @@ func TestWhatGoes(t *testing.T) {
 		"a key, and Continue":               {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false}, left: "expired"},
 		"a key, and Block":                  {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{true}, stays: true, left: "open"},
 		"a key, and both":                   {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, serve: []bool{false, true}, stays: true, left: "open"},
-		"a key, and nobody serves it":       {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
+		"a key, and no dispatcher":          {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, -1}}, unresolved: 60 * day, stays: true, left: "open"},
 		"a key, Block, resolved by someone": {status: "dead", key: "k", days: 90, deadLetters: [][2]int{{61, 31}}, serve: []bool{true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,10 +150,10 @@ func TestWhatGoes(t *testing.T) {
 			for _, blocks := range test.serve {
 				o.serve(blocks)
 			}
-			var told retention.Counts
+			var removed retention.Counts
 			s := o.sweeper(func(opts *retention.Options) {
 				opts.Name, opts.Namespace, opts.DeadUnresolved = name, name, test.unresolved
-				opts.Removed = func(c retention.Counts) { told = c }
+				opts.Removed = func(c retention.Counts) { removed = c }
 			})
 			o.sweep(s)
 			if o.row(id) != test.stays {
@@ -163,22 +163,22 @@ func TestWhatGoes(t *testing.T) {
 				t.Errorf("the dead letters are %q, want %q", left, test.left)
 			}
 			state, err := s.State(t.Context())
-			if err != nil || state.Removed != told || state.Ended == nil || state.Running {
-				t.Errorf("the table says %+v, %v; told was %+v", state, err, told)
+			if err != nil || state.Removed != removed || state.Ended == nil || state.Running {
+				t.Errorf("the table says %+v, %v; Removed got %+v", state, err, removed)
 			}
-			rows := told.Delivered + told.Dead
+			rows := removed.Delivered + removed.Dead
 			if gone := test.status != "" && !test.stays; gone != (rows == 1) || rows > 1 {
-				t.Errorf("counted %+v", told)
+				t.Errorf("counted %+v", removed)
 			}
-			if expired := strings.Count(test.left, "expired"); told.Expired != int64(expired) {
-				t.Errorf("%d dead letters are counted as expired, want %d", told.Expired, expired)
+			if expired := strings.Count(test.left, "expired"); removed.Expired != int64(expired) {
+				t.Errorf("%d dead letters are counted as expired, want %d", removed.Expired, expired)
 			}
 		})
 	}
 }
 
-// Of random tables, no sweep touches a live row: they are the same in every column, and in their place. What a
-// model says must go is gone, and the rest is there.
+// In random tables, a sweep touches no live row: each is the same in every column and in its place. The rows that the
+// model says must go are gone, and the others are there.
 // CONTRACT: C-60
 func TestLiveRowsAreNeverTouched(t *testing.T) {
 	t.Parallel()
@@ -220,8 +220,8 @@ func TestLiveRowsAreNeverTouched(t *testing.T) {
 	}
 }
 
-// A sweep of some topics leaves the others alone.
-func TestScope(t *testing.T) {
+// A sweep of some topics keeps rows of the others.
+func TestSweepOfTopicsKeepsOthers(t *testing.T) {
 	t.Parallel()
 	for topics, stays := range map[string]bool{"orders": false, "invoices": true, "": false} {
 		o := newOutbox(t)
@@ -239,8 +239,8 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// A row that somebody has locked is passed by, and nothing waits for it.
-func TestLockedRowsArePassedBy(t *testing.T) {
+// A sweep skips locked rows without waiting.
+func TestSweepSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	held, free, dead := o.add("delivered", 8, ""), o.add("delivered", 8, ""), o.add("dead", 90, "")
@@ -263,13 +263,12 @@ func TestLockedRowsArePassedBy(t *testing.T) {
 	}
 	o.sweep(s)
 	if o.row(held) || o.row(dead) {
-		t.Error("the rows stay when nobody holds them")
+		t.Error("the rows stay after the lock is released")
 	}
 }
 
-// A replay that comes between the sweep's look at the dead letters and its locks is met: the event is live, or dies
-// anew with a dead letter that is open.
-func TestReplayMeanwhile(t *testing.T) {
+// An event that is replayed while a sweep runs stays: it is live, or dead again with an open dead letter.
+func TestSweepKeepsEventsReplayedMeanwhile(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	var ids []uuid.UUID
@@ -307,7 +306,7 @@ func TestReplayMeanwhile(t *testing.T) {
 	}
 	const lost = `select count(*) from outbox.outbox_dead_letters as l where resolution is null and not exists (select from outbox.outbox_events where id = l.event_id)`
 	if n := pgtest.Value[int](o, lost); n > 0 {
-		t.Errorf("%d events that are dead again are gone, and nobody has resolved that", n)
+		t.Errorf("%d events that are dead again are gone although they are unresolved", n)
 	}
 	t.Logf("%d of 200 rows were swept, the others replayed", 200-pgtest.Value[int](o, `select count(*) from outbox.outbox_events`))
 }

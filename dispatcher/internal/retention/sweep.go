@@ -14,11 +14,11 @@ import (
 // leaseName is the row of outbox_sweeps that is the lease of all sweeps, and the sweep of the whole tables.
 const leaseName = "retention"
 
-// errLost ends a run whose lease is another's: this process was frozen, or the database away for long.
+// errLost ends a run whose lease another worker has: this process was frozen, or the database was unreachable for long.
 var errLost = errors.New("the lease of the sweep is another worker's now")
 
-// Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did.
-// It fails when the database does, or ctx ends.
+// Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did. It fails when
+// the database does, and when ctx ends.
 func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	due, err := s.due(ctx)
 	if err != nil || !due {
@@ -39,7 +39,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	}
 	r := &run{Sweeper: s, kept: time.Now(), pages: s.maxPages}
 	if err := r.all(ctx); errors.Is(err, errLost) {
-		return false, nil // it goes on there
+		return false, nil // the other worker continues it
 	} else if err != nil {
 		return false, err
 	}
@@ -51,9 +51,9 @@ func (s *Sweeper) due(ctx context.Context) (bool, error) {
 	return state.due, err
 }
 
-// lease takes or keeps the lease.
+// lease takes or extends the lease.
 func (s *Sweeper) lease(ctx context.Context) (ok bool, err error) {
-	return s.one(ctx, s.sql.take, []any{pgUUID(s.opts.Worker), held}, &ok)
+	return s.one(ctx, s.sql.take, []any{pgUUID(s.opts.Worker), leaseTime}, &ok)
 }
 
 // run is one run of a sweep.
@@ -65,7 +65,7 @@ type run struct {
 	removed       Counts // since the last note
 }
 
-// all does a whole run. What it did is noted, also if it fails.
+// all does a whole run. It writes its progress, also if it fails.
 func (r *run) all(ctx context.Context) (err error) {
 	began := time.Now()
 	if _, err := r.one(ctx, r.sql.begin, []any{r.opts.Name}, &r.end, &r.position); err != nil {
@@ -76,7 +76,7 @@ func (r *run) all(ctx context.Context) (err error) {
 		if err != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 			defer cancel()
-			_ = r.note(last) // the cause is told already
+			_ = r.note(last) // err has the cause
 		}
 	}()
 	if err := r.events(ctx, &total); err != nil {
@@ -156,7 +156,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	return nil
 }
 
-// replays removes what became of the dead letters of replays that finished long ago.
+// replays removes the items of replays that finished long ago.
 func (r *run) replays(ctx context.Context, total *Counts) error {
 	for n := int64(maxRows); n == maxRows; {
 		err := r.step(ctx, total, func(*Counts) error {
@@ -184,8 +184,8 @@ func (r *run) journal(ctx context.Context) error {
 	})
 }
 
-// settle removes what is old of some events' dead letters and dead rows. The rows are locked by one statement and
-// looked at by the next, whose snapshot is later: what it sees of them holds until the end of the transaction.
+// settle removes the old dead letters and dead rows of some events. The rows are locked by one statement and
+// read by the next, whose snapshot is later: what it sees of them holds until the end of the transaction.
 func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time.Duration) (c Counts, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		c = Counts{}
@@ -214,7 +214,7 @@ func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time
 	return c, nil
 }
 
-// step does a piece of work, tells what it removed, and rests.
+// step does a piece of work, reports what it removed, and pauses.
 func (r *run) step(ctx context.Context, total *Counts, work func(*Counts) error) error {
 	if time.Since(r.kept) >= r.noteEvery {
 		if err := r.keep(ctx); err != nil {
@@ -236,22 +236,22 @@ func (r *run) step(ctx context.Context, total *Counts, work func(*Counts) error)
 		total.add(c)
 		r.opts.Removed(c)
 	}
-	r.rest(ctx, restAfter(took, busy))
+	r.pause(ctx, pauseAfter(took, busy))
 	if err == nil {
 		err = ctx.Err()
 	}
 	return err
 }
 
-// restAfter is how long the database is left alone after a piece of work.
-func restAfter(took time.Duration, busy bool) time.Duration {
+// pauseAfter returns the pause after a piece of work.
+func pauseAfter(took time.Duration, busy bool) time.Duration {
 	if busy {
-		return min(busyShare*took, restAtMost)
+		return min(busyPauseFactor*took, maxPause)
 	}
-	return min(share*took, restAtMost)
+	return min(pauseFactor*took, maxPause)
 }
 
-// keep keeps the lease, and notes how far the run is.
+// keep extends the lease, and writes the progress.
 func (r *run) keep(ctx context.Context) error {
 	ok, err := r.lease(ctx)
 	if err != nil {
@@ -264,7 +264,7 @@ func (r *run) keep(ctx context.Context) error {
 	return r.note(ctx)
 }
 
-// note notes how far the run is, and what it removed.
+// note writes the progress, and what the run removed since the last note.
 func (r *run) note(ctx context.Context) error {
 	err := r.write(ctx, r.sql.progress, r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters)
 	if err == nil {
@@ -273,7 +273,7 @@ func (r *run) note(ctx context.Context) error {
 	return err
 }
 
-// State is what the table outbox_sweeps says of a sweep, whoever did it.
+// State is a sweep's row in outbox_sweeps, which all processes share.
 type State struct {
 	// Pages are those of the events' table, and Position the one that is next, while Running.
 	Pages, Position int64
@@ -284,13 +284,13 @@ type State struct {
 	Seconds float64
 	// Next is when the next run is due; nil before the first.
 	Next *time.Time
-	// Removed is what was removed, ever.
+	// Removed is everything that was removed since the sweep first ran.
 	Removed Counts
 
 	due bool
 }
 
-// State asks the database how far the sweep is. It fails when the database does.
+// State reads the sweep's row. It fails when the database does.
 func (s *Sweeper) State(ctx context.Context) (state State, err error) {
 	c := &state.Removed
 	found, err := s.one(ctx, s.sql.state, []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,

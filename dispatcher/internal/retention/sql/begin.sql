@@ -1,4 +1,4 @@
--- Begins a run, or goes on with the one that another worker has begun.
+-- Begins a run, or continues the one that another worker has begun.
 -- $1 name.
 insert into outbox.outbox_sweeps as sweep (name, began_at, pages)
 values ($1::text, now(), pg_relation_size('outbox.outbox_events') / current_setting('block_size')::bigint)

@@ -1,6 +1,6 @@
 -- Reads some dead letters in the order of their ids: the last id, how many there are, and the events of those
 -- that are old.
--- $1 the id after which to begin; $2 how many; $3 age of resolved ones; $4 age of those that nobody resolved,
+-- $1 the id after which to begin; $2 how many; $3 age of resolved ones; $4 age of unresolved ones,
 -- null for never; $5 namespace, empty for all; $6 topics, none for all.
 with read as materialized (
     select * from outbox.outbox_dead_letters where id > $1::bigint order by id limit $2::integer

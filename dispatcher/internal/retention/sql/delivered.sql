@@ -1,4 +1,4 @@
--- Removes delivered rows of some pages, a bounded number, and none that somebody has locked (CONTRACT C-60).
+-- Removes delivered rows of some pages, a bounded number, and none that is locked (CONTRACT C-60).
 -- It needs no index: the pages are read by their numbers.
 -- $1 first page, and $2 the page after the last, as tids; $3 age; $4 namespace, empty for all; $5 topics, none for
 -- all; $6 how many rows.

@@ -1,7 +1,7 @@
--- Resolves the dead letters of events that nobody has resolved for long, and removes the rows of these events
+-- Resolves the dead letters of events that are unresolved for long, and removes the rows of these events
 -- that are dead (deadUnresolved). A resolution frees the key of the event. Where dispatchers have onDead Block
--- that is for a person to do: such a dead letter stays open, and so does one with a key of a topic that no
--- dispatcher serves, since nobody says how it is meant.
+-- only a person does that: such a dead letter stays open, and so does one with a key of a topic that no
+-- dispatcher serves, since its onDead is unknown.
 -- The resolution is compared by coalesce, so that the dead letters are looked up by their events: the planner of PostgreSQL 18,
 -- which knows nothing of a table that is new, would read all open dead letters here.
 -- $1 ids of events that are locked, or have no row; $2 age.

@@ -7,5 +7,5 @@ with there as materialized (
 locked as materialized (
     select id from outbox.outbox_events where id = any ($1::uuid[]) and status in ('delivered', 'dead') for update skip locked
 )
-select id from unnest($1::uuid[]) as asked (id)
+select id from unnest($1::uuid[]) as wanted (id)
 where id in (select id from locked) or id not in (select id from there)

@@ -1,5 +1,5 @@
--- Notes how far a run is, and what it has removed since the last note. The run of a worker that lost the
--- lease notes only what it removed: the position is another's.
+-- Writes the progress of a run, and what it has removed since the last time. The run of a worker that lost the
+-- lease adds only what it removed: the position is another's.
 -- $1 name; $2 worker; $3 position; $4..$7 removed: delivered, dead, expired, dead letters.
 update outbox.outbox_sweeps as sweep
 set position = case when held.mine then $3::bigint else position end,

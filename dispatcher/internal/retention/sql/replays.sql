@@ -1,5 +1,5 @@
--- Removes items of replays on dead letters that finished long ago, a bounded number. So it does with a replay
--- that nobody waited for: it began long ago, for 30 days at least, and each item had its turn. The replay's row
+-- Removes items of replays that finished long ago, a bounded number, and of replays that were not waited for:
+-- they began long ago, at least 30 days, and each item had its turn. The replay's row
 -- stays: it says who did what and why, and with which outcome; to run it again does nothing.
 -- $1 age; $2 namespace, empty for all; $3 how many rows.
 with old as materialized (
