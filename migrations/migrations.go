@@ -106,8 +106,8 @@ type querier interface {
 // have no gaps: each is applied after the one before it.
 func readApplied(ctx context.Context, db querier, schema string) ([]Applied, error) {
 	var exists bool
-	const look = `select exists (select from pg_tables where schemaname = $1 and tablename = 'outbox_migrations')`
-	if err := db.QueryRow(ctx, look, schema).Scan(&exists); err != nil || !exists {
+	const outboxExists = `select exists (select from pg_tables where schemaname = $1 and tablename = 'outbox_migrations')`
+	if err := db.QueryRow(ctx, outboxExists, schema).Scan(&exists); err != nil || !exists {
 		return nil, err
 	}
 	rows, err := db.Query(ctx, `select version, name, checksum, applied_at, oldest_reader from `+

@@ -189,7 +189,7 @@ func (j *tryJob) trouble(ctx context.Context, job *batchv1.Job, all []corev1.Pod
 // failedMounts reads of Events those that the operator's cache has.
 type failedMounts struct{ client.Reader }
 
-// List leaves the other Events out.
+// List leaves the other Events out. It fails when the reader does.
 func (f failedMounts) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	err := f.Reader.List(ctx, list, opts...)
 	if events, ok := list.(*corev1.EventList); ok {
