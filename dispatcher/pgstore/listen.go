@@ -140,3 +140,15 @@ func bounded(ctx context.Context, do func(context.Context) error) error {
 func hangUp(conn *pgx.Conn) {
 	_ = bounded(context.Background(), conn.Close) // it is given up either way
 }
+
+// TryListen returns an error that says why [Listen] would receive no wake-up: it cannot connect, may not listen, or a
+// pooler is in between.
+func TryListen(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), schema string) error {
+	conn, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp(conn)
+	l := listener{connect: connect, schema: schema}
+	return l.subscribe(ctx, conn)
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/types"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // New returns e as a CloudEvent 1.0. The data is e's payload, not a copy of it.
@@ -143,4 +145,52 @@ func isPrintableASCII(s string) bool {
 		}
 	}
 	return true
+}
+
+// PercentEncode encodes an attribute's value for a header of the CloudEvents bindings of HTTP and NATS
+// (section 3.1.3.2 of both).
+func PercentEncode(s string) string {
+	must := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
+	n := 0
+	for i := range len(s) {
+		if must(s[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	b := make([]byte, 0, len(s)+2*n)
+	for i := range len(s) {
+		if c := s[i]; must(c) {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}`)
+
+// Trace calls set with the W3C headers traceparent and tracestate of the event's trace context, if it has
+// one. Sinks send them under these very names in addition to the attributes, because what instruments consumers
+// looks for them and not for CloudEvents'.
+func Trace(e *dispatcher.Event, set func(name, value string)) {
+	parent, state := e.Headers["traceparent"], e.Headers["tracestate"]
+	if !traceparent.MatchString(parent) || !isPrintableASCII(parent) {
+		return
+	}
+	set("traceparent", parent)
+	if state != "" && isPrintableASCII(state) {
+		set("tracestate", state)
+	}
+}
+
+// Unwritable is the error for an event that no message of the sink can be made of. No attempt can, so the
+// event is dead at once.
+func Unwritable(sink string, e *dispatcher.Event, err error) error {
+	return reason.Coded(reason.Unwritable, dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
+		fmt.Errorf("%s: event %s cannot be written as a CloudEvent: %w; correct the row", sink, e.ID, err)))
 }

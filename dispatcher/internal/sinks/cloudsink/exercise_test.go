@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
@@ -25,6 +26,34 @@ func TestExercise(t *testing.T) {
 	for name, open := range places {
 		t.Run(name, func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return open(t).destination() })
+		})
+	}
+}
+
+// A whole outbox arrives, in the order of its keys, though every connection breaks half-way. The
+// stand-ins are slow, so the events are few.
+//
+// CONTRACT: C-27, C-50, C-70, C-71
+func TestVolume(t *testing.T) {
+	for name, test := range map[string]struct {
+		open   func(*testing.T) place
+		events int
+	}{
+		"SQS FIFO":   {func(t *testing.T) place { return newSQS(t, ".fifo") }, 100},
+		"SNS FIFO":   {func(t *testing.T) place { return newSNS(t, ".fifo") }, 100},
+		"PubSub":     {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, 5000},
+		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := outboxtest.Events(t, test.events)
+			p := test.open(t)
+			outboxtest.Deliver(t, outboxtest.Run{
+				Sink: p.sink, Events: events, Keys: events / 10, Arrived: p.arrived,
+				Halfway: func() {
+					p.close()
+					p.open()
+				},
+			})
 		})
 	}
 }

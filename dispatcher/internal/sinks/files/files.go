@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/watched"
 )
 
 // Read returns a file's content without the line end that editors and echo leave. An empty file is an
@@ -21,4 +23,12 @@ func Read(field, path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %s is empty; write the value into it", field, path)
 	}
 	return content, nil
+}
+
+// Watched is a value that is made from files, and made again when one of them changes.
+type Watched[T any] = watched.Value[T]
+
+// Watch returns a value that load makes from the files. Nothing is read before the first Get.
+func Watch[T any](load func() (T, error), paths ...string) *Watched[T] {
+	return watched.New(load, paths...)
 }

@@ -1,3 +1,7 @@
+// Package httpsink posts events to a URL as CloudEvents 1.0, in the binary, structured or batched
+// mode of the CloudEvents HTTP binding. Package cloudevent says which attributes they carry.
+//
+// dispatcher/sink/http.md has the settings, guarantees, outcomes and how to secure it.
 package httpsink
 
 import (
@@ -212,4 +216,12 @@ func (s *sink) Close(context.Context) error {
 		client.CloseIdleConnections()
 	}
 	return nil
+}
+
+// newAuthorization returns the value of the header Authorization, "" for none.
+func newAuthorization(auth *config.HTTPAuth) *files.Watched[string] {
+	if auth == nil {
+		return files.Watch(func() (string, error) { return "", nil })
+	}
+	return files.Watch(func() (string, error) { return files.Authorization("auth", auth) }, files.AuthorizationPaths(auth)...)
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
 
 // session is one connection. amqp091-go makes none again that broke: the next delivery does.
@@ -207,4 +210,25 @@ func (w *wire) explain(ctx context.Context, err error) error {
 func isResponse(err error) bool {
 	var e *amqp.Error
 	return errors.Is(err, amqp.ErrSASL) || errors.As(err, &e) && e.Server
+}
+
+// dial connects, with TLS unless cfg is nil. Its files are read each time.
+func dial(ctx context.Context, cfg *config.TLS, address string) (*wire, error) {
+	conn, raw, err := files.Dial(ctx, cfg, address)
+	if err != nil {
+		return nil, err
+	}
+	return newWire(conn, raw), nil
+}
+
+// newLogin reads the credentials.
+func newLogin(cfg *config.RabbitMQAuth) (amqp.Authentication, error) {
+	if cfg.Mechanism == config.RabbitMQExternal {
+		return &amqp.ExternalAuth{}, nil
+	}
+	user, password, err := files.Basic("auth.basic", cfg.Basic)
+	if err != nil {
+		return nil, err
+	}
+	return &amqp.PlainAuth{Username: user, Password: password}, nil
 }

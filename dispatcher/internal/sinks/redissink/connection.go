@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
 
 // connection is one connection to one server, for one delivery at a time. go-redis speaks on it; the connection
@@ -164,4 +166,19 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return n, err
+}
+
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// credentials reads the login's files. go-redis calls it for each connection.
+func (s *sink) credentials(context.Context) (user, password string, err error) {
+	switch auth := s.cfg.Auth; {
+	case auth == nil:
+		return "", "", nil
+	case auth.Basic != nil:
+		return files.Basic("auth.basic", auth.Basic)
+	default:
+		password, err = files.Credential("auth.passwordFile", auth.PasswordFile)
+		return "", password, err
+	}
 }

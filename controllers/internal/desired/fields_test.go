@@ -2,7 +2,9 @@ package desired
 
 import (
 	"reflect"
+	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -51,5 +53,65 @@ func TestPipeline(t *testing.T) {
 	c.ApplyDefaults()
 	if err := c.ValidatePipeline(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The retention of an Outbox is about all rows of its tables, and that of a dispatcher's own database about those
+// that it delivers.
+//
+// CONTRACT: C-60
+func TestScopeOfRetention(t *testing.T) {
+	obd := minimal()
+	if c := Config(obd); c.Retention.Scope != "" {
+		t.Errorf("with a database of its own the scope is %q, want the default", c.Retention.Scope)
+	}
+	obd.Spec.OutboxRef = &v1alpha1.OutboxRef{Name: "orders"}
+	if c := Config(obd); c.Retention.Scope != config.ScopeOutbox {
+		t.Errorf("with an Outbox the scope is %q", c.Retention.Scope)
+	}
+}
+
+// What the resource says about the journal is for the migration, which logs in as the owner: a change of it runs the Job
+// again, and rolls no pod. Without it the file says nothing, and the database's journal stays as it is.
+//
+// CONTRACT: C-61
+func TestJournalIsTheMigrations(t *testing.T) {
+	o := &v1alpha1.Outbox{}
+	o.Name, o.Namespace = "orders", "shop"
+	o.Spec = v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, Secret: &v1alpha1.DatabaseSecret{Name: "owner"}}}}
+	hash := func() string {
+		t.Helper()
+		m, err := NewOutboxMigration(o, Platform{Image: "outbox"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Hash
+	}
+	files := func() map[string]string { return OutboxConfigMap(o).Data }
+	hashes, dispatches := []string{hash()}, files()[keyConfig]
+	if strings.Contains(files()[keyMigrate], "journal") {
+		t.Errorf("without a journal the migration's file is\n%s", files()[keyMigrate])
+	}
+	for _, c := range []struct {
+		enabled bool
+		hours   int
+		want    string
+	}{
+		{true, 168, "journal:\n  enabled: true\n"}, {true, 720, "journal:\n  enabled: true\n  retention: 720h\n"},
+		{false, 168, "journal:\n  enabled: false\n"},
+	} {
+		o.Spec.Journal = &v1alpha1.Journal{Enabled: &c.enabled}
+		o.Spec.Journal.Retention.Duration = time.Duration(c.hours) * time.Hour
+		if got := files(); !strings.Contains(got[keyMigrate], c.want) || got[keyConfig] != dispatches {
+			t.Errorf("the migration's file is\n%s\nwant in it\n%s\nand the dispatchers' is\n%s", got[keyMigrate], c.want, got[keyConfig])
+		}
+		hashes = append(hashes, hash())
+	}
+	seen := map[string]bool{}
+	for _, h := range hashes {
+		seen[h] = true
+	}
+	if len(seen) != len(hashes) {
+		t.Errorf("the migrations are %v, want each another", hashes)
 	}
 }
