@@ -35,7 +35,6 @@ type service struct {
 	mu     sync.Mutex
 	hidden bool // processed_events is renamed
 	known  map[uuid.UUID]bool
-	last   int64
 	seen   map[string]bool // Content-Type and login of the requests
 	both   chan struct{}
 }

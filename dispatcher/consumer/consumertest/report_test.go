@@ -33,16 +33,7 @@ func TestReportFile(t *testing.T) {
 		defer func() { <-turn }()
 		return deliver(ctx, e)
 	}
-	read := func() (r status.Consumer) {
-		text, err := os.ReadFile(c.ReportFile)
-		if err == nil {
-			err = json.Unmarshal(text, &r)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
+	read := func() status.Consumer { return readReport(t, c.ReportFile) }
 	found, err := consumertest.Check(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -61,4 +52,16 @@ func TestReportFile(t *testing.T) {
 	if _, err := consumertest.Check(t.Context(), c); err == nil {
 		t.Error("got no error for a report that cannot be written")
 	}
+}
+
+func readReport(t *testing.T, path string) (r status.Consumer) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
