@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// record is one of the journal. Numbers that it does not have are 0, and texts empty.
+// record is a record of the journal. A missing number is 0, and a missing text empty.
 type record struct {
 	event                    uuid.UUID
 	at                       time.Time
@@ -23,20 +23,20 @@ type record struct {
 type row struct {
 	status, worker  string
 	lease, attempts int64
-	young           bool // it was created while the journal was on, in the time that it still has
+	young           bool // it was created while the journal was on, and its retention is not over
 }
 
 // chain follows the records of one event in their order. It keeps the last record, and no more.
 type chain struct {
-	tell func(Difference)
-	last *record
+	report func(Difference)
+	last   *record
 	// adopting is the last record of an adoption about the event, which only the schema's owner writes.
 	adopting *record
 	row      row
 	top      int64 // the highest lease
 }
 
-// add takes the next record, of the same event or of another.
+// add checks the next record, of the same event or of another.
 func (c *chain) add(r record, row row) {
 	if c.last != nil && c.last.event != r.event {
 		c.end()
@@ -58,7 +58,7 @@ func (c *chain) add(r record, row row) {
 			c.differ(Gap, r, "the first record is not its insert: %s", r.change())
 		}
 	case last.after != r.before || r.before != "" && (last.lease != r.leaseBefore || last.attempts != r.attemptsBefore):
-		c.differ(Gap, r, "the record before left it %s, and this one found it %s: a change is not recorded",
+		c.differ(Gap, r, "the previous record left it %s, and this one found it %s: a change is not recorded",
 			state(last.after, last.attempts, last.lease), state(r.before, r.attemptsBefore, r.leaseBefore))
 	}
 	if r.operation == "insert" {
@@ -88,7 +88,7 @@ func (c *chain) end() {
 }
 
 func (c *chain) differ(kind Kind, r record, format string, args ...any) {
-	c.tell(Difference{
+	c.report(Difference{
 		Kind: kind, Event: r.event.String(), Namespace: r.namespace, Topic: r.topic, What: fmt.Sprintf(format, args...),
 		At: r.at.UTC(), LSN: r.lsn, Transaction: r.xid, Login: r.login,
 	})

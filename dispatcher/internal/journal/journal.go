@@ -21,7 +21,7 @@ var files embed.FS
 
 // Bounds of a check.
 const (
-	// DefaultLimit is how many differences are told.
+	// DefaultLimit is how many differences a report has.
 	DefaultLimit = 100
 	// pageRecords is about how many records a statement reads, pageBlocks how many pages of the table.
 	pageRecords, pageBlocks = 5000, 1000
@@ -32,7 +32,7 @@ const (
 // triggers are those that write the journal.
 var triggers = []string{"outbox_journal_added", "outbox_journal_changed", "outbox_journal_removed", "outbox_journal_resolved", "outbox_journal_truncated"}
 
-// ErrOff says that the journal is off, so that there is nothing to compare.
+// ErrOff means that the journal is off, so there is nothing to compare.
 var ErrOff = errors.New("the journal is off")
 
 // Kind says what differs.
@@ -40,14 +40,14 @@ type Kind string
 
 // The kinds of differences.
 const (
-	// StateDiffers is a row that is not as its last record says: gone, there again, or with another status, attempt,
+	// StateDiffers is a row that is not as its last record says: it is gone, exists again, or has another status, attempt,
 	// lease or worker.
 	StateDiffers Kind = "StateDiffers"
 	// NotRecorded is a row whose last change has no record.
 	NotRecorded Kind = "NotRecorded"
-	// Gap is a record that does not begin where the one before ended, or a first one that is no insert.
+	// Gap is a record that does not begin where the previous one ended, or a first one that is not an insert.
 	Gap Kind = "Gap"
-	// Illegal is a change that no engine makes: somebody made it by hand.
+	// Illegal is a change that no engine makes: it was made by hand.
 	Illegal Kind = "Illegal"
 	// TokenFell is a record with a lower lease number than an earlier one of its event.
 	TokenFell Kind = "TokenFell"
@@ -57,7 +57,7 @@ const (
 	TriggerMissing Kind = "TriggerMissing"
 )
 
-// Difference is something that journal and rows do not agree on.
+// Difference is a disagreement between journal and rows.
 type Difference struct {
 	Kind Kind `json:"kind"`
 	// Event, Namespace and Topic are empty for what is about all of them.
@@ -80,26 +80,26 @@ type Options struct {
 	// Namespace is the outbox namespace, and Topics those of it. Default to all.
 	Namespace string
 	Topics    []string
-	// Since leaves out events that did not change for so long. Defaults to all that the journal has.
+	// Since leaves out events that did not change for so long. Defaults to none.
 	Since time.Duration
-	// Limit is how many differences are told; the others are counted. Defaults to DefaultLimit.
+	// Limit is how many differences the report has; the others are only counted. Defaults to DefaultLimit.
 	Limit int
-	// MaxRecords ends the check after about so many records. Defaults to none.
+	// MaxRecords ends the check after about so many records. Defaults to no bound.
 	MaxRecords int64
 }
 
-// Report is what a check found.
+// Report is the result of a check.
 type Report struct {
-	// From and Until are the time that was looked at, on the database's clock.
+	// From and Until are the time that was checked, on the database's clock.
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// Events and Records are how many of the journal were looked at, and Pages how many of the table.
+	// Events and Records are how many of the journal were checked, and Pages how many of the table.
 	Events  int64 `json:"events"`
 	Records int64 `json:"records"`
 	Pages   int64 `json:"pages"`
 	// Partial is true when the check ended at MaxRecords.
 	Partial bool `json:"partial,omitempty"`
-	// Found counts the differences, of which the first are told.
+	// Found counts all differences. Differences has the first of them.
 	Found       int64        `json:"found"`
 	Differences []Difference `json:"differences"`
 }
@@ -110,12 +110,12 @@ type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Check compares the journal with the rows. It wraps ErrOff while the journal is off. It may run beside all others, as
-// often as wanted: with Since, its work depends on what changed since.
+// Check compares the journal with the rows. It fails when the database does, and wraps ErrOff while the journal is off.
+// It may run at any time, as often as wanted: with Since, its work depends on what changed since.
 func Check(ctx context.Context, db DB, o Options) (Report, error) {
 	o.Schema = cmp.Or(o.Schema, "outbox")
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	c := &check{db: db, o: o, told: map[string]bool{}, report: Report{Differences: []Difference{}}}
+	c := &check{db: db, o: o, reported: map[string]bool{}, report: Report{Differences: []Difference{}}}
 	if err := c.run(ctx); err != nil {
 		return Report{}, fmt.Errorf("compare the journal with the rows of schema %q: %w%s", o.Schema, err, remedy(err))
 	}
@@ -127,14 +127,15 @@ type check struct {
 	db     DB
 	o      Options
 	report Report
-	told   map[string]bool // the events of the differences that are told
+	// reported are the events of the differences in the report.
+	reported map[string]bool
 }
 
-func (c *check) tell(d Difference) {
+func (c *check) add(d Difference) {
 	c.report.Found++
 	if len(c.report.Differences) < c.o.Limit {
 		c.report.Differences = append(c.report.Differences, d)
-		c.told[d.Event] = true
+		c.reported[d.Event] = true
 	}
 }
 
@@ -143,7 +144,7 @@ func (c *check) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain := chain{tell: c.tell}
+	chain := chain{report: c.add}
 	for next, more := uuid.Nil, true; more && !c.report.Partial; {
 		if next, more, err = c.chains(ctx, &chain, next); err != nil {
 			return err
@@ -158,7 +159,7 @@ func (c *check) run(ctx context.Context) error {
 	return nil
 }
 
-// settings reads how the journal is set, and tells what is wrong with it as a whole.
+// settings reads the journal's settings, and reports what is wrong with it as a whole.
 func (c *check) settings(ctx context.Context) (pages int64, err error) {
 	err = c.read(ctx, func(tx pgx.Tx) error {
 		var enabled bool
@@ -171,7 +172,7 @@ func (c *check) settings(ctx context.Context) (pages int64, err error) {
 		}
 		for _, name := range triggers {
 			if !slices.Contains(there, name) {
-				c.tell(Difference{Kind: TriggerMissing, What: "the trigger " + name + " is missing or disabled, so changes are not recorded; run `dispatcher migrate up` with journal in its file"})
+				c.add(Difference{Kind: TriggerMissing, What: "the trigger " + name + " is missing or disabled, so changes are not recorded; run `dispatcher migrate up` with journal in its file"})
 			}
 		}
 		c.report.From, c.report.Until = c.report.From.UTC(), c.report.Until.UTC()
@@ -185,7 +186,7 @@ func (c *check) settings(ctx context.Context) (pages int64, err error) {
 		d := Difference{Kind: Truncated, What: "all rows were removed at once: truncate"}
 		_, err = pgx.ForEachRow(rows, []any{&d.At, &d.LSN, &d.Transaction, &d.Login}, func() error {
 			d.At = d.At.UTC()
-			c.tell(d)
+			c.add(d)
 			return nil
 		})
 		return err
@@ -226,7 +227,7 @@ func (c *check) chains(ctx context.Context, chain *chain, from uuid.UUID) (next 
 func (c *check) rows(ctx context.Context, from, to int64) error {
 	return c.read(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, c.sql("rows"), fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", to), c.report.From, c.o.Namespace, c.o.Topics,
-			2*c.o.Limit) // so many are told already, at most
+			2*c.o.Limit) // at most half of them are reported already
 		if err != nil {
 			return err
 		}
@@ -237,8 +238,8 @@ func (c *check) rows(ctx context.Context, from, to int64) error {
 		_, err = pgx.ForEachRow(rows, []any{&event, &d.Namespace, &d.Topic, &status, &d.At}, func() error {
 			d.Event, d.At = uuid.UUID(event).String(), d.At.UTC()
 			d.What = "the row is " + status + ", and its last change is not recorded"
-			if !c.told[d.Event] {
-				c.tell(d)
+			if !c.reported[d.Event] {
+				c.add(d)
 			}
 			return nil
 		})
@@ -246,7 +247,7 @@ func (c *check) rows(ctx context.Context, from, to int64) error {
 	})
 }
 
-// read runs do in a transaction that only reads. Its statements have one good plan, by the indexes, whatever the
+// read runs do in a read-only transaction. Its statements have one good plan, by the indexes, whatever the
 // planner knows of the tables.
 func (c *check) read(ctx context.Context, do func(pgx.Tx) error) error {
 	tx, err := c.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly})
@@ -275,7 +276,7 @@ func after(id uuid.UUID) uuid.UUID {
 	return id
 }
 
-// remedy is what to do about an error of the database.
+// remedy returns what to do about an error of the database.
 func remedy(err error) string {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

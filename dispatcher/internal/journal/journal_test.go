@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// outbox has its journal on.
+// outbox is a database whose journal is on.
 type outbox struct {
 	*testing.T
 	*pgxpool.Pool               // of the owner
@@ -99,8 +99,7 @@ func leases(events []*dispatcher.Event) (out []dispatcher.Lease) {
 	return out
 }
 
-// Everything that engines, operations and retention do is recorded, a record for each change, with who did it, and
-// nothing of it is a difference.
+// Each change that engines, replays and retention make has a record with its author, and none is a difference.
 //
 // CONTRACT: C-61
 // REQUIREMENT: STORAGE-8, STORAGE-22, STORAGE-23, STORAGE-29
@@ -121,21 +120,21 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	pgtest.Exec(o, `select outbox.outbox_resolve($1, array(select dead_letter_id from outbox.outbox_replay_items))`, id)
 	o.want()
 
-	// Leases end; a row without an attempt left is buried; rows that are not kept are removed at their ack.
+	// Leases end; a row without an attempt left becomes dead; rows that are not kept are removed at their ack.
 	again := o.claim(store, 3, -time.Second)
 	if len(again.Events) != 3 {
 		t.Fatalf("claimed %d events again, want 3", len(again.Events))
 	}
 	deletes := o.store(true)
-	buried := o.claim(deletes, 2, time.Minute)
-	o.done(deletes.Ack(ctx, leases(buried.Events)))
+	last := o.claim(deletes, 2, time.Minute)
+	o.done(deletes.Ack(ctx, leases(last.Events)))
 	sweeper := retention.New(o.reads, retention.Options{Delivered: time.Nanosecond, DeadResolved: time.Nanosecond, DeadUnresolved: time.Nanosecond})
 	if ran, err := sweeper.Sweep(ctx); err != nil || !ran {
 		t.Fatalf("swept %v, %v", ran, err)
 	}
 	report := o.want()
 	if report.Events != 7 || report.Records != pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`) {
-		t.Errorf("looked at %d events and %d records", report.Events, report.Records)
+		t.Errorf("checked %d events and %d records", report.Events, report.Records)
 	}
 	const story = `select string_agg(operation || coalesce(' ' || reason, ''), ', ' order by lsn) from outbox.outbox_journal where event_id = $1`
 	for i, want := range []string{
@@ -158,7 +157,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	}
 }
 
-// A row that is changed by hand is found, in whatever way it is changed.
+// Each kind of change by hand is found.
 //
 // CONTRACT: C-61
 // REQUIREMENT: STORAGE-71
@@ -202,14 +201,14 @@ func TestChangesByHandAreFound(t *testing.T) {
 	}
 }
 
-// What is told is bounded, and counted in all.
-func TestDifferencesAreBounded(t *testing.T) {
+// A report has a bounded number of differences, and counts all.
+func TestReportedDifferencesAreBounded(t *testing.T) {
 	o := newOutbox(t)
 	o.enqueue(20)
 	pgtest.Exec(o, `update outbox.outbox_events set payload = '1'`)
 	report := o.check(journal.Options{Limit: 5})
 	if report.Found != 21 || len(report.Differences) != 5 {
-		t.Errorf("told %d of %d differences, want 5 of 21", len(report.Differences), report.Found)
+		t.Errorf("reported %d of %d differences, want 5 of 21", len(report.Differences), report.Found)
 	}
 	if got := o.check(journal.Options{Since: time.Nanosecond}); got.Found != 0 || got.Events != 0 {
 		t.Errorf("of the last moment: %+v", got)
@@ -224,8 +223,8 @@ func TestDifferencesAreBounded(t *testing.T) {
 	}
 }
 
-// Check works in every mode of pgx, as behind PgBouncer, and on one connection as well as on a pool.
-func TestModes(t *testing.T) {
+// Check works in every mode of the driver, also in the one for PgBouncer, and on a connection as well as on a pool.
+func TestCheckWorksInEveryModeOfTheDriver(t *testing.T) {
 	o := newOutbox(t)
 	o.enqueue(3)
 	pgtest.Exec(o, `update outbox.outbox_events set payload = '1' where seq = 2`)
@@ -248,7 +247,7 @@ func TestModes(t *testing.T) {
 
 // 100,000 events with 300,000 records are compared in pages, and one changed row is found among them. No statement reads
 // more than its page, however little the planner knows.
-func TestManyRows(t *testing.T) {
+func TestCheckOfManyRowsReadsPages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it fills a table with 100,000 events")
 	}
@@ -262,13 +261,13 @@ func TestManyRows(t *testing.T) {
 	report := o.want(journal.StateDiffers)
 	t.Logf("%d records of %d events in %s", report.Records, report.Events, time.Since(began).Round(time.Millisecond))
 	if report.Events != n+1 || report.Records != 3*n+2 || report.Partial {
-		t.Errorf("looked at %d events and %d records", report.Events, report.Records)
+		t.Errorf("checked %d events and %d records", report.Events, report.Records)
 	}
 	if want := fmt.Sprint(uuid.UUID(pgtest.Value[[16]byte](o, `select md5('77')::uuid`))); report.Differences[0].Event != want {
 		t.Errorf("found %+v, want event %s", report.Differences, want)
 	}
 	part := o.check(journal.Options{MaxRecords: 20_000})
 	if !part.Partial || part.Records > 40_000 {
-		t.Errorf("with a bound it looked at %d records", part.Records)
+		t.Errorf("with MaxRecords it checked %d records, want at most 40000", part.Records)
 	}
 }

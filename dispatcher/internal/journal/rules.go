@@ -1,14 +1,13 @@
 package journal
 
-// rule is a change that engines make: the states and the words are those of the table in package dispatcher's
-// documentation.
+// rule is a change that engines make. Its names are those of the table in package dispatcher's documentation.
 type rule struct {
 	operation, before, after string
 	attempts                 string // +1, -1, same or 0
 	lease                    string // new or same
 }
 
-// rules are all changes that engines, operations and retention make. "" is no row.
+// rules are all changes that engines, replays and retention make. "" means that there is no row.
 var rules = []rule{
 	{"insert", "", "pending", "0", "same"},
 	{"claim", "pending", "processing", "+1", "new"},

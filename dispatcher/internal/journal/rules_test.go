@@ -8,8 +8,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/model"
 )
 
-// The changes that are legal are those of the table in the documentation of package dispatcher, and what producers and
-// retention do.
+// The legal changes are those of the table in the documentation of package dispatcher, and those of producers and
+// retention.
 func TestRulesAreTheTable(t *testing.T) {
 	table, err := model.Read("../../doc.go")
 	if err != nil {

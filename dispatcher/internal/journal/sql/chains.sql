@@ -1,6 +1,6 @@
 -- The records of some events, in the order of the events' ids and of time, each with the event's row as it is. One
--- statement has one snapshot: record and row belong together. The days ahead, which have no records, are not looked at.
--- $1 the first id; $2 how many records the events of a page have in the time that is asked for, about; $3 from when on;
+-- statement has one snapshot: record and row belong together. The days ahead, which have no records, are not read.
+-- $1 the first id; $2 about how many records of that time the events of a page have; $3 from when on;
 -- $4 namespace, empty for all; $5 topics, none for all.
 with settings as materialized (
     select since from outbox.outbox_journal_settings
