@@ -57,22 +57,22 @@ func (w lockWait) retry(ctx context.Context, work func() error) error {
 	}
 }
 
-// Patiently runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
+// Transact runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
 // producers write to: it gives up a lock that it does not get within 2 seconds, since others queue behind it, and
 // runs work again after a pause, for 5 minutes or until ctx ends.
 // It fails for a name that cannot be a schema's, when the lock is not had in that time, and when work does.
-func Patiently(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
+func Transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
 	if err := checkSchemaName(schema); err != nil {
 		return err
 	}
 	return lockWait{lockTimeout, lockRetries, lockPause}.transact(ctx, conn, schema, work)
 }
 
-// transact is Patiently with this wait
+// transact is Transact with this wait.
 func (w lockWait) transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
 	return w.retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
+			if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
 				return err
 			}
 			settings := fmt.Sprintf(`set local lock_timeout = %d; set local client_min_messages = warning`, w.timeout.Milliseconds())
@@ -104,8 +104,8 @@ func step(ctx context.Context, conn *pgx.Conn, schema string, all []migration, w
 // migrators is the lock that lets one migrator of a schema work at a time.
 const migrators = `hashtextextended('outbox-operator migrations ' || $1, 0)`
 
-// takeTurn gets the lock, by one of PostgreSQL's functions that do not wait.
-func takeTurn(ctx context.Context, db querier, function, schema string) error {
+// lockMigrators gets the lock, by one of PostgreSQL's functions that do not wait.
+func lockMigrators(ctx context.Context, db querier, function, schema string) error {
 	var free bool
 	if err := db.QueryRow(ctx, `select `+function+`(`+migrators+`)`, schema).Scan(&free); err != nil {
 		return err
@@ -119,7 +119,7 @@ func takeTurn(ctx context.Context, db querier, function, schema string) error {
 // findNext takes its turn, which lasts until the transaction ends, so that whoever comes second sees all
 // that the first did.
 func findNext(ctx context.Context, tx pgx.Tx, schema string, all []migration, w lockWait) (*migration, error) {
-	if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
+	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
 		return nil, err
 	}
 	if _, err := tx.Exec(ctx, fmt.Sprintf(`set local lock_timeout = %d`, w.timeout.Milliseconds())); err != nil {
@@ -178,7 +178,7 @@ var createsIndex = regexp.MustCompile(`(?i)create\s+(?:unique\s+)?index\s+concur
 // Its turn is a lock of the session, which ends with the connection at the latest. Such a statement waits for
 // older transactions for as long as they last, without a lock that producers need: it has no lock timeout.
 func applyOutside(ctx context.Context, conn *pgx.Conn, schema string, m migration) (_ *Applied, err error) {
-	if err := takeTurn(ctx, conn, "pg_try_advisory_lock", schema); err != nil {
+	if err := lockMigrators(ctx, conn, "pg_try_advisory_lock", schema); err != nil {
 		return nil, err
 	}
 	path := pgx.Identifier{schema}.Sanitize() + ", pg_temp"

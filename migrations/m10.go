@@ -74,7 +74,7 @@ func UpM10(ctx context.Context, conn *pgx.Conn, schema string, m M10) (installed
 }
 
 func installM10(ctx context.Context, tx pgx.Tx, schema string, m M10) (bool, error) {
-	if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", M10Schema); err != nil {
+	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", M10Schema); err != nil {
 		return false, err
 	}
 	there, err := findM10(ctx, tx)

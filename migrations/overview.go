@@ -46,7 +46,7 @@ func UpOverview(ctx context.Context, conn *pgx.Conn, schema string, o Overview) 
 }
 
 func installOverview(ctx context.Context, tx pgx.Tx, schema string, o Overview) (bool, error) {
-	if err := takeTurn(ctx, tx, "pg_try_advisory_xact_lock", OverviewSchema+".events"); err != nil {
+	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", OverviewSchema+".events"); err != nil {
 		return false, err
 	}
 	var kind, mark string

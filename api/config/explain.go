@@ -26,7 +26,7 @@ func explain(text []byte) error {
 
 type explainer struct{ errs []error }
 
-func (e *explainer) say(at *yaml3.Node, path, format string, args ...any) {
+func (e *explainer) report(at *yaml3.Node, path, format string, args ...any) {
 	if path == "" {
 		path = "the file"
 	}
@@ -46,7 +46,7 @@ func (e *explainer) walk(path string, node *yaml3.Node, typ reflect.Type) {
 	case node.Kind == yaml3.ScalarNode && node.Tag == "!!null":
 	case typ.Kind() == reflect.Struct && !decodes:
 		if node.Kind != yaml3.MappingNode {
-			e.say(node, path, "must have fields of its own; write them below it, or within { }")
+			e.report(node, path, "must have fields of its own; write them below it, or within { }")
 			return
 		}
 		e.fields(path, node, typ)
@@ -55,7 +55,7 @@ func (e *explainer) walk(path string, node *yaml3.Node, typ reflect.Type) {
 			e.walk(fmt.Sprintf("%s[%d]", path, i), element, typ.Elem())
 		}
 	default:
-		e.leaf(path, node, typ)
+		e.decodeValue(path, node, typ)
 	}
 }
 
@@ -73,9 +73,9 @@ func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 		switch of, ok := known[key.Value]; {
 		case key.Value == "<<": // what it merges is checked where it stands
 		case !ok:
-			e.say(key, at, "is not a field; correct its name, or remove it")
+			e.report(key, at, "is not a field; correct its name, or remove it")
 		case slices.Contains(seen, key.Value):
-			e.say(key, at, "is there a second time; remove one")
+			e.report(key, at, "is there a second time; remove one")
 		default:
 			seen = append(seen, key.Value)
 			e.walk(at, value, of)
@@ -83,16 +83,16 @@ func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 	}
 }
 
-// leaf decodes one value alone, so that its error has a place.
-func (e *explainer) leaf(path string, node *yaml3.Node, typ reflect.Type) {
+// decodeValue decodes one value alone, so that its error has a place.
+func (e *explainer) decodeValue(path string, node *yaml3.Node, typ reflect.Type) {
 	var value any
 	if err := node.Decode(&value); err != nil {
-		e.say(node, path, "is not YAML; correct it")
+		e.report(node, path, "is not YAML; correct it")
 		return
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		e.say(node, path, "has a value that JSON does not have; correct it")
+		e.report(node, path, "has a value that JSON does not have; correct it")
 		return
 	}
 	if yaml.Unmarshal(text, reflect.New(typ).Interface()) == nil { // which takes a number as a text
@@ -102,9 +102,9 @@ func (e *explainer) leaf(path string, node *yaml3.Node, typ reflect.Type) {
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrong):
-		e.say(node, path, "is %s; write %s", wrong.Value, accepted(typ))
+		e.report(node, path, "is %s; write %s", wrong.Value, accepted(typ))
 	case err != nil:
-		e.say(node, path, "has a wrong value: %s", plain(err))
+		e.report(node, path, "has a wrong value: %s", plain(err))
 	}
 }
 

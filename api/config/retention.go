@@ -36,8 +36,8 @@ const (
 	DefaultDeadResolved = 30 * 24 * time.Hour
 )
 
-// AtAck reports whether rows are deleted as soon as they are delivered.
-func (r Retention) AtAck() bool { return r.Delivered != nil && *r.Delivered == 0 }
+// DeletesAtAck reports whether rows are deleted as soon as they are delivered.
+func (r Retention) DeletesAtAck() bool { return r.Delivered != nil && *r.Delivered == 0 }
 
 func (r *Retention) applyDefaults() {
 	if r.Delivered == nil {

@@ -36,7 +36,7 @@ func (b *BasicAuth) validate(p *problems, field string) {
 	if b == nil {
 		return
 	}
-	p.either(field+".username", b.Username, b.UsernameFile)
+	p.valueOrFile(field+".username", b.Username, b.UsernameFile)
 	p.required(field+".passwordFile", b.PasswordFile)
 }
 

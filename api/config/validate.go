@@ -119,9 +119,9 @@ func (d Database) validate(p *problems) {
 }
 
 func (c *Connection) validate(p *problems) {
-	p.either("database.connection.host", c.Host, c.HostFile)
-	p.either("database.connection.database", c.Database, c.DatabaseFile)
-	p.either("database.connection.user", c.User, c.UserFile)
+	p.valueOrFile("database.connection.host", c.Host, c.HostFile)
+	p.valueOrFile("database.connection.database", c.Database, c.DatabaseFile)
+	p.valueOrFile("database.connection.user", c.User, c.UserFile)
 	p.when(c.Port != 0 && c.PortFile != "", "database.connection", "has port and portFile; keep one of them")
 	p.number("database.connection.port", c.Port, 0, 65_535)
 }
@@ -166,8 +166,8 @@ func (p *problems) required(field, value string) {
 	p.when(value == "", field, "is missing; set it")
 }
 
-// either wants a field as it is or in a file.
-func (p *problems) either(field, value, file string) {
+// valueOrFile wants a field as it is or in a file.
+func (p *problems) valueOrFile(field, value, file string) {
 	p.when(value == "" && file == "", field, "is missing; set it, or name its file in %sFile", field[strings.LastIndexByte(field, '.')+1:])
 	p.when(value != "" && file != "", field, "is set, and so is %sFile; keep one of them", field[strings.LastIndexByte(field, '.')+1:])
 }

@@ -63,8 +63,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if over(o) {
-		return r.after(ctx, o)
+	if finished(o) {
+		return r.cleanUp(ctx, o)
 	}
 	if !o.DeletionTimestamp.IsZero() {
 		return r.stop(ctx, o)
@@ -82,11 +82,11 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.Observer.Forget(key)
 }
 
-// over reports whether the status says that the replay has come to its end, which is final.
-func over(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
+// finished reports whether the status says that the replay has come to its end, which is final.
+func finished(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
 
-// after deletes a finished replay when its time to live is over, and releases it when it is deleted.
-func (r *Reconciler) after(ctx context.Context, o *v1alpha1.DeadLetterReplay) (ctrl.Result, error) {
+// cleanUp deletes a finished replay when its time to live is over, and releases it when it is deleted.
+func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) (ctrl.Result, error) {
 	r.Observer.Forget(client.ObjectKeyFromObject(o))
 	if err := r.release(ctx, o); err != nil || !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
 		return ctrl.Result{}, err

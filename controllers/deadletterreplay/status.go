@@ -84,7 +84,7 @@ func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stall
 		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Each dead letter has its outcome: of %d %s.", p.Matched, counts(*p))), false
 	case seen.problem != nil:
 		return not(seen.problem.Reason, seen.problem.Message), seen.problem.Stalled
-	case seen.job != nil && is(seen.job, batchv1.JobFailed):
+	case seen.job != nil && hasCondition(seen.job, batchv1.JobFailed):
 		reason := api.ReasonJobFailed
 		if refusedFiles(seen.job) {
 			reason = api.ReasonRefused

@@ -49,13 +49,13 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		if p := left(all); p != nil {
+		if p := finalProgress(all); p != nil {
 			return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: stopped(*p)})
 		}
-		if is(job, batchv1.JobComplete) { // its pod was removed
+		if hasCondition(job, batchv1.JobComplete) { // its pod was removed
 			return ctrl.Result{}, r.release(ctx, o, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonStopped, Action: "Stop", Note: "It was deleted, and stopped: what waited is skipped."})
 		}
-		if is(job, batchv1.JobFailed) {
+		if hasCondition(job, batchv1.JobFailed) {
 			why = "the Job that skips it failed"
 		}
 		if words := pods.LastWords(all); words != "" {
@@ -65,7 +65,7 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 		}
 	}
 	late := time.Since(o.DeletionTimestamp.Time) > stopTimeout
-	if !late && (job == nil && why == "" || job != nil && !is(job, batchv1.JobFailed)) {
+	if !late && (job == nil && why == "" || job != nil && !hasCondition(job, batchv1.JobFailed)) {
 		return ctrl.Result{RequeueAfter: r.Interval}, nil
 	}
 	if why == "" {

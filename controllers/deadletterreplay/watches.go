@@ -56,7 +56,7 @@ func (r *Reconciler) unfinished(ctx context.Context, o client.Object) (found []r
 		ctrl.LoggerFrom(ctx).Error(err, "List the DeadLetterReplays")
 	}
 	for i := range all.Items {
-		if !over(&all.Items[i]) {
+		if !finished(&all.Items[i]) {
 			found = append(found, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
 		}
 	}

@@ -183,7 +183,7 @@ func transact(ctx context.Context, conn *pgx.Conn, schema string, dry bool, work
 	if dry {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, work)
 	}
-	return migrations.Patiently(ctx, conn, schema, work)
+	return migrations.Transact(ctx, conn, schema, work)
 }
 
 func (s Spec) check(step Step) error {

@@ -35,8 +35,8 @@ type slotError struct {
 func (e slotError) Error() string { return e.err.Error() }
 func (e slotError) Unwrap() error { return e.err }
 
-// aboutSlot adds what to do about an error of a statement that reads the slot.
-func (r *run) aboutSlot(err error) error {
+// withSlotRemedy adds what to do about an error of a statement that reads the slot.
+func (r *run) withSlotRemedy(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return err
@@ -114,7 +114,7 @@ func (r *run) tryToRead() error {
 	if errors.As(err, &pg) && pg.Code == "55006" {
 		return nil // it may, when the connector is stopped
 	}
-	return r.aboutSlot(err)
+	return r.withSlotRemedy(err)
 }
 
 // noSlot says why there may be none.
@@ -159,7 +159,7 @@ func (r *run) cutoverLog() error {
 		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where name = " + literal(r.spec.Name),
 	} {
 		if err := r.exec(sql); err != nil {
-			return r.aboutSlot(err)
+			return r.withSlotRemedy(err)
 		}
 	}
 	if r.options.DryRun {
@@ -186,7 +186,7 @@ func (r *run) countUnsent(unsent string) error {
 		return err
 	}
 	if err := r.tx.QueryRow(r.ctx, `select count(*) from `+unsent).Scan(&r.result.Moved); err != nil {
-		return r.aboutSlot(err)
+		return r.withSlotRemedy(err)
 	}
 	if r.result.Moved > int64(r.options.MaxRows) {
 		return fmt.Errorf("slot %s holds more than %d rows of %s that are not confirmed, and producers would wait while they are moved; start the connector until it has caught up, stop it, and run it again, or raise the limit (--max-rows)", r.spec.Slot, r.options.MaxRows, r.spec.Table)
@@ -234,7 +234,7 @@ func (r *run) passSlot() error {
 	if err := r.flush(); err != nil {
 		return err
 	}
-	return r.aboutSlot(r.exec(fmt.Sprintf("select pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", literal(r.spec.Slot))))
+	return r.withSlotRemedy(r.exec(fmt.Sprintf("select pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", literal(r.spec.Slot))))
 }
 
 // checkSlot checks slot and publication of a spec.

@@ -41,7 +41,7 @@ func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) e
 		looked := time.Now()
 		f.write(dlr, looks)
 		if ended(dlr, f.wait) {
-			return f.outcome(dlr)
+			return f.endError(dlr)
 		}
 		select {
 		case <-ctx.Done():
@@ -50,7 +50,7 @@ func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) e
 		}
 		switch err := f.Get(ctx, key, dlr); {
 		case apierrors.IsNotFound(err):
-			return f.gone(dlr, time.Since(looked))
+			return f.goneError(dlr, time.Since(looked))
 		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("read the DeadLetterReplay %s: %w; it continues, and `kubectl outbox replays %s` shows its progress", key, err, f.dispatcher)
 		}
@@ -71,10 +71,10 @@ func (f *follower) write(dlr *v1alpha1.DeadLetterReplay, looks int) {
 	_, _ = fmt.Fprintln(f.out, line) // when who reads it has gone, the exit code still says how it ended
 }
 
-// gone is the error for an object that does not exist any more; dlr is what was last seen of it, that long ago. With a
+// goneError is the error for an object that does not exist any more; dlr is what was last seen of it, that long ago. With a
 // time to live the operator removes it after its end; one that is deleted earlier was seen while it stopped, or had a
 // longer time to live.
-func (f *follower) gone(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error {
+func (f *follower) goneError(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error {
 	name, ttl := dlr.Namespace+"/"+dlr.Name, dlr.Spec.TTLAfterFinished
 	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.Duration <= ago+reportedWithin {
 		return fmt.Errorf("the DeadLetterReplay %s was removed after it ended, since its ttlAfterFinished is %s; seen last: %s; see what is dead now with `kubectl outbox dead groups %s`, and keep the next one longer",
@@ -83,8 +83,8 @@ func (f *follower) gone(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error
 	return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; seen last: %s; what it has put back stays so: see `kubectl outbox dead groups %s`", name, progress(dlr), f.dispatcher)
 }
 
-// outcome is the error of a bad end.
-func (f *follower) outcome(dlr *v1alpha1.DeadLetterReplay) error {
+// endError is the error of a bad end.
+func (f *follower) endError(dlr *v1alpha1.DeadLetterReplay) error {
 	if s := dlr.Status.Stopped; s != "" {
 		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s`, before you replay the rest", dlr.Name, s, f.dispatcher)
 	}

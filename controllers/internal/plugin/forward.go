@@ -31,7 +31,7 @@ func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDisp
 	if err != nil {
 		return nil, nil, err
 	}
-	pod := choose(all)
+	pod := choosePod(all)
 	if pod == nil {
 		return nil, nil, fmt.Errorf("no pod of %s/%s runs, and dead letters are read from a pod; see `kubectl outbox status %s`, or use `dispatcher dead` with a database login", obd.Namespace, obd.Name, obd.Name)
 	}
@@ -42,8 +42,8 @@ func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDisp
 	return deadletters.Client{URL: url}, end, nil
 }
 
-// choose returns a pod that can be read from, a ready one before others; nil for none.
-func choose(all []corev1.Pod) (best *corev1.Pod) {
+// choosePod returns a pod that can be read from, a ready one before others; nil for none.
+func choosePod(all []corev1.Pod) (best *corev1.Pod) {
 	for i := range all {
 		if pod := &all[i]; observe.Running(pod) && (best == nil || !ready(best) && ready(pod)) {
 			best = pod

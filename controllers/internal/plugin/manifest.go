@@ -76,8 +76,8 @@ func withSchemas(dispatcher *unstructured.Unstructured, maps []*unstructured.Uns
 	return m, nil
 }
 
-// settle gives the manifest its namespace, and works there. flag is --namespace.
-func (t *target) settle(m *manifest, flag string) error {
+// setNamespace gives the manifest its namespace, and works there. flag is --namespace.
+func (t *target) setNamespace(m *manifest, flag string) error {
 	switch own := m.dispatcher.GetNamespace(); {
 	case own == "":
 		m.dispatcher.SetNamespace(t.namespace)

@@ -76,7 +76,7 @@ func (p *plugin) replays(ctx context.Context, name string) (*v1alpha1.DeadLetter
 	case err != nil:
 		return nil, fmt.Errorf("list the DeadLetterReplays of the namespace %s: %w", obd.Namespace, err)
 	}
-	list.Items = slices.DeleteFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return !about(&dlr, obd) })
+	list.Items = slices.DeleteFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return !concerns(&dlr, obd) })
 	slices.SortStableFunc(list.Items, func(a, b v1alpha1.DeadLetterReplay) int {
 		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
 	})
@@ -87,8 +87,8 @@ func (p *plugin) replays(ctx context.Context, name string) (*v1alpha1.DeadLetter
 	return list, nil
 }
 
-// about reports whether an object may concern dead letters of a dispatcher.
-func about(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bool {
+// concerns reports whether an object may concern dead letters of a dispatcher.
+func concerns(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bool {
 	if ref := dlr.Spec.DispatcherRef; ref != nil {
 		return ref.Name == obd.Name
 	}

@@ -226,7 +226,7 @@ func known(groups []v1alpha1.DeadGroup) (out []deadletters.Group) {
 // text is the report for people.
 func (r Report) text() []byte {
 	var out bytes.Buffer
-	r.head(&out)
+	r.writeHead(&out)
 	fmt.Fprintln(&out, "\nConditions")
 	table(&out, "  TYPE\tSTATUS\tREASON\tSINCE", len(r.Conditions), func(w io.Writer, i int) {
 		c := r.Conditions[i]
@@ -268,7 +268,7 @@ func (r Report) text() []byte {
 	return out.Bytes()
 }
 
-func (r Report) head(out io.Writer) {
+func (r Report) writeHead(out io.Writer) {
 	topics := "all topics"
 	if len(r.Topics) > 0 {
 		topics = "topics " + strings.Join(r.Topics, ", ")

@@ -124,7 +124,7 @@ func (p *plugin) try(cmd *cobra.Command, o tried, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.settle(m, *p.flags.Namespace); err != nil {
+	if err := t.setNamespace(m, *p.flags.Namespace); err != nil {
 		return err
 	}
 	attempt, platform, err := t.attempt(ctx, m, o)
@@ -137,7 +137,7 @@ func (p *plugin) try(cmd *cobra.Command, o tried, name string) error {
 // attempt is what to try, with what it is compared with, and what its pod has of the one that runs.
 func (t *target) attempt(ctx context.Context, m *manifest, o tried) (attempt desired.Try, p desired.Platform, err error) {
 	attempt, p = desired.Try{Schemas: m.schemas, Args: o.args, Deadline: o.timeout}, desired.Platform{Image: o.image}
-	if attempt.OutboxDispatcher, err = t.admit(ctx, m.dispatcher); err != nil {
+	if attempt.OutboxDispatcher, err = t.dryRunApply(ctx, m.dispatcher); err != nil {
 		return attempt, p, err
 	}
 	name := attempt.OutboxDispatcher.Name
@@ -164,8 +164,8 @@ func (t *target) attempt(ctx context.Context, m *manifest, o tried) (attempt des
 	return attempt, p, nil
 }
 
-// admit has the API server look at the manifest as if it were applied: with defaults, and with its refusals.
-func (t *target) admit(ctx context.Context, manifest *unstructured.Unstructured) (*v1alpha1.OutboxDispatcher, error) {
+// dryRunApply has the API server look at the manifest as if it were applied: with defaults, and with its refusals.
+func (t *target) dryRunApply(ctx context.Context, manifest *unstructured.Unstructured) (*v1alpha1.OutboxDispatcher, error) {
 	obj := manifest.DeepCopy()
 	obj.SetManagedFields(nil)
 	var old v1alpha1.OutboxDispatcher

@@ -110,7 +110,7 @@ func (j *tryJob) remove(ctx context.Context, job *batchv1.Job) error {
 // wait returns when the dispatcher has ended. Meanwhile it writes what keeps the pod from running, when that changes.
 func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *corev1.ContainerStateTerminated, error) {
 	for last := ""; ; {
-		over, err := j.over(ctx, job) // before the pods: one that has ended then is seen
+		ended, err := j.ended(ctx, job) // before the pods: one that has ended then is seen
 		if err != nil && ctx.Err() == nil {
 			return nil, nil, err
 		}
@@ -123,8 +123,8 @@ func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *core
 				return &all[i], ended, nil
 			}
 		}
-		if over != "" {
-			return nil, nil, fmt.Errorf("the Job %s/%s %s, and left no pod that reports the outcome; try again", job.Namespace, job.Name, over)
+		if ended != "" {
+			return nil, nil, fmt.Errorf("the Job %s/%s %s, and left no pod that reports the outcome; try again", job.Namespace, job.Name, ended)
 		}
 		trouble := j.trouble(ctx, job, all)
 		if len(all) == 0 && pods.Refused(trouble) {
@@ -138,14 +138,14 @@ func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *core
 		}
 		select {
 		case <-ctx.Done():
-			return nil, nil, brokenOff(ctx, last)
+			return nil, nil, interrupted(ctx, last)
 		case <-time.After(j.Every):
 		}
 	}
 }
 
-// over says how the Job ended, empty while it has not.
-func (j *tryJob) over(ctx context.Context, job *batchv1.Job) (string, error) {
+// ended says how the Job ended, empty while it has not.
+func (j *tryJob) ended(ctx context.Context, job *batchv1.Job) (string, error) {
 	var now batchv1.Job
 	err := j.Get(ctx, client.ObjectKeyFromObject(job), &now)
 	if apierrors.IsNotFound(err) || err == nil && now.UID != job.UID {
@@ -162,8 +162,8 @@ func (j *tryJob) over(ctx context.Context, job *batchv1.Job) (string, error) {
 	return "", nil
 }
 
-// brokenOff is the end before the dispatcher's.
-func brokenOff(ctx context.Context, trouble string) error {
+// interrupted is the end before the dispatcher's.
+func interrupted(ctx context.Context, trouble string) error {
 	err := context.Cause(ctx)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):

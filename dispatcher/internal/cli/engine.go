@@ -91,7 +91,7 @@ func settings(cfg config.Config) dispatcher.Config {
 // storeOptions are what it says to the worker's store.
 func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
-		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.AtAck(), Notify: cfg.DeadLetters.Notify != nil,
+		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.DeadLetters.Notify != nil,
 	}
 }
 

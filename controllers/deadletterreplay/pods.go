@@ -50,8 +50,8 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 	if err != nil {
 		return err
 	}
-	if seen.left = left(all); seen.left == nil && is(job, batchv1.JobComplete) {
-		return r.again(ctx, seen, all)
+	if seen.left = finalProgress(all); seen.left == nil && hasCondition(job, batchv1.JobComplete) {
+		return r.repeatJob(ctx, seen, all)
 	}
 	key := client.ObjectKeyFromObject(o)
 	if heard := r.Observer.Observe(key, desired.ProcessName(o), all); len(heard.Statuses) > 0 {
@@ -84,9 +84,9 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 // maxJobs is how many Jobs of a replay may succeed without an outcome that can be read.
 const maxJobs = 5
 
-// again repeats a Job whose pod has left no outcome: the replay reports it once more. It does so a few times, each time
+// repeatJob repeats a Job whose pod has left no outcome: the replay reports it once more. It does so a few times, each time
 // later, like a migration. The count is an annotation of the object, so it survives a restart of the operator.
-func (r *Reconciler) again(ctx context.Context, seen *observed, all []corev1.Pod) error {
+func (r *Reconciler) repeatJob(ctx context.Context, seen *observed, all []corev1.Pod) error {
 	o, job := seen.replay, seen.job
 	tried := max(1, asNumber(o.Annotations[desired.AnnotationAttempt])) // when it was edited, the delay starts over
 	seen.noOutcome, seen.gaveUp = "its pod is gone", tried >= maxJobs
@@ -129,8 +129,8 @@ func running(all []corev1.Pod) bool {
 	return slices.ContainsFunc(all, func(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 }
 
-// left is the progress in the termination message of a pod that came to the end, nil for none.
-func left(all []corev1.Pod) *status.Replay {
+// finalProgress is the progress in the termination message of a pod that came to the end, nil for none.
+func finalProgress(all []corev1.Pod) *status.Replay {
 	for _, pod := range all {
 		for _, current := range pod.Status.ContainerStatuses {
 			ended := current.State.Terminated
@@ -149,8 +149,8 @@ func left(all []corev1.Pod) *status.Replay {
 	return nil
 }
 
-// is reports whether a Job has a condition.
-func is(job *batchv1.Job, kind batchv1.JobConditionType) bool {
+// hasCondition reports whether a Job has a condition.
+func hasCondition(job *batchv1.Job, kind batchv1.JobConditionType) bool {
 	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 }
 
