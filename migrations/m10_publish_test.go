@@ -80,9 +80,9 @@ func TestM10PublishUpsert(t *testing.T) {
 		_ = other.QueryRow(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '"new"')`).Scan(&id) // 0 is seen below
 		second <- id
 	}()
-	for len(second) == 0 && pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	pgtest.Eventually(d, "the second publisher waits", time.Minute, func() bool {
+		return len(second) > 0 || pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) > 0
+	})
 	pgtest.Exec(d, `commit`)
 	if id := <-second; id != first {
 		t.Errorf("two publishers at once made %d and %d", first, id)

@@ -123,11 +123,9 @@ func (c *connector) close() {
 	c.stop()
 	<-c.done
 	_ = c.conn.Close(context.Background())
-	for until := time.Now().Add(time.Minute); c.Context().Err() == nil && pgtest.Value[bool](c.rig, `select active from pg_replication_slots where slot_name = $1`, c.old.spec.Slot); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(until) {
-			c.Fatal("the slot is active a minute after its reader has ended")
-		}
-	}
+	pgtest.Eventually(c, "the slot is inactive after its reader has ended", time.Minute, func() bool {
+		return c.Context().Err() != nil || !pgtest.Value[bool](c.rig, `select active from pg_replication_slots where slot_name = $1`, c.old.spec.Slot)
+	})
 }
 
 func (c *connector) read(ctx context.Context, l *ledger, every int) error {

@@ -159,9 +159,11 @@ func (p *producers) start(n int64) (wait func()) {
 	first := p.next.Load()
 	for k := range int64(4) {
 		group.Go(func() {
+			rate := time.NewTicker(8 * time.Millisecond)
+			defer rate.Stop()
 			for i := first + k; i < first+n && p.Context().Err() == nil; i += 4 {
 				p.one(int(i))
-				time.Sleep(8 * time.Millisecond) // the rate
+				<-rate.C
 			}
 		})
 	}

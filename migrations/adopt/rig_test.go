@@ -99,11 +99,7 @@ func (r rig) produce(ctx context.Context, n int) {
 
 func (r rig) eventually(what string, holds func() bool) {
 	r.Helper()
-	for until := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(until) {
-			r.Fatalf("not within three minutes: %s", what)
-		}
-	}
+	pgtest.Eventually(r, what, 3*time.Minute, holds)
 }
 
 // ledger is what became of the numbers of events.

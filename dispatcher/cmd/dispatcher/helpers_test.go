@@ -296,16 +296,7 @@ func (p *process) status(t testing.TB) (s status.Status) {
 // await polls until the condition holds.
 func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(3 * time.Minute)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	pgtest.Eventually(t, what, 3*time.Minute, condition)
 }
 
 // ready waits for /readyz to say ok.

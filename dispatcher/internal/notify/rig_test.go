@@ -122,16 +122,7 @@ func (o outbox) run(n *notify.Notifier) (stop func()) {
 // await polls until the condition holds.
 func (o outbox) await(what string, condition func() bool) {
 	o.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(3 * time.Minute)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			o.Fatalf("never: %s", what)
-		}
-	}
+	pgtest.Eventually(o, what, 3*time.Minute, condition)
 }
 
 // notified counts dead letters whose notification was accepted, and waiting those whose was not.

@@ -84,7 +84,11 @@ func BenchmarkSweepDuringDelivery(b *testing.B) {
 			report(phase, began, wal)
 		}
 	}
-	time.Sleep(5 * time.Second) // the pool fills
+	pgtest.Eventually(b, "5 seconds of events, while the pool fills", time.Minute, func() bool {
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		return len(seen.all) >= 5*rate
+	})
 	seen.take()
 	b.ResetTimer()
 	measure("before", 3, nil)

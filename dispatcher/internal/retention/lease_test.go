@@ -218,11 +218,7 @@ func TestRunLogsAFailureOnce(t *testing.T) {
 // wait waits until something is so.
 func wait(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not come", what)
-		}
-	}
+	pgtest.Eventually(t, what, time.Minute, so)
 }
 
 // lines is a log.

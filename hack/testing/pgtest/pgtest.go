@@ -57,6 +57,21 @@ func Migrated(t testing.TB) string {
 	return theServer.create(t, theServer.template(t))
 }
 
+// Eventually waits until the condition holds, which it evaluates each 10 ms. It fails the test after the limit.
+func Eventually(t testing.TB, what string, limit time.Duration, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(limit)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
 // Pool connects to a database, and disconnects at cleanup.
 func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()

@@ -3,6 +3,7 @@ package cloudsink
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"sync"
 	"testing"
@@ -18,7 +19,7 @@ type gate struct {
 
 	mu       sync.Mutex
 	listener net.Listener
-	conns    map[net.Conn]bool
+	conns    map[net.Conn]chan struct{} // closed when the client has ended
 	hang     bool
 }
 
@@ -37,7 +38,7 @@ func (g *gate) open() {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.address, g.listener, g.conns = listener.Addr().String(), listener, map[net.Conn]bool{}
+	g.address, g.listener, g.conns = listener.Addr().String(), listener, map[net.Conn]chan struct{}{}
 	go func() {
 		for {
 			client, err := listener.Accept()
@@ -57,8 +58,10 @@ func (g *gate) join(client net.Conn) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.conns[client], g.conns[server] = true, true
+	ended := make(chan struct{})
+	g.conns[client], g.conns[server] = ended, nil
 	go func() {
+		defer close(ended)
 		_, _ = io.Copy(server, reader{g, client})
 		server.Close()
 	}()
@@ -104,6 +107,19 @@ func (g *gate) cut() {
 	defer g.mu.Unlock()
 	for c := range g.conns {
 		c.Close()
+	}
+}
+
+// end ends the connections as a server does after its timeout, and waits until the clients have ended them too.
+func (g *gate) end() {
+	g.mu.Lock()
+	conns := maps.Clone(g.conns)
+	g.mu.Unlock()
+	for conn, ended := range conns {
+		if ended != nil {
+			_ = conn.(*net.TCPConn).CloseWrite()
+			<-ended
+		}
 	}
 }
 

@@ -107,8 +107,12 @@ func (p place) destination() sinktest.Destination {
 		Refuse:  func(id uuid.UUID) { chosen[id] = true },
 		Refused: p.refused,
 		Idle: func() {
-			p.cut()
-			time.Sleep(50 * time.Millisecond) // the clients hear of it in goroutines of their own
+			p.end()
+			if bus, ok := p.sink.service.(*serviceBusService); ok { // it has a new client after half a minute
+				bus.mu.Lock()
+				bus.used = time.Time{}
+				bus.mu.Unlock()
+			}
 		},
 		Cannot: cannot,
 	}
@@ -316,7 +320,6 @@ func newServiceBusPlace(t *testing.T, mode config.ContentMode) place {
 	g := newGate(t, backend)
 	queue := newName("")
 	s := newServiceBusSink(t, g.address, queue, mode, "good")
-	s.service.(*serviceBusService).idle = 20 * time.Millisecond // less than Idle takes
 	return place{gate: g, sink: s, small: true, missing: "missing-" + queue, refused: dispatcher.Cause{Class: "servicebus", Code: "amqp:not-found"}, arrived: func() []sinktest.Message {
 		return readQueue(t, backend, queue)
 	}}

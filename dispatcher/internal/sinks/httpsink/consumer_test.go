@@ -197,7 +197,8 @@ func readEvents(t *testing.T, r *http.Request) (got []sinktest.Message, err erro
 // destination is a consumer as sinktest.Exercise drives it.
 func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinktest.Destination {
 	c := &consumer{t: t, refused: map[string]bool{}, waiting: make(chan struct{}, 1)}
-	idle := &idleConns{}
+	idle := &idleConns{conns: map[net.Conn]bool{}}
+	idle.changed.L = &idle.mu
 	serve := func(address string) (string, func()) { return serveWith(t, address, tlsConfig, c, idle.watch) }
 	address, stop := serve("")
 	scheme := "http"
@@ -227,30 +228,30 @@ func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinkt
 
 // idleConns are the connections of a server that wait for a request.
 type idleConns struct {
-	mu    sync.Mutex
-	conns map[net.Conn]bool
+	mu      sync.Mutex
+	changed sync.Cond
+	conns   map[net.Conn]bool
 }
 
 func (i *idleConns) watch(c net.Conn, state http.ConnState) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.conns == nil {
-		i.conns = map[net.Conn]bool{}
-	}
 	if delete(i.conns, c); state == http.StateIdle {
 		i.conns[c] = true
 	}
+	i.changed.Broadcast()
 }
 
-// close ends them as a server does after its timeout. It returns later than a goroutine takes, in which
-// net/http hears of it.
+// close ends them as a server does after its timeout, and waits until the client has ended them too.
 func (i *idleConns) close() {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	for c := range i.conns {
-		_ = c.Close()
+		_ = c.(interface{ CloseWrite() error }).CloseWrite()
 	}
-	i.mu.Unlock()
-	time.Sleep(50 * time.Millisecond)
+	for len(i.conns) > 0 {
+		i.changed.Wait()
+	}
 }
 
 // quiet is for servers whose handshakes are meant to fail.

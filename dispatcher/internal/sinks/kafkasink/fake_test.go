@@ -248,8 +248,10 @@ func TestRetiredSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() {
-		for ses.sent.Load() < 2 && ctx.Err() == nil { // the first was refused, and is tried again
-			time.Sleep(time.Millisecond)
+		for range time.Tick(time.Millisecond) {
+			if ses.sent.Load() >= 2 || ctx.Err() != nil { // the first was refused, and is tried again
+				break
+			}
 		}
 		cancel()
 	}()

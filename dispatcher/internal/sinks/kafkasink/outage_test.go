@@ -57,11 +57,7 @@ func TestFirstDeliveryAfterAnOutage(t *testing.T) {
 	// until waits, and returns when it holds.
 	until := func(what string, limit time.Duration, holds func() bool) time.Time {
 		t.Helper()
-		for began := time.Now(); !holds(); time.Sleep(20 * time.Millisecond) {
-			if time.Since(began) > limit {
-				t.Fatalf("not within %v: %s", limit, what)
-			}
-		}
+		pgtest.Eventually(t, what, limit, holds)
 		return time.Now()
 	}
 	enqueue()
