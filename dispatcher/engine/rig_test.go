@@ -63,14 +63,7 @@ func (r rig) eventually(what string, holds func() bool) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(waitTimeout); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen in %v: %s", waitTimeout, what)
-		}
-		<-tick.C
-	}
+	pgtest.Eventually(t, what, waitTimeout, holds)
 }
 
 // receive waits for a value.

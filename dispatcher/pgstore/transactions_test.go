@@ -244,13 +244,7 @@ func (h holders) standby(settings map[string]string) *postgres.Server {
 
 func (o outbox) eventually(what string, holds func() bool) {
 	o.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			o.Fatalf("it did not happen in a minute: %s", what)
-		}
-	}
+	pgtest.Eventually(o, what, time.Minute, holds)
 }
 
 // A long vacuum looks like a session with an old snapshot, and holds nothing back.

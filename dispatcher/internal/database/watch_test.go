@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -96,12 +97,5 @@ func TestPoolReconnectsWhenOneConnectionBreaks(t *testing.T) {
 
 func wantConns(t *testing.T, pool *pgxpool.Pool, want int32) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(time.Minute)
-	for pool.Stat().TotalConns() != want {
-		if <-tick.C; time.Now().After(deadline) {
-			t.Fatalf("the pool has %d connections, want %d", pool.Stat().TotalConns(), want)
-		}
-	}
+	pgtest.Eventually(t, fmt.Sprintf("the pool has %d connections", want), time.Minute, func() bool { return pool.Stat().TotalConns() == want })
 }

@@ -117,12 +117,5 @@ func (r rig) requeued() (times, rows int) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(waitTimeout); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen in %v: %s", waitTimeout, what)
-		}
-		<-tick.C
-	}
+	pgtest.Eventually(t, what, waitTimeout, holds)
 }

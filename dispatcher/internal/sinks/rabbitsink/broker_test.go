@@ -205,11 +205,5 @@ func open(t testing.TB, cfg config.RabbitMQSink) *sink {
 // eventually repeats try until it succeeds.
 func eventually(t testing.TB, what string, try func() bool) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !try(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
+	pgtest.Eventually(t, what, time.Minute, try)
 }
