@@ -44,7 +44,7 @@ var events = [][]string{
 // What enqueue makes of events one by one, enqueue_batch makes of them together: the same rows in the same
 // order, and the same results.
 // CONTRACT: C-11, C-15
-func TestBatchIsEnqueue(t *testing.T) {
+func TestBatchAddsRowsLikeEnqueue(t *testing.T) {
 	t.Parallel()
 	types := []string{"text", "text", "jsonb", "text", "text", "text", "text", "uuid", "text", "jsonb", "interval", "uuid", "boolean"}
 	for name, chosen := range map[string][][]string{"with keys": events, "without": {events[0], events[1], events[6]}} {
@@ -98,7 +98,7 @@ func TestBatchIsEnqueue(t *testing.T) {
 
 // An error names the event by its number, and nothing is added.
 // CONTRACT: C-12, C-13, C-16
-func TestBatchInvalid(t *testing.T) {
+func TestBatchNamesInvalidEvent(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	const three = `'{shop,shop,shop}', '{orders,orders,orders}', '{"{}","{}","\"secret\""}'`
@@ -138,7 +138,7 @@ func TestBatchInvalid(t *testing.T) {
 // A key takes one of 1,024 locks, so no transaction can fill the server's lock table: with 20,000 keys others
 // still connect and enqueue.
 // CONTRACT: C-50
-func TestLocksAreFew(t *testing.T) {
+func TestLockKeysShareBoundedSlots(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	pgtest.Exec(d, `begin`)

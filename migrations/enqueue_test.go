@@ -40,7 +40,7 @@ func (d database) events() int {
 // Every argument reaches its column, an empty text is none, and a new row is pending and due.
 // CONTRACT: C-14, C-15
 // REQUIREMENT: OVERVIEW-11, STORAGE-2, STORAGE-3, STORAGE-5
-func TestEnqueue(t *testing.T) {
+func TestEnqueueFillsEveryColumn(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	const tenant = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -76,7 +76,7 @@ func TestEnqueue(t *testing.T) {
 
 // An id made in SQL is a UUID version 7: it has the time, and sorts by it.
 // REQUIREMENT: STORAGE-1
-func TestEnqueueID(t *testing.T) {
+func TestEnqueueMakesTimeOrderedID(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	from := pgtest.Value[time.Time](d, `select clock_timestamp()`).Truncate(time.Millisecond)
@@ -91,7 +91,7 @@ func TestEnqueueID(t *testing.T) {
 // A second event with the key adds no row, and the caller gets the id of the first. The
 // key is one of its namespace and topic, and rows without one never conflict.
 // CONTRACT: C-1, C-11
-func TestEnqueueDedupe(t *testing.T) {
+func TestEnqueueDedupeKeyAddsOneRow(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	first := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
@@ -124,7 +124,7 @@ func TestEnqueueDedupe(t *testing.T) {
 // Of two transactions with one key, the second waits for the first: it enqueues when that rolls
 // back, and gets that row's id when it commits.
 // CONTRACT: C-11
-func TestEnqueueDedupeRace(t *testing.T) {
+func TestEnqueueDedupeWaitsForOtherTransaction(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
 		dsn := pgtest.Migrated(t)
@@ -160,7 +160,7 @@ func TestEnqueueDedupeRace(t *testing.T) {
 
 // With a tenant, a dedupe key starts with the tenant's id and a slash.
 // CONTRACT: C-12
-func TestEnqueueTenant(t *testing.T) {
+func TestEnqueueTenantPrefixesDedupeKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	const tenant = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -195,7 +195,7 @@ func TestEnqueueTenant(t *testing.T) {
 // payload, and adds no row.
 // CONTRACT: C-13, C-73
 // REQUIREMENT: STORAGE-11
-func TestEnqueueInvalid(t *testing.T) {
+func TestEnqueueRefusesInvalidEvents(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	for args, want := range map[string]string{
@@ -247,7 +247,7 @@ func TestEnqueueInvalid(t *testing.T) {
 
 // Headers are texts, numbers and booleans, up to 64 KiB as text; a null is none.
 // CONTRACT: C-16
-func TestEnqueueHeaders(t *testing.T) {
+func TestEnqueueHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	for given, want := range map[string]string{
@@ -268,7 +268,7 @@ func TestEnqueueHeaders(t *testing.T) {
 
 // An id that is there already adds no row, in its namespace and topic; elsewhere it is an error.
 // CONTRACT: C-11
-func TestEnqueueExistingID(t *testing.T) {
+func TestEnqueueExistingIDAddsNoRow(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	const id = `'01900000-0000-7000-8000-000000000001'`
@@ -301,7 +301,7 @@ func TestEnqueueExistingID(t *testing.T) {
 
 // There is one of each function, whatever is run again.
 // CONTRACT: C-15
-func TestEnqueueOneSignature(t *testing.T) {
+func TestEnqueueFunctionsExistOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	d.up("outbox")

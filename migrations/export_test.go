@@ -52,7 +52,7 @@ func UpFilesOnce(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applie
 	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 0, 0})
 }
 
-func TestRetry(t *testing.T) {
+func TestRetryOnLockErrorsAlone(t *testing.T) {
 	t.Parallel()
 	p := lockWait{retries: 3}
 	for code, want := range map[string]int{"55P03": 4, "40P01": 4, "42501": 1} {

@@ -8,7 +8,7 @@ import (
 
 // The files are numbered without gaps up to Version, each readable by some binary up to its own, and
 // leave the schema's name to the migrator.
-func TestFiles(t *testing.T) {
+func TestMigrationFilesAreNumbered(t *testing.T) {
 	t.Parallel()
 	all, err := load(files, "outbox")
 	if err != nil {
@@ -28,7 +28,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
+func TestParseReadsVersionAndOldestReader(t *testing.T) {
 	t.Parallel()
 	m, err := parse("0012_more.up.sql", "-- oldest-reader: 9\nselect 1;")
 	if err != nil || m.version != 12 || m.name != "0012_more" || m.oldestReader != 9 {

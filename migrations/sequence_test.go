@@ -47,7 +47,7 @@ func sequences(t *testing.T, pool *pgxpool.Pool) (all string) {
 // was there before takes none, and events that do not request one have none.
 // Storage: 1. Outbox Table Schema, sequence_number; Patterns 1, get_next_sequence_number
 // REQUIREMENT: STORAGE-4
-func TestAggregateSequence(t *testing.T) {
+func TestAggregateSequenceHasNoGaps(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	execute(t, pool, `select outbox.enqueue('shop', 'orders', '1', p_aggregate_id => 'a', p_options => '{"aggregateSequence": false}')`)
@@ -79,7 +79,7 @@ func TestAggregateSequence(t *testing.T) {
 
 // A batch numbers its events in their order, and those that were there before take no number. Aggregates of other
 // types and namespaces count for themselves.
-func TestAggregateSequenceBatch(t *testing.T) {
+func TestAggregateSequenceOfBatch(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	batch := func(more string) {
@@ -103,7 +103,7 @@ func TestAggregateSequenceBatch(t *testing.T) {
 	}
 }
 
-func TestAggregateSequenceInvalid(t *testing.T) {
+func TestAggregateSequenceRefusesInvalidOptions(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	for call, want := range map[string]string{

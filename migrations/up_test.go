@@ -44,7 +44,7 @@ func (d database) up(schema string) []migrations.Applied {
 	return applied
 }
 
-func TestUp(t *testing.T) {
+func TestUpMakesTheSchema(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Empty(t))
 	before, err := migrations.Status(t.Context(), d.Conn, "outbox")
@@ -74,7 +74,7 @@ func same(a, b migrations.Applied) bool {
 }
 
 // Several migrators at once do the work once.
-func TestUpConcurrently(t *testing.T) {
+func TestConcurrentMigratorsApplyOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Empty(t)
 	var group errgroup.Group
@@ -100,7 +100,7 @@ func TestUpConcurrently(t *testing.T) {
 }
 
 // The schema is the user's choice; two in one database do not touch each other.
-func TestUpSchemas(t *testing.T) {
+func TestUpLeavesOtherSchemasAlone(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Empty(t))
 	longest := strings.Repeat("s", 63)
@@ -130,7 +130,7 @@ func TestUpSchemas(t *testing.T) {
 }
 
 // An applied migration that has changed since is noticed and named, and nothing more is done.
-func TestUpEdited(t *testing.T) {
+func TestUpRefusesEditedMigration(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	pgtest.Exec(d, `update outbox.outbox_migrations set checksum = repeat('0', 64) where version = 1`)
@@ -147,7 +147,7 @@ func TestUpEdited(t *testing.T) {
 }
 
 // A database that a newer binary has migrated is left as it is.
-func TestUpNewer(t *testing.T) {
+func TestUpRefusesNewerSchema(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	next := migrations.Version + 1
@@ -162,7 +162,7 @@ func TestUpNewer(t *testing.T) {
 }
 
 // A migration that fails leaves nothing of itself behind.
-func TestUpFails(t *testing.T) {
+func TestUpRollsFailedMigrationBack(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Empty(t))
 	pgtest.Exec(d, `create schema outbox; create table outbox.outbox_dead_letters (mine integer)`)
@@ -178,7 +178,7 @@ func TestUpFails(t *testing.T) {
 // A state that is none, and a row whose columns do not fit its state, are refused by the tables, whoever writes them.
 // CONTRACT: C-40
 // REQUIREMENT: STORAGE-6, STORAGE-17
-func TestStatesAreChecked(t *testing.T) {
+func TestTablesRefuseInvalidStates(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	d.mustEnqueue(`'shop', 'orders', '{}'`)

@@ -123,7 +123,7 @@ func TestLoadErrors(t *testing.T) {
 }
 
 // CONTRACT: C-28
-func TestValidate(t *testing.T) {
+func TestValidateReportsEveryProblem(t *testing.T) {
 	long := strings.Repeat("é", 256)
 	http := func(change func(*HTTPSink)) func(*Config) {
 		return func(c *Config) {

@@ -6,7 +6,7 @@ import (
 )
 
 // The address is checked as that of sink http, and an error names its own field.
-func TestNotify(t *testing.T) {
+func TestNotifyRefusesInvalidAddresses(t *testing.T) {
 	c, err := load(t, minimal+"\ndeadLetters: {notify: {url: 'https://oncall.example.com/dead-letters', auth: {tokenFile: a}, signing: {secretFile: b}, tls: {serverName: c}}}\n")
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // The way back of a table that was dropped removes what is kept of the adoption, and says what waits.
-func TestBackOfADroppedTable(t *testing.T) {
+func TestBackOfDroppedTableRemovesAdoption(t *testing.T) {
 	r := newRig(t, m10Service())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.Cutover, adopt.Live, true)

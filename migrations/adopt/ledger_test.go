@@ -19,7 +19,7 @@ import (
 // their worker had in its hands at the cut-over.
 //
 // CONTRACT: C-91
-func TestLedger(t *testing.T) {
+func TestEachEventSentByOneSide(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]func() oldService{
 		"m10": m10Service, "m10 upsert": m10Upsert, "overview": overviewService, "storage": storageService, "columns": columnsService,

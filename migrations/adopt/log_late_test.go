@@ -76,7 +76,7 @@ func TestDebeziumStepsWaitForProducers(t *testing.T) {
 // A way back that fails has moved the slot, and lost nothing: what the slot had was the outbox's, and still is.
 //
 // CONTRACT: C-91
-func TestDebeziumBackThatFails(t *testing.T) {
+func TestDebeziumFailedBackLosesNothing(t *testing.T) {
 	r, _ := newLogRig(t)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.produce(t.Context(), 1)
@@ -101,7 +101,7 @@ func TestDebeziumBackThatFails(t *testing.T) {
 // Events that are in a dispatcher's hands are waited for. What producers insert meanwhile is the connector's, once.
 //
 // CONTRACT: C-91
-func TestDebeziumReturning(t *testing.T) {
+func TestDebeziumBackWaitsForLeases(t *testing.T) {
 	r, _ := newLogRig(t)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.Cutover, adopt.Live, true)
@@ -120,7 +120,7 @@ func TestDebeziumReturning(t *testing.T) {
 }
 
 // Each insert is an event, also one with the id of a row that was deleted: Debezium sends both.
-func TestDebeziumIDAgain(t *testing.T) {
+func TestDebeziumReusedIDIsANewEvent(t *testing.T) {
 	r, _ := newLogRig(t)
 	again := func(n int) {
 		t.Helper()
@@ -173,7 +173,7 @@ func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 }
 
 // The steps work in every mode of the driver.
-func TestDebeziumExecModes(t *testing.T) {
+func TestDebeziumStepsInEveryQueryMode(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			r, _ := newLogRig(t)

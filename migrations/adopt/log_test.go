@@ -17,7 +17,7 @@ import (
 // and nothing else.
 //
 // CONTRACT: C-91
-func TestDebeziumLedger(t *testing.T) {
+func TestDebeziumEachEventSentByOneSide(t *testing.T) {
 	r, dsn := newLogRig(t)
 	l := newLedger()
 	p := producers{rig: r, ledger: l}
@@ -216,7 +216,7 @@ func TestDebeziumNotesArePruned(t *testing.T) {
 }
 
 // What cannot be done says why, and what to do.
-func TestDebeziumErrors(t *testing.T) {
+func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 	r, dsn := newLogRig(t)
 	for _, c := range []struct {
 		name string

@@ -74,7 +74,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 
 // A producer that has read the table and writes later waits for a step, and the step never for it: so neither is the
 // victim of a deadlock.
-func TestReadersDoNotWaitForASecondLock(t *testing.T) {
+func TestStepsWaitForReadersWithoutDeadlock(t *testing.T) {
 	r := newRig(t, storageService())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.old.spec.Topic = "memories"
@@ -101,7 +101,7 @@ func TestReadersDoNotWaitForASecondLock(t *testing.T) {
 
 // A row keeps its due time, its attempts and its place, in both directions. One in a worker's hands waits for the end of
 // its five minutes.
-func TestMovedRows(t *testing.T) {
+func TestMovedRowsKeepTimeAttemptsAndPlace(t *testing.T) {
 	r := newRig(t, m10Service())
 	for n := range 4 {
 		r.produce(t.Context(), n)
@@ -137,7 +137,7 @@ func TestMovedRows(t *testing.T) {
 }
 
 // What the outbox refuses is noted, counted and left to their worker; the producer gets no error.
-func TestRefused(t *testing.T) {
+func TestRefusedRowsAreLeftToTheWorker(t *testing.T) {
 	r := newRig(t, overviewService())
 	large := func() {
 		t.Helper()
@@ -174,7 +174,7 @@ func TestRefused(t *testing.T) {
 
 // Rows that their clean-up removes are in neither count; a row that a producer opens again is a new event, and one
 // that a worker's late failure opens is not.
-func TestRowsThatChange(t *testing.T) {
+func TestReopenedRowIsANewEvent(t *testing.T) {
 	r := newRig(t, overviewService())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	for n := range 4 {
@@ -239,7 +239,7 @@ func TestBackWaitsForLeases(t *testing.T) {
 }
 
 // A dry run changes nothing, and what it prints does the step.
-func TestDryRun(t *testing.T) {
+func TestDryRunPrintsTheStep(t *testing.T) {
 	r := newRig(t, storageService())
 	r.produce(t.Context(), 1)
 	sum := func() string {
@@ -271,7 +271,7 @@ func TestDryRun(t *testing.T) {
 }
 
 // Errors name the object, the cause and the remedy.
-func TestStepsRefused(t *testing.T) {
+func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	r := newRig(t, m10Service())
 	conn, err := r.Pool.Acquire(t.Context())
 	if err != nil {
@@ -367,7 +367,7 @@ func (r rig) connectIn(mode pgx.QueryExecMode) *pgx.Conn {
 }
 
 // Names in a table of their own that need quotes, and types that are not ours, work in every mode of the driver.
-func TestExecModes(t *testing.T) {
+func TestStepsInEveryQueryMode(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t, columnsService())

@@ -60,7 +60,7 @@ func pod(name string, change func(*corev1.Pod)) corev1.Pod {
 }
 
 // The report is for people and for scripts: it changes only on purpose. UPDATE_GOLDEN=1 writes it.
-func TestReport(t *testing.T) {
+func TestReportInEveryFormat(t *testing.T) {
 	const event = "0190a5c8-5d1e-7000-8000-000000000001"
 	full := newReport(troubled(), noon.Time)
 	full.pods([]corev1.Pod{
