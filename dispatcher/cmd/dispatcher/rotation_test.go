@@ -2,15 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	natsclient "github.com/nats-io/nats.go"
@@ -20,7 +15,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/postgressink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
 	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
@@ -38,14 +32,12 @@ type rotation struct {
 
 const older, newer = "older-" + secret, "newer-" + secret
 
-// rotations are the destinations whose logins are in the mounted files.
+// rotations are the destinations whose logins are in the mounted files. Package httpsink has its own.
 var rotations = map[string]func(t *testing.T, m mounted, o *outbox) rotation{
-	"http token":              rotateHTTPToken,
-	"http client certificate": rotateHTTPCertificate,
-	"nats":                    rotateNATS,
-	"postgres":                rotatePostgres,
-	"rabbitmq":                rotateRabbitMQ,
-	"redis":                   rotateRedis,
+	"nats":     rotateNATS,
+	"postgres": rotatePostgres,
+	"rabbitmq": rotateRabbitMQ,
+	"redis":    rotateRedis,
 }
 
 // A login that is rotated is read by the process that runs: events wait while the old one is refused, none is dead
@@ -96,45 +88,6 @@ func TestDatabasePasswordIsRotated(t *testing.T) {
 	o.login(t, o.dispatcher, newer)
 	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 15 })
 	p.ready(t)
-}
-
-func rotateHTTPToken(t *testing.T, m mounted, _ *outbox) rotation {
-	var token atomic.Value
-	token.Store(older)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer "+token.Load().(string) {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}))
-	t.Cleanup(server.Close)
-	return rotation{
-		sink:   fmt.Sprintf("{http: {url: '%s', auth: {tokenFile: %s}}}", server.URL, m.file("token")),
-		before: map[string]string{"token": older}, after: map[string]string{"token": newer},
-		rotate: func(*testing.T) { token.Store(newer) },
-	}
-}
-
-func rotateHTTPCertificate(t *testing.T, m mounted, _ *outbox) rotation {
-	servers, before, after := sinktest.NewAuthority(t, "servers"), sinktest.NewAuthority(t, "before"), sinktest.NewAuthority(t, "after")
-	var clients atomic.Pointer[x509.CertPool]
-	clients.Store(before.Pool())
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	leaf := servers.Sign(t, "server", sinktest.InAnHour())
-	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		return &tls.Config{Certificates: []tls.Certificate{leaf.TLS}, ClientCAs: clients.Load(), ClientAuth: tls.RequireAndVerifyClientCert, SessionTicketsDisabled: true}, nil
-	}, Certificates: []tls.Certificate{leaf.TLS}}
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	files := func(of *sinktest.Authority) map[string]string {
-		own := of.Sign(t, "client", sinktest.InAnHour())
-		return map[string]string{"ca.crt": servers.PEM, "tls.crt": own.CertPEM, "tls.key": own.KeyPEM}
-	}
-	return rotation{
-		sink: fmt.Sprintf("{http: {url: '%s', tls: {caFile: %s, clientCertFile: %s, clientKeyFile: %s}}}",
-			server.URL, m.file("ca.crt"), m.file("tls.crt"), m.file("tls.key")),
-		before: files(before), after: files(after),
-		rotate: func(*testing.T) { clients.Store(after.Pool()); server.CloseClientConnections() },
-	}
 }
 
 func rotateNATS(t *testing.T, m mounted, _ *outbox) rotation {
