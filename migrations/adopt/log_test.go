@@ -241,6 +241,27 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 			}
 		})
 	}
+	other := r
+	other.old.spec.Slot += "_other"
+	for create, want := range map[string]string{
+		"pg_create_physical_replication_slot($1)":                 " is a physical one; give the slot.name",
+		"pg_create_logical_replication_slot($1, 'test_decoding')": " has the plugin test_decoding, and an adoption reads pgoutput; give the connector plugin.name pgoutput",
+	} {
+		if _, err := r.Pool.Exec(t.Context(), "select "+create, other.old.spec.Slot); err != nil {
+			t.Logf("a server without its contrib: %v", err)
+			continue
+		}
+		if _, err := other.try(adopt.ToShadow, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "slot "+other.old.spec.Slot+want) {
+			t.Errorf("%s: got %v, want %s", create, err, want)
+		}
+		r.exec(`select pg_drop_replication_slot($1)`, other.old.spec.Slot)
+	}
+	r.exec(`create publication deletes for table outboxevent with (publish = 'delete')`)
+	other = r
+	other.old.spec.Publication = "deletes"
+	if _, err := other.try(adopt.ToShadow, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "publication deletes does not publish what is inserted") {
+		t.Errorf("a publication of deletes: %v", err)
+	}
 	login := r.old.spec.Slot
 	r.exec(`create role ` + login + ` login password 'plain'; grant ` + login + ` to current_user; alter schema outbox owner to ` + login + `; alter table outboxevent owner to ` + login)
 	t.Cleanup(func() {
