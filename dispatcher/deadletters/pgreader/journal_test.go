@@ -1,7 +1,6 @@
 package pgreader
 
 import (
-	"net/http/httptest"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -35,10 +34,6 @@ func TestHistoryHasTheJournal(t *testing.T) {
 	if got := operations("key-6"); len(got) != 2 || got[0] != "insert" || got[1] != "claim" {
 		t.Errorf("the records are %v", got)
 	}
-	server := httptest.NewServer(deadletters.Handler(r))
-	defer server.Close()
-	same(t, "over HTTP")(r.Event(t.Context(), eventID(6), false))(deadletters.Client{URL: server.URL}.Event(t.Context(), eventID(6), false))
-
 	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(6))
 	if got := operations(eventID(6)); len(got) != 3 || got[2] != "ack" {
 		t.Errorf("of a row that is gone the records are %v", got)

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -198,11 +199,23 @@ func TestShowReturnsEverything(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	story(t, pool)
-	for name, payload := range map[string]bool{"show": false, "show_payload": true} {
+	for _, payload := range []bool{false, true} {
+		content := deadletters.Content{}
+		if payload {
+			content = deadletters.Content{Headers: json.RawMessage(`{"trace": "s3cr3t"}`), Payload: json.RawMessage(`{"card": "s3cr3t"}`)}
+		}
 		deadLetter, err := r.Show(t.Context(), eventID(2), payload)
-		golden(t, name, deadLetter, err)
+		if !reflect.DeepEqual(deadLetter.Content, content) {
+			t.Errorf("payload %v: show has the content %+v, want %+v", payload, deadLetter.Content, content)
+		}
+		deadLetter.Content = deadletters.Content{}
+		golden(t, "show", deadLetter, err)
 		history, err := r.Event(t.Context(), eventID(4), payload)
-		golden(t, "event_"+name, history, err)
+		if history.Event == nil || !reflect.DeepEqual(history.Event.Content, content) {
+			t.Fatalf("payload %v: the event is %+v, want the content %+v", payload, history.Event, content)
+		}
+		history.Event.Content = deadletters.Content{}
+		golden(t, "event", history, err)
 	}
 	for id, want := range map[string]int64{"1": 1, eventID(4): 5} {
 		if deadLetter, err := r.Show(t.Context(), id, false); err != nil || deadLetter.ID != want {
