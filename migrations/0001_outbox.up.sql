@@ -139,7 +139,7 @@ create table outbox_dead_letters (
     aggregate_id   text,
     tenant_id      uuid,
     reason         text        not null,
-    -- What failed, in one word, how the destination or the rule calls it, and where in the event.
+    -- What failed, in one word; the code of the destination or the name of the rule; and where in the event.
     class          text        not null default '',
     code           text        not null default '',
     place          text        not null default '',
@@ -273,20 +273,20 @@ comment on column outbox_replay_items.skipped is 'Why: already_resolved, not_dea
 -- read all of it here.
 create index outbox_replay_items_state on outbox_replay_items (replay_id, state, seq, dead_letter_id);
 
--- The earlier ones of a key that are not done.
+-- The earlier items of a key that are not done.
 create index outbox_replay_items_key on outbox_replay_items (replay_id, key_hash, seq)
     where state in ('waiting', 'requeued') and key_hash is not null;
 
--- outbox_resolve does with dead letters of a replay what it is for, and returns how many items had their turn. It is
--- all that a replay login may change of events and dead letters: a dead row goes back to pending, an open dead letter is
--- resolved, and each records who requested it and why.
+-- outbox_resolve replays or discards dead letters of a replay, and returns how many items had their turn. A replay login
+-- may change events and dead letters only by it: a dead row goes back to pending, an open dead letter is resolved, and
+-- each records who requested it and why.
 --
 -- A dead letter that is resolved, or whose row is gone or not dead any more, is skipped with the reason. Replay, dead letters
 -- and rows are locked in this order, each in that of its ids, so that two calls never wait for each other in a
 -- circle. The statement after the locks sees what was committed before them.
 --
 -- A row that goes back has its whole retry budget again. Its lease stays, so that the fencing token keeps rising.
--- What had failed is in the dead letter.
+-- Its old failures are in the dead letter.
 create function outbox_resolve(p_replay uuid, p_dead_letters bigint[]) returns integer
 language plpgsql
 security definer
@@ -357,8 +357,8 @@ $$;
 
 revoke all on function outbox_resolve from public;
 
--- The dispatchers' processes that run, as they say themselves every few seconds. Who has not been seen for
--- a while is gone; another removes its row.
+-- The dispatchers' processes that run. Each updates its row every few seconds. A process that was not seen for a
+-- while is gone; another removes its row.
 create table outbox_workers (
     worker     uuid        not null,
     dispatcher text        not null,
@@ -380,7 +380,7 @@ comment on table outbox_workers is 'One row per process of a dispatcher that run
 comment on column outbox_workers.worker is 'What outbox_events.locked_by names.';
 comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
 comment on column outbox_workers.blocks is 'Whether its keys wait behind a dead event: onDead Block.';
-comment on column outbox_workers.seen_at is 'When it last said that it is there, by the database''s clock.';
+comment on column outbox_workers.seen_at is 'When it last updated this row, on the database''s clock.';
 comment on column outbox_workers.delivered_5m is 'The events that it marked delivered in the 5 minutes before seen_at.';
 comment on column outbox_workers.failed_5m is 'Its deliveries that failed in the 5 minutes before seen_at.';
 comment on column outbox_workers.delivered_1h is 'The events that it marked delivered in the hour before seen_at.';
@@ -409,10 +409,10 @@ create table outbox_sweeps (
 );
 
 comment on table outbox_sweeps is 'One row per sweep of retention: how far it is, what it has removed, and when it runs next.';
-comment on column outbox_sweeps.holder is 'The worker that sweeps, whichever sweep it is. Only of the row "retention".';
+comment on column outbox_sweeps.holder is 'The worker that sweeps, in the row "retention" alone.';
 comment on column outbox_sweeps.pages is 'The pages of outbox_events when the run began.';
 comment on column outbox_sweeps.position is 'The page that is next. Another worker continues from there.';
-comment on column outbox_sweeps.began_at is 'When the run began that is under way. Null: none is.';
+comment on column outbox_sweeps.began_at is 'When the current run began. Null: none is under way.';
 comment on column outbox_sweeps.ended_at is 'When the last whole run ended.';
 comment on column outbox_sweeps.seconds is 'How long the last whole run took.';
 comment on column outbox_sweeps.delivered is 'Delivered rows that were removed, ever.';

@@ -4,8 +4,8 @@
 -- Triggers write it, so that it has every change: of dispatchers, of producers and of people. While it is off,
 -- no trigger exists, and it costs nothing.
 
--- Partitioned by day, in UTC. outbox_journal_keep makes the days ahead, and removes those that are old. What comes on a
--- day that has no partition goes to the default partition, so that no insert of an event ever fails for it.
+-- Partitioned by day, in UTC. outbox_journal_keep makes the days ahead, and removes those that are old. A record of a
+-- day without a partition goes to the default partition, so that no insert of an event ever fails for it.
 create table outbox_journal (
     at              timestamptz not null,
     lsn             pg_lsn      not null,
@@ -143,12 +143,12 @@ begin
 end
 $$;
 
--- outbox_journal_keep makes the days that come, and removes those that are older than the retention. It returns how many
--- it removed. It takes no argument, so that who may call it can remove nothing else; the dispatchers' retention does.
+-- outbox_journal_keep creates the next days, and removes those that are older than the retention. It returns how many it
+-- removed. The dispatchers' retention calls it. It has no argument, so that its caller can remove nothing else.
 --
--- A day is emptied first, which locks that day alone: nothing writes to it any more. To drop the table locks the
--- whole journal, and so producers and dispatchers, if only for a moment: it is given up when that is not to be had at
--- once, and tried again by the next run.
+-- A day is emptied first, which locks that day alone: nothing writes to it any more. Dropping the table locks the
+-- whole journal, and so producers and dispatchers, for a moment: when the lock is not free at once, the next run tries
+-- again.
 create function outbox_journal_keep() returns integer
 language plpgsql security definer set search_path from current
 set timezone = 'UTC' set datestyle = 'ISO' set lock_timeout = '50ms'
@@ -210,9 +210,9 @@ begin
 end
 $$;
 
--- outbox_journal_set turns the journal on or off, sets how long records are kept, and reports whether it was the other
--- way before. It is for the owner. To turn it on waits for the transactions that have written events: from then on
--- the journal has every change. What was recorded is kept for its retention, also when it is turned off.
+-- outbox_journal_set turns the journal on or off, sets how long records are kept, and returns whether that changed
+-- it. It is for the owner. Turning it on waits for the transactions that have written events: from then on
+-- the journal has every change. Records are kept for their retention, also when it is turned off.
 create function outbox_journal_set(p_enabled boolean, p_retention interval default '7 days') returns boolean
 language plpgsql set search_path from current
 as $$

@@ -120,7 +120,7 @@ func TestDebeziumBackWaitsForLeases(t *testing.T) {
 }
 
 // Each insert is an event, also one with the id of a row that was deleted: Debezium sends both.
-func TestDebeziumReusedIDIsANewEvent(t *testing.T) {
+func TestDebeziumReusedIDBecomesNewEvent(t *testing.T) {
 	r, _ := newLogRig(t)
 	again := func(n int) {
 		t.Helper()

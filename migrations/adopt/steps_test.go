@@ -174,7 +174,7 @@ func TestRefusedRowsAreLeftToTheWorker(t *testing.T) {
 
 // Rows that their clean-up removes are in neither count; a row that a producer opens again is a new event, and one
 // that a worker's late failure opens is not.
-func TestReopenedRowIsANewEvent(t *testing.T) {
+func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	r := newRig(t, overviewService())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	for n := range 4 {
