@@ -9,12 +9,13 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 sinks=dispatcher/sink/sink.go
 otlp=dispatcher/internal/otlp
-mapfile -t parts < <(sed -n 's|^\t".*/dispatcher/sink/\([a-z]*sink\)"$|\1|p' $sinks | grep -v '^logsink$')
-parts+=(tracing)
+mapfile -t parts < <(sed -n 's|^\t".*/dispatcher/internal/sinks/\([a-z]*sink\)"$|\1|p' $sinks | grep -v '^logsink$')
+[ ${#parts[@]} -gt 0 ] || { echo "$sinks imports no sink that this script knows" >&2; exit 1; }
+parts+=(cloud tracing) # the SDKs of the clouds, which a build tag leaves out
 
 # size PART...: builds a dispatcher without these parts, and prints its size and its compressed size.
 size() {
-  local drop=" $* " pattern
+  local drop=" $* " pattern tags=
   pattern=$(printf '%s|' "$@" none)
   # Without a sink's import, and without the cases (two lines each) that make one.
   awk -v drop="${pattern%|}" '
@@ -40,8 +41,9 @@ func NewProvider(context.Context, Process, *slog.Logger) (*trace.TracerProvider,
 GO
     overlay+=", \"$PWD/$otlp/otlp.go\": \"$dir/otlp.go\", \"$PWD/$otlp/log.go\": \"\""
   fi
+  [[ $drop != *" cloud "* ]] || tags=nocloud
   echo "{\"Replace\": {$overlay}}" > "$dir/overlay.json"
-  GOFLAGS="-overlay=$dir/overlay.json" hack/build.sh "$dir/dispatcher" ./dispatcher/cmd/dispatcher
+  GOFLAGS="-overlay=$dir/overlay.json" TAGS=$tags hack/build.sh "$dir/dispatcher" ./dispatcher/cmd/dispatcher
   echo "$(stat -c %s "$dir/dispatcher") $(gzip -c "$dir/dispatcher" | wc -c)"
 }
 
