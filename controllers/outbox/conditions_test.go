@@ -26,7 +26,7 @@ func is(kind string, status metav1.ConditionStatus, reason string) metav1.Condit
 }
 
 // CONTRACT: C-104
-func TestConditions(t *testing.T) {
+func TestConditionsSumUpTheDispatchers(t *testing.T) {
 	const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
 	connected, fits := is(api.SourceReachableCondition, yes, api.ReasonConnected), is(api.SchemaReadyCondition, yes, api.ReasonUpToDate)
 	refused := is(api.SourceReachableCondition, no, api.ReasonAuthenticationFailed)

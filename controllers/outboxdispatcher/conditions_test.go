@@ -95,7 +95,7 @@ func checkConditions(t *testing.T, cases map[string]conditionsCase) {
 }
 
 // CONTRACT: C-101
-func TestConditions(t *testing.T) {
+func TestConditionsFollowWhatPodsReport(t *testing.T) {
 	checkConditions(t, map[string]conditionsCase{
 		"well": {func(*observed) {}, yes, api.ReasonDelivering,
 			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack", "DataHealthy=True/Healthy"},
@@ -252,7 +252,7 @@ func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 }
 
 // What a person must know is in the message, whatever the names, and nothing that changes by itself.
-func TestMessages(t *testing.T) {
+func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	message := func(o observed, kind string) string { return meta.FindStatusCondition(conditions(o), kind).Message }
 	o := well()
 	paused := func(topics ...string) (all []status.PausedTopic) {

@@ -38,7 +38,7 @@ func TestDeadLettersHaveOneEventInTenMinutes(t *testing.T) {
 }
 
 // CONTRACT: C-43
-func TestTransitions(t *testing.T) {
+func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 	current := func(change func(*observed), dead *int64) (s api.OutboxDispatcherStatus) {
 		o := well()
 		change(&o)

@@ -12,7 +12,7 @@ import (
 )
 
 // Who claims from the same tables, and whose migration is that of another. CONTRACT: C-104
-func TestPeers(t *testing.T) {
+func TestPeersClaimFromTheSameTables(t *testing.T) {
 	secret := func(name string) *api.OutboxSpec {
 		return &api.OutboxSpec{Secret: api.DatabaseSecret{Name: name}, Schema: "outbox", Migration: &api.Migration{}}
 	}

@@ -73,7 +73,7 @@ func TestReadyDespiteTrouble(t *testing.T) {
 }
 
 // While pods may still claim, Ready does not say that nothing is claimed.
-func TestPausing(t *testing.T) {
+func TestPausingIsNotPausedWhilePodsClaim(t *testing.T) {
 	o := well()
 	o.obd.Spec.State = api.StatePaused
 	o.statuses[0].State, o.statuses[1].State = "Paused", "Paused"

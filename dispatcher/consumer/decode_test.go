@@ -137,7 +137,7 @@ func fromLog(m draft.Message) (*consumer.Event, error) { return consumer.FromJSO
 // CONTRACT: C-70, C-80
 func TestEverySinksMessage(t *testing.T) {
 	const serviceBus = "serviceBus: {namespace: n.servicebus.windows.net, endpoint: '127.0.0.1:1', contentMode: "
-	tested := map[string]bool{"postgres": true} // by TestInbox
+	tested := map[string]bool{"postgres": true} // by TestFromInboxReadsTheSinksRow
 	for _, test := range []struct {
 		sink string
 		read func(draft.Message) (*consumer.Event, error)
@@ -219,7 +219,7 @@ func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 // A row of the postgres sink's table.
 //
 // CONTRACT: C-80
-func TestInbox(t *testing.T) {
+func TestFromInboxReadsTheSinksRow(t *testing.T) {
 	pool := pgtest.Open(t, pgtest.Empty(t))
 	ddl, err := os.ReadFile("../internal/sinks/postgressink/inbox.sql")
 	check(t, err)
@@ -245,7 +245,7 @@ func TestInbox(t *testing.T) {
 }
 
 // A batch keeps its order, and one that cannot be read is named by its place.
-func TestBatch(t *testing.T) {
+func TestBatchKeepsOrderAndNamesTheUnreadable(t *testing.T) {
 	one := `{"specversion":"1.0","id":"0197a1e0-0000-7000-8000-000000000001","data":1}`
 	two := `{"specversion":"1.0","id":"0197a1e0-0000-7000-8000-000000000002","data":2}`
 	header := http.Header{"Content-Type": {"application/cloudevents-batch+json; charset=utf-8"}}
@@ -261,7 +261,7 @@ func TestBatch(t *testing.T) {
 // A message that is not an event of an outbox is refused, without quoting it.
 //
 // CONTRACT: C-73, C-80
-func TestUndecodable(t *testing.T) {
+func TestUndecodableMessageIsRefusedWithoutQuotingIt(t *testing.T) {
 	const id = "0197a1e0-0000-7000-8000-000000000001"
 	for name, headers := range map[string]map[string]string{
 		"no id":               {"ce_type": "s3cret"},

@@ -280,7 +280,7 @@ func TestKeysForOutsideCalls(t *testing.T) {
 //
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-010
-func TestMigrate(t *testing.T) {
+func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 	for name, driver := range drivers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,7 @@ import (
 //
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-041
-func TestMetrics(t *testing.T) {
+func TestMetricsCountResultsDuplicatesAndRetries(t *testing.T) {
 	each(t, func(t *testing.T, _ pgtest.DB, newSide func(consumer.Options) side) {
 		registry := prometheus.NewRegistry()
 		metrics := consumer.NewMetrics(registry)

@@ -42,7 +42,7 @@ func TestPolicyIsChecked(t *testing.T) {
 //
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-011
-func TestSweep(t *testing.T) {
+func TestSweepRemovesOnlyTheConsumersOldRecords(t *testing.T) {
 	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		c := newSide(consumer.Options{})
 		fill := func(n int, id, age string) {

@@ -21,7 +21,7 @@ var upcasters = consumer.Upcasters{"OrderPlaced": {
 //
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-021
-func TestUpcasters(t *testing.T) {
+func TestUpcastersRunStepByStep(t *testing.T) {
 	const one = `{"total":9007199254740993,"name":"<&>"}`
 	for _, test := range []struct{ name, eventType, header, payload, want, version string }{
 		{"from 1, which nothing says", "OrderPlaced", "", one, `{"cents":9007199254740993,"currency":"EUR","name":"<&>"}`, "3"},
@@ -77,7 +77,7 @@ func TestUpcastersThatAreMissingOrFail(t *testing.T) {
 
 // Unknown fields are ignored, missing ones have the defaults of the code, numbers keep their digits.
 // REQUIREMENT: RULE-010-021
-func TestDecode(t *testing.T) {
+func TestDecodeKeepsDigitsAndDefaults(t *testing.T) {
 	e := newEvent()
 	e.Payload = []byte(`{"order": 42, "new_field": {"a": [1]}, "extra": 9007199254740993}`)
 	order := struct {

@@ -13,7 +13,7 @@ import (
 // Each step is an input, and what the breaker must be after it.
 //
 // CONTRACT: C-32
-func TestBreaker(t *testing.T) {
+func TestBreakerFollowsCallsAndProbes(t *testing.T) {
 	type step struct {
 		do    func(*breaker, time.Time)
 		state dispatcher.BreakerState

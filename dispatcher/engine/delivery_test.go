@@ -157,7 +157,7 @@ func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 //
 // CONTRACT: C-24 C-32 C-40
 // REQUIREMENT: OVERVIEW-9, STORAGE-7
-func TestOutcomes(t *testing.T) {
+func TestOutcomeFollowsTheErrorOfDelivery(t *testing.T) {
 	wrong := errors.New("wrong")
 	for _, test := range []struct {
 		name   string

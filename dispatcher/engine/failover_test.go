@@ -118,7 +118,7 @@ func newGate(after int) gate {
 
 // The primary crashes and its standby is promoted: the engine continues there. The standby was behind, and
 // so has never heard of the claims and the acks: those events are delivered again. None is lost.
-func TestFailover(t *testing.T) {
+func TestFailoverLosesNoEvent(t *testing.T) {
 	const events = 300
 	c := newCluster(t)
 	c.enqueue("orders", events)
@@ -154,7 +154,7 @@ func (c cluster) cutStream() {
 }
 
 // Primary and standby change places, and change back. Nothing is delivered twice.
-func TestSwitchover(t *testing.T) {
+func TestSwitchoverDeliversNothingTwice(t *testing.T) {
 	const events = 300
 	c := newCluster(t)
 	c.enqueue("orders", events)
@@ -202,7 +202,7 @@ func (c *cluster) changePlaces() {
 
 // A primary that is made read-only keeps its connections. They are dropped, and the engine says what
 // is missing until there is a writer.
-func TestDemotion(t *testing.T) {
+func TestDemotedPrimaryIsReportedUntilAWriterExists(t *testing.T) {
 	const events = 300
 	c := newCluster(t)
 	c.enqueue("orders", events)

@@ -191,7 +191,7 @@ func TestGateAndRunOnce(t *testing.T) {
 }
 
 // Each step is what a claim brought, and what is held after it.
-func TestGate(t *testing.T) {
+func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 	now := time.Now()
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 10}}
 	for name, test := range map[string]struct {

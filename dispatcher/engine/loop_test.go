@@ -28,7 +28,7 @@ func (s quietStore) Claim(context.Context, dispatcher.ClaimRequest) (dispatcher.
 }
 
 // Wake ends the wait for the next poll, however long that is.
-func TestWake(t *testing.T) {
+func TestWakeEndsThePollWait(t *testing.T) {
 	store := quietStore{claims: make(chan struct{})}
 	d, err := New(store, dispatcher.Handlers{}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Hour, PollInterval: 20 * time.Minute})
 	if err != nil {

@@ -81,7 +81,7 @@ var errFault = dispatcher.DestinationFault(errors.New("503"))
 // Such an event waits for a quarter of its age, within bounds, and keeps its attempt. All others go the way
 // they went before.
 // CONTRACT: C-24, C-32
-func TestPostponed(t *testing.T) {
+func TestPostponedEventWaitsAQuarterOfItsAge(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		topic    string // orders are delivered

@@ -18,7 +18,7 @@ func limits(shares []dispatcher.Share) map[string]int {
 	return out
 }
 
-func TestShares(t *testing.T) {
+func TestSharesFavorBusyTopics(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		topics []string

@@ -36,7 +36,7 @@ func newServer(t *testing.T) (planned, *postgres.Server) {
 //
 // CONTRACT: C-61
 // REQUIREMENT: OVERVIEW-4
-func TestBudgets(t *testing.T) {
+func TestBudgetsOfWALAreKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

@@ -53,7 +53,7 @@ func returnsOf(events []*dispatcher.Event) []dispatcher.Return {
 // is refused.
 // CONTRACT: C-20
 // REQUIREMENT: STORAGE-30
-func TestWorkers(t *testing.T) {
+func TestWorkersClaimEachRowOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	const rows = 10_000
@@ -189,7 +189,7 @@ func TestWrongClock(t *testing.T) {
 
 // The verbs work however pgx sends them, as behind a pooler that keeps no prepared statements, and
 // leave nothing behind in the session.
-func TestProtocols(t *testing.T) {
+func TestStoreWorksInEachQueryMode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,

@@ -54,7 +54,7 @@ func nullable(id uuid.UUID) *string {
 // is about to, are not.
 // CONTRACT: C-95
 // REQUIREMENT: STORAGE-70
-func TestOrphans(t *testing.T) {
+func TestOrphansAreDueRowsThatNoWorkerServes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
@@ -101,7 +101,7 @@ func TestOrphans(t *testing.T) {
 // event that is gone does not count as delivered.
 // CONTRACT: C-95
 // REQUIREMENT: STORAGE-69, STORAGE-72
-func TestOutcomes(t *testing.T) {
+func TestOutcomesAddUpRunningProcesses(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))

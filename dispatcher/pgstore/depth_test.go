@@ -54,7 +54,7 @@ func (o outbox) wantCounts(off int64, estimated bool) {
 }
 
 // A dispatcher's rights are enough, and the size grows with the table. CONTRACT: C-95
-func TestSizes(t *testing.T) {
+func TestSizesGrowWithTheTable(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	sizes := func() map[string]int64 {

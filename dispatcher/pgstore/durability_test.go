@@ -16,7 +16,7 @@ import (
 // delivered again. The server is made to put off the writing that no transaction waits
 // for, so that a crash does undo it.
 // CONTRACT: C-22, C-41
-func TestCrash(t *testing.T) {
+func TestDeadLetterSurvivesCrash(t *testing.T) {
 	t.Parallel()
 	p, srv := newServer(t)
 	pgtest.Exec(p, `alter system set wal_writer_delay = '10s'`)

@@ -18,7 +18,7 @@ func rowAt(p position) row {
 
 // A topic's next claim starts behind a full share or the last row that bytes had room for, a little
 // before now after one that took all that was due, and where it did before when nothing is known.
-func TestFloors(t *testing.T) {
+func TestNextClaimStartsBehindTheLast(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Microsecond)
 	last := position{now.Add(-time.Hour), uuid.New()}

@@ -19,7 +19,7 @@ func TestCompareSchemaTooOld(t *testing.T) {
 }
 
 // Every statement names the tables of its schema alone.
-func TestLoad(t *testing.T) {
+func TestStatementsNameTheSchemaAlone(t *testing.T) {
 	t.Parallel()
 	q := load("mine")
 	for name, sql := range map[string]string{

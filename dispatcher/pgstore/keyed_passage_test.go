@@ -134,7 +134,7 @@ func TestLooksAhead(t *testing.T) {
 
 // Claims are dense once one was full, nearly all of whose rows could be had, and as long as they are like that
 // in all topics. Keys that are to be read again have a statement of their own, before it.
-func TestDense(t *testing.T) {
+func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 	t.Parallel()
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 1000}}
 	for name, test := range map[string]struct {

@@ -13,14 +13,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// RowsVariable names the environment variable with the number of rows of TestMillion. Set it to 10000000
+// RowsVariable names the environment variable with the number of rows of TestStatementsKeepTheirPlansAmongAMillionRows. Set it to 10000000
 // to see that ten times as many make no difference.
 const RowsVariable = "OUTBOX_TEST_ROWS"
 
-// TestMillion puts a million rows of one topic next to a few of others, and looks at what the
+// TestStatementsKeepTheirPlansAmongAMillionRows puts a million rows of one topic next to a few of others, and looks at what the
 // statements then do. Loading them takes most of its time, so all that needs them is in here.
 // REQUIREMENT: OVERVIEW-4, OVERVIEW-5, STORAGE-12
-func TestMillion(t *testing.T) {
+func TestStatementsKeepTheirPlansAmongAMillionRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

@@ -25,7 +25,7 @@ func raising(body string) string {
 // An error of the server says whether the rows of the statement are refused, or the statement may well
 // succeed later with the same rows.
 // CONTRACT: C-33
-func TestRefused(t *testing.T) {
+func TestServerErrorSeparatesRefusedRowsFromRetryable(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		breaks  string // of the owner; ROLE stands for the dispatcher's login

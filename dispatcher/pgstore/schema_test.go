@@ -12,7 +12,7 @@ import (
 )
 
 // Each state comes with a sentence that says what to do.
-func TestSchema(t *testing.T) {
+func TestSchemaStateNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	const next = `insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (`

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // Every verb works with a dispatcher's grants and no other right.
 // REQUIREMENT: OVERVIEW-6, OVERVIEW-7, OVERVIEW-8, STORAGE-6, STORAGE-7, STORAGE-8, STORAGE-10, STORAGE-17, STORAGE-18, STORAGE-30, STORAGE-42
-func TestStore(t *testing.T) {
+func TestStoreWorksWithDispatcherGrants(t *testing.T) {
 	t.Parallel()
 	storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
 		o := newOutbox(t, pgtest.Migrated(t))

@@ -15,7 +15,7 @@ import (
 // A worker with a dispatcher's rights has one row while it runs, with the database's times. Rows that were not
 // seen for a day go, and those of others stay.
 // CONTRACT: C-3
-func TestHeartbeat(t *testing.T) {
+func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
@@ -59,7 +59,7 @@ func TestHeartbeat(t *testing.T) {
 
 // Dispatchers that deliver topics of this one are named, whoever runs them; each once, and only while they run.
 // CONTRACT: C-104
-func TestSharing(t *testing.T) {
+func TestSharingNamesRunningDispatchersOfTheTopics(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))

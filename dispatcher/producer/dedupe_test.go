@@ -13,7 +13,7 @@ import (
 func keyed(key string) producer.Event { return event(func(e *producer.Event) { e.DedupeKey = key }) }
 
 // CONTRACT: C-1, C-11
-func TestDedupe(t *testing.T) {
+func TestDedupeKeyEnqueuesOnce(t *testing.T) {
 	for name, begin := range drivers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -113,7 +113,7 @@ func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 }
 
 // Each field lands in its column. CONTRACT: C-10, C-14, C-15
-func TestRow(t *testing.T) {
+func TestEachFieldLandsInItsColumn(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := pgtest.Open(t, pgtest.Migrated(t))

@@ -48,7 +48,7 @@ func next(t *testing.T, heard <-chan string) string {
 }
 
 // A wake-up names the namespace on the channel of the schema, with each driver.
-func TestWaker(t *testing.T) {
+func TestWakerNotifiesTheSchemasChannel(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Empty(t)
 	db, err := sql.Open("pgx", dsn)

@@ -112,7 +112,7 @@ func full() *v1alpha1.OutboxDispatcher {
 	return obd
 }
 
-func TestGolden(t *testing.T) {
+func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 	for name, obd := range map[string]*v1alpha1.OutboxDispatcher{"minimal": minimal(), "full": full()} {
 		deployment, err := Deployment(obd, flags)
 		if err != nil {

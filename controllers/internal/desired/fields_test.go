@@ -29,7 +29,7 @@ func piped() *v1alpha1.OutboxDispatcher {
 	return obd
 }
 
-func TestPipeline(t *testing.T) {
+func TestPipelineReachesTheFile(t *testing.T) {
 	obd := piped()
 	refs := SchemaRefs(obd)
 	if want := []SchemaRef{{"schemas", "order.json", 0}}; !reflect.DeepEqual(refs, want) {

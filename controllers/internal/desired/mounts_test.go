@@ -16,7 +16,7 @@ import (
 // What a part of a spec names, the file names where it is mounted. SECRETS is where that is.
 //
 // CONTRACT: C-100
-func TestMounts(t *testing.T) {
+func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 	for name, test := range map[string]struct {
 		spec, file string
 		mounts     []string
@@ -110,7 +110,7 @@ func TestMounts(t *testing.T) {
 // The Secrets that others make are used as they are, for the dispatchers and for the migration.
 //
 // CONTRACT: C-100
-func TestDatabases(t *testing.T) {
+func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 	for name, test := range map[string]struct {
 		spec, file, migration string
 		mounts, migrates      []string

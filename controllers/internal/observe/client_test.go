@@ -60,7 +60,7 @@ func TestStatusIsBoundedAndBrief(t *testing.T) {
 	}
 }
 
-func TestRunning(t *testing.T) {
+func TestRunningPodHasAnAddressAndStays(t *testing.T) {
 	pending, leaving, homeless, unready := running("pending"), running("leaving"), running("homeless"), running("unready")
 	pending.Status.Phase = corev1.PodPending
 	leaving.DeletionTimestamp = &metav1.Time{}

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { envtest.Main(m) }
 
-func TestPlugin(t *testing.T) {
+func TestPluginCommandsOnAnAPIServer(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "kubectl outbox")
 }

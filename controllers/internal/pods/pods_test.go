@@ -38,7 +38,7 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 }
 
 // What the kubelet said before it had mounted a pod's files is over.
-func TestMounting(t *testing.T) {
+func TestMountFailureEndsWhenMounted(t *testing.T) {
 	waits := func(reason string) corev1.PodStatus {
 		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}}
 	}
@@ -57,7 +57,7 @@ func TestMounting(t *testing.T) {
 }
 
 // A verdict of the API server on the pod stays, a failure may pass.
-func TestRefused(t *testing.T) {
+func TestRefusedIsAVerdictOfTheAPIServer(t *testing.T) {
 	for words, want := range map[string]bool{
 		`Its pod cannot be created: a pod is forbidden: error looking up service account shop/orders: serviceaccount "orders" not found`:                             true,
 		`Its pod cannot be created: Error creating: admission webhook "images.example.com" denied the request: no digest`:                                            true,

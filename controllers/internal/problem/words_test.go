@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestSentence(t *testing.T) {
+func TestSentenceIsCapitalizedEndedAndCut(t *testing.T) {
 	for text, want := range map[string]string{
 		"http://a responded 500":   "http://a responded 500.",   // a URL is written as it is
 		"spec.routes[0].to is bad": "spec.routes[0].to is bad.", // and so is a field

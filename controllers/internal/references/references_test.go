@@ -10,7 +10,7 @@ import (
 )
 
 // CONTRACT: C-103
-func TestMissing(t *testing.T) {
+func TestMissingReferencesAreNamed(t *testing.T) {
 	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop"}, Spec: api.OutboxDispatcherSpec{
 		Database: &api.OutboxSpec{
 			Secret:    api.DatabaseSecret{Name: "orders-db"},

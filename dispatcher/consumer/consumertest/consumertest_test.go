@@ -270,7 +270,7 @@ func rename(table string, hidden bool) string {
 // A check whose hook is missing is reported as not made, and a hook that fails as that.
 //
 // CONTRACT: C-81
-func TestHooks(t *testing.T) {
+func TestMissingHookIsReportedAsNotChecked(t *testing.T) {
 	if _, err := consumertest.Check(t.Context(), consumertest.Consumer{}); err == nil {
 		t.Error("a consumer without hooks was checked")
 	}

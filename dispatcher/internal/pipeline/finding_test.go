@@ -11,7 +11,7 @@ import (
 )
 
 // Each step that stops an event names itself. CONTRACT: C-72
-func TestFindings(t *testing.T) {
+func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 	p, err := New(config.Config{
 		Sink:   config.Sink{HTTP: &config.HTTPSink{}},
 		Routes: []config.Route{{Topics: []string{"odd"}, To: "event.headers.region"}, {To: `"all"`}},

@@ -57,7 +57,7 @@ transform:
 //
 // CONTRACT: C-29, C-72, C-73
 // REQUIREMENT: STORAGE-36, STORAGE-38, STORAGE-39
-func TestOutbox(t *testing.T) {
+func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 	target := newTarget(t)
 	dir := t.TempDir()
 	schemaFile, configFile := filepath.Join(dir, "order.json"), filepath.Join(dir, "config.yaml")

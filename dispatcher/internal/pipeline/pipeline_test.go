@@ -36,7 +36,7 @@ func schema(text string) *config.PayloadSchema { return &config.PayloadSchema{In
 
 // CONTRACT: C-29
 // REQUIREMENT: OVERVIEW-2, STORAGE-9
-func TestRoute(t *testing.T) {
+func TestRouteComputesTheDestination(t *testing.T) {
 	p := compile(t, config.Config{Routes: []config.Route{
 		{Topics: []string{"orders", "returns"}, To: `"shop." + event.type + "." + event.headers.region`},
 		{Topics: []string{"refunds"}, To: `event.aggregateId`},
@@ -73,7 +73,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-func TestProblems(t *testing.T) {
+func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 	cfg := config.Config{
 		Sink:   config.Sink{Kafka: &config.KafkaSink{}},
 		Routes: []config.Route{{To: `event.topc`}},
@@ -107,7 +107,7 @@ func TestProblems(t *testing.T) {
 //
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-39, STORAGE-56
-func TestDeliver(t *testing.T) {
+func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	p := compile(t, config.Config{
 		Validation: []config.Validation{
 			{Types: []string{"Placed"}, Schema: schema(`{"properties": {"total": {"type": "number"}}}`),
@@ -241,7 +241,7 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckReportsEachStep(t *testing.T) {
 	p := compile(t, config.Config{
 		Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}},
 		Validation: []config.Validation{

@@ -22,7 +22,7 @@ func decode(t *testing.T, payload string) any {
 
 // CONTRACT: C-72, C-73
 // REQUIREMENT: STORAGE-38
-func TestViolations(t *testing.T) {
+func TestViolationsNameThePlaceAndNoValue(t *testing.T) {
 	const people = `"type": "object", "additionalProperties": {"type": "object", "required": ["age"], "properties": {"age": {"minimum": 18}}}`
 	for _, c := range []struct {
 		schema, payload string
@@ -94,7 +94,7 @@ func TestSchemaErrors(t *testing.T) {
 }
 
 // A registry's references are found by their names, from wherever the schema says that it stands.
-func TestReferences(t *testing.T) {
+func TestReferencesResolveByName(t *testing.T) {
 	references := []Reference{
 		{"customer.json", `{"properties": {"address": {"$ref": "address.json"}}}`},
 		{"address.json", `{"required": ["city"]}`},

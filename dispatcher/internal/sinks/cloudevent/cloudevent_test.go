@@ -59,7 +59,7 @@ func TestIntegersAreNumbers(t *testing.T) {
 	}
 }
 
-func TestSource(t *testing.T) {
+func TestSourceEscapesNamespaceAndTopic(t *testing.T) {
 	for _, test := range []struct{ namespace, topic, want string }{
 		{"shop", "orders", "/outbox/shop/orders"},
 		{"a b", "x/y", "/outbox/a%20b/x%2Fy"},
@@ -93,7 +93,7 @@ func TestTypeAndSubject(t *testing.T) {
 // The table of doc.go, and what it says about the table.
 //
 // CONTRACT: C-70
-func TestHeaders(t *testing.T) {
+func TestHeadersBecomeAttributeNames(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		headers, want map[string]string

@@ -9,7 +9,7 @@ import (
 )
 
 // CONTRACT: C-70
-func TestTrace(t *testing.T) {
+func TestTraceHeadersAreCheckedBeforeTheyAreSent(t *testing.T) {
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for _, test := range []struct{ headers, want map[string]string }{
 		{map[string]string{}, map[string]string{}},

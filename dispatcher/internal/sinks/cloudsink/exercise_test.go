@@ -9,7 +9,7 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
-func TestExercise(t *testing.T) {
+func TestCloudSinksMeetTheSinkContract(t *testing.T) {
 	places := map[string]func(*testing.T) place{
 		"SQS":      func(t *testing.T) place { return newSQS(t, "") },
 		"SQS FIFO": func(t *testing.T) place { return newSQS(t, ".fifo") },
@@ -34,7 +34,7 @@ func TestExercise(t *testing.T) {
 // stand-ins are slow, so the events are few.
 //
 // CONTRACT: C-27, C-50, C-70, C-71
-func TestVolume(t *testing.T) {
+func TestOutboxArrivesThoughConnectionsBreak(t *testing.T) {
 	for name, test := range map[string]struct {
 		open   func(*testing.T) place
 		events int

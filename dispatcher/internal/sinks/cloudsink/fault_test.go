@@ -78,7 +78,7 @@ func deliver(t *testing.T, s *sink, e *dispatcher.Event) error {
 // What every service does alike: a missing destination, a message that is too large, and silence.
 //
 // CONTRACT: C-27, C-32, C-40, C-73
-func TestFaults(t *testing.T) {
+func TestCloudSinksReportServiceFaults(t *testing.T) {
 	for name, test := range map[string]struct {
 		open  func(*testing.T) place
 		bytes int
@@ -133,7 +133,7 @@ func TestFaults(t *testing.T) {
 }
 
 // AWS counts an attribute's name, its type and its value.
-func TestSize(t *testing.T) {
+func TestSizeCountsAttributesAsAWSDoes(t *testing.T) {
 	m := message{body: []byte("ab"), contentType: "t", attributes: map[string]string{"ce_id": "7"}}
 	if want := len("ab") + len("content-type"+"String"+"t") + len("ce_id"+"String"+"7"); m.size() != want {
 		t.Errorf("the size is %d, want %d", m.size(), want)

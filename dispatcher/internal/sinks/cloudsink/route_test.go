@@ -17,7 +17,7 @@ import (
 // no name, such as a way to another account, leads nowhere.
 //
 // CONTRACT: C-29
-func TestRoutes(t *testing.T) {
+func TestRouteReplacesTheConfiguredName(t *testing.T) {
 	const configured = "missing-one"
 	for kind, open := range map[string]func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (s *sink, arrived func() int){
 		"SQS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {

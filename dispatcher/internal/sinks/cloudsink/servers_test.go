@@ -98,7 +98,7 @@ func (p place) destination() sinktest.Destination {
 		}
 		return inner(e)
 	}
-	cannot := map[string]string{"Missing": "a queue or topic of a stand-in is not the account's to delete; TestFaults has one that is missing"}
+	cannot := map[string]string{"Missing": "a queue or topic of a stand-in is not the account's to delete; TestCloudSinksReportServiceFaults has one that is missing"}
 	if p.small || p.sink.bytes < 900<<10 {
 		cannot["Large"] = "the service takes less"
 	}

@@ -79,7 +79,7 @@ func check(t *testing.T, c codec, payload, want string) {
 // bytes follow their length, a union its branch, an array or a map the number of its items and 0.
 //
 // CONTRACT: C-72, C-73
-func TestAvro(t *testing.T) {
+func TestAvroBytesFollowTheSpecification(t *testing.T) {
 	c := codecOf(t, config.KafkaAvro, order)
 	//                 id count note mixed at day price raw kind lines tags to
 	const defaults = "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00"
@@ -158,7 +158,7 @@ func TestAvroBytes(t *testing.T) {
 // The bytes are worked out by hand from Protobuf's description of its encoding.
 //
 // CONTRACT: C-72, C-73
-func TestProtobuf(t *testing.T) {
+func TestProtobufBytesFollowTheSpecification(t *testing.T) {
 	c := codecOf(t, config.KafkaProtobuf, message)
 	for payload, want := range map[string]string{
 		`{}`:                                    "",
@@ -184,7 +184,7 @@ func TestProtobuf(t *testing.T) {
 }
 
 // A schema that needs others.
-func TestReferences(t *testing.T) {
+func TestReferencedSchemasAreResolved(t *testing.T) {
 	for encoding, s := range map[config.KafkaEncoding]registry.Schema{
 		config.KafkaAvro: {
 			Text:       `{"type":"record","name":"a","fields":[{"name":"b","type":"shop.b"}]}`,
@@ -216,7 +216,7 @@ func newEncoder(t *testing.T, encoding config.KafkaEncoding) (*srfake.Registry, 
 }
 
 // CONTRACT: C-72, C-73
-func TestEncode(t *testing.T) {
+func TestEncodeFramesWithTheSchemaID(t *testing.T) {
 	for encoding, test := range map[config.KafkaEncoding]struct {
 		schema       sr.Schema
 		content, hex string // of a schema with id 1
@@ -283,7 +283,7 @@ func TestRegistryUnreachable(t *testing.T) {
 	}
 }
 
-func TestNew(t *testing.T) {
+func TestNewRefusesJSONAndNoURL(t *testing.T) {
 	if _, err := New(config.KafkaJSON, config.SchemaRegistry{URL: "http://a"}); err == nil || !strings.HasSuffix(err.Error(), "; choose Avro or Protobuf") {
 		t.Errorf("JSON: %v", err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
-func TestExercise(t *testing.T) {
+func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
@@ -35,7 +35,7 @@ func TestExercise(t *testing.T) {
 }
 
 // What is sent over the wire, in addition to what the SDK reads from it.
-func TestRequest(t *testing.T) {
+func TestRequestHasTheDocumentedForm(t *testing.T) {
 	requests := make(chan *http.Request, 1)
 	dumps := make(chan string, 1)
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -19,7 +19,7 @@ import (
 )
 
 // CONTRACT: C-32, C-73
-func TestResponses(t *testing.T) {
+func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC) // a server whose clock is wrong
 	date := now.Format(http.TimeFormat)
 	for _, test := range []struct {

@@ -13,7 +13,7 @@ import (
 // A process reads the proxy's address once, so each case is a process of its own.
 //
 // CONTRACT: C-73
-func TestProxy(t *testing.T) {
+func TestProxyIsReadFromTheEnvironment(t *testing.T) {
 	requests := make(chan string, 10)
 	address, stop := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requests <- r.URL.Host }))
 	child(t, "TestThroughProxy", "HTTPSINK_PROXY=up", "NO_PROXY=", "HTTP_PROXY=http://u:"+tokenSecret+"@"+address)
@@ -34,11 +34,11 @@ func child(t *testing.T, test string, env ...string) {
 	}
 }
 
-// TestThroughProxy is run by TestProxy.
+// TestThroughProxy is run by TestProxyIsReadFromTheEnvironment.
 func TestThroughProxy(t *testing.T) {
 	state := os.Getenv("HTTPSINK_PROXY")
 	if state == "" {
-		t.Skip("TestProxy runs this")
+		t.Skip("TestProxyIsReadFromTheEnvironment runs this")
 	}
 	s := open(t, plant(t, "http", "consumer.invalid"))
 	delivered, probed := post(t, s), s.Probe(t.Context())

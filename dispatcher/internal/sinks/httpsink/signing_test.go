@@ -42,7 +42,7 @@ func webhooks(t *testing.T) (address string, got chan webhook) {
 
 // Requests verify with the specification's own library, with the old secret and the new one, in every
 // mode, and not with another.
-func TestSignatures(t *testing.T) {
+func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 	address, got := webhooks(t)
 	older, newer := secret('a', 24), secret('b', 64)
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {

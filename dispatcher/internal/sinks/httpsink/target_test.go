@@ -14,7 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-func TestResolve(t *testing.T) {
+func TestResolveStaysOnTheConfiguredHost(t *testing.T) {
 	const elsewhere, climbs, noPath = "leads to another host than https://h:8443", "has a segment . or ..", "is not a path"
 	for route, want := range map[string]string{
 		"":                           "https://h:8443/a/b?key=1",
@@ -54,7 +54,7 @@ func TestResolve(t *testing.T) {
 // Events go where their routes lead, those of a batch together; one without a destination fails alone.
 //
 // CONTRACT: C-29, C-73
-func TestRoutes(t *testing.T) {
+func TestRoutedEventsShareABatch(t *testing.T) {
 	var mu sync.Mutex
 	var requests []string
 	arrived := map[string]string{} // the path of each event, by id

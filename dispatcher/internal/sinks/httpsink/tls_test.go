@@ -37,7 +37,7 @@ var noContent = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { 
 // event was read.
 //
 // CONTRACT: C-32
-func TestCertificates(t *testing.T) {
+func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
 	good := ca.Sign(t, "server", sinktest.InAnHour())
 	client, stranger := ca.Sign(t, "client", sinktest.InAnHour()), other.Sign(t, "stranger", sinktest.InAnHour())

@@ -49,7 +49,7 @@ func class(err error) string {
 // What an operator reads when something is wrong with the real broker, word for word.
 //
 // CONTRACT: C-32, C-73
-func TestConditions(t *testing.T) {
+func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	topic := newTopic(t, 1)
 	trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.certs.CA.PEM)}
 	connect := func(t *testing.T, s *sink) {
@@ -141,7 +141,7 @@ func compare(t *testing.T, err error, kind, word, text string) {
 // it takes the rest.
 //
 // CONTRACT: C-32
-func TestFull(t *testing.T) {
+func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(disk, 0o700); err != nil {
 		t.Fatal(err)

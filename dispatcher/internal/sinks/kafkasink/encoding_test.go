@@ -21,7 +21,7 @@ import (
 // broker, next to a registry that can be broken.
 //
 // CONTRACT: C-32, C-70, C-72, C-73
-func TestEncoding(t *testing.T) {
+func TestEncodedRecordsReachTheBroker(t *testing.T) {
 	schemas := srfake.New()
 	t.Cleanup(schemas.Close)
 	var unreachable atomic.Bool

@@ -20,7 +20,7 @@ import (
 
 // CONTRACT: C-32, C-70, C-71, C-73
 // REQUIREMENT: STORAGE-28, STORAGE-33
-func TestExercise(t *testing.T) {
+func TestKafkaSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, config.KafkaSink{ContentMode: mode}) })

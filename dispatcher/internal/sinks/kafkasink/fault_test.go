@@ -107,7 +107,7 @@ func TestNotAuthorized(t *testing.T) {
 }
 
 // CONTRACT: C-27, C-31, C-32
-func TestFaults(t *testing.T) {
+func TestKafkaSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: broker(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {

@@ -32,7 +32,7 @@ func tokenLogin(t *testing.T, token string) *config.KafkaAuth {
 // Each way to be secure, on the real broker, as it should be and as it should not.
 //
 // CONTRACT: C-32, C-73
-func TestSecurity(t *testing.T) {
+func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	topic := newTopic(t, 1)
 	certs := theBroker.certs
 	trust := certs.Trust(t, certs.CA.PEM)

@@ -30,7 +30,7 @@ func (w *writes) Write(p []byte) (int, error) {
 const local = "a line is written to this process's own output"
 
 // CONTRACT: C-70, C-71
-func TestExercise(t *testing.T) {
+func TestLogSinkMeetsTheSinkContract(t *testing.T) {
 	for name, cfg := range map[string]config.LogSink{"WithPayload": {Payload: config.LogPayloadInclude}, "WithoutPayload": {}} {
 		t.Run(name, func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {

@@ -18,7 +18,7 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-73
-func TestExercise(t *testing.T) {
+func TestNATSSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, config.NATSSink{ContentMode: mode}) })
@@ -98,7 +98,7 @@ func message(t testing.TB, m jetstream.Msg) sinktest.Message {
 // What is in the headers, character by character.
 //
 // CONTRACT: C-70
-func TestHeaders(t *testing.T) {
+func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 	srv := server(t)
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		stream := newStream(t, srv, nil)

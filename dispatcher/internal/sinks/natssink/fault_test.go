@@ -123,7 +123,7 @@ func TestBadSubject(t *testing.T) {
 // What a stream refuses, and says why.
 //
 // CONTRACT: C-32, C-73
-func TestRefused(t *testing.T) {
+func TestStreamRefusalsNameTheRemedy(t *testing.T) {
 	srv := server(t)
 	for _, test := range []struct {
 		name   string
@@ -196,7 +196,7 @@ func TestAccountFull(t *testing.T) {
 }
 
 // CONTRACT: C-27, C-31, C-32
-func TestFaults(t *testing.T) {
+func TestNATSSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: server(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
@@ -257,7 +257,7 @@ func large(n int) []*dispatcher.Event {
 // A retry within the duplicate window is stored once, and confirmed.
 //
 // CONTRACT: C-27, C-42
-func TestDuplicates(t *testing.T) {
+func TestDuplicateIsStoredOnce(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))

@@ -21,7 +21,7 @@ import (
 // Each way to log in, on the real server, as it should be and as it should not.
 //
 // CONTRACT: C-32, C-73
-func TestLogin(t *testing.T) {
+func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	key, stranger := newKey(t, nkeys.CreateUser), newKey(t, nkeys.CreateUser)
 	users := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
 		{user: alice, password: %q}, {nkey: %s},
@@ -108,7 +108,7 @@ func TestNoRight(t *testing.T) {
 	}
 }
 
-func TestCovers(t *testing.T) {
+func TestCoversFollowsSubjectWildcards(t *testing.T) {
 	for pattern, want := range map[string]bool{
 		"a.b.c": true, "a.*.c": true, "a.>": true, ">": true, "*.*.*": true,
 		"a.b": false, "a.b.c.d": false, "a.b.c.>": false, "*": false, "a.*.d": false,
@@ -204,7 +204,7 @@ func trusting(certs *sinktest.Certificates) client.Option {
 // No server there, or another one.
 //
 // CONTRACT: C-32
-func TestUnreachable(t *testing.T) {
+func TestUnreachableServerIsPassedOver(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	for address, text := range map[string]string{

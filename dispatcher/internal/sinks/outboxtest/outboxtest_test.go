@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // A destination that is unreachable for a while, and forgets what it confirmed last, gets everything.
-func TestDeliver(t *testing.T) {
+func TestDeliverBringsEverythingAfterAnOutage(t *testing.T) {
 	d := &memory{t: t}
 	outboxtest.Deliver(t, outboxtest.Run{
 		Sink: d, Events: 2000, Keys: 20, Arrived: func() []sinktest.Message { return d.messages },

@@ -19,13 +19,13 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
-func TestExercise(t *testing.T) {
+func TestPostgresSinkMeetsTheSinkContract(t *testing.T) {
 	srv, dsn := server(t)
 	sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, settings(dsn)) })
 }
 
 // CONTRACT: C-27, C-31, C-32
-func TestFaults(t *testing.T) {
+func TestPostgresSinkSurvivesServerFaults(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux lists the children of a process")
 	}

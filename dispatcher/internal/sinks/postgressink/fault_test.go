@@ -20,7 +20,7 @@ import (
 // What the server responds to all events, each response made by the real one.
 //
 // CONTRACT: C-32, C-73
-func TestResponses(t *testing.T) {
+func TestServerErrorsNameTheRemedy(t *testing.T) {
 	raise := `create function f() returns trigger language plpgsql as $$ begin %s end $$;
 		create trigger f before insert on inbox_events for each statement execute function f()`
 	for _, test := range []struct {
@@ -54,7 +54,7 @@ func TestResponses(t *testing.T) {
 // One event of a batch is refused, and the others are inserted.
 //
 // CONTRACT: C-32, C-73
-func TestRefused(t *testing.T) {
+func TestRefusedEventFailsAlone(t *testing.T) {
 	for _, test := range []struct {
 		name, setup, text string
 		dead              bool
@@ -108,7 +108,7 @@ func TestRefused(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestLogin(t *testing.T) {
+func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	_, dsn := server(t)
 	exec(t, dsn, `create role outbox login password '`+sinktest.PasswordSecret+`'; grant usage on schema public to outbox;
 		grant insert, select (id) on public.inbox_events to outbox; create role mallory login password '`+sinktest.PasswordSecret+`'`)
@@ -195,7 +195,7 @@ func speakTLS(t *testing.T, dsn string, leaf sinktest.Leaf) {
 // Of several servers the one that takes writes is used.
 //
 // CONTRACT: C-32
-func TestStandby(t *testing.T) {
+func TestStandbyIsPassedOver(t *testing.T) {
 	srv, dsn := server(t)
 	standby := pgtest.Standby(t, srv)
 	sinktest.Want(t, "a standby alone", sinktest.Send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")

@@ -17,7 +17,7 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-73
-func TestExercise(t *testing.T) {
+func TestRabbitSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
@@ -86,7 +86,7 @@ func destination(t *testing.T, cfg config.RabbitMQSink) sinktest.Destination {
 // the trace context's own.
 //
 // CONTRACT: C-70
-func TestHeaders(t *testing.T) {
+func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 	queue := newQueue(t, nil)
 	s := open(t, plainConfig(t, queue))
 	e := sinktest.NewEvent()

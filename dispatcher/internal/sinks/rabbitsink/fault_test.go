@@ -50,7 +50,7 @@ func TestMissingExchange(t *testing.T) {
 // A message that no queue takes is a failure, and the others of its batch are not.
 //
 // CONTRACT: C-29
-func TestUnroutable(t *testing.T) {
+func TestUnroutableMessageFailsAlone(t *testing.T) {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "shop.#")
 	for name, test := range map[string]struct {
 		exchange, key, text string
@@ -188,7 +188,7 @@ func TestFullQueue(t *testing.T) {
 // While the broker has an alarm nothing new is sent, and no event becomes dead.
 //
 // CONTRACT: C-32
-func TestBlocked(t *testing.T) {
+func TestBlockedBrokerGetsNothingNew(t *testing.T) {
 	for name, alarm := range map[string]struct{ on, off []string }{
 		"low on memory": {[]string{"set_vm_memory_high_watermark", "0.00001"}, []string{"set_vm_memory_high_watermark", "0.4"}},
 		"low on disk":   {[]string{"set_disk_free_limit", "1000000GB"}, []string{"set_disk_free_limit", "50MB"}},
@@ -267,7 +267,7 @@ func TestFirstMessageGoesAlone(t *testing.T) {
 }
 
 // CONTRACT: C-27, C-31, C-32
-func TestFaults(t *testing.T) {
+func TestRabbitSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: broker(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
@@ -282,7 +282,7 @@ func TestFaults(t *testing.T) {
 // A connection that an operator closed is made again, and a node that is unreachable passed over.
 //
 // CONTRACT: C-32
-func TestReconnect(t *testing.T) {
+func TestClosedConnectionIsOpenedAgain(t *testing.T) {
 	queue := newQueue(t, nil)
 	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

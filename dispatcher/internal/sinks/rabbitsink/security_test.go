@@ -13,7 +13,7 @@ import (
 // Each way to be secure, on the real broker, as it should be and as it should not.
 //
 // CONTRACT: C-32, C-73
-func TestSecurity(t *testing.T) {
+func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	queue := newQueue(t, nil)
 	control(t, "add_vhost", "closed")
 	certs := theBroker.certs

@@ -15,7 +15,7 @@ import (
 )
 
 // What real connections return is tested by the sinks.
-func TestOf(t *testing.T) {
+func TestOfNamesTheCause(t *testing.T) {
 	alert := func(op, text string) error {
 		return fmt.Errorf("posting: %w", &net.OpError{Op: op, Err: errors.New(text)})
 	}

@@ -19,7 +19,7 @@ import (
 // Each cause has its word and its remedy, and who gave up waiting is never the caller.
 //
 // CONTRACT: C-32
-func TestUnreachable(t *testing.T) {
+func TestUnreachableNamesCauseAndRemedy(t *testing.T) {
 	broker := reason.Peer{Name: "the broker", Hosts: "brokers", TLS: "tls", Plain: "remove tls"}
 	alert := func(text string) error { return &net.OpError{Op: "remote error", Err: errors.New("tls: " + text)} }
 	const failed, certificate = reason.ConnectionFailed, reason.CertificateInvalid

@@ -20,7 +20,7 @@ import (
 // A batch for many streams goes to all nodes of a cluster, also while slots move between them.
 //
 // CONTRACT: C-32, C-70
-func TestCluster(t *testing.T) {
+func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	nodes, err := redis.StartCluster(ctx, 3, redis.Options{Settings: map[string]string{"cluster-require-full-coverage": "no"}})

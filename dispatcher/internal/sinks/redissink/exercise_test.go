@@ -18,7 +18,7 @@ import (
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
-func TestExercise(t *testing.T) {
+func TestRedisSinkMeetsTheSinkContract(t *testing.T) {
 	srv := server(t, redis.Options{})
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestMaxLen(t *testing.T) {
 }
 
 // Without a stream of the configuration, an event goes to that of its topic's name; a route says another.
-func TestStream(t *testing.T) {
+func TestStreamDefaultsToTheTopic(t *testing.T) {
 	srv := server(t, redis.Options{})
 	cfg := settings(srv)
 	cfg.Stream = ""

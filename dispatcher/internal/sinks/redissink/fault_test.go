@@ -16,7 +16,7 @@ import (
 // What Redis replies to an event, each reply made by the real server.
 //
 // CONTRACT: C-32, C-73
-func TestResponses(t *testing.T) {
+func TestServerErrorsNameTheRemedy(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		setup       []string
@@ -141,7 +141,7 @@ func TestTooLarge(t *testing.T) {
 // An event that must be on a replica is not delivered before it is.
 //
 // CONTRACT: C-70
-func TestReplicas(t *testing.T) {
+func TestEventWaitsForItsReplicas(t *testing.T) {
 	srv, replica := server(t, redis.Options{}), server(t, redis.Options{})
 	cfg := settings(srv)
 	cfg.Replicas, cfg.Timeout = 1, config.Duration(2*time.Second)
@@ -168,7 +168,7 @@ func TestReplicas(t *testing.T) {
 }
 
 // CONTRACT: C-27, C-31, C-32
-func TestFaults(t *testing.T) {
+func TestRedisSinkSurvivesServerFaults(t *testing.T) {
 	srv := server(t, redis.Options{})
 	sinktest.Faults{
 		Server: srv,

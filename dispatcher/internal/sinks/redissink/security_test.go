@@ -25,7 +25,7 @@ func login(t *testing.T, cfg config.RedisSink, user, password string) config.Red
 // Each way to log in, on the real server, as it should be and as it should not.
 //
 // CONTRACT: C-32, C-73
-func TestLogin(t *testing.T) {
+func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	locked := server(t, redis.Options{})
 	do(t, locked, "acl", "setuser", "outbox", "on", ">"+sinktest.PasswordSecret, "+xadd", "+ping", "~orders")
 	do(t, locked, "acl", "setuser", "mallory", "on", ">"+sinktest.PasswordSecret, "+ping")
