@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,12 +12,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A replay in a pod serves its progress on /status, retries when the database fails and shows that, and writes
-// its progress at the end where the operator reads it.
+// A replay in a pod serves its progress on /status, retries when a right is missing or the server is killed and shows that,
+// and writes its progress at the end where the operator reads it.
 // CONTRACT: C-42
 func TestReplayRunServesItsStatus(t *testing.T) {
 	t.Parallel()
-	o, file := operating(t)
+	server := pgtest.Server(t)
+	o, file := operatingOn(t, server.DSN("postgres"))
 	o.enqueue(t, 10)
 	o.makeDead(t)
 	login := strings.TrimSuffix(o.owner, "owner") + "replay"
@@ -51,6 +50,11 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	if s := current(); s.Source.State != status.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID.String() != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
 		t.Errorf("the status is %+v, %+v, want 6 of 10 waiting", s, s.Replay)
 	}
+	server.Kill()
+	await(t, "the killed server is shown", func() bool { return current().Source.State == status.Unreachable })
+	check(t, server.Restart(t.Context()))
+	o.admin.Reset()
+	await(t, "the replay continues", func() bool { return current().Source.State == status.Reachable })
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
 	await(t, "the rest is put back", func() bool { return o.count(t, "status = 'pending'") == 6 })
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
@@ -82,80 +86,4 @@ func TestReplayStopByRequest(t *testing.T) {
 	}
 	check(t, os.WriteFile(requestFile, []byte("action: replay\nreason: CHG-812\nrequestedBy: alice\ndryRun: true\n"), 0o600))
 	run(t, "", "replay", "stop", "-f", file, "--request", requestFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
-}
-
-// Two replays with the same dead letters run at once. One is killed and run again, the server is killed under both, and
-// one is given up half-way: each row is done once, and each replay reports what it did.
-// CONTRACT: C-42
-func TestOverlappingReplaysSurviveWhatBreaks(t *testing.T) {
-	server := pgtest.Server(t)
-	o, file := operatingOn(t, server.DSN("postgres"))
-	const rows = 400
-	o.enqueue(t, rows)
-	o.makeDead(t)
-	requests, ids := [2]string{}, [2]string{}
-	for i := range requests {
-		requests[i] = filepath.Join(t.TempDir(), "request.yaml")
-		ids[i] = fmt.Sprintf("5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a2%d", i)
-		check(t, os.WriteFile(requests[i], fmt.Appendf(nil, "id: %s\naction: replay\nreason: CHG-812\nrequestedBy: alice\nrate: 40\n", ids[i]), 0o600))
-	}
-	putBack := func(id string) (n int) {
-		check(t, o.admin.QueryRow(t.Context(), `select count(*) from outbox.outbox_replay_items where replay_id = $1 and state = 'requeued'`, id).Scan(&n))
-		return n
-	}
-	start := func(request string) (*exec.Cmd, string) {
-		message := filepath.Join(t.TempDir(), "message")
-		check(t, os.WriteFile(message, nil, 0o600))
-		cmd := command(t, "replay", "run", "-f", file, "--request", request, "--listen", "127.0.0.1:0")
-		cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
-		check(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill() }) // when the test failed
-		return cmd, message
-	}
-	killed, _ := start(requests[0])
-	other, otherLeft := start(requests[1])
-	await(t, "the first one puts some back", func() bool { return putBack(ids[0]) >= 30 })
-	check(t, killed.Process.Kill())
-	_ = killed.Wait() // it was killed
-	server.Kill()
-	check(t, server.Restart(t.Context()))
-	o.admin.Reset()
-	// The two go through their dead letters in one request: the one that is behind finds nothing to do. Now it is alone.
-	await(t, "the other one puts some back", func() bool { return putBack(ids[1]) >= 30 })
-	before := o.count(t, "status = 'dead'")
-	again, againLeft := start(requests[0])
-	await(t, "both continue", func() bool { return o.count(t, "status = 'dead'") <= before-60 })
-	run(t, "", "replay", "stop", "-f", file, "--request", requests[1], "--reason", "enough").ok(t, "stopped: enough")
-	for _, cmd := range []*exec.Cmd{again, other} {
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		await(t, "it ends", func() bool {
-			o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
-			select {
-			case err := <-ended:
-				check(t, err)
-				return true
-			default:
-				return false
-			}
-		})
-	}
-	sum := func(path string) status.Replay {
-		left, err := os.ReadFile(path)
-		check(t, err)
-		p := progress(t, string(left))
-		total := p.Delivered
-		for _, s := range p.Skipped {
-			total += s.Count
-		}
-		// The one that began later did not find what the other had put back by then.
-		if p.Matched <= rows/2 || p.Matched > rows || total != p.Matched || p.FinishedAt.IsZero() {
-			t.Errorf("the termination message is %s, want up to %d rows, all done", left, rows)
-		}
-		return p
-	}
-	a, b := sum(againLeft), sum(otherLeft)
-	if a.Delivered+b.Delivered != rows || o.count(t, "status = 'delivered'") != rows || b.Delivered == 0 || b.Stopped != "enough" {
-		t.Errorf("they delivered %d and %d of %d; the second one was stopped: %q", a.Delivered, b.Delivered, rows, b.Stopped)
-	}
 }
