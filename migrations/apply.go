@@ -14,7 +14,7 @@ import (
 const (
 	// lockTimeout is how long a migration waits for a lock: producers queue behind it for as long.
 	lockTimeout = 2 * time.Second
-	// lockPause is the time between two tries, in which the queue gets on; with lockRetries it makes 5 minutes.
+	// lockPause is the time between two attempts, for the queue to drain; with lockRetries it makes 5 minutes.
 	lockPause   = 3 * time.Second
 	lockRetries = 60
 )
@@ -26,14 +26,14 @@ type lockWait struct {
 	pause   time.Duration
 }
 
-// errBusy says that another migrator of the schema is at work.
+// errBusy reports that another migrator of the schema is running.
 var errBusy = errors.New("another migrator is at work")
 
-// busyPause is the time between two looks whether it still is. A look instead of a wait in the database:
-// a statement that waits has a snapshot, which an index that is built concurrently waits for.
+// busyPause is the time between two attempts to get its lock. A statement that waited for the lock in the database would
+// have a snapshot, which an index that is built concurrently waits for.
 const busyPause = 100 * time.Millisecond
 
-// retry does the work again while it fails for a lock.
+// retry repeats the work while it fails for a lock.
 func (w lockWait) retry(ctx context.Context, work func() error) error {
 	for n := 0; ; {
 		err := work()
@@ -60,7 +60,7 @@ func (w lockWait) retry(ctx context.Context, work func() error) error {
 // Transact runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
 // producers write to: it gives up a lock that it does not get within 2 seconds, since others queue behind it, and
 // runs work again after a pause, for 5 minutes or until ctx ends.
-// It fails for a name that cannot be a schema's, when the lock is not had in that time, and when work does.
+// It fails for a name that cannot be a schema's, when it does not get the lock in that time, and when work does.
 func Transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
 	if err := checkSchemaName(schema); err != nil {
 		return err
@@ -104,7 +104,7 @@ func step(ctx context.Context, conn *pgx.Conn, schema string, all []migration, w
 // migrators is the lock that lets one migrator of a schema work at a time.
 const migrators = `hashtextextended('outbox-operator migrations ' || $1, 0)`
 
-// lockMigrators gets the lock, by one of PostgreSQL's functions that do not wait.
+// lockMigrators gets the lock, by one of PostgreSQL's functions that do not wait. It returns errBusy when another has it.
 func lockMigrators(ctx context.Context, db querier, function, schema string) error {
 	var free bool
 	if err := db.QueryRow(ctx, `select `+function+`(`+migrators+`)`, schema).Scan(&free); err != nil {
@@ -116,8 +116,8 @@ func lockMigrators(ctx context.Context, db querier, function, schema string) err
 	return nil
 }
 
-// findNext takes its turn, which lasts until the transaction ends, so that whoever comes second sees all
-// that the first did.
+// findNext locks out other migrators until the transaction ends, so that the second one sees all that the first
+// did.
 func findNext(ctx context.Context, tx pgx.Tx, schema string, all []migration, w lockWait) (*migration, error) {
 	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ var createsIndex = regexp.MustCompile(`(?i)create\s+(?:unique\s+)?index\s+concur
 // it after that: it may run twice, so it says "if not exists". What a broken try has left of an index
 // is dropped first, or that would be taken for the index.
 //
-// Its turn is a lock of the session, which ends with the connection at the latest. Such a statement waits for
+// Its lock is one of the session, which ends with the connection at the latest. Such a statement waits for
 // older transactions for as long as they last, without a lock that producers need: it has no lock timeout.
 func applyOutside(ctx context.Context, conn *pgx.Conn, schema string, m migration) (_ *Applied, err error) {
 	if err := lockMigrators(ctx, conn, "pg_try_advisory_lock", schema); err != nil {
@@ -219,7 +219,7 @@ func applyOutside(ctx context.Context, conn *pgx.Conn, schema string, m migratio
 	return done, err
 }
 
-// prepareSchema makes the schema and the record of migrations, when they are missing, and makes
+// prepareSchema creates the schema and the table of migrations, when they are missing, and makes
 // unqualified names mean that schema until the transaction ends. pg_temp comes last: otherwise a
 // caller's temporary table would come before ours in the functions that keep this path.
 func prepareSchema(ctx context.Context, tx pgx.Tx, schema string) error {

@@ -7,8 +7,8 @@ type Kind string
 
 // The kinds of roles.
 const (
-	// Dispatcher claims, writes outcomes back, removes what retention says, counts, and says that it is
-	// there.
+	// Dispatcher claims, writes outcomes back, removes what retention says, counts, and reports that it
+	// runs.
 	Dispatcher Kind = "dispatcher"
 	// Producer calls enqueue and enqueue_batch.
 	Producer Kind = "producer"

@@ -16,11 +16,11 @@ type Journal struct {
 	Retention time.Duration
 }
 
-// SetJournal turns the journal of the schema on or off, and reports whether it was the other way before. It needs the
-// rights of an owner. What was recorded is kept for its retention, also when the journal is turned off.
+// SetJournal turns the journal of the schema on or off, and reports whether that changed it. It needs the rights of an
+// owner. What was recorded is kept for its retention, also when the journal is turned off.
 //
 // It locks the table of events, as a migration does: it gives up a lock that it does not get within 2 seconds, and tries
-// again for 5 minutes or until ctx ends. From then on the journal has every change. To set what is set already locks
+// again for 5 minutes or until ctx ends. From then on the journal has every change. Setting what is set already locks
 // nothing. It fails for a retention that is not allowed, and when the database does.
 func SetJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal) (changed bool, err error) {
 	if err := checkSchemaName(schema); err != nil {

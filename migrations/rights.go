@@ -32,8 +32,8 @@ func functionRights(ctx context.Context, tx pgx.Tx, schema string) ([]right, err
 	})
 }
 
-// restoreRights gives back what a migration took with a function that it dropped and created again. A
-// right on a function that is gone is gone.
+// restoreRights grants again the rights on a function that a migration dropped and created again, for functions that
+// still exist.
 func restoreRights(ctx context.Context, tx pgx.Tx, schema string, before []right) error {
 	after, err := functionRights(ctx, tx, schema)
 	if err != nil {
@@ -44,7 +44,7 @@ func restoreRights(ctx context.Context, tx pgx.Tx, schema string, before []right
 		has[r] = true
 	}
 	for _, r := range before {
-		if has[r] || r.grantee == "" { // a migration alone says what everybody may do
+		if has[r] || r.grantee == "" { // a migration alone decides the rights of public
 			continue
 		}
 		var there bool
