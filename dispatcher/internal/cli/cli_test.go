@@ -17,7 +17,7 @@ func TestCommandsAndFlagsAreOnAPage(t *testing.T) {
 // The last line is one line of at most 1,000 bytes, whatever the error says.
 //
 // CONTRACT: C-101
-func TestLastWordsAreBounded(t *testing.T) {
+func TestReasonIsOneBoundedLine(t *testing.T) {
 	long := strings.Repeat("é", 3000)
 	many := make([]error, 64)
 	for i := range many {

@@ -8,7 +8,7 @@ import (
 )
 
 // The policy that the file names is the one that the engine gets. CONTRACT: C-25
-func TestBackoff(t *testing.T) {
+func TestBackoffIsThatOfTheFile(t *testing.T) {
 	second := config.Duration(time.Second)
 	percent, none := 50, 0
 	for name, c := range map[string]struct {

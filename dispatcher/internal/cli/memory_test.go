@@ -7,7 +7,7 @@ import (
 )
 
 // A container that may take little memory has a lower limit; without one, or outside, it is the default.
-func TestSoftLimit(t *testing.T) {
+func TestSoftLimitFollowsTheContainer(t *testing.T) {
 	dir := t.TempDir()
 	if got := softLimit(filepath.Join(dir, "none")); got != memoryLimit {
 		t.Errorf("%d without the file, want %d", got, memoryLimit)

@@ -13,7 +13,7 @@ import (
 
 // Without an endpoint there is nothing between the engine and the sink, and no exporter: tracing costs
 // nothing. With one, the sink is wrapped.
-func TestNoTracingNoCost(t *testing.T) {
+func TestSinkIsWrappedOnlyWithTracing(t *testing.T) {
 	for _, set := range os.Environ() {
 		if name, _, _ := strings.Cut(set, "="); strings.HasPrefix(name, "OTEL_") {
 			t.Setenv(name, "")

@@ -37,7 +37,7 @@ var elsewhere = map[string]string{
 	"Message":           "the sink: TestMessageOfEveryKind",
 	"SchemaRegistry":    "the sink: TestSinkGetsTheFile",
 	"Server":            "what run listens on: every test of the binary",
-	"Log":               "the logger: TestLogLevel",
+	"Log":               "the logger: TestLogLevelIsThatOfTheFile",
 }
 
 // What the file says is what the engine and its store get, field by field.
@@ -144,7 +144,7 @@ func TestEveryKindOfSinkIsMade(t *testing.T) {
 	}
 }
 
-func TestLogLevel(t *testing.T) {
+func TestLogLevelIsThatOfTheFile(t *testing.T) {
 	for level, lines := range map[string]int{"debug": 4, "info": 3, "warn": 2, "error": 1} {
 		var out strings.Builder
 		log := newLogger(config.Config{Log: config.Log{Level: level}}, &out)

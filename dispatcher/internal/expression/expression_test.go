@@ -18,7 +18,7 @@ func event() *dispatcher.Event {
 	}
 }
 
-func TestString(t *testing.T) {
+func TestStringResults(t *testing.T) {
 	for text, want := range map[string]string{
 		`'fixed'`:         "fixed",
 		`event.namespace`: "shop",
@@ -52,7 +52,7 @@ func TestString(t *testing.T) {
 	}
 }
 
-func TestCompileErrors(t *testing.T) {
+func TestCompileErrorsNameThePlace(t *testing.T) {
 	text := func(s string) error { _, err := expression.String(s); return err }
 	rule := func(s string) error { _, err := expression.Bool(s); return err }
 	made := func(s string) error { _, err := expression.JSON(s); return err }
@@ -92,7 +92,7 @@ const order = `{"id": 9007199254740993, "huge": 18446744073709551615, "total": 1
 	"card": "4111111111111111", "pin": "1234", "customer": {"name": "Ann", "email": "ann@example.com"},
 	"items": [{"sku": "a", "serial": 12345678}, {"sku": "b"}], "tags": ["x", "y"], "big": 123456789012345678901234567890}`
 
-func TestBool(t *testing.T) {
+func TestBoolResults(t *testing.T) {
 	payload, err := expression.Decode([]byte(order))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestBool(t *testing.T) {
 	}
 }
 
-func TestJSON(t *testing.T) {
+func TestJSONResults(t *testing.T) {
 	for text, want := range map[string]string{
 		// Numbers that are only copied keep their text.
 		`without(payload, ["card", "pin", "customer", "items", "tags", "note", "status", "qty"])`: `{"big":123456789012345678901234567890,"huge":18446744073709551615,"id":9007199254740993,"total":10.50}`,
@@ -180,7 +180,7 @@ func TestJSON(t *testing.T) {
 // What an evaluation complains about says where and why, and nothing of the payload.
 //
 // CONTRACT: C-73
-func TestFailures(t *testing.T) {
+func TestFailuresNamePlaceAndCause(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"secret": "card-4111", "n": 0, "list": [1, 2], "o": {"a": 1}, "max": 1e999, "text": "x"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 	}
 }
 
-func TestDecodeErrors(t *testing.T) {
+func TestDecodeRefusesOtherThanJSON(t *testing.T) {
 	for _, bad := range []string{``, `{`, `{"a": secret}`, `1 2`, `{} x`} {
 		if _, err := expression.Decode([]byte(bad)); err == nil || err.Error() != "the payload is not JSON; correct the row" {
 			t.Errorf("%s: %v", bad, err)

@@ -21,7 +21,7 @@ func claimed() *dispatcher.Event {
 }
 
 // CONTRACT: C-70
-func TestHeader(t *testing.T) {
+func TestHeaderValuesOfEachType(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"id": 9007199254740993, "long": 123456789012345678901234567890, "price": 0.1234567890123456789012345,
 		"yes": true, "nothing": null, "name": "Zoë", "empty": "", "list": [1], "object": {}, "big": "` + strings.Repeat("x", expression.MaxHeader+1) + `"}`))
 	if err != nil {
@@ -95,7 +95,7 @@ func TestHeader(t *testing.T) {
 // The fields of an event are in rules, transformations and routes as well, and whole numbers are exact.
 //
 // CONTRACT: C-70, C-72
-func TestEventFields(t *testing.T) {
+func TestEventFieldsInEveryKind(t *testing.T) {
 	x, err := expression.JSON(`with(payload, {"metadata": with(event.headers, {"outbox_id": event.id, "sequence_number": event.sequence, "made": event.createdAt})})`)
 	if err != nil {
 		t.Fatal(err)

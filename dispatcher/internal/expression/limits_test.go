@@ -57,7 +57,7 @@ func orders(n int) string {
 // over all for each is not, whatever the nodes of the loops are.
 //
 // CONTRACT: C-35, C-72
-func TestWorkLimit(t *testing.T) {
+func TestWorkIsLimitedByThePayload(t *testing.T) {
 	for _, text := range []string{
 		`payload.items.all(i, i.q > 0 && i.p > 0)`,
 		`payload.items.map(i, i.q * i.p).size() == payload.items.size()`,
@@ -108,7 +108,7 @@ func TestWorkLimit(t *testing.T) {
 
 // The limit of the work is an end, whether or not anything else would notice: a test of its own, with its
 // own time limit, so that an evaluation without one fails it at once.
-func TestCostLimit(t *testing.T) {
+func TestCostLimitEndsNestedLoops(t *testing.T) {
 	x, err := expression.Bool(`payload.a.all(x, payload.a.all(y, payload.a.exists(z, x + y > 0.0)))`)
 	if err == nil || !strings.Contains(err.Error(), "fewer loops inside loops") {
 		t.Errorf("three loops: %v, %v", x, err)
@@ -128,7 +128,7 @@ func TestCostLimit(t *testing.T) {
 // allocated, and so what is live, is less than 64 MiB.
 //
 // CONTRACT: C-35
-func TestMemoryLimit(t *testing.T) {
+func TestMemoryIsLimitedBeforeAllocation(t *testing.T) {
 	payload := `{"a": "` + strings.Repeat("x", 40_000) + `", "b": "` + strings.Repeat("y", 40_000) + `"}`
 	doubled := func(start, step string) string { return `[` + start + `]` + strings.Repeat(`.map(x, `+step+`)`, 30) }
 	for _, text := range []string{
@@ -183,7 +183,7 @@ func TestMemoryLimit(t *testing.T) {
 }
 
 // An evaluation ends with its context.
-func TestInterrupted(t *testing.T) {
+func TestEvaluationEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := outcome(ctx, t, `{"r": payload.items.all(x, x.q > 0)}`, orders(1000))

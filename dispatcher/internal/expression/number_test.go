@@ -10,7 +10,7 @@ import (
 // Every number that JSON has, in every operator with a literal of every type on either side.
 //
 // CONTRACT: C-72
-func TestEveryNumber(t *testing.T) {
+func TestEveryNumberInEveryOperator(t *testing.T) {
 	numbers := []string{"0", "-0", "3", "3.0", "3.5", "1e3", "1E+3", "1.5e-3", "9007199254740991", "9007199254740993", "-9007199254740993",
 		"9223372036854775807", "-9223372036854775808", "9223372036854775808", "18446744073709551615", "18446744073709551616",
 		"123456789012345678901234567890", "-123456789012345678901234567890", "1e300", "5e-324", "1e-999", "1e999", "0.1234567890123456789012345"}
@@ -54,7 +54,7 @@ func TestEveryNumber(t *testing.T) {
 }
 
 // Whole outcomes are exact, whatever the types, and a number that no type holds keeps its text.
-func TestExactNumbers(t *testing.T) {
+func TestWholeNumbersAreExact(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"id": 9007199254740993, "max": 9223372036854775807, "umax": 18446744073709551615, "min": -9223372036854775808,
 		"q": 7, "whole": 4.0, "half": 3.5, "long": 123456789012345678901234567890, "long2": 123456789012345678901234567891, "neg": -123456789012345678901234567890,
 		"decimal": 0.1234567890123456789012345, "sum": 0.30000000000000004, "huge": 1e999, "point": 9007199254740993.0, "thousand": 1e3}`))

@@ -31,7 +31,7 @@ func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
 	return s, depth
 }
 
-func TestBriefStatus(t *testing.T) {
+func TestBriefStatusFitsItsBound(t *testing.T) {
 	s, depth := huge()
 	for name, c := range map[string]struct {
 		caller, path string
@@ -77,7 +77,7 @@ func TestBriefStatus(t *testing.T) {
 	}
 }
 
-func TestAllTopicsPaused(t *testing.T) {
+func TestAllTopicsPausedOnlyWithoutAnotherWaiting(t *testing.T) {
 	waits := func(topics ...string) (counts []status.TopicCounts) {
 		for _, topic := range topics {
 			counts = append(counts, status.TopicCounts{Topic: topic, Counts: status.Counts{Scheduled: 1}})
@@ -97,7 +97,7 @@ func TestAllTopicsPaused(t *testing.T) {
 		"none paused":          {nil, waits("a"), false},
 	} {
 		if got := allTopicsPaused(c.paused, c.topics); got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

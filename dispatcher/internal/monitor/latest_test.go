@@ -129,7 +129,7 @@ func TestStatusDoesNotWaitForAHangingDatabase(t *testing.T) {
 }
 
 // That nothing holds vacuum back is a result too.
-func TestNoOldestTransaction(t *testing.T) {
+func TestNoOldestTransactionIsAResult(t *testing.T) {
 	var failure error
 	o := NewOldestTransaction(t.Context(), func(context.Context) (*dispatcher.OldestTransaction, error) { return nil, failure }, slog.New(slog.DiscardHandler))
 	o.every, o.cooldown, o.waitTimeout = 0, -1, time.Minute

@@ -76,7 +76,7 @@ func getFrom(t *testing.T, caller, path string, s dispatcher.Snapshot, depth *di
 }
 
 // CONTRACT: C-95, C-101
-func TestReadyz(t *testing.T) {
+func TestReadyzNamesTheCause(t *testing.T) {
 	refused := dispatcher.Unavailable(reason.With(reason.ConnectionFailed, errors.New("cannot connect to http://a; check that it runs")))
 	for name, c := range map[string]struct {
 		change func(*dispatcher.Snapshot)
@@ -158,7 +158,7 @@ func TestHealthzIsAboutTheProcessAlone(t *testing.T) {
 }
 
 // CONTRACT: C-95, C-96
-func TestStatus(t *testing.T) {
+func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	early, late := started.Add(-2*time.Hour), started.Add(-time.Hour)
 	depth := &dispatcher.Depth{ObservedAt: started, Topics: []dispatcher.TopicDepth{
 		{Topic: "a", Pending: dispatcher.Count{N: 1}, Scheduled: dispatcher.Count{N: 2}, Retrying: dispatcher.Count{N: 1}, Processing: dispatcher.Count{N: 3}, Dead: dispatcher.Count{N: 4}, OldestPending: late},
