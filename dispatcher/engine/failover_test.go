@@ -166,7 +166,7 @@ func TestSwitchoverDeliversNothingTwice(t *testing.T) {
 	close(sink.open)
 	c.eventually("every row is delivered", func() bool { return c.delivered() == events })
 	c.changePlaces()
-	c.eventually("there is a database", func() bool { return c.Pool.Ping(t.Context()) == nil })
+	c.eventually("there is a database", func() bool { return c.Ping(t.Context()) == nil })
 	c.enqueue("orders", events)
 	c.eventually("the new rows are delivered too", func() bool { return c.delivered() == 2*events })
 	if n, times := sink.delivered(); n != 2*events || times != 2*events {
@@ -186,7 +186,7 @@ func (c *cluster) changePlaces() {
 	c.eventually("the standby follows", func() bool {
 		return pgtest.Value[bool](primary, `select exists (select from pg_stat_replication where state = 'streaming')`)
 	})
-	primary.Pool.Close()
+	primary.Close()
 	err := c.primary.Shutdown(c.Context())
 	if err == nil {
 		err = c.standby.Promote(c.Context())

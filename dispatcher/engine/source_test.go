@@ -61,7 +61,7 @@ func TestDatabaseRestart(t *testing.T) {
 	receive(t, "a third is delivered", held)
 	restarted := make(chan error, 1)
 	go func() { restarted <- srv.Restart(t.Context()) }()
-	r.eventually("the database is unreachable", func() bool { return r.Pool.Ping(t.Context()) != nil })
+	r.eventually("the database is unreachable", func() bool { return r.Ping(t.Context()) != nil })
 	close(release)
 	if err := receive(t, "the database has recovered", restarted); err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 	return rotation{
 		sink:   fmt.Sprintf("{postgres: {database: {dsnFile: %s}}}", m.file("dsn")),
 		before: dsn(older), after: dsn(newer),
-		rotate: func(t *testing.T) {
+		rotate: func(*testing.T) {
 			pgtest.Exec(pool, fmt.Sprintf("alter role %s password '%s'", role, newer))
 			pgtest.Exec(pool, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+role+"'")
 		},
