@@ -8,7 +8,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What an adoption moves and gives back is not a difference between the journal and the rows; the same by hand is.
+// Rows that an adoption moves and gives back are not differences between the journal and the rows; the same by hand are.
 func TestVerifyKnowsAnAdoption(t *testing.T) {
 	t.Parallel()
 	a := newAdopter(t)

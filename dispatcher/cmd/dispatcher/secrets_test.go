@@ -28,7 +28,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// What becomes of the events of a case.
+// The outcomes of a case's events.
 const (
 	delivered   = "delivered"
 	dead        = "dead"

@@ -51,7 +51,7 @@ transform:
 `
 )
 
-// silent is a destination that must hear nothing.
+// silent is a destination that must get no connection.
 type silent struct {
 	*httptest.Server
 	heard atomic.Int64

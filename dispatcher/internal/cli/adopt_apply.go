@@ -103,7 +103,7 @@ func readPlan(file string) (p adoptPlan, err error) {
 	return p, nil
 }
 
-// applyPlan does what is missing, and counts.
+// applyPlan makes the missing steps, and counts them.
 func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, out io.Writer) (status.Adoptions, error) {
 	there, err := adopt.Read(ctx, conn, schema, "")
 	if err != nil {
@@ -164,7 +164,7 @@ func missingSteps(phase string, state adopt.State) []adopt.Step {
 	return []adopt.Step{adopt.ToShadow, adopt.Cutover}
 }
 
-// reached is how far the plan's adoptions are; of those that were removed, only what is still there.
+// reached returns the phases of the plan's adoptions, and of removed ones that still exist.
 func (p adoptPlan) reached(there []adopt.Status) status.Adoptions {
 	found := map[string]adopt.Status{}
 	for _, s := range there {

@@ -107,7 +107,7 @@ func (c *checks) all(ctx context.Context, file string) {
 	}
 }
 
-// each splits what errors.Join joined.
+// each splits errors that errors.Join joined.
 func each(err error) []error {
 	var joined interface{ Unwrap() []error }
 	switch {
@@ -209,7 +209,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 	return missing, err
 }
 
-// pipeline reports what was compiled of routes, validation and transform.
+// pipeline compiles routes, validation and transform, and reports them.
 func (c *checks) pipeline(ctx context.Context, cfg config.Config) (compiled bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -250,7 +250,7 @@ func (c *checks) address(ctx context.Context, cfg config.Config) {
 	c.report("notify", "the address of deadLetters.notify can be reached", err)
 }
 
-// What enqueue takes by its default (CONTRACT C-13, C-16).
+// The default limits of enqueue (CONTRACT C-13, C-16).
 const (
 	maxPayload = 1 << 20
 	maxHeaders = 64 << 10

@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
-// What check --data calls trouble, as the alerts do.
+// The limits of check --data, which are those of the alerts.
 const (
 	maxLag         = 5 * time.Minute
 	minSuccessRate = 0.9
@@ -136,7 +136,7 @@ func lag(depth dispatcher.Depth) dataCheck {
 		Remedy:  "See whether a dispatcher runs, is not paused, and reaches its destination: its /status, or kubectl outbox status."}
 }
 
-// retrying has no limit: how many retries are too many is for who knows the destination to say.
+// retrying has no limit: how many retries are too many depends on the destination.
 func retrying(depth dispatcher.Depth) dataCheck {
 	var retrying, scheduled dispatcher.Count
 	for _, t := range depth.Topics {

@@ -39,7 +39,7 @@ func reading() deadcmd.Commands {
 	}
 }
 
-// validateReading checks what readers need of a file.
+// validateReading checks the part of a file that readers need.
 func validateReading(cfg config.Config) error {
 	err := cfg.ValidateDatabase()
 	if cfg.Namespace == "" {

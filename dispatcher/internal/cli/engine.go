@@ -78,7 +78,7 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 	return e, nil
 }
 
-// settings are what the file says to the engine: all of its Config but Logger and Observer.
+// settings are the engine's settings of the file: all of its Config but Logger and Observer.
 func settings(cfg config.Config) dispatcher.Config {
 	return dispatcher.Config{
 		Topics: cfg.Topics, Lease: cfg.Lease.D(), PollInterval: cfg.PollInterval.D(), BatchSize: cfg.BatchSize,
@@ -88,7 +88,7 @@ func settings(cfg config.Config) dispatcher.Config {
 	}
 }
 
-// storeOptions are what it says to the worker's store.
+// storeOptions are the store's settings of the file.
 func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.DeadLetters.Notify != nil,

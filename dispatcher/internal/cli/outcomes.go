@@ -14,7 +14,7 @@ type tally struct {
 	marks             []mark // the oldest first; the heartbeat's alone
 }
 
-// mark is what was counted by a time.
+// mark is the counts at a time.
 type mark struct {
 	at                time.Time
 	delivered, failed int64

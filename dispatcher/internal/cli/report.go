@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// reportWriter returns what writes a report in a form: table, which people read, json or yaml.
+// reportWriter returns the function that writes a report as table, json or yaml. It fails for another output.
 func reportWriter[Report any](form string, table func(io.Writer, Report) error) (func(io.Writer, Report) error, error) {
 	write, ok := map[string]func(io.Writer, Report) error{
 		"table": table,
@@ -38,7 +38,7 @@ func reportWriter[Report any](form string, table func(io.Writer, Report) error) 
 	}, nil
 }
 
-// oneLine keeps the table whole, whatever a topic or a route has in it.
+// oneLine replaces line breaks of a topic or a route, which would break the table.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -48,7 +48,7 @@ func (e *process) reread(ctx context.Context) {
 	}
 }
 
-// watchedFile is a file that is looked at again and again, and what is wrong with it.
+// watchedFile is a file that is read again and again, with its problem.
 type watchedFile struct {
 	field, path string // the field of the configuration that names it
 	log         *slog.Logger
@@ -75,7 +75,7 @@ func (f *watchedFile) note(err error) (usable bool) {
 	return true
 }
 
-// problems is what is wrong with the file.
+// problems are those of the file.
 func (f *watchedFile) problems() []status.FileProblem {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 )
 
-// sweepOptions are what the file says to the sweep that removes rows after their retention.
+// sweepOptions are the file's settings for the sweep that removes rows after their retention.
 func sweepOptions(cfg config.Config, worker uuid.UUID) retention.Options {
 	r := cfg.Retention
 	opts := retention.Options{

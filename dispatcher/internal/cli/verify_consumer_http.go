@@ -310,7 +310,7 @@ func (h *httpConsumer) number(response []byte) (int, error) {
 	return n, nil
 }
 
-// set runs a command with its state. What is off is off, even when time is up.
+// set runs a command with its state. It switches off also when time is up.
 func (h *httpConsumer) set(ctx context.Context, flag, command string, on bool) error {
 	state := "on"
 	if !on {

@@ -40,7 +40,7 @@ var elsewhere = map[string]string{
 	"Log":               "the logger: TestLogLevelIsThatOfTheFile",
 }
 
-// What the file says is what the engine and its store get, field by field.
+// The engine and its store get the file's settings, field by field.
 //
 // CONTRACT: C-25, C-28, C-34, C-35
 func TestEngineGetsTheFile(t *testing.T) {

@@ -29,16 +29,15 @@
 //
 // # Numbers
 //
-// JSON has one kind of number, and CEL has three. A number of the payload is what holds it: a whole one is
-// an int, however it is written (3, 3.0, 3e0), one that only a uint holds is a uint, and any other a double.
-// What none of them holds, such as a number of 30 digits or 1e999, is computed with as a double; where no
-// expression changes it, it goes out as it was written. Numbers of different types are compared, added,
-// subtracted, multiplied and divided without a word about it: payload.quantity + 1 > 0 and payload.quantity
-// * 1.19 are right for every number. A whole outcome is exact up to what a uint holds; a longer one is a
-// double. As soon as the payload has a part in it, division is a calculator's: payload.quantity / 2 is 3.5
-// for 7. CEL's own division is for ints that are known as such: 7 / 2 and int(payload.quantity) / 2 are 3.
-// A function that takes an int takes every whole number: payload.name.substring(payload.from). So an id
-// is the same after an expression as before it.
+// JSON has one kind of number, and CEL has three. A whole number of the payload is an int, however it is
+// written (3, 3.0, 3e0), or a uint when only a uint holds it; any other is a double. A number that none of
+// them holds, such as one of 30 digits or 1e999, is computed as a double, and keeps its text where no
+// expression changes it. Numbers of different types are compared, added, subtracted, multiplied and divided
+// without a conversion: payload.quantity + 1 > 0 and payload.quantity * 1.19 work for every number. A whole
+// result is exact while an int or a uint holds it; a longer one is a double. Division with a number of the
+// payload keeps the fraction: payload.quantity / 2 is 3.5 for 7. Division of ints that are known as such is CEL's own:
+// 7 / 2 and int(payload.quantity) / 2 are 3. A function that takes an int takes every whole number:
+// payload.name.substring(payload.from).
 //
 // A key that may be missing is tested with has(payload.discount), or read as an optional value:
 // event.headers.?region.orValue("eu").
@@ -71,10 +70,10 @@
 // lists and maps of 100 entries and texts of 1000 characters is refused when it is compiled: such as a
 // loop inside a loop inside a loop.
 //
-// What an evaluation may cost grows with the event's payload, of n bytes:
+// The limits of an evaluation grow with the event's payload, of n bytes:
 //
 //	work                    1,000,000 + 4 n units   a unit is a step of the expression, or some characters of a text
-//	memory that is taken    8 MiB + 64 n bytes      also what was let go of in the meantime counts
+//	memory that is taken    8 MiB + 64 n bytes      freed memory counts too
 //	a transformation's JSON 1 MiB + 2 n bytes
 //	a regular expression    1000 bytes              that is not written out in the expression
 //

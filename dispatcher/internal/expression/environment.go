@@ -14,8 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// environment is what expressions of a kind may say, with the functions by their overloads' and their own
-// names.
+// environment has the variables of a kind of expressions, and the functions by their overloads' and their own names.
 type environment struct {
 	*cel.Env
 	functions map[string]*functions.Overload

@@ -75,7 +75,7 @@ func compile(text string, environment func() (*environment, error), word string,
 	return x, err
 }
 
-// located is what the compiler complains about, in one line.
+// located is the compiler's error in one line.
 func located(issues *cel.Issues) error {
 	var all []string
 	for _, e := range issues.Errors() {

@@ -177,7 +177,7 @@ func TestJSONResults(t *testing.T) {
 	}
 }
 
-// What an evaluation complains about says where and why, and nothing of the payload.
+// The error of an evaluation has place and cause, and nothing of the payload.
 //
 // CONTRACT: C-73
 func TestFailuresNamePlaceAndCause(t *testing.T) {

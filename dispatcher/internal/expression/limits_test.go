@@ -53,8 +53,8 @@ func orders(n int) string {
 	return `{"items": [{"q":1,"p":12.5}` + strings.Repeat(`,{"q":1,"p":12.5}`, n-1) + `]}`
 }
 
-// What an expression may cost grows with the payload: once over all that it holds is always possible, and
-// over all for each is not, whatever the nodes of the loops are.
+// The limit of work grows with the payload: one loop over all elements is always possible, and a loop over
+// all elements for each element is not, whatever the nodes of the loops are.
 //
 // CONTRACT: C-35, C-72
 func TestWorkIsLimitedByThePayload(t *testing.T) {

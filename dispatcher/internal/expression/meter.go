@@ -11,10 +11,9 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// What an evaluation may cost on a payload of n bytes: [BaseWork] + n*[WorkPerByte] units of work, of
-// which a CPU does 7 to 25 million in a second, and [BaseMemory] + n*[MemoryPerByte] bytes of
-// values that it makes. A transformation's outcome has [BaseOutput] + n*[OutputPerByte] bytes as JSON
-// at most.
+// The limits of an evaluation on a payload of n bytes: [BaseWork] + n*[WorkPerByte] units of work, of which
+// a CPU does 7 to 25 million in a second, and [BaseMemory] + n*[MemoryPerByte] bytes of values that it makes.
+// A transformation's result has at most [BaseOutput] + n*[OutputPerByte] bytes as JSON.
 const (
 	BaseWork      = 1_000_000
 	WorkPerByte   = 4
@@ -24,7 +23,7 @@ const (
 	OutputPerByte = 2
 )
 
-// What the values of an evaluation are taken to hold, in bytes.
+// The assumed sizes of an evaluation's values, in bytes.
 const (
 	scalarBytes = 32     // a number or a text's header in a list that grows
 	valueBytes  = 128    // a list or a map in a list that grows
@@ -33,8 +32,8 @@ const (
 	interval    = 1 << 9 // units of work between two looks at the context
 )
 
-// meter counts what one evaluation costs, and ends it when it costs too much. What it counts is the work
-// and the bytes that are made, before they are made; bytes that were let go of count too.
+// meter counts the work and the bytes of one evaluation before they are spent, and ends it at the limit. Freed
+// bytes count too.
 type meter struct {
 	ctx          context.Context
 	size         int // the payload's
@@ -50,7 +49,7 @@ func newMeter(ctx context.Context, size int) *meter {
 	return m
 }
 
-// meterName is the meter's among the variables of an evaluation. No expression can say it.
+// meterName is the meter's name among the variables of an evaluation. No expression can use it.
 const meterName = "@meter"
 
 func meterOf(frame *interpreter.ExecutionFrame) *meter {

@@ -112,7 +112,7 @@ func arithmetic(n interpreter.InterpretableCall) func(*meter, []ref.Val) ref.Val
 	}
 }
 
-// celArithmetic is what CEL says about values of one type.
+// celArithmetic is CEL's own arithmetic, for values of one type.
 func celArithmetic(operator string, a, b ref.Val) ref.Val {
 	if l, ok := a.(long); ok {
 		a = l.Double

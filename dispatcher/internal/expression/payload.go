@@ -196,7 +196,7 @@ func (e editor) edit(v any, path []string, change func(old any) (changed any, ke
 	return v
 }
 
-// masked is v without what it says.
+// masked returns v with its values masked.
 func (e editor) masked(v any) any {
 	switch v := v.(type) {
 	case string:

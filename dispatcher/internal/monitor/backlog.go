@@ -14,12 +14,12 @@ import (
 const (
 	// countEvery is the shortest time between two counts of the backlog. One costs a millisecond.
 	countEvery = 2 * time.Second
-	// lookEvery is that between two looks for the oldest transaction: those that matter take minutes.
-	lookEvery = 30 * time.Second
-	// shareEvery is that between two looks for other dispatchers of the same topics.
+	// oldestEvery is the shortest time between two queries for the oldest transaction: those that matter take minutes.
+	oldestEvery = 30 * time.Second
+	// shareEvery is the shortest time between two queries for other dispatchers of the same topics.
 	shareEvery = 15 * time.Second
-	// weighEvery is that between two looks at what the tables take on disk.
-	weighEvery = time.Minute
+	// sizesEvery is the shortest time between two queries for the tables' size on disk.
+	sizesEvery = time.Minute
 )
 
 // NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where keys may block.
@@ -35,7 +35,7 @@ func NewBacklog(ctx context.Context, store dispatcher.Store, cfg config.Config, 
 
 // NewOldestTransaction looks for what holds vacuum back. The result has no Kind when nothing does.
 func NewOldestTransaction(ctx context.Context, look func(context.Context) (*dispatcher.OldestTransaction, error), log *slog.Logger) *Latest[dispatcher.OldestTransaction] {
-	return newLatest(ctx, log.With("query", "oldest transaction"), lookEvery, func(ctx context.Context) (*dispatcher.OldestTransaction, error) {
+	return newLatest(ctx, log.With("query", "oldest transaction"), oldestEvery, func(ctx context.Context) (*dispatcher.OldestTransaction, error) {
 		oldest, err := look(ctx)
 		if oldest == nil {
 			oldest = &dispatcher.OldestTransaction{}
@@ -52,7 +52,7 @@ func NewSharing(ctx context.Context, query func(context.Context) ([]string, erro
 	})
 }
 
-// NewRetention reads how far the sweep is that removes rows after their retention.
+// NewRetention reads the progress of the sweep that removes rows after their retention.
 func NewRetention(ctx context.Context, query func(context.Context) (retention.State, error), log *slog.Logger) *Latest[retention.State] {
 	return newLatest(ctx, log.With("query", "retention"), shareEvery, func(ctx context.Context) (*retention.State, error) {
 		state, err := query(ctx)
@@ -60,7 +60,7 @@ func NewRetention(ctx context.Context, query func(context.Context) (retention.St
 	})
 }
 
-// NewNotifications reads of how much the address of deadLetters.notify is not notified yet.
+// NewNotifications counts the dead letters of which the address of deadLetters.notify is not notified yet.
 func NewNotifications(ctx context.Context, query func(context.Context) (notify.Waiting, error), log *slog.Logger) *Latest[notify.Waiting] {
 	return newLatest(ctx, log.With("query", "notifications"), shareEvery, func(ctx context.Context) (*notify.Waiting, error) {
 		waiting, err := query(ctx)
@@ -68,9 +68,9 @@ func NewNotifications(ctx context.Context, query func(context.Context) (notify.W
 	})
 }
 
-// NewSizes reads what the tables take on disk.
+// NewSizes reads the tables' size on disk.
 func NewSizes(ctx context.Context, query func(context.Context) (map[string]int64, error), log *slog.Logger) *Latest[map[string]int64] {
-	return newLatest(ctx, log.With("query", "sizes"), weighEvery, func(ctx context.Context) (*map[string]int64, error) {
+	return newLatest(ctx, log.With("query", "sizes"), sizesEvery, func(ctx context.Context) (*map[string]int64, error) {
 		sizes, err := query(ctx)
 		return &sizes, err
 	})

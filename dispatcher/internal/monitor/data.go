@@ -9,10 +9,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// dataEvery is the shortest time between two looks at the outbox's data. What they find lasts for a minute at least.
+// dataEvery is the shortest time between two queries of the outbox's data. The results change slowly: they cover minutes.
 const dataEvery = 15 * time.Second
 
-// NewData looks at how the outbox's data are (CONTRACT C-95).
+// NewData reads the state of the outbox's data (CONTRACT C-95).
 func NewData(ctx context.Context, look func(context.Context) (dispatcher.Data, error), log *slog.Logger) *Latest[dispatcher.Data] {
 	return newLatest(ctx, log.With("query", "data"), dataEvery, func(ctx context.Context) (*dispatcher.Data, error) {
 		data, err := look(ctx)
@@ -20,7 +20,7 @@ func NewData(ctx context.Context, look func(context.Context) (dispatcher.Data, e
 	})
 }
 
-// Data returns what is reported of the outbox's data.
+// Data returns the reported part of the outbox's data.
 func Data(d *dispatcher.Data) *status.Data {
 	o := d.Orphans
 	out := &status.Data{ObservedAt: d.ObservedAt, Unserved: o.Unserved.N, Abandoned: o.Abandoned.N, OrphansAtLeast: o.Unserved.Estimated || o.Abandoned.Estimated}

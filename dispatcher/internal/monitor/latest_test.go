@@ -128,7 +128,7 @@ func TestStatusDoesNotWaitForAHangingDatabase(t *testing.T) {
 	}
 }
 
-// That nothing holds vacuum back is a result too.
+// A query that finds no transaction has a result, which is kept.
 func TestNoOldestTransactionIsAResult(t *testing.T) {
 	var failure error
 	o := NewOldestTransaction(t.Context(), func(context.Context) (*dispatcher.OldestTransaction, error) { return nil, failure }, slog.New(slog.DiscardHandler))

@@ -60,7 +60,7 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 	return mux
 }
 
-// private refuses callers from elsewhere, and pages in a browser that has a name of theirs lead to a forwarded port.
+// private refuses callers from elsewhere, and pages in a browser that reach a forwarded port by a name of their own.
 func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !local(r.RemoteAddr) || !loopback(r.Host) {

@@ -17,7 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
-// Process is what does not change while a process lives.
+// Process is the part of the status that stays the same while a process runs.
 type Process struct {
 	Config    config.Config
 	Version   string
@@ -25,7 +25,7 @@ type Process struct {
 	StartedAt time.Time
 }
 
-// Sources are where the status of a process comes from.
+// Sources provide the status of a process.
 type Sources struct {
 	Snapshot func() dispatcher.Snapshot
 	// Backlog and OldestTransaction return nil until the database has responded once.
@@ -46,7 +46,7 @@ type Sources struct {
 	DeadLetters deadletters.Source
 }
 
-// status puts together what /status says, as far as it needs no database.
+// statusOf is the part of /status that needs no database.
 func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	out := status.Status{
 		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
@@ -118,7 +118,7 @@ func removal(s *retention.State) *status.Retention {
 	}
 }
 
-// source is the database. One that responds, and refuses what is written back of some events, is Refusing.
+// source is the database. It is Refusing when it responds, and refuses the outcomes of some events.
 func source(l, outcomes dispatcher.LinkState) status.Link {
 	link := status.Link{State: state(l), Since: l.Since}
 	switch {
@@ -131,7 +131,7 @@ func source(l, outcomes dispatcher.LinkState) status.Link {
 	return link
 }
 
-// sinkLink is the destination. A sink of which every call is stuck delivers nothing, whatever else it says.
+// sinkLink is the destination. A sink whose calls are all stuck delivers nothing, whatever else it reports.
 func sinkLink(s dispatcher.Snapshot, concurrency int) status.Link {
 	if s.StuckCalls > 0 && s.StuckCalls >= concurrency {
 		return status.Link{State: status.Unreachable, Reason: status.CallsStuck, Since: s.Stuck[0].Since,
@@ -140,7 +140,7 @@ func sinkLink(s dispatcher.Snapshot, concurrency int) status.Link {
 	return destination(s.Sink, s.Breaker)
 }
 
-// fileProblems bounds what is reported of files.
+// fileProblems bounds the reported problems of files.
 func fileProblems(all []status.FileProblem) (out []status.FileProblem) {
 	for _, f := range all[:min(len(all), status.FileProblemsListed)] {
 		f.Message = line(f.Message)
@@ -179,7 +179,7 @@ func pausedTopics(topics []dispatcher.PausedTopic) (out []status.PausedTopic) {
 	return out
 }
 
-// countGated says how many events wait in each gated topic.
+// countGated counts the events that wait in each gated topic.
 func countGated(gated []status.GatedTopic, topics []status.TopicCounts) {
 	for i := range gated {
 		if at := slices.IndexFunc(topics, func(t status.TopicCounts) bool { return t.Topic == gated[i].Topic }); at >= 0 {
