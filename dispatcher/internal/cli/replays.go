@@ -36,7 +36,7 @@ func deadLettersCommand(action config.ReplayAction, use, short, long, example st
 	var file string
 	var all, dryRun bool
 	request := config.ReplayRequest{Action: action}
-	running := replay.Running{}
+	running := replay.RunOptions{}
 	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: use + " -f FILE --reason TEXT", Short: short, Example: example, Args: cobra.NoArgs,
@@ -170,7 +170,7 @@ func (t *progressWriter) writeDryRun(p status.Replay) error {
 }
 
 // run runs a replay, and writes its progress.
-func (t *progressWriter) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.Running) (status.Replay, error) {
+func (t *progressWriter) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.RunOptions) (status.Replay, error) {
 	if err := t.write(p); err != nil {
 		return p, err
 	}

@@ -48,7 +48,7 @@ of the database are shown there and retried. When it is interrupted, the next ru
 					if report(p); p.ID == uuid.Nil {
 						return p, out.writeDryRun(p)
 					}
-					return out.run(ctx, replays, p, replay.Running{Wait: true, Timeout: timeout, Report: report})
+					return out.run(ctx, replays, p, replay.RunOptions{Wait: true, Timeout: timeout, Report: report})
 				}
 				p, err := served(ctx, listen, version, cfg, attempt)
 				if err != nil {

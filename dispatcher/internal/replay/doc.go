@@ -8,7 +8,7 @@
 //	}
 //	would, err := replays.DryRun(ctx, request)                      // changes nothing
 //	progress, err := replays.Begin(ctx, request)                    // fixes the set
-//	progress, err = replays.Run(ctx, progress.ID, replay.Running{Wait: true}) // moves it
+//	progress, err = replays.Run(ctx, progress.ID, replay.RunOptions{Wait: true}) // moves it
 //
 // # What is certain
 //

@@ -126,7 +126,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			o := request()
 			r.begin(o)
 			enqueue()
-			p, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Poll: 50 * time.Millisecond})
+			p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Poll: 50 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import (
 )
 
 // WithPause makes Run wait by pause.
-func (r Running) WithPause(pause func(context.Context, time.Duration) error) Running {
+func (r RunOptions) WithPause(pause func(context.Context, time.Duration) error) RunOptions {
 	r.pause = pause
 	return r
 }

@@ -112,7 +112,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
 		t.Errorf("%d open dead letters, want 15", n)
 	}
-	if p, err := r.replays.Run(t.Context(), o.ID, replay.Running{}); err != nil || p.Pending != 20 {
+	if p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{}); err != nil || p.Pending != 20 {
 		t.Errorf("the next one: %v, %v", p, err)
 	}
 	if times, rows := r.requeued(); times != 20 || rows != 20 {

@@ -11,8 +11,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
-// Running are the options of [Replays.Run].
-type Running struct {
+// RunOptions are the options of [Replays.Run].
+type RunOptions struct {
 	// Wait continues until each outcome is known. Defaults to false: until each item had its turn.
 	Wait bool
 	// Timeout ends a Run in which nothing has happened for so long: no item had its turn, and no outcome was new. The
@@ -47,15 +47,15 @@ const maxBatch = 500
 // Run moves a replay at its rate until it is done, or stopped, or ctx ends. It continues where another Run
 // stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
 // the next Run. It fails as [Replays.Step] does, at the end of the timeout, and with the error of ctx.
-func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p status.Replay, err error) {
-	if running.Poll <= 0 {
-		running.Poll = time.Second
+func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p status.Replay, err error) {
+	if opts.Poll <= 0 {
+		opts.Poll = time.Second
 	}
-	if running.pause == nil {
-		running.pause = pause
+	if opts.pause == nil {
+		opts.pause = pause
 	}
 	lastChange := time.Now()
-	for next := (looks{poll: running.Poll}); ; {
+	for next := (looks{poll: opts.Poll}); ; {
 		if begin := time.Now(); !begin.Before(next.at) {
 			before := p
 			if p, err = r.Observe(ctx, id); err != nil {
@@ -65,15 +65,15 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 			if next.looked(time.Since(begin), changed); changed {
 				lastChange = time.Now()
 			}
-			if running.Report != nil {
-				running.Report(p)
+			if opts.Report != nil {
+				opts.Report(p)
 			}
 		}
-		if !p.FinishedAt.IsZero() || p.Waiting == 0 && !running.Wait {
+		if !p.FinishedAt.IsZero() || p.Waiting == 0 && !opts.Wait {
 			return p, nil
 		}
-		if quiet := time.Since(lastChange); running.Timeout > 0 && quiet >= running.Timeout {
-			return p, timeout(p, running.Timeout)
+		if quiet := time.Since(lastChange); opts.Timeout > 0 && quiet >= opts.Timeout {
+			return p, timeout(p, opts.Timeout)
 		}
 		done, err := r.Step(ctx, id, batchOf(p.Rate))
 		if err != nil {
@@ -85,7 +85,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, running Running) (p sta
 		} else if lastChange = time.Now(); p.Waiting <= 0 {
 			next.at = time.Time{}
 		}
-		if err := running.pause(ctx, wait); err != nil {
+		if err := opts.pause(ctx, wait); err != nil {
 			return p, err
 		}
 	}

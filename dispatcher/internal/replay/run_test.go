@@ -114,7 +114,7 @@ func TestRunKeepsRateAndContinues(t *testing.T) {
 	killed := errors.New("killed")
 	var waited time.Duration
 	pauses := 0
-	p, err := r.replays.Run(t.Context(), o.ID, replay.Running{}.WithPause(func(_ context.Context, wait time.Duration) error {
+	p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{}.WithPause(func(_ context.Context, wait time.Duration) error {
 		waited += wait
 		if pauses++; pauses == 4 {
 			return killed
@@ -127,7 +127,7 @@ func TestRunKeepsRateAndContinues(t *testing.T) {
 	if times, rows := r.requeued(); times != 40 || rows != 40 {
 		t.Errorf("%d rows went back %d times, want 40", rows, times)
 	}
-	quick := replay.Running{}.WithPause(func(context.Context, time.Duration) error { return nil })
+	quick := replay.RunOptions{}.WithPause(func(context.Context, time.Duration) error { return nil })
 	if p, err = r.replays.Run(t.Context(), o.ID, quick); err != nil || p.Waiting != 0 || p.Pending != 100 {
 		t.Errorf("the second run: %v, %v", p, err)
 	}
@@ -139,7 +139,7 @@ func TestRunKeepsRateAndContinues(t *testing.T) {
 	var seen atomic.Int64
 	ended := make(chan error, 1)
 	go func() {
-		last, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Poll: 20 * time.Millisecond, Report: func(p status.Replay) { seen.Store(p.Delivered) }})
+		last, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Poll: 20 * time.Millisecond, Report: func(p status.Replay) { seen.Store(p.Delivered) }})
 		if err == nil && (last.Delivered != 100 || last.FinishedAt.IsZero()) {
 			err = errors.New("it ended with " + last.String())
 		}
@@ -164,7 +164,7 @@ func TestRunKeepsRateAndContinues(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.replays.Run(ctx, o.ID, replay.Running{}); !errors.Is(err, context.Canceled) {
+	if _, err := r.replays.Run(ctx, o.ID, replay.RunOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
 }

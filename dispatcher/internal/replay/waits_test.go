@@ -67,7 +67,7 @@ func TestProgressReportsCausesOfWaiting(t *testing.T) {
 				t.Errorf("the progress is %+v, %v", again, err)
 			}
 
-			left, err := r.replays.Run(t.Context(), o.ID, replay.Running{Wait: true, Timeout: time.Nanosecond, Poll: time.Millisecond})
+			left, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Timeout: time.Nanosecond, Poll: time.Millisecond})
 			if !errors.Is(err, replay.ErrTimeout) || len(p.WaitingFor) > 0 && !strings.Contains(err.Error(), p.WaitingFor[0].Event) {
 				t.Errorf("it ended with %v", err)
 			}
@@ -92,7 +92,7 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 		"progress": second(bills.Progress(t.Context(), o.ID)),
 		"observe":  second(bills.Observe(t.Context(), o.ID)),
 		"step":     second(bills.Step(t.Context(), o.ID, 1)),
-		"run":      second(bills.Run(t.Context(), o.ID, replay.Running{})),
+		"run":      second(bills.Run(t.Context(), o.ID, replay.RunOptions{})),
 		"stop":     second(bills.Stop(t.Context(), o.ID, "enough")),
 		"begin":    second(r.replays.Begin(t.Context(), taken)),
 	} {
