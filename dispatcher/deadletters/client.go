@@ -28,8 +28,7 @@ type Client struct {
 
 var _ Source = Client{}
 
-// Groups implements [Source].
-// It fails when the pod refuses the request or cannot be reached.
+// Groups implements [Source]. It fails when the pod cannot be reached or refuses the request.
 func (c Client) Groups(ctx context.Context, f Filter) (out Groups, err error) {
 	return out, c.get(ctx, GroupsPath, ListRequest{Filter: f}.values(), &out)
 }
@@ -41,15 +40,15 @@ func (c Client) List(ctx context.Context, r ListRequest) (out Page, err error) {
 
 // Show implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
 func (c Client) Show(ctx context.Context, id string, payload bool) (out DeadLetter, err error) {
-	return out, c.get(ctx, ListPath+"/"+url.PathEscape(id), with(payload), &out)
+	return out, c.get(ctx, ListPath+"/"+url.PathEscape(id), payloadQuery(payload), &out)
 }
 
 // Event implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
 func (c Client) Event(ctx context.Context, id string, payload bool) (out History, err error) {
-	return out, c.get(ctx, EventsPath+"/"+url.PathEscape(id), with(payload), &out)
+	return out, c.get(ctx, EventsPath+"/"+url.PathEscape(id), payloadQuery(payload), &out)
 }
 
-func with(payload bool) url.Values {
+func payloadQuery(payload bool) url.Values {
 	if payload {
 		return url.Values{"payload": {"true"}}
 	}

@@ -41,7 +41,7 @@ func (f Filter) Empty() bool {
 		f.Since.IsZero() && f.Until.IsZero()
 }
 
-// Validate says everything that is wrong with the filter, each with its remedy. The error is nil when nothing is wrong.
+// Validate fails when the filter is not valid. The error has each fault with its remedy.
 func (f Filter) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -41,10 +41,10 @@ func Handler(source Source) http.Handler {
 	mux.HandleFunc("GET "+ListPath, h.list(func(ctx context.Context, r ListRequest) (any, error) {
 		return source.List(ctx, r)
 	}))
-	mux.HandleFunc("GET "+ListPath+"/{id}", h.one(func(ctx context.Context, id string, payload bool) (any, error) {
+	mux.HandleFunc("GET "+ListPath+"/{id}", h.byID(func(ctx context.Context, id string, payload bool) (any, error) {
 		return source.Show(ctx, id, payload)
 	}))
-	mux.HandleFunc("GET "+EventsPath+"/{id}", h.one(func(ctx context.Context, id string, payload bool) (any, error) {
+	mux.HandleFunc("GET "+EventsPath+"/{id}", h.byID(func(ctx context.Context, id string, payload bool) (any, error) {
 		return source.Event(ctx, id, payload)
 	}))
 	return mux
@@ -63,7 +63,7 @@ func (h *handler) list(read func(context.Context, ListRequest) (any, error)) htt
 	}
 }
 
-func (h *handler) one(read func(context.Context, string, bool) (any, error)) http.HandlerFunc {
+func (h *handler) byID(read func(context.Context, string, bool) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		payload := false
 		if text := r.URL.Query().Get("payload"); text != "" {

@@ -32,7 +32,7 @@ var ErrNotFound = errors.New("not found")
 // ErrInvalidRequest says that the request is at fault, and not the source.
 var ErrInvalidRequest = errors.New("invalid request")
 
-// Invalid returns err, in its words, as an ErrInvalidRequest. It always returns an error.
+// Invalid returns err as an ErrInvalidRequest, in its words. It never returns nil.
 func Invalid(err error) error { return &invalidError{err} }
 
 type invalidError struct{ err error }
@@ -52,9 +52,10 @@ type Source interface {
 	// It fails for a request that is not valid, and when the source cannot be read.
 	List(ctx context.Context, r ListRequest) (Page, error)
 	// Show returns the dead letter with an id, which is a number, or the newest one of an event, whose id is a UUID.
-	// It wraps ErrNotFound when there is none.
+	// It wraps ErrNotFound when there is none, and fails when the source cannot be read.
 	Show(ctx context.Context, id string, payload bool) (DeadLetter, error)
-	// Event returns the history of the event with an id, or else with a dedupe key. It wraps ErrNotFound when there is none.
+	// Event returns the history of the event with an id, or else with a dedupe key.
+	// It wraps ErrNotFound when there is none, and fails when the source cannot be read.
 	Event(ctx context.Context, id string, payload bool) (History, error)
 }
 
@@ -67,7 +68,7 @@ type ListRequest struct {
 	After int64
 }
 
-// Validate says everything that is wrong with the request, each with its remedy. The error is nil when nothing is wrong.
+// Validate fails when the request is not valid. The error has each fault with its remedy.
 func (r ListRequest) Validate() error {
 	err := r.Filter.Validate()
 	if r.Limit < 0 || r.Limit > MaxLimit {

@@ -53,7 +53,7 @@ var _ = Describe("kubectl outbox", func() {
 		Expect(w.run(ctx, "dead", "show", "orders", event).out).NotTo(ContainSubstring("price"))
 		Expect(w.run(ctx, "dead", "show", "orders", event, "--payload").out).To(ContainSubstring(`"price": -1`))
 		Expect(w.run(ctx, "events", "show", "orders", "order-17").out).To(ContainSubstring("Dedupe key:  order-17\n"))
-		Expect(w.run(ctx, "dead", "show", "orders").err).To(MatchError("1 arguments, and 2 are wanted: kubectl outbox dead show NAME ID; see --help"))
+		Expect(w.run(ctx, "dead", "show", "orders").err).To(MatchError("1 arguments, want 2: kubectl outbox dead show NAME ID; see --help"))
 		Expect(w.run(ctx, "dead", "list", "other").err).To(MatchError(ContainSubstring("no OutboxDispatcher other in the namespace " + w.namespace)))
 	})
 

@@ -141,7 +141,7 @@ func (c Commands) command(cmd *cobra.Command, more int, read func(context.Contex
 	}
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) != want {
-			return fmt.Errorf("%d arguments, and %d are wanted: %s; see --help", len(args), want, strings.TrimSpace(c.Program+" "+cmd.Parent().Name()+" "+cmd.Use))
+			return fmt.Errorf("%d arguments, want %d: %s; see --help", len(args), want, strings.TrimSpace(c.Program+" "+cmd.Parent().Name()+" "+cmd.Use))
 		}
 		return nil
 	}

@@ -198,15 +198,15 @@ func TestFlagsMakeTheFilter(t *testing.T) {
 
 func TestWrongCommandLinesAreRefused(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--output is "xml"; choose table, json or yaml`:                                {"dead", "list", "-o", "xml"},
-		`--since is "yesterday"; write a time such as`:                                 {"dead", "list", "--since", "yesterday"},
-		"the filter is wrong: reason: \"x\" is unknown; choose":                        {"dead", "groups", "--dead-reason", "x"},
-		"--limit is 0; set it from 1 to 500":                                           {"dead", "list", "--limit", "0"},
-		"0 arguments, and 1 are wanted: dispatcher dead show -f FILE ID; see --help":   {"dead", "show"},
-		"2 arguments, and 1 are wanted: dispatcher events show -f FILE ID; see --help": {"events", "show", "a", "b"},
-		"the ID is empty; give the one that `dispatcher dead list` prints":             {"events", "show", ""},
-		"no dead letter 7: not found":                                                  {"dead", "show", "7"},
-		"unknown flag: --resolved":                                                     {"dead", "groups", "--resolved"},
+		`--output is "xml"; choose table, json or yaml`:                      {"dead", "list", "-o", "xml"},
+		`--since is "yesterday"; write a time such as`:                       {"dead", "list", "--since", "yesterday"},
+		"the filter is wrong: reason: \"x\" is unknown; choose":              {"dead", "groups", "--dead-reason", "x"},
+		"--limit is 0; set it from 1 to 500":                                 {"dead", "list", "--limit", "0"},
+		"0 arguments, want 1: dispatcher dead show -f FILE ID; see --help":   {"dead", "show"},
+		"2 arguments, want 1: dispatcher events show -f FILE ID; see --help": {"events", "show", "a", "b"},
+		"the ID is empty; give the one that `dispatcher dead list` prints":   {"events", "show", ""},
+		"no dead letter 7: not found":                                        {"dead", "show", "7"},
+		"unknown flag: --resolved":                                           {"dead", "groups", "--resolved"},
 	} {
 		if r := run(t, false, args...); r.err == nil || !strings.Contains(r.err.Error(), want) || r.out != "" {
 			t.Errorf("%v: %v\nwant %s", args, r.err, want)

@@ -51,10 +51,10 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 
 func (f *filterFlags) filter(now time.Time) (filter deadletters.Filter, err error) {
 	filter = f.Filter
-	if filter.Since, err = moment("since", f.since, now); err != nil {
+	if filter.Since, err = parseTime("since", f.since, now); err != nil {
 		return filter, err
 	}
-	if filter.Until, err = moment("until", f.until, now); err != nil {
+	if filter.Until, err = parseTime("until", f.until, now); err != nil {
 		return filter, err
 	}
 	if err := filter.Validate(); err != nil {
@@ -63,8 +63,8 @@ func (f *filterFlags) filter(now time.Time) (filter deadletters.Filter, err erro
 	return filter, nil
 }
 
-// moment reads a time, or how long ago it was.
-func moment(flag, text string, now time.Time) (time.Time, error) {
+// parseTime reads a time, or how long ago it was.
+func parseTime(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}

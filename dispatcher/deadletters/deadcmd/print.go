@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
@@ -101,7 +102,7 @@ func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error
 			count += "+"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, count, Age(g.Since, now), Age(g.Last, now), line(g.Topic), g.Reason,
-			what(g.Class, g.Code, g.Place), dash(g.Event), truncated(g.Error))
+			causeOf(g.Cause), dash(g.Event), truncated(g.Error))
 	}
 	return w.Flush()
 }
@@ -152,7 +153,7 @@ func writeDeadLetter(out io.Writer, l deadletters.DeadLetter, now time.Time) err
 	f.text("Tenant", l.Tenant)
 	f.at("Dead at", l.DeadAt)
 	f.text("Reason", string(l.Reason))
-	f.text("What", what(l.Class, l.Code, l.Place))
+	f.text("What", causeOf(l.Cause))
 	f.text("Group", l.Group)
 	f.text("Attempts", fmt.Sprint(l.Attempts))
 	f.text("Error", l.Error)
@@ -242,9 +243,9 @@ func writeContent(out io.Writer, c deadletters.Content) error {
 	return nil
 }
 
-// what joins what failed.
-func what(class, code, place string) string {
-	return dash(line(strings.Join(strings.Fields(class+" "+code+" "+place), " ")))
+// causeOf joins the parts of a cause.
+func causeOf(c dispatcher.Cause) string {
+	return dash(line(c.Class + " " + c.Code + " " + c.Place))
 }
 
 func aggregate(kind, id string) string {

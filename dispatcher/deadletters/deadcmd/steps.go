@@ -26,7 +26,7 @@ func steps(h deadletters.History) []step {
 	}
 	for _, l := range slices.Backward(h.DeadLetters) {
 		all = append(all, failed(l.Failures)...)
-		all = append(all, step{l.DeadAt, "dead", fmt.Sprintf("dead letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, what(l.Class, l.Code, l.Place), l.Error)})
+		all = append(all, step{l.DeadAt, "dead", fmt.Sprintf("dead letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, causeOf(l.Cause), l.Error)})
 		if r := l.Resolution; r != nil {
 			all = append(all, step{r.At, r.What, fmt.Sprintf("dead letter %d, %s", l.ID, by(*r))})
 		}
@@ -61,7 +61,7 @@ func recorded(r deadletters.Record) string {
 // failed returns the steps of failed attempts.
 func failed(failures []deadletters.Failure) (out []step) {
 	for _, f := range failures {
-		out = append(out, step{f.At, "failed", fmt.Sprintf("attempt %d, %s: %s", f.Attempt, what(f.Class, f.Code, f.Place), f.Error)})
+		out = append(out, step{f.At, "failed", fmt.Sprintf("attempt %d, %s: %s", f.Attempt, causeOf(f.Cause), f.Error)})
 	}
 	return out
 }

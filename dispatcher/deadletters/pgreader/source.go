@@ -89,7 +89,7 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (deadLetter 
 		return deadLetter, deadletters.Invalid(err)
 	}
 	err = r.read(ctx, "show a dead letter", func(tx pgx.Tx) error {
-		found, err := r.whole(ctx, tx, id, 1)
+		found, err := r.deadLettersOf(ctx, tx, id, 1)
 		if err != nil {
 			return err
 		}
@@ -98,13 +98,13 @@ func (r *Reader) Show(ctx context.Context, id string, payload bool) (deadLetter 
 		}
 		deadLetter = found[0]
 		deadLetter.Advice = dispatcher.Recovery(deadLetter.Reason, deadLetter.Class)
-		return r.now(ctx, tx, &deadLetter, payload)
+		return r.addEvent(ctx, tx, &deadLetter, payload)
 	})
 	return deadLetter, err
 }
 
-// now adds to a dead letter the present state of its event. A replay login may read the status, but not the row.
-func (r *Reader) now(ctx context.Context, tx pgx.Tx, deadLetter *deadletters.DeadLetter, payload bool) error {
+// addEvent adds to a dead letter the present state of its event. A replay login may read the status, but not the row.
+func (r *Reader) addEvent(ctx context.Context, tx pgx.Tx, deadLetter *deadletters.DeadLetter, payload bool) error {
 	var event *deadletters.Event
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
 		event, err = r.event(ctx, tx, deadLetter.Event, payload)
@@ -133,33 +133,26 @@ func (r *Reader) now(ctx context.Context, tx pgx.Tx, deadLetter *deadletters.Dea
 // Event implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) Event(ctx context.Context, id string, payload bool) (history deadletters.History, err error) {
 	err = r.read(ctx, "show an event", func(tx pgx.Tx) error {
-		if _, err := uuid.Parse(id); err == nil && len(id) == 36 {
+		load := func(id string) (err error) {
 			if history.Event, err = r.event(ctx, tx, id, payload); err != nil {
 				return err
 			}
-			if history.DeadLetters, err = r.whole(ctx, tx, id, deadletters.MaxHistory); err != nil {
+			if history.DeadLetters, err = r.deadLettersOf(ctx, tx, id, deadletters.MaxHistory); err != nil {
 				return err
 			}
-			if history.Journal, err = r.journal(ctx, tx, id); err != nil {
+			history.Journal, err = r.journal(ctx, tx, id)
+			return err
+		}
+		if _, err := uuid.Parse(id); err == nil && len(id) == 36 {
+			if err := load(id); err != nil || history.Event != nil || len(history.DeadLetters) > 0 || len(history.Journal) > 0 {
 				return err
 			}
 		}
-		if history.Event == nil && len(history.DeadLetters) == 0 && len(history.Journal) == 0 {
-			event, err := r.byKey(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			if history.Event, err = r.event(ctx, tx, event, payload); err != nil {
-				return err
-			}
-			if history.DeadLetters, err = r.whole(ctx, tx, event, deadletters.MaxHistory); err != nil {
-				return err
-			}
-			if history.Journal, err = r.journal(ctx, tx, event); err != nil {
-				return err
-			}
+		event, err := r.byKey(ctx, tx, id)
+		if err != nil {
+			return err
 		}
-		return nil
+		return load(event)
 	})
 	return history, err
 }
@@ -233,8 +226,8 @@ func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) 
 	return &e, err
 }
 
-// whole reads the dead letters of an event, or the dead letter with the number, with all of their columns.
-func (r *Reader) whole(ctx context.Context, tx pgx.Tx, id string, limit int) ([]deadletters.DeadLetter, error) {
+// deadLettersOf reads the dead letters of an event, or the dead letter with the number, with all of their columns.
+func (r *Reader) deadLettersOf(ctx context.Context, tx pgx.Tx, id string, limit int) ([]deadletters.DeadLetter, error) {
 	args := []any{int64(math.MaxInt64), limit, true, r.namespace, r.topics}
 	term := "l.event_id = $6::text::uuid"
 	if number, err := strconv.ParseInt(id, 10, 64); err == nil {

@@ -46,7 +46,7 @@ func (c *chain) add(r record, row row) {
 		return
 	}
 	if !r.legal() && !r.adopted(c.adopting) {
-		c.differ(Illegal, r, "no engine makes this change: %s", r.change())
+		c.reportf(Illegal, r, "no engine makes this change: %s", r.change())
 	}
 	if r.operation == "discard" && c.last != nil {
 		return // the row stays as it was
@@ -55,17 +55,17 @@ func (c *chain) add(r record, row row) {
 	case last == nil:
 		c.top = 0
 		if r.before != "" && row.young {
-			c.differ(Gap, r, "the first record is not its insert: %s", r.change())
+			c.reportf(Gap, r, "the first record is not its insert: %s", r.change())
 		}
 	case last.after != r.before || r.before != "" && (last.lease != r.leaseBefore || last.attempts != r.attemptsBefore):
-		c.differ(Gap, r, "the previous record left it %s, and this one found it %s: a change is not recorded",
+		c.reportf(Gap, r, "the previous record left it %s, and this one found it %s: a change is not recorded",
 			state(last.after, last.attempts, last.lease), state(r.before, r.attemptsBefore, r.leaseBefore))
 	}
 	if r.operation == "insert" {
 		c.top = 0
 	}
 	if r.lease < c.top {
-		c.differ(TokenFell, r, "the lease number, which is the fencing token, fell from %d to %d", c.top, r.lease)
+		c.reportf(TokenFell, r, "the lease number, which is the fencing token, fell from %d to %d", c.top, r.lease)
 	}
 	c.top = max(c.top, r.lease)
 	c.last, c.row = &r, row
@@ -81,13 +81,13 @@ func (c *chain) end() {
 	says, found := state(r.after, r.attempts, r.lease), state(is.status, is.attempts, is.lease)
 	switch {
 	case says != found:
-		c.differ(StateDiffers, *r, "the journal says %s, and the row is %s", says, found)
+		c.reportf(StateDiffers, *r, "the journal says %s, and the row is %s", says, found)
 	case is.status == "processing" && is.worker != r.worker:
-		c.differ(StateDiffers, *r, "the journal says that worker %s holds it, and the row says worker %s", r.worker, is.worker)
+		c.reportf(StateDiffers, *r, "the journal says that worker %s holds it, and the row says worker %s", r.worker, is.worker)
 	}
 }
 
-func (c *chain) differ(kind Kind, r record, format string, args ...any) {
+func (c *chain) reportf(kind Kind, r record, format string, args ...any) {
 	c.report(Difference{
 		Kind: kind, Event: r.event.String(), Namespace: r.namespace, Topic: r.topic, What: fmt.Sprintf(format, args...),
 		At: r.at.UTC(), LSN: r.lsn, Transaction: r.xid, Login: r.login,

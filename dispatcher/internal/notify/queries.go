@@ -96,7 +96,7 @@ type Waiting struct {
 	Seconds float64
 }
 
-// Waiting reads them. It fails when the database does.
+// Waiting counts the notifications that are still to be sent. It fails when the database does.
 func (n *Notifier) Waiting(ctx context.Context) (w Waiting, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())

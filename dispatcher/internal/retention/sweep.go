@@ -37,8 +37,8 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	if due, err = s.due(ctx); err != nil || !due { // another one has just done it
 		return false, err
 	}
-	r := &run{Sweeper: s, kept: time.Now(), pages: s.maxPages}
-	if err := r.all(ctx); errors.Is(err, errLost) {
+	r := &run{Sweeper: s, extendedAt: time.Now(), pages: s.maxPages}
+	if err := r.sweep(ctx); errors.Is(err, errLost) {
 		return false, nil // the other worker continues it
 	} else if err != nil {
 		return false, err
@@ -61,12 +61,12 @@ type run struct {
 	*Sweeper
 	position, end int64 // the page that is next, and that behind the last
 	pages         int64 // how many to read at a time
-	kept          time.Time
-	removed       Counts // since the last note
+	extendedAt    time.Time
+	removed       Counts // since the progress was last written
 }
 
-// all does a whole run. It writes its progress, also if it fails.
-func (r *run) all(ctx context.Context) (err error) {
+// sweep does a whole run. It writes its progress, also if it fails.
+func (r *run) sweep(ctx context.Context) (err error) {
 	began := time.Now()
 	if _, err := r.one(ctx, r.sql.begin, []any{r.opts.Name}, &r.end, &r.position); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (r *run) all(ctx context.Context) (err error) {
 		if err != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 			defer cancel()
-			_ = r.note(last) // err has the cause
+			_ = r.writeProgress(last) // err has the cause
 		}
 	}()
 	if err := r.events(ctx, &total); err != nil {
@@ -91,7 +91,7 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.journal(ctx); err != nil {
 		return err
 	}
-	if err := r.keep(ctx); err != nil {
+	if err := r.extendLease(ctx); err != nil {
 		return err
 	}
 	if err := r.write(ctx, r.sql.end, r.opts.Name, r.every()); err != nil {
@@ -115,7 +115,7 @@ func (r *run) events(ctx context.Context, total *Counts) error {
 			c.Delivered = n
 			return err
 		})
-		if gaveUp(err) && pages > 1 {
+		if timedOut(err) && pages > 1 {
 			r.pages = max(1, pages/8)
 			continue
 		}
@@ -216,8 +216,8 @@ func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time
 
 // step does a piece of work, reports what it removed, and pauses.
 func (r *run) step(ctx context.Context, total *Counts, work func(*Counts) error) error {
-	if time.Since(r.kept) >= r.noteEvery {
-		if err := r.keep(ctx); err != nil {
+	if time.Since(r.extendedAt) >= r.noteEvery {
+		if err := r.extendLease(ctx); err != nil {
 			return err
 		}
 	}
@@ -251,8 +251,8 @@ func pauseAfter(took time.Duration, busy bool) time.Duration {
 	return min(pauseFactor*took, maxPause)
 }
 
-// keep extends the lease, and writes the progress.
-func (r *run) keep(ctx context.Context) error {
+// extendLease extends the lease, and writes the progress.
+func (r *run) extendLease(ctx context.Context) error {
 	ok, err := r.lease(ctx)
 	if err != nil {
 		return err
@@ -260,12 +260,12 @@ func (r *run) keep(ctx context.Context) error {
 	if !ok {
 		return errLost
 	}
-	r.kept = time.Now()
-	return r.note(ctx)
+	r.extendedAt = time.Now()
+	return r.writeProgress(ctx)
 }
 
-// note writes the progress, and what the run removed since the last note.
-func (r *run) note(ctx context.Context) error {
+// writeProgress writes the progress, and what the run removed since the last time.
+func (r *run) writeProgress(ctx context.Context) error {
 	err := r.write(ctx, r.sql.progress, r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters)
 	if err == nil {
 		r.removed = Counts{}
